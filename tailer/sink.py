@@ -79,7 +79,8 @@ class SinkTraits:
     ``own`` are the names that the output gives to columns of its own: a table that has one of them
     is refused before anything is written. ``keeps_offset``: the target keeps the offset together
     with what was written, so a target without an offset has nothing of the feed, and a feed that
-    has written before stops there.
+    has written before stops there. ``copies``: the target is a copy of the table, so a feed that
+    begins, begins with a snapshot.
     """
 
     paired: bool = False
@@ -89,6 +90,7 @@ class SinkTraits:
     runs: bool = False
     own: OwnNames = NO_NAMES
     keeps_offset: bool = False
+    copies: bool = False
 
 
 @typing.runtime_checkable

@@ -80,7 +80,12 @@ class DeltaSink:
             names = replace(names, fixed=tuple(field.name for field in METADATA_FIELDS))
         self.key = names.names if self._by_row_id else key
         self.traits = SinkTraits(
-            key_columns=key, row_ids=self._by_row_id, runs=True, own=names, keeps_offset=True
+            key_columns=key,
+            row_ids=self._by_row_id,
+            runs=True,
+            own=names,
+            keeps_offset=True,
+            copies=mode == "mirror",
         )
         self._target = TargetTable(address, storage_options or {})
         self._is_open = False

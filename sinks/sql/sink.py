@@ -97,6 +97,7 @@ class SqlSink:
             runs=True,
             own=OwnNames(tuple(own), database.folds_names, _METADATA if self._is_log else ()),
             keeps_offset=True,
+            copies=mode == "mirror",
         )
         self._database = database
         self._target = ""

@@ -57,7 +57,7 @@ class FeedConfig:
 
     name: str
     table: str
-    start: str
+    start: str | None
     torn_commit_max_s: float
     options: FeedOptions
     sinks: dict[str, SinkConfig]
@@ -175,7 +175,7 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
     return FeedConfig(
         name=name,
         table=table,
-        start=feed["from"],
+        start=feed["from"] or None,
         torn_commit_max_s=feed["torn_commit_max_s"],
         options=_options(feed),
         sinks=_sinks(feed),

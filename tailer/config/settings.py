@@ -48,7 +48,8 @@ def address(*, optional: bool = False) -> Callable[[str], tuple[str, int] | None
 
 def _start(given: Any) -> str:
     try:
-        check_start(str(given))
+        if given != "":  # the default, which depends on the sink
+            check_start(str(given))
     except ConfigError as e:
         raise ValueError(given) from e
     return str(given)
@@ -114,7 +115,8 @@ FEED: dict[str, Setting] = {
         "that names another file outside of the table is refused.",
     ),
     "from": Setting(
-        "any", "latest", "Where a feed without a saved offset starts.", form=STARTS, parse=_start,
+        "any", "", "Where a feed without a saved offset starts.", form=STARTS, parse=_start,
+        unset="latest; snapshot for a mirror",
     ),
     "change_source": Setting(
         "text", "auto", "Read the change data feed, derive changes from data files, or choose by "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ __all__ = [
     "assemble",
     "check_targets",
     "feed_sinks",
+    "feed_start",
     "feeds_of_pattern",
     "offset_store",
     "park_sink",
@@ -173,6 +174,20 @@ def _check_wishes(config: Config, feed: FeedConfig, sinks: Mapping[str, Sink]) -
         )
 
 
+def feed_start(config: Config, feed: FeedConfig, sinks: Iterable[Sink]) -> str:
+    """Return where a feed without a saved offset starts.
+
+    Raises :class:`ConfigError` for a copy of the table that would lack the rows that are there.
+    """
+    copies = any(sink_traits(sink).copies for sink in sinks)
+    if copies and feed.start == "latest":
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.from is 'latest', and a mirror needs the rows that "
+            "are in the table already; leave it out, or let it be 'snapshot'"
+        )
+    return feed.start or ("snapshot" if copies else "latest")
+
+
 def assemble(
     config: Config,
     feed: FeedConfig,
@@ -188,7 +203,7 @@ def assemble(
     sinks = feed_sinks(config, feed)
 
     async def start(log: TableLog) -> Offset:
-        return await start_to_keep(log, feed.start)
+        return await start_to_keep(log, feed_start(config, feed, sinks.values()))
 
     sink: Sink
     offsets: OffsetStore

@@ -22,6 +22,7 @@ from tailer.daemon.assembly import (
     assemble,
     check_targets,
     feed_sinks,
+    feed_start,
     feeds_of_pattern,
     offset_store,
     park_sink,
@@ -213,8 +214,10 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
             if isinstance(sink, Rehearses):
                 columns = [*schema][: -len(METADATA_FIELDS)]
                 await sink.rehearse(full, pa.schema(columns))
-            offset = saved or await start_offset(log, feed.start)
-            origin = f"saved offset{owner}" if saved else feed.start
+            offset, origin = saved, f"saved offset{owner}"
+            if offset is None:
+                origin = feed_start(config, feed, sinks.values())
+                offset = await start_offset(log, origin)
             to = f"{branch} " if branch else ""
             places.append(f"{to}from version {offset.version}, index {offset.index} ({origin})")
     finally:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -164,3 +166,43 @@ def test_a_state_folder_that_every_user_may_write_to_is_said(tmp_path: Path) -> 
     with started("run", configure(tmp_path, orders="out.jsonl")) as program:
         program.wait_until(lambda: any("chmod 700 it" in line for line in program.errors))
         assert program.stop() == 0
+
+
+MIRROR = 'type = "sqlite"\nkey = ["id"]\npath = "copy.sqlite"\n'
+
+
+def mirror(folder: Path, start: str = "") -> Path:
+    path = folder / "tailer.toml"
+    path.write_text(
+        f'[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\n{start}'
+        f"[feeds.orders.sink]\n{MIRROR}"
+    )
+    return path
+
+
+def test_a_mirror_starts_with_the_rows_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = make_table(tmp_path / "orders", 1, 2)
+    config = mirror(tmp_path)
+    assert main(["check", str(config)]) == 0
+    assert "from version 2, index 0 (snapshot)" in capsys.readouterr().out
+    with started("run", config) as program:
+        offset = tmp_path / "state" / "orders.offset.json"
+        program.wait_for(lambda: offset.exists() and '"version": 3' in offset.read_text())
+        table.insert([{"id": 3}])
+        program.wait_for(lambda: '"version": 4' in offset.read_text())
+        assert program.stop() == 0
+    with closing(sqlite3.connect(tmp_path / "copy.sqlite")) as database:
+        assert sorted(database.execute("SELECT id FROM orders")) == [(1,), (2,), (3,)]
+
+
+def test_a_mirror_that_would_lack_rows_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_table(tmp_path / "orders", 1)
+    config = mirror(tmp_path, 'from = "latest"\n')
+    for command in ("check", "run"):
+        assert main([command, str(config)]) == 2
+        said = "feeds.orders.from is 'latest', and a mirror needs the rows"
+        assert said in capsys.readouterr().err
