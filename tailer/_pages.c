@@ -600,8 +600,26 @@ static PyObject *cut(PyObject *self, PyObject *nothing)
     Py_RETURN_NONE;
 }
 
-/* page_sizes(bytes) -> [(kind, unpacked, stored), ...] of the pages that begin there, until one of them
- * is not whole, or odd. */
+/* longest(texts) -> the size of the longest of texts that lie behind their sizes, up to the first that is
+ * cut short. */
+static PyObject *longest(PyObject *module, PyObject *texts)
+{
+    Py_buffer given;
+    uint32_t most = 0, size;
+    if (PyObject_GetBuffer(texts, &given, PyBUF_SIMPLE)) return NULL;
+    const uint8_t *at = given.buf, *end = at + given.len;
+    while (end - at >= 4) {
+        memcpy(&size, at, 4);
+        if (size > (uint64_t)(end - at - 4)) break;
+        if (size > most) most = size;
+        at += 4 + (int64_t)size;
+    }
+    PyBuffer_Release(&given);
+    return PyLong_FromUnsignedLong(most);
+}
+
+/* page_sizes(bytes) -> [(kind, unpacked, stored, header), ...] of the pages that begin there, until one
+ * of them is not whole, or odd. */
 static PyObject *page_sizes(PyObject *module, PyObject *bytes)
 {
     Py_buffer given;
@@ -613,7 +631,8 @@ static PyObject *page_sizes(PyObject *module, PyObject *bytes)
         int64_t size = read_header((Bytes){at, end - at}, &found);
         if (!size) break;
         PyObject *page = Py_BuildValue(
-            "(LLL)", (long long)found.kind, (long long)found.unpacked, (long long)found.stored);
+            "(LLLL)", (long long)found.kind, (long long)found.unpacked, (long long)found.stored,
+            (long long)size);
         if (!page || PyList_Append(pages, page)) Py_CLEAR(pages);
         Py_XDECREF(page);
         if (found.stored > end - at - size) break;
@@ -749,7 +768,8 @@ static PyType_Spec column_spec = {
 static PyMethodDef functions[] = {
     {"groups", groups, METH_O, "groups(footer) -> list or None"},
     {"is_ascii", is_ascii, METH_VARARGS, "is_ascii(bytes, start, end) -> bool"},
-    {"page_sizes", page_sizes, METH_O, "page_sizes(bytes) -> [(kind, unpacked, stored), ...]"},
+    {"longest", longest, METH_O, "longest(texts) -> int"},
+    {"page_sizes", page_sizes, METH_O, "page_sizes(bytes) -> [(kind, unpacked, stored, header), ...]"},
     {"run", run, METH_O, "run(columns)"},
     {NULL, NULL, 0, NULL},
 };
@@ -769,7 +789,7 @@ static int prepare(PyObject *module)
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
     /* INTERFACE is raised with each change of what is taken or given; see decode/pages.py. */
-    return failed || PyModule_AddIntConstant(module, "INTERFACE", 5) ? -1 : 0;
+    return failed || PyModule_AddIntConstant(module, "INTERFACE", 6) ? -1 : 0;
 }
 
 static int forget(PyObject *module)

@@ -166,8 +166,7 @@ class _Decoder:
         self.row_groups = RowGroups(parquet, source)
         self.row_groups.check(file.num_records, shape.flat)
         self.flat: FlatColumns | None = None
-        bounds = self.row_groups, options.batch_bytes_max
-        self.bounded = BoundedColumns(parquet, source, *bounds)
+        self.bounded = BoundedColumns(parquet, self.row_groups, options.batch_bytes_max)
         if self._is_worth_pages():
             self.flat = FlatColumns(source, self.bounded, self.names, self.varying)
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tailer.delta.arrow_views import without_views
-from tailer.delta.damage import UNREADABLE
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
 from tailer.delta.row_groups import BYTE_ARRAY, RowGroups
 from tailer.errors import UnsupportedTable
@@ -29,17 +28,18 @@ SAMPLE_ROWS = 256
 _PAGE_BYTES_MAX, _PAGE_BATCHES_MAX, _PAGE_TIMES = 64 * 1024 * 1024, 4, 100
 #: The encoding in which each value may begin with all of the one before, however long that is.
 _PREFIXED = 1 << 7
-_PREFIXED_ROWS = 1024
-#: Of texts that have no dictionaries, so few rows are measured.
-_FEW_ROWS = 16
+#: Where nothing tells how long texts may be: so few rows are measured, and decoded in one step.
+_FEW_ROWS, _UNKNOWN_ROWS = 16, 1024
 #: Of a text in an array, besides its own bytes; and the most of any other value.
 _OFFSET_BYTES, _FIXED_BYTES = 5, 32
+#: A column that may take more than this share of a batch is looked at more closely.
+_SHARES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The bytes of a row: on the average of the first ones, and the most that one may have by the
-    dictionaries."""
+    """The bytes of a row: on the average of the first ones, and if each of its texts is the longest
+    of its dictionary."""
 
     average: int
     most: int
@@ -48,14 +48,10 @@ class Sizes:
 class BoundedColumns:
     """Decodes columns of an open file by pyarrow, in batches of up to ``bytes_max``."""
 
-    def __init__(
-        self, parquet: ParquetColumns, source: pa.NativeFile, row_groups: RowGroups, bytes_max: int
-    ) -> None:
+    def __init__(self, parquet: ParquetColumns, row_groups: RowGroups, bytes_max: int) -> None:
         self.parquet = parquet
         self.row_groups = row_groups
         self.bytes_max = bytes_max
-        self._source = source
-        self._coded: ParquetColumns | None = None  # the same file, whose texts stay dictionaries
         self._known: dict[tuple[int, tuple[ColumnPath, ...]], Sizes] = {}
 
     def sizes(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
@@ -115,10 +111,13 @@ class BoundedColumns:
             chunk = said.chunk(leaf)
             if chunk is None or chunk.encodings & _PREFIXED:
                 return False
+            count = chunk.values if chunk.values > said.rows else min(chunk.values, rows_max)
             each = _FIXED_BYTES
             if chunk.physical == BYTE_ARRAY:
-                each = _OFFSET_BYTES + self.row_groups.dictionary_bytes(chunk)
-            count = chunk.values if chunk.values > said.rows else min(chunk.values, rows_max)
+                text = self.row_groups.dictionary_bytes(chunk)
+                if text * count > self.bytes_max // _SHARES:
+                    text = self.row_groups.longest_text(chunk)
+                each = _OFFSET_BYTES + text
             most += count * each + max(chunk.unpacked, chunk.size)
         return most <= self.bytes_max
 
@@ -126,50 +125,33 @@ class BoundedColumns:
         """Return how many rows of these columns can't outgrow a batch."""
         if not varying or self.fits(rows_max, group, varying):
             return rows_max
-        step = max(1, min(rows_max, self.bytes_max // self.sizes(group, varying).most))
-        said = self.row_groups[group]
-        leaves = self.parquet.numbers(varying)
-        chunks = [None if said is None else said.chunk(leaf) for leaf in leaves]
-        prefixed = any(chunk is None or chunk.encodings & _PREFIXED for chunk in chunks)
-        return min(step, _PREFIXED_ROWS) if prefixed else step
+        return max(1, min(rows_max, self.bytes_max // self.sizes(group, varying).most))
 
     def _measured(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
-        unknown = self._largest_dictionary(group, names)
-        sample = self._sample(group, names)
+        texts = self._longest_texts(group, names)
+        if texts is None:
+            some = _FEW_ROWS
+        else:
+            some = max(1, min(SAMPLE_ROWS, self.bytes_max // max(1, texts)))
+        sample = next(self.parquet.batches(some, [group], names, threads=False), None)
         if sample is None or not sample.num_rows:
             return Sizes(1, 1)
-        leaves = self.parquet.numbers(names)
-        total = most = 0
-        for name, column in zip(sample.schema.names, sample.columns, strict=True):
-            size, longest = _texts(column)
-            each = self._each(group, [i for i in self.parquet.numbers([(name,)]) if i in leaves])
-            total += size
-            most += size // sample.num_rows + (unknown if longest is None else longest) * each
-        return Sizes(max(1, total // sample.num_rows), max(1, most))
+        average = max(1, _bytes_of(sample) // sample.num_rows)
+        if texts is None:
+            return Sizes(average, max(average, self.bytes_max // _UNKNOWN_ROWS))
+        return Sizes(average, average + texts)
 
-    def _sample(self, group: int, names: Sequence[ColumnPath]) -> pa.RecordBatch | None:
-        """Return the first rows, with texts as dictionaries; some types have no such form."""
-        parquet = self.parquet
-        try:
-            if self._coded is None:
-                self._coded = ParquetColumns(
-                    self._source,
-                    parquet.metadata,
-                    dictionaries=list(range(int(parquet.metadata.num_columns))),
-                    checksums=parquet.checksums,
-                )
-            return next(self._coded.batches(SAMPLE_ROWS, [group], names, threads=False), None)
-        except UNREADABLE:
-            sample = next(parquet.batches(_FEW_ROWS, [group], names, threads=False), None)
-            return None if sample is None else _plain(sample)
-
-    def _each(self, group: int, leaves: Sequence[int]) -> int:
-        """Return how many values a row of these columns has on the average, rounded up."""
-        said = self.row_groups[group]
-        if said is None:
-            return 1
-        chunks = [said.chunk(leaf) for leaf in leaves]
-        return max((-(-chunk.values // max(1, said.rows)) for chunk in chunks if chunk), default=1)
+    def _longest_texts(self, group: int, names: Sequence[ColumnPath]) -> int | None:
+        """Return the bytes of a row's texts if each is the longest of its dictionary; None if that
+        is not known, or texts may be longer than what tells of them."""
+        said, total = self.row_groups[group], 0
+        for leaf in self.parquet.numbers(names):
+            chunk = None if said is None else said.chunk(leaf)
+            if said is None or chunk is None or chunk.encodings & _PREFIXED:
+                return None
+            each = -(-chunk.values // max(1, said.rows))  # of a row, on the average
+            total += each * self.row_groups.longest_text(chunk)
+        return total
 
     def _check_pages(self, group: int, names: Sequence[ColumnPath]) -> None:
         """Refuse a page that would take much memory although it is small in the file."""
@@ -185,14 +167,6 @@ class BoundedColumns:
                         hint="rewrite the file with smaller pages, let batch_bytes_max be a "
                         "quarter of it, or skip this version",
                     )
-
-    def _largest_dictionary(self, group: int, names: Sequence[ColumnPath]) -> int:
-        said = self.row_groups[group]
-        if said is None:
-            return 0
-        chunks = (said.chunk(leaf) for leaf in self.parquet.numbers(names))
-        sizes = (self.row_groups.dictionary_bytes(chunk) for chunk in chunks if chunk)
-        return max(sizes, default=0)
 
 
 def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -245,26 +219,3 @@ def _bytes_of(batch: pa.RecordBatch) -> int:
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = [without_views(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def _texts(array: pa.Array) -> tuple[int, int | None]:
-    """Return the bytes of values whose texts are dictionaries, and those of the longest texts; None
-    if a dictionary is not known yet."""
-    import pyarrow.compute as pc  # on demand: it takes as long to load as pyarrow
-
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        lengths = pc.binary_length(array.dictionary)
-        total = pc.sum(lengths.take(array.indices)).as_py() or 0
-        return total + _OFFSET_BYTES * len(array), pc.max(lengths).as_py()
-    if pa.types.is_struct(kind):
-        parts = [_texts(child) for child in array.flatten()]
-    elif pa.types.is_map(kind):
-        parts = [_texts(array.keys), _texts(array.items)]
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        parts = [_texts(array.flatten())]
-    else:
-        return int(array.nbytes), 0
-    total = sum(size for size, _ in parts) + _OFFSET_BYTES * len(array)
-    known = [most for _, most in parts if most is not None]
-    return total, sum(known) if len(known) == len(parts) else None

@@ -302,7 +302,7 @@ def _open(source: pa.NativeFile, columns: Sequence[str]) -> BoundedColumns:
 
 
 def _bounded(parquet: ParquetColumns, source: pa.NativeFile) -> BoundedColumns:
-    return BoundedColumns(parquet, source, RowGroups(parquet, source), _BATCH_BYTES)
+    return BoundedColumns(parquet, RowGroups(parquet, source), _BATCH_BYTES)
 
 
 def _column_actions(kind: str, column: pa.Array) -> Iterator[Action]:

@@ -172,16 +172,16 @@ def group_numbers(footer: bytes) -> list[GroupNumbers] | None:
         return None
 
 
-def page_sizes(start: bytes) -> list[tuple[int, int, int]]:
-    """Return (kind, unpacked bytes, stored bytes) of the pages that begin so, until one of them is
-    not whole, or odd."""
+def page_sizes(start: bytes) -> list[tuple[int, int, int, int]]:
+    """Return (kind, unpacked bytes, stored bytes, bytes of the header) of the pages that begin so,
+    until one of them is not whole, or odd."""
     pages, at = [], 0
     with suppress(IndexError, OverflowError, TypeError, ValueError):
         while at < len(start):
-            header, at = _read_struct(start, at, 0)
+            header, end = _read_struct(start, at, 0)
             kind, unpacked, stored = (_number(header, number) for number in (1, 2, 3))
-            pages.append((kind, unpacked, stored))
-            at += stored
+            pages.append((kind, unpacked, stored, end - at))
+            at = end + stored
     return pages
 
 

@@ -27,8 +27,7 @@ class ParquetColumns:
 
     ``metadata`` replaces its own footer. It is read ``buffer_bytes`` at a time, 0: whole column
     chunks; with ``prefetch``, those of a row group are requested together. The values of the
-    top-level columns in ``dictionaries``, or of the columns of these numbers, come as
-    dictionaries.
+    top-level columns in ``dictionaries`` come as dictionaries.
 
     Raises :class:`pyarrow.ArrowException` or OSError for a file that pyarrow refuses, KeyError if a
     column of ``dictionaries`` does not exist.
@@ -41,7 +40,7 @@ class ParquetColumns:
         *,
         buffer_bytes: int = 0,
         prefetch: bool = False,
-        dictionaries: Sequence[str] | Sequence[int] | None = None,
+        dictionaries: Sequence[str] | None = None,
         checksums: bool = True,
     ) -> None:
         from pyarrow._parquet import ParquetReader  # on demand: many logs have no checkpoint

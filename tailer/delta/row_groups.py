@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tailer.compiled import loaded
+from tailer.delta.damage import UNREADABLE
 from tailer.delta.footer import group_numbers, page_sizes
 from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 from tailer.errors import CorruptLog
@@ -22,7 +23,7 @@ from tailer.errors import CorruptLog
 __all__ = ["BYTE_ARRAY", "Chunk", "PageSize", "RowGroup", "RowGroups", "native"]
 
 #: The version of ``_pages.c`` that is needed here and in :mod:`tailer.decode.pages`.
-_INTERFACE = 5
+_INTERFACE = 6
 
 native: Any = loaded("_pages", _INTERFACE)
 
@@ -34,6 +35,8 @@ _BYTES_MAX = 64 * 1024 * 1024
 _BYTES_MAX_PYTHON = 1024 * 1024
 #: A dictionary's header is shorter. The number of its kind is parquet.thrift's.
 _HEADER_BYTES, _DICTIONARY_PAGE = 256, 2
+#: The codecs that are known here, by the numbers of parquet.thrift, with pyarrow's names.
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}
 #: Of a column chunk up to this size, all pages are looked up.
 _WALKED_BYTES_MAX = 1024 * 1024
 
@@ -52,11 +55,13 @@ class Chunk(NamedTuple):
 
 
 class PageSize(NamedTuple):
-    """The kind of a page, by parquet.thrift, and its bytes, unpacked and as they are stored."""
+    """The kind of a page, by parquet.thrift, its bytes, unpacked and as they are stored, and those
+    of its header."""
 
     kind: int
     unpacked: int
     stored: int
+    header: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class RowGroups:
         self._parquet = parquet
         self._source = source
         self._pages: dict[int, list[PageSize]] = {}
+        self._longest: dict[int, int] = {}
         self._found = _read(source)
         columns = int(parquet.metadata.num_columns)
         if self._found is not None and (
@@ -136,6 +142,26 @@ class RowGroups:
         pages = self.pages(chunk) if chunk.physical == BYTE_ARRAY else []
         return pages[0].unpacked if pages and pages[0].kind == _DICTIONARY_PAGE else 0
 
+    def longest_text(self, chunk: Chunk) -> int:
+        """Return the size of the longest text in a column's dictionary; 0 if it has none. If it
+        can't be unpacked here, that is the size of the dictionary."""
+        size = self.dictionary_bytes(chunk)
+        if not size:
+            return 0
+        if chunk.start not in self._longest:
+            self._longest[chunk.start] = self._read_longest(chunk, size)
+        return self._longest[chunk.start]
+
+    def _read_longest(self, chunk: Chunk, size: int) -> int:
+        page = self.pages(chunk)[0]
+        try:
+            texts = bytes(self._source.read_at(page.stored, chunk.start + page.header))
+            if chunk.codec:
+                texts = pa.Codec(_CODECS[chunk.codec]).decompress(texts, size, asbytes=True)
+        except (KeyError, *UNREADABLE):
+            return size
+        return int(_longest(texts) if native is None else native.longest(texts))
+
     def pages(self, chunk: Chunk) -> list[PageSize]:
         """Return the sizes of a column's first pages: of all, if it is small. They are what is
         unpacked, whatever the footer says."""
@@ -153,6 +179,17 @@ class RowGroups:
             return 0
         chunks = (found.chunk(leaf) for leaf in self._parquet.numbers(names))
         return sum(chunk.size for chunk in chunks if chunk is not None)
+
+
+def _longest(texts: bytes) -> int:
+    """Return the size of the longest of texts that lie behind their sizes."""
+    at = most = 0
+    while at + 4 <= len(texts):
+        size = int.from_bytes(texts[at : at + 4], "little")
+        at += 4 + size
+        if at <= len(texts):
+            most = max(most, size)
+    return most
 
 
 def _contradiction(what: str) -> CorruptLog:

@@ -25,7 +25,7 @@ from tests.support.feeds import state
 MIB = 1024 * 1024
 BATCH_BYTES = DecodeOptions().batch_bytes_max
 #: What a process may have at its peak, its libraries and the file included: some batches.
-PEAK_BYTES = 400 * MIB
+PEAK_BYTES = 500 * MIB
 
 
 def coded(texts: list[str], codes: list[int]) -> pa.Array:
@@ -150,7 +150,7 @@ def test_what_outgrows_its_steps_is_halved_and_read_on_in_smaller_ones() -> None
         return batches(rows_max, *arguments, **more)
 
     file.batches = spied  # type: ignore[method-assign]
-    columns = BoundedColumns(file, source, RowGroups(file, source), 100_000)
+    columns = BoundedColumns(file, RowGroups(file, source), 100_000)
     found = list(columns.batches(4000, 0, ["s"], varying=["s"], threads=False))
     assert [t for batch in found for t in batch.column("s").to_pylist()] == texts
     assert all(batch.nbytes <= 100_000 for batch in found)

@@ -70,7 +70,7 @@ def flat_columns(
     parquet: ParquetColumns, source: pa.NativeFile, names: list[str], bytes_max: int = 2**25
 ) -> FlatColumns:
     """The columns of a file as the decoder of its rows opens them."""
-    others = BoundedColumns(parquet, source, RowGroups(parquet, source), bytes_max)
+    others = BoundedColumns(parquet, RowGroups(parquet, source), bytes_max)
     fixed = {f.name for f in parquet.schema if pa.types.is_primitive(f.type)}
     return FlatColumns(source, others, names, set(names) - fixed)
 

@@ -92,6 +92,7 @@ def main() -> None:
         length = int.from_bytes(data[-END:-4], "little")
         at = dice.randrange(len(data))
         native.page_sizes(data[at:])
+        native.longest(data[at:])
         native.is_ascii(data, at, dice.randrange(-1, len(data) + 2))
         for _, _, chunks in native.groups(data[-END - length : -END]) or ():
             for chunk in chunks:
