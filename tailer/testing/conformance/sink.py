@@ -17,7 +17,15 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError, UnsupportedTable
-from tailer.sink import KeepsProgress, Prepares, Sink, SinkTraits, announce, sink_traits
+from tailer.sink import (
+    KeepsProgress,
+    Prepares,
+    Sink,
+    SinkTraits,
+    WritesPieces,
+    announce,
+    sink_traits,
+)
 from tailer.testing.batches import change_batch, change_run, empty_batch, notice
 from tailer.testing.conformance.faults import FaultConformance
 
@@ -197,6 +205,26 @@ class SinkConformance(FaultConformance):
             await sink.write(batch)
         await sink.aclose()  # the last one was begun twice, and is never written
         assert [e.event_id for e in read_events()] == _ids(batches[:-1])
+
+    async def test_what_lies_before_an_offset_within_a_batch_is_there(
+        self, make_sink: MakeSink, read_events: ReadEvents
+    ) -> None:
+        """The feed saves it: see :class:`tailer.sink.WritesPieces`."""
+        sink = make_sink()
+        if not isinstance(sink, WritesPieces):
+            return
+        if hasattr(sink, "piece_rows"):
+            sink.piece_rows = 2
+        batch = change_batch(SCHEMA, _rows(0, 7), last=True)
+        await sink.open("orders")
+        offsets = []
+        async for offset in sink.write_pieces(batch):
+            offsets.append(offset)
+            before = batch.rows_before(offset)
+            assert [e.event_id for e in read_events()][:before] == _ids([batch])[:before]
+        await sink.aclose()
+        assert [offset.position for offset in offsets] == sorted(o.position for o in offsets)
+        assert offsets[-1] == batch.next_offset
 
     async def test_another_sink_goes_on_behind_what_is_there(
         self, make_sink: MakeSink, read_events: ReadEvents
