@@ -4,7 +4,8 @@ With `x-overflow = reject-publish`, the usual way to slow a publisher down, mess
 their way when the queue is full are rejected, while those after them may be taken, if somebody has
 read a message between. They would be in the wrong order. So no more are sent than the queue has
 room for: its arguments say how many it takes, and a passive declaration how many it has. Where the
-bound is not known (a policy, an exchange), it is learned from the first rejection.
+bound is not known (a policy, an exchange), it is learned from the first rejection; until then few
+more are sent at once than the queue has had before, so that few can be out of order.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _UNEQUAL = re.compile(
 _ARGUMENTS_MAX = 16
 #: So many in a row are taken beyond the bound before the next ones are sent by twos, by fours ...
 _IN_A_ROW = 64
+#: Of a queue whose bound is not known, so many are sent beyond what it has had before, or this
+#: share of that; after so many, as many as a request has.
+_STEP, _SHARE, _PROVEN = 50, 8, 4000
 
 
 class Pace:
@@ -34,15 +38,22 @@ class Pace:
     def __init__(self, bound: int | None = None, bytes_max: int | None = None) -> None:
         self._bound = bound
         self._bytes_max = bytes_max
-        self._known = self.careful = bound is not None or bytes_max is not None
+        self._known = self._careful = bound is not None or bytes_max is not None
         self._largest = 1
         self._in_a_row = 0
+        self._proven = 0  # so many messages the queue has had, if no bound is known
+
+    @property
+    def asks(self) -> bool:
+        """Whether the next burst depends on how many messages the queue has."""
+        return self._careful or self._proven < _PROVEN
 
     def burst(self, wanted: int, depth: int | None, largest: int) -> int:
         """Return how many of ``wanted`` messages may be sent now, the largest of ``largest`` bytes.
         ``depth`` is how many messages the queue has, None where that can't be asked."""
-        if not self.careful:
-            return wanted
+        if not self._careful:
+            beyond = max(_STEP, self._proven // _SHARE)
+            return min(wanted, max(beyond, self._proven - (depth or 0)))
         self._largest = max(self._largest, largest)
         if depth is not None:
             bounds = [] if self._bound is None else [self._bound]
@@ -58,14 +69,16 @@ class Pace:
 
     def taken(self, count: int, depth: int | None) -> None:
         """Note that all messages of a burst were taken."""
-        if not self._known and self.careful:
+        if not self._careful:
+            had = self._proven if depth is None else depth
+            self._proven = max(self._proven, had + count)
+        elif not self._known and (depth is None or depth + count > (self._bound or 0)):
             self._in_a_row += count
-            if depth is not None:
-                self._bound = max(self._bound or 0, depth + count)
+            self._bound = None if depth is None else depth + count
 
     def rejected(self, depth: int | None) -> None:
         """Note that a message was rejected while the queue has so many."""
-        self.careful, self._known, self._bytes_max = True, False, None
+        self._careful, self._known, self._bytes_max = True, False, None
         self._bound, self._in_a_row = depth, 0
 
 

@@ -202,7 +202,7 @@ class RabbitmqSink(MessageSink):
         largest = pc.max(pc.binary_length(messages.values)).as_py()
         backoff, since = Backoff(*_FULL_PAUSES_S), anyio.current_time()
         while len(messages):
-            depth = await self._depth() if self._pace.careful else None
+            depth = await self._depth() if self._pace.asks else None
             burst = self._pace.burst(len(messages), depth, largest)
             taken = await self._published(messages.slice(0, burst)) if burst else 0
             self._taken += taken
@@ -224,7 +224,12 @@ class RabbitmqSink(MessageSink):
         assert self._channel is not None
         if self.option("exchange"):
             return None
-        answer = await self._channel.call("queue_declare", self.option("queue"), passive=True)
+        try:
+            answer = await self._channel.call("queue_declare", self.option("queue"), passive=True)
+        except self._pika.exceptions.ChannelClosedByBroker as e:
+            if e.reply_code != _NOT_FOUND:
+                raise
+            raise Unroutable(e.reply_text) from e
         count: int = answer.method.message_count
         return count
 
