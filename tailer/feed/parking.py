@@ -91,6 +91,11 @@ class Parking:
         self._taken = 0
         self._held: list[tuple[ChangeBatch, Refusal]] = []
 
+    @property
+    def all_parked(self) -> bool:
+        """Return whether the sink has taken no row of the last batch."""
+        return 0 < self._parked.of == self._parked.rows
+
     async def write(self, batch: ChangeBatch, save: Callable[[Offset], Awaitable[None]]) -> None:
         """Write a batch, without the rows that are parked. Raises the sink's errors.
 

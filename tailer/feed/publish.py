@@ -168,7 +168,7 @@ class Publisher:
         return left
 
     async def _save(self, written: ChangeBatch, offset: Offset) -> None:
-        if written.num_rows and self.delivery != self.orders.delivery:
+        if written.num_rows and self.delivery != self.orders.delivery and not self.calls.all_parked:
             # Only once records are written: a key that the table does not have is not a delivery.
             await self.keep_delivery()
         await self.saver.save(self.offsets, offset)

@@ -52,6 +52,11 @@ class SinkCalls:
         with self._guarded("its start"):
             return await self.sink.open(feed)
 
+    @property
+    def all_parked(self) -> bool:
+        """Return whether the sink has taken no row of the last batch."""
+        return self._parking is not None and self._parking.all_parked
+
     async def write(self, batch: ChangeBatch, save: Callable[[Offset], Awaitable[None]]) -> None:
         """See :func:`tailer.sink.write_pieces`."""
         with self._guarded("a write") as alive:

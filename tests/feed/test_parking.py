@@ -13,8 +13,9 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused, TransientError
 from tailer.feed.parking import PARKED_IN_A_ROW_MAX, Parked, Parking
 from tailer.feed.run import run_feed
-from tailer.sink import load_sink
+from tailer.sink import SinkTraits, load_sink
 from tailer.testing.batches import change_batch
+from tailer.testing.conformance.target import Source
 from tests.support.feeds import position_of
 from tests.support.rig import SCHEMA, Rig
 
@@ -26,6 +27,7 @@ class Picky:
 
     def __init__(self, rig: Rig, refused: set[int], error: type[Exception]) -> None:
         self.inner = load_sink("jsonl").from_options({"path": str(rig.output)}, Path())
+        self.rig = rig
         self.refused = refused
         self.error = error
         self.writes = 0
@@ -231,3 +233,39 @@ async def test_what_was_taken_before_a_refusal_proves_nothing(tmp_path: Path) ->
     assert rig.ids == [0, 1, 2]
     assert [offset.index for offset in saved] == [1, 2, 3]
     assert not rig.parked.exists()
+
+
+async def test_a_target_that_has_taken_no_row_has_lost_none(tmp_path: Path) -> None:
+    """All that came was parked, and the target has no offset yet."""
+    source = Source(tmp_path / "orders")
+    source.insert(1)
+
+    async def run(*refused: int) -> None:
+        rig = Rig(tmp_path, source.table)
+        sink = Keeps(rig, set(refused), RowsRefused)
+        feed = await source.feed(sink, last=source.table.version)
+        feed.park = load_sink("jsonl").from_options({"path": str(tmp_path / "parked")}, Path())
+        await run_feed(feed)
+
+    await run(1)
+    source.insert(2)
+    await run(1)
+    assert [event["id"] for event in Rig(tmp_path, source.table).events] == [2]
+    (tmp_path / "out.jsonl").unlink()
+    source.insert(3)
+    with pytest.raises(SinkRejected, match="what the feed has written is not there"):
+        await run(1)
+
+
+class Keeps(Picky):
+    """Keeps the offset in its target, as if that were the number of lines."""
+
+    traits = SinkTraits(keeps_offset=True)
+
+    def delivery(self, feed: str, kept: object, at: Offset | None) -> dict[str, str]:  # noqa: ARG002
+        return {"type": "keeps"}
+
+    async def open(self, feed: str) -> Offset | None:
+        await self.inner.open(feed)
+        found = self.rig.lines
+        return Offset(found[-1]["_commit_version"] + 1) if found else None
