@@ -9,6 +9,7 @@ import pyarrow as pa
 from tailer.changes import METADATA_FIELDS, ChangeBatch
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
+from tailer.own_names import NO_NAMES
 from tailer.sink import ChecksColumns, sink_traits
 
 __all__ = ["Fitting"]
@@ -25,6 +26,14 @@ class Fitting:
         self._table = table
         self._sinks = sinks
         self._checked: TableState | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a column that would be refused."""
+        return any(
+            isinstance(sink, ChecksColumns) or sink_traits(sink).own != NO_NAMES
+            for sink in self._sinks
+        )
 
     def check(self, batch: ChangeBatch) -> None:
         """Raise :class:`TableError` or :class:`SinkRejected` for a column of a batch that one of

@@ -120,7 +120,7 @@ async def _attempt(feed: Feed) -> bool:
     fitting = _fitting(feed)
     calls = SinkCalls(feed.sink, _parking(feed), feed.progress, feed.on_retry)
     try:
-        if await feed.offsets.load() is None:
+        if fitting.asks and await feed.offsets.load() is None:
             await _check_new(feed, fitting)
         delivery = await _delivery(feed)
         kept = await calls.open(feed.name)
