@@ -112,13 +112,13 @@ def test_every_feed_s_mistake_is_named_at_once(
         "".join(
             f'[feeds.{name}]\ntable = "x"\n{line}\n'
             f'[feeds.{name}.sink]\ntype = "jsonl"\npath = "x"\n'
-            for name, line in (("a", "tabel = 1"), ("b", ""), ("c", 'from = "never"'))
+            for name, line in (("a", "tabble = 1"), ("b", ""), ("c", 'from = "never"'))
         )
     )
     for command in ("run", "check"):
         assert main([command, str(path)]) == 2
         first, second = capsys.readouterr().err.splitlines()
-        assert first.startswith(f"tailer: {path}: feeds.a.tabel is not known")
+        assert first.startswith(f"tailer: {path}: feeds.a.tabble is not known")
         assert second.startswith(f"tailer: {path}: feeds.c.from is 'never'")
 
 

@@ -72,7 +72,7 @@ async def test_a_file_outside_of_the_table_is_read_where_the_options_say_so(
         assert (await store.read(location))[0] == b"bytes"
         with await store.open(location, 5) as file:
             assert file.read() == b"bytes"
-    other = open_store(str(tmp_path / "table"), {"also": [str(tmp_path / "sourc")]})
+    other = open_store(str(tmp_path / "table"), {"also": [str(tmp_path / "sour")]})
     with pytest.raises(TableError, match="outside of the table's folder"):
         await other.read(location)
 
