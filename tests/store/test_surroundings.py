@@ -74,7 +74,7 @@ MISTAKES: list[tuple[Make, str, str]] = [
     (put("l/_delta_log/.tmp"), "l", "has no commit, and no checkpoint: it has .tmp; the table"),
     (put(), "main.sales.orders", CATALOG),
     (lambda lake: (lake / "old").symlink_to("gone"), "old", "there is no old in LAKE; LAKE has"),
-    (put("open.share"), "oepn.share", "did you mean LAKE/open.share?"),
+    (put("open.share"), "oqen.share", "did you mean LAKE/open.share?"),
     (put(), "orders/../order", "there is no order in LAKE; did you mean LAKE/orders?"),
 ]
 
