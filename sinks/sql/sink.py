@@ -154,6 +154,7 @@ class SqlSink:
 
     def _rehearse(self, feed: str, schema: pa.Schema) -> None:
         database, target = self._database, self.table or feed
+        database.names.check_table(target)
         try:
             database.connect()
             if self.create and not database.has_table(target):

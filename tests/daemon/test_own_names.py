@@ -178,3 +178,12 @@ def test_tail_refuses_it_too(tmp_path: Path, capsys: Capture) -> None:
     assert main([*tail, "--with-ids", "--own-prefix", "tailer_"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert (row["_origin"], row["tailer_origin"]) == (MINE, "files")
+
+
+@pytest.mark.parametrize(("sink", "name"), [("sqlite", "a\0b"), ("duckdb", "a\0b")])
+def test_check_names_a_table_that_the_database_does_not_take(
+    tmp_path: Path, capsys: Capture, sink: str, name: str
+) -> None:
+    table_with(tmp_path)
+    assert main(["check", str(configured(tmp_path, sink, table=name))]) == 1
+    assert r"the name 'a\x00b' has the character NUL" in capsys.readouterr().out
