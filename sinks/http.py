@@ -45,7 +45,7 @@ __all__ = ["SETTINGS", "HttpSink"]
 _MIB = 1024**2
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 #: A part of a path that may be a secret: with a digit, or long.
-_TOKEN = re.compile(r"(?=[^/]*\d)[^/]{8,}|[^/]{20,}")
+_TOKEN = re.compile(r"(?=[^/]*\d)[^/]{6,}|[^/]{16,}")
 _PATH_LEAST = 12
 _URL = "an https:// URL (http:// for this machine)"
 _SECRET = "whsec_ and the base64 text of 24 to 64 bytes"  # noqa: S105  # a description

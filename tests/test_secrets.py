@@ -71,7 +71,10 @@ def test_every_way_out_hides_them(
             raise ValueError(said)
         except ValueError:
             logger.exception("it %s", WORD, extra={"error": WORD})
+        assert logging.lastResort is not None
+        logging.lastResort.handle(logging.makeLogRecord({"msg": f"a library: {WORD}"}))
         shown = capsys.readouterr().err
+        assert "a library: ***" in shown
         assert "Traceback" in shown
         assert "*** and *** of a/json" in shown
         assert "pa55" not in shown

@@ -78,6 +78,8 @@ async def connect(
         _keep(Path(login.credentials_file))
     scheme = "tls" if _encrypted(servers) else "nats"
     token = login.user if login.password is None else None
+    if token:
+        keep_secrets([token])
     await client.connect(
         [f"{scheme}://{url.place(PORT)}" for url in servers], name="delta-tailer",
         user=None if token else login.user, password=login.password, token=token,

@@ -58,6 +58,8 @@ def set_up_logs(kind: str, level: str) -> logging.Logger:
     """Return the daemon's logger: ``kind`` is console or json, from ``level`` on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if kind == "json" else ConsoleFormatter())
+    if logging.lastResort is not None:  # what libraries log, with secrets in it
+        logging.lastResort.setFormatter(handler.formatter)
     logger = logging.getLogger(_LOGGER)
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
