@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import SinkRejected, TableError, TailerError, TargetRefused
+from tailer.errors import SinkRejected, TableError, TailerError
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import FeedProgress
@@ -146,8 +146,8 @@ class Publisher:
             return
         try:
             written = await self._write(item)
-        except (SinkRejected, TableError) as e:
-            self.refused_run = bool(item.run) and not isinstance(e, TargetRefused)
+        except (SinkRejected, TableError):
+            self.refused_run = bool(item.run)
             raise
         self.progress.written(time.perf_counter() - started)
         await self._save(written, item.next_offset)
