@@ -52,6 +52,8 @@ _PLAIN = re.compile(
     r"region|endpoint|url|host|bucket|accept|content|agent|allow|timeout|retr|style|type",
     re.IGNORECASE,
 )
+#: A URL that says nothing but where a server is, which messages name.
+_SERVER = re.compile(r"[a-z0-9+]+://[^/@?#]*/?", re.IGNORECASE)
 #: The bound of all numbers: 64-bit integers end there, and it excludes infinity.
 _NUMBERS_END = 2**63
 
@@ -263,8 +265,11 @@ class SettingTable:
 
 def _secrets_in(value: Any) -> Iterator[str]:
     """Yield the secrets in the value of an option: of a header with a scheme of authentication,
-    also what follows the scheme, and of a table all but what has a plain name."""
+    also what follows the scheme, and of a table all but what has a plain name. A URL without user,
+    path and query has none."""
     if isinstance(value, str):
+        if _SERVER.fullmatch(value):
+            return
         yield value
         scheme, _, rest = value.partition(" ")
         if scheme.isalpha():

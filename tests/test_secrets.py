@@ -84,6 +84,16 @@ def test_every_way_out_hides_them(
     caplog.clear()
 
 
+def test_where_a_server_is_is_no_secret() -> None:
+    """A URL of a sink may be one, with a token in its path; else messages need it."""
+    table = SettingTable("sink 'x'", {"url": Setting("text", "", "", secret=True)})
+    for url in ("https://example.org", "https://example.org/", "nats://h-and-more:4222"):
+        table.take({"url": url})
+        assert str(ConfigError(f"{url} is away")) == f"{url} is away"
+    table.take({"url": "https://example.org/T0KEN"})
+    assert str(ConfigError("https://example.org/T0KEN is away")) == "*** is away"
+
+
 def test_a_traceback_of_the_command_hides_them() -> None:
     program = (
         "from importlib import import_module; from tailer.secrets import keep_secrets\n"
