@@ -157,7 +157,7 @@ def test_golden_tables_in_parts(name: str, golden: GoldenCase) -> None:
 
 
 def stats(low: int, high: int) -> str:
-    bounds = {"numRecords": 1, "minValues": {"id": low}, "maxValues": {"id": high}}
+    bounds = {"minValues": {"id": low}, "maxValues": {"id": high}}
     return json.dumps({**bounds, "nullCount": {"id": 0}})
 
 
