@@ -110,7 +110,8 @@ class Daemon:
             text = (self.state / "orders.offset.json").read_text()
         except FileNotFoundError:
             return Offset(0)
-        return Offset.from_json(json.loads(text)["offset"])
+        kept = json.loads(text)["offset"]  # none yet, where only the form of records is kept
+        return Offset(0) if kept is None else Offset.from_json(kept)
 
     def check_alive(self) -> None:
         assert self.process is not None

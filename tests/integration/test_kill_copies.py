@@ -110,7 +110,8 @@ def without_repeats(events: Sequence[Event]) -> list[Event]:
 def state_offset(folder: Path) -> Offset | None:
     """What the daemon has saved."""
     file = folder / "one" / "orders.offset.json"
-    return Offset.from_json(json.loads(file.read_text())["offset"]) if file.exists() else None
+    kept = json.loads(file.read_text())["offset"] if file.exists() else None
+    return None if kept is None else Offset.from_json(kept)
 
 
 def message_rows(target: MessageTarget) -> list[dict[str, Any]]:
