@@ -240,7 +240,8 @@ MODES = ("snapshot", "auto", "derived")
 
 async def read_all(table: Path, mode: str, *, checked: bool = False) -> str:
     """A digest of everything that a reader gives; ``checked``: if pages fit their checksums."""
-    log = TableLog(QuietStore(str(table)), torn_commit_max_s=0.0)
+    # A copy's vectors are where the table was that it was copied from.
+    log = TableLog(QuietStore(str(table), also=["/"]), torn_commit_max_s=0.0)
     digest = hashlib.sha256()
     diff = DiffOptions(memory_bytes_max=64 * 2**20)
     options = FeedOptions(
