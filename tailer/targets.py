@@ -184,7 +184,7 @@ class S3Target:
     async def names(self, folder: str, after: str = "") -> list[str]:
         """See :class:`Target`."""
         with _refused():
-            return [found.name async for found in self._store.list(folder or self.root, after)]
+            return [found.name async for found in self._store.list(folder, after)]
 
     async def read(self, name: str) -> bytes | None:
         """See :class:`Target`."""

@@ -183,9 +183,9 @@ class S3Store:
         return self._ahead
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
-        """See :class:`tailer.store.Store`."""
-        bucket, key = self._place(folder)
-        prefix = f"{key}/"
+        """See :class:`tailer.store.Store`; "" is the table's own folder."""
+        bucket, key = self._place(folder) if folder else (self._bucket, self._key)
+        prefix = f"{key}/" if key else ""
         after = prefix + start_after if start_after else ""
         pages = list_pages(self._connected(), self._request, bucket, prefix, after)
         async with contextlib.aclosing(pages):
