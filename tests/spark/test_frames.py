@@ -246,8 +246,11 @@ def test_a_stream_that_is_refused_says_why(
     spark: SparkSession, table: TableBuilder, tmp_path: Path
 ) -> None:
     spark.dataSource.register(TailerSource)
-    reader = spark.readStream.format("tailer").option("endingVersion", 2)
+    reader = spark.readStream.format("tailer").option("startingVersion", 99)
     writer = reader.load(str(table.folder)).writeStream.format("noop")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    with pytest.raises(PySparkException, match="a stream has no end: leave out endingVersion"):
-        query.awaitTermination()
+    try:
+        with pytest.raises(PySparkException, match=r"99.*the newest is 2"):
+            query.awaitTermination(250)
+    finally:
+        query.stop()
