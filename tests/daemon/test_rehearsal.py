@@ -130,5 +130,9 @@ def test_rights_that_are_missing_in_mysql_are_named(
         sink = target.toml(key=["id"], url=f"mysql://reader:x@{url.partition('@')[2]}")
         assert main(["check", str(configured(tmp_path, sink))]) == 1
         assert "the user may not make tables; grant CREATE" in capsys.readouterr().out
+        server.query(f"GRANT CREATE ON {database}.* TO reader@'127.0.0.1'")
+        server.query(f"REVOKE CREATE TEMPORARY TABLES ON {database}.* FROM reader@'127.0.0.1'")
+        server.query("GRANT CREATE TEMPORARY TABLES ON *.* TO reader@'127.0.0.1'")
+        assert main(["check", str(tmp_path / "tailer.toml")]) == 0, "also where it is the last one"
     finally:
         server.query("DROP USER reader@'127.0.0.1'")
