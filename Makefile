@@ -12,8 +12,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
-BUILT_FROM := pyproject.toml hatch_build.py tailer/_footers.c tailer/_pages.c tailer/_rowbytes.c \
-	tailer/_crc32.h tailer/_snappy.h tailer/_thrift.h tailer/_values.h
+BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_footers.c tailer/native/_pages.c tailer/native/_rowbytes.c \
+	tailer/native/_crc32.h tailer/native/_snappy.h tailer/native/_thrift.h tailer/native/_values.h
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -64,7 +64,7 @@ fuzz: $(DEV) ## read random legal logs and compare with a naive reader: HISTORIE
 	$(RUN) tests.fuzz $(HISTORIES) $(ARGS)
 
 simulate: $(DEV) ## look for schedules that break a promise, for HOURS=1 on all cores
-	$(RUN) tailer.testing.simulation --hours $(HOURS) $(ARGS)
+	$(RUN) tests.simulation --hours $(HOURS) $(ARGS)
 
 wheel: $(DEV) ## build the wheel into dist/
 	$(RUN) build --wheel

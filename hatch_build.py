@@ -16,9 +16,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 __all__ = ["CompiledModules"]
 
-SOURCES = ("tailer/_footers.c", "tailer/_pages.c", "tailer/_rowbytes.c")
+SOURCES = ("tailer/native/_footers.c", "tailer/native/_pages.c", "tailer/native/_rowbytes.c")
 #: What they include.
-HEADERS = ("tailer/_crc32.h", "tailer/_snappy.h", "tailer/_thrift.h", "tailer/_values.h")
+HEADERS = (
+    "tailer/native/_crc32.h",
+    "tailer/native/_snappy.h",
+    "tailer/native/_thrift.h",
+    "tailer/native/_values.h",
+)
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 

@@ -1,9 +1,10 @@
 """JSON lines to a file or to standard output: one event a line, in order.
 
 A batch is durable when ``write`` returns: flushed and, for a file, synced to the disk, under the
-configured name (see :mod:`sinks.line_file`). After a crash the file may end in the middle of a
-line; the torn end belongs to a batch that was never acknowledged, so :meth:`JsonlSink.open` cuts it
-off and the feed writes that batch again. Delivery is at least once; ids identify repeated events.
+configured name (see :mod:`sinks.shared.line_file`). After a crash the file may end in the middle of
+a line; the torn end belongs to a batch that was never acknowledged, so :meth:`JsonlSink.open` cuts
+it off and the feed writes that batch again. Delivery is at least once; ids identify repeated
+events.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.delivery import form_of, same_form
 from sinks.formats.json import text_of
 from sinks.formats.json_formats import JSON_FORMATS, listed_options, take_options
 from sinks.formats.load import encoder_settings, load_encoder
 from sinks.formats.records import Encoder
 from sinks.formats.rows import own_fields, row_objects
-from sinks.line_file import LineFile, try_line_file
-from sinks.own_prefix import renamed
+from sinks.shared.delivery import form_of, same_form
+from sinks.shared.line_file import LineFile, try_line_file
+from sinks.shared.own_prefix import renamed
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
 from tailer.faults import FaultTable

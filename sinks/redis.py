@@ -19,16 +19,16 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json import text_of
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted
+from sinks.shared.credentials import CREDENTIALS, credentials
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, TailerError, TargetRefused, TransientError
 from tailer.faults import FaultTable
-from tailer.rowbytes import Column, join, whole_numbers
+from tailer.native.rowbytes import Column, join, whole_numbers
 from tailer.settings import REQUIRED, Setting
 from tailer.urls import Url, parse_url
 

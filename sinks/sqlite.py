@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.mirror import Step
+from sinks.shared.merge import Step
 from sinks.sql.database import Database, KeyTaken
 from sinks.sql.files import rehearsal_of_file
 from sinks.sql.names import NameRules

@@ -23,8 +23,8 @@ from tailer.delta.snapshot import TableState
 from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
+from tailer.native.rowbytes import Column, Joined, whole_numbers
 from tailer.offset import COUNTING, Offset, counting_id
-from tailer.rowbytes import Column, Joined, whole_numbers
 
 __all__ = [
     "CHANGE_TYPE",

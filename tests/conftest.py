@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tailer import rowbytes, secrets
+from tailer import secrets
+from tailer.native import rowbytes
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.support.components import Component, java_major, require, start_spark, with_byte_code
 
@@ -150,7 +151,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """All tests of a module twice: with the compiled part of the encoders, and without it."""
     native = rowbytes.native
     if request.param == "compiled":
-        require("tailer._rowbytes, which needs a C compiler,", native is not None)
+        require("tailer.native._rowbytes, which needs a C compiler,", native is not None)
     rowbytes.native = native if request.param == "compiled" else None
     yield
     rowbytes.native = native

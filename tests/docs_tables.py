@@ -17,8 +17,8 @@ from sinks.duckdb import sink as duckdb_sink
 from sinks.files import sink as files_sink
 from sinks.formats.load import LISTED
 from sinks.formats.registry import REGISTRY
+from sinks.kafka.client.security import Security
 from sinks.kafka.options import KafkaOptions
-from sinks.kafka.security import Security
 from sinks.mysql import sink as mysql_sink
 from sinks.postgres import sink as postgres_sink
 from sinks.rabbitmq import sink as rabbitmq_sink

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.decode.plan import ChangeSource
 from tailer.delta.statistics import bounds, file_statistics
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
+from tailer.plan.rules import ChangeSource
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import batches, events, table_log
 from tests.support.source import ROOT

@@ -56,13 +56,13 @@ CORE = (
 BUILT_FROM = (
     "pyproject.toml",
     "hatch_build.py",
-    "tailer/_footers.c",
-    "tailer/_pages.c",
-    "tailer/_rowbytes.c",
-    "tailer/_crc32.h",
-    "tailer/_snappy.h",
-    "tailer/_thrift.h",
-    "tailer/_values.h",
+    "tailer/native/_footers.c",
+    "tailer/native/_pages.c",
+    "tailer/native/_rowbytes.c",
+    "tailer/native/_crc32.h",
+    "tailer/native/_snappy.h",
+    "tailer/native/_thrift.h",
+    "tailer/native/_values.h",
 )
 
 

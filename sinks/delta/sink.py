@@ -14,11 +14,11 @@ from typing import Any
 import anyio.to_thread
 import pyarrow as pa
 
-from sinks.change_rows import EVENT_ID, change_rows, check_type, data_rows
-from sinks.delivery import same_form
 from sinks.delta.copy import DeltaCopy, rows_with_keys
 from sinks.delta.table import FAULTS, Claim, TargetTable
-from sinks.mirror import (
+from sinks.shared.change_rows import EVENT_ID, change_rows, check_type, data_rows
+from sinks.shared.delivery import same_form
+from sinks.shared.merge import (
     PHYSICAL,
     Merge,
     columns_kept,
@@ -31,7 +31,7 @@ from sinks.mirror import (
     unused_name,
     with_physical_names,
 )
-from sinks.own_prefix import OWN_PREFIX_SETTING
+from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.settings import REQUIRED, Setting

@@ -19,12 +19,12 @@ import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.change_rows import EVENT_ID, change_rows, check_type
-from sinks.delivery import same_form
 from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, Spooled
-from sinks.own_prefix import OWN_PREFIX_SETTING, renamed
+from sinks.shared.change_rows import EVENT_ID, change_rows, check_type
+from sinks.shared.delivery import same_form
+from sinks.shared.own_prefix import OWN_PREFIX_SETTING, renamed
 from tailer.changes import COMMIT_VERSION, ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import TailerError, TargetRefused
 from tailer.faults import FaultTable

@@ -41,7 +41,7 @@ from sinks.formats.parts import (
 )
 from sinks.formats.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Part
-from tailer.rowbytes import Joined
+from tailer.native.rowbytes import Joined
 from tailer.sink import OwnNames
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
-from tailer.rowbytes import Column, Joined, Number, Text, has_escapes, join, number
+from tailer.native.rowbytes import Column, Joined, Number, Text, has_escapes, join, number
 
 __all__ = [
     "JsonMember",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sinks.formats.records import Encoder, Registry
-from sinks.own_prefix import OWN_PREFIX_SETTING
+from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.errors import ConfigError, meant
 from tailer.settings import Setting, SettingTable
 

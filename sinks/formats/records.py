@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch
-from tailer.rowbytes import Joined
+from tailer.native.rowbytes import Joined
 from tailer.sink import OwnNames
 
 __all__ = ["Encoder", "Header", "Records", "Registry"]

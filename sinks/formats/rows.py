@@ -20,9 +20,9 @@ from sinks.formats.parts import (
     with_tombstones,
 )
 from sinks.formats.records import Records
-from sinks.own_prefix import renamed
+from sinks.shared.own_prefix import renamed
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.rowbytes import Joined
+from tailer.native.rowbytes import Joined
 from tailer.sink import OWN_PREFIX, OwnNames
 
 __all__ = ["RowsEncoder", "own_fields", "row_objects"]

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sinks.kafka import accumulator, topic_admin
-from sinks.kafka.client import client_settings
-from sinks.kafka.failures import connected, raised_as_failures
+from sinks.kafka import topic_admin
+from sinks.kafka.client import producer_internals
+from sinks.kafka.client.failures import connected, raised_as_failures
+from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import KafkaOptions
 from tailer.backoff import retried
 from tailer.errors import SinkRejected, TailerError, TransientError
@@ -213,7 +214,7 @@ class Cluster:
             except (errors.TransactionalIdNotFoundError, *_not_for_us()):
                 return None
             except Exception:
-                accumulator.forget_coordinators(self._admin)
+                producer_internals.forget_coordinators(self._admin)
                 raise
             return Transaction(one.producer_id, one.producer_epoch, str(one.state.value))
 
@@ -278,7 +279,7 @@ class Cluster:
         have that outcome. Raises :class:`SinkRejected` if we may not write markers."""
         place = f"partition {transaction.partition} of {transaction.topic}"
         with raised_as_failures(f"ending the transaction that hangs in {place}"):
-            accumulator.write_marker(
+            producer_internals.write_marker(
                 self._admin,
                 transaction.topic,
                 transaction.partition,

@@ -1,4 +1,4 @@
-"""The form of a feed's records in Kafka, and its change: see :mod:`sinks.delivery`.
+"""The form of a feed's records in Kafka, and its change: see :mod:`sinks.shared.delivery`.
 
 It is saved with the progress. A change stops the feed unless ``accept_changes`` is set; the new
 form is then saved, so that the option can be removed again.
@@ -10,8 +10,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from sinks.delivery import changes_told, form_of
 from sinks.kafka.options import KafkaOptions
+from sinks.shared.delivery import changes_told, form_of
 from tailer.changes import Offset
 from tailer.errors import ConfigError
 

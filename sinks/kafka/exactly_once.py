@@ -16,11 +16,10 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from sinks.encode_ahead import Pieces, slices
+from sinks.kafka.client.driver import send_records
+from sinks.kafka.client.failures import Fenced
 from sinks.kafka.cluster import Topic
 from sinks.kafka.delivery import accepted, delivery_of
-from sinks.kafka.driver import send_records
-from sinks.kafka.failures import Fenced
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
 from sinks.kafka.session import Session
@@ -28,6 +27,7 @@ from sinks.kafka.settlement import Settlement
 from sinks.kafka.topic_writer import TopicWriter, single_record
 from sinks.kafka.transactions import Transactions
 from sinks.kafka.versions import Begun, ended_apart, is_last_batch
+from sinks.shared.encode_ahead import Pieces, slices
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from sinks.formats.load import FORMATS, SETTINGS, encoder_settings
 from sinks.formats.registry import located
+from sinks.kafka.client.security import Security
 from sinks.kafka.option_names import ANSWERS, spelling, with_dots
-from sinks.kafka.security import Security
 from tailer.errors import ConfigError
 from tailer.settings import REQUIRED, Setting, SettingTable, declared, settings_of
 

@@ -15,13 +15,13 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from sinks.encode_ahead import Ahead, Pieces
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Encoder
+from sinks.kafka.client.driver import Driver, send_records
 from sinks.kafka.cluster import Cluster, Topic
-from sinks.kafka.driver import Driver, send_records
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.topic_writer import TopicWriter, single_record
+from sinks.shared.encode_ahead import Ahead, Pieces
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused, TransientError
 
@@ -295,9 +295,9 @@ def _opened_driver(options: KafkaOptions, transactional_id: str | None) -> Drive
     client, :class:`ConfigError` if the library is not installed.
     """
     if options.driver == "librdkafka":
-        from sinks.kafka.librdkafka import LibrdkafkaDriver
+        from sinks.kafka.client.librdkafka import LibrdkafkaDriver
 
         return LibrdkafkaDriver(options, transactional_id)
-    from sinks.kafka.kafka_python import KafkaPythonDriver
+    from sinks.kafka.client.kafka_python import KafkaPythonDriver
 
     return KafkaPythonDriver(options, transactional_id)

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import anyio.to_thread
 
 from sinks.formats.load import LISTED, load_encoder
+from sinks.kafka.client.failures import FAULTS
+from sinks.kafka.client.security import Security
 from sinks.kafka.delivery import accepted, delivery_of
 from sinks.kafka.exactly_once import ExactlyOnce
-from sinks.kafka.failures import FAULTS
 from sinks.kafka.options import KafkaOptions, topic_name
-from sinks.kafka.security import Security
 from sinks.kafka.session import AtLeastOnce, Session
 from sinks.kafka.settlement import Settlement
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -59,7 +59,7 @@ class KafkaSink:
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:
         """Create the sink. Options: those of :class:`sinks.kafka.options.KafkaOptions`, of
-        :class:`sinks.kafka.security.Security` and of the format."""
+        :class:`sinks.kafka.client.security.Security` and of the format."""
         return cls(KafkaOptions.take(options, folder))
 
     async def open(self, feed: str) -> Offset | None:

@@ -1,6 +1,6 @@
 """From a batch of changes to records in partitions: encoding, routing, and records too large.
 
-Batches are written in pieces, which another thread encodes: see :mod:`sinks.encode_ahead`.
+Batches are written in pieces, which another thread encodes: see :mod:`sinks.shared.encode_ahead`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.encode_ahead import Pieces, slices
 from sinks.formats.records import Encoder, Records
+from sinks.kafka.client.driver import Driver, Packed, send_records
+from sinks.kafka.client.partitioner import partitions_of_keys
+from sinks.kafka.client.record_batch import record_sizes
 from sinks.kafka.cluster import Topic
-from sinks.kafka.driver import Driver, Packed, send_records
-from sinks.kafka.partitioner import partitions_of_keys
-from sinks.kafka.record_batch import record_sizes
+from sinks.shared.encode_ahead import Pieces, slices
 from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
 

@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 
 from sinks.formats.records import Records
+from sinks.kafka.client.driver import Driver, Packed
 from sinks.kafka.cluster import Cluster, Place
-from sinks.kafka.driver import Driver, Packed
 from sinks.kafka.settlement import Settlement
 from tailer.backoff import Backoff
 from tailer.errors import TransientError
@@ -28,7 +28,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 
 
 class Transactions:
-    """A driver (see :class:`sinks.kafka.driver.Driver`) whose transactions are checked.
+    """A driver (see :class:`sinks.kafka.client.driver.Driver`) whose transactions are checked.
 
     ``patience_s`` is how long the next one waits for the last one's markers, in seconds.
     """

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import anyio
 import anyio.to_thread
 
-from sinks.delivery import form_of, same_form
-from sinks.encode_ahead import Ahead, Pieces, slices
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
+from sinks.shared.delivery import form_of, same_form
+from sinks.shared.encode_ahead import Ahead, Pieces, slices
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
 from tailer.sink import SinkTraits

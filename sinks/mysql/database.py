@@ -20,9 +20,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from sinks.messages.tls import trusting
-from sinks.mirror import Step
 from sinks.mysql.statements import insertions
 from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
+from sinks.shared.merge import Step
 from sinks.sql.database import CLAIMS, Database, KeyTaken, ValueRefused
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sinks.credentials import CREDENTIALS, credentials
 from sinks.mysql.database import Mysql
+from sinks.shared.credentials import CREDENTIALS, credentials
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.settings import REQUIRED, Setting
 from tailer.urls import Url, UrlError, parse_url

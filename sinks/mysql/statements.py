@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import text_of
 from sinks.sql.text import hex_text, is_json, json_text
-from tailer.rowbytes import Column, Text, join, number
+from tailer.native.rowbytes import Column, Text, join, number
 
 __all__ = ["insertions"]
 

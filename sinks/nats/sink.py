@@ -22,12 +22,12 @@ from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
-from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted, trusting
 from sinks.nats.progress import Progress
+from sinks.shared.credentials import CREDENTIALS, credentials
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,

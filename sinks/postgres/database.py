@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
-from sinks.credentials import credentials
 from sinks.postgres.waiting import connection_class
+from sinks.shared.credentials import credentials
 from sinks.sql.database import Database, KeyTaken
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sinks.credentials import CREDENTIALS
 from sinks.postgres.database import Postgres
+from sinks.shared.credentials import CREDENTIALS
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.changes import ChangeBatch
 from tailer.settings import Setting

@@ -17,13 +17,13 @@ from typing import Any, ClassVar, TypeVar
 import anyio
 import pyarrow.compute as pc
 
-from sinks.credentials import CREDENTIALS, credentials
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted, trusting
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
 from sinks.rabbitmq.pace import Pace, declared_pace
+from sinks.shared.credentials import CREDENTIALS, credentials
 from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError

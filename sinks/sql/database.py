@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from sinks.mirror import Step
+from sinks.shared.merge import Step
 from sinks.sql.names import NameRules
 from sinks.sql.text import Room, ValueRefused, with_json
 from tailer.changes import Offset

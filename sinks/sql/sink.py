@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import anyio.to_thread
 import pyarrow as pa
 
-from sinks.delivery import same_form
-from sinks.mirror import (
+from sinks.shared.delivery import same_form
+from sinks.shared.merge import (
     Merge,
     Step,
     columns_kept,
@@ -26,7 +26,7 @@ from sinks.mirror import (
     steps_between,
     with_physical_names,
 )
-from sinks.own_prefix import OWN_PREFIX_SETTING, renamed
+from sinks.shared.own_prefix import OWN_PREFIX_SETTING, renamed
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Claim, Database, KeyTaken, ValueRefused
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, Notice, Offset

@@ -17,8 +17,8 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.pipe import pipe
 from tailer.feed.read import send_changes
 from tailer.feed.reading import Reading
-from tailer.log.mapping_removals import mapping_removals
 from tailer.log.table import TableLog
+from tailer.plan.mapping_removals import mapping_removals
 
 __all__ = ["write_changes", "write_rows"]
 

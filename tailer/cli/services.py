@@ -32,7 +32,7 @@ async def spark(arguments: argparse.Namespace) -> int:
 
     try:
         from tailer.cli.spark import run_cluster
-        from tailer.spark.pipeline import PipelineOptions
+        from tailer.spark.pipeline.run import PipelineOptions
     except ModuleNotFoundError as e:
         raise ConfigError(
             f"Spark is not installed ({e}); install the extra: pip install 'delta-tailer[spark]'"

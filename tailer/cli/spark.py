@@ -23,8 +23,8 @@ from tailer.errors import OffsetError, printable
 from tailer.feed.progress import FeedProgress
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
-from tailer.spark.order_files import OrderFiles
-from tailer.spark.pipeline import Cluster, PipelineOptions, read_by
+from tailer.spark.frames.order_files import OrderFiles
+from tailer.spark.pipeline.run import Cluster, PipelineOptions, read_by
 
 __all__ = ["checkpoint_offset", "run_cluster"]
 

@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tailer.daemon.supervisor import Supervisor
 from tailer.errors import ConfigError, TailerError, TransientError, printable
-from tailer.process.serving import Bounds, read_body, serve_application
+from tailer.http_server.serving import Bounds, read_body, serve_application
 
 __all__ = ["api_routes", "health_routes", "may_read", "serve", "shared"]
 

@@ -1,1 +1,1 @@
-"""From commits and bytes to change batches: pure, synchronous, columnar."""
+"""From one data file to its changed rows: pure, synchronous, columnar."""

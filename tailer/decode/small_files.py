@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
-from tailer.compiled import loaded
 from tailer.decode.damage import UNREADABLE
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
 from tailer.delta.bounded import SAMPLE_ROWS
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
+from tailer.native.compiled import loaded
 
 __all__ = ["SmallFiles", "native"]
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tailer.compiled import loaded
 from tailer.delta.damage import UNREADABLE
 from tailer.delta.footer import group_numbers, page_sizes
 from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 from tailer.errors import CorruptLog
+from tailer.native.compiled import loaded
 
 __all__ = ["BYTE_ARRAY", "Chunk", "PageSize", "RowGroup", "RowGroups", "native"]
 

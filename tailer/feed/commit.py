@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailer.changes import ChangeFile, Notice, Offset
-from tailer.decode.plan import Rewrite, is_passed_over
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
-from tailer.feed.chunks import Version
 from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
 from tailer.feed.reading import Emit, Reading
-from tailer.feed.run_reader import RunReader
-from tailer.log.changes import CommitPlan, plan_commit
+from tailer.feed.rows.chunks import Version
+from tailer.feed.rows.run_reader import RunReader
+from tailer.plan.commit import CommitPlan, plan_commit
+from tailer.plan.rules import Rewrite, is_passed_over
 
 if TYPE_CHECKING:
-    from tailer.decode.pairing import Pairing
+    from tailer.compare.pairing import Pairing
 
 __all__ = ["commit_plan", "read_commits", "skipped"]
 

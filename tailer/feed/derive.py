@@ -1,4 +1,4 @@
-"""Deriving a version's changes: the async edge of :mod:`tailer.decode.diff`."""
+"""Deriving a version's changes: the async edge of :mod:`tailer.compare.diff`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeFile, Origin, check_key
-from tailer.decode.comparison import Comparison
-from tailer.decode.diff import by_row_ids, by_value
+from tailer.compare.comparison import Comparison
+from tailer.compare.diff import by_row_ids, by_value, changed_files
+from tailer.compare.proofs import proved_apart, proved_same
 from tailer.decode.options import DiffOptions
-from tailer.decode.plan import Rewrite, changed_files, row_ids_hold
-from tailer.decode.proofs import proved_apart, proved_same
 from tailer.decode.rows import DecodeOptions, OpenFile
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
 from tailer.errors import CorruptRow, first_error
-from tailer.feed.fetch import fetch
+from tailer.feed.rows.fetch import fetch
+from tailer.plan.rules import Rewrite, row_ids_hold
 from tailer.store import Store
 
 __all__ = ["derive"]

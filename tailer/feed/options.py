@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from tailer.backoff import Backoff
 from tailer.changes import COUNTING, counting_id
 from tailer.decode.options import DiffOptions
-from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.policy import Policies
 from tailer.feed.selection import Selection
 from tailer.log.follow import FollowOptions
+from tailer.plan.rules import ChangeSource
 from tailer.sink import Sink, sink_traits
 
 __all__ = ["FeedOptions", "PublishOptions", "RetryOptions"]

@@ -1,4 +1,4 @@
-"""Pairing a version's updates: the async edge of :mod:`tailer.decode.pairing`."""
+"""Pairing a version's updates: the async edge of :mod:`tailer.compare.pairing`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset
-from tailer.decode.pairing import Pairing, find_pairs, from_index
-from tailer.decode.pairs import VersionRows, may_have_images
+from tailer.compare.pairing import Pairing, find_pairs, from_index
+from tailer.compare.pairs import VersionRows, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
 from tailer.errors import FileGone, OffsetError, first_error
-from tailer.feed.chunks import Version
-from tailer.feed.counting import logged_rows
-from tailer.feed.fetch import fetch
 from tailer.feed.reading import EmitBatch, Reading
-from tailer.feed.run_reader import RunReader
+from tailer.feed.rows.chunks import Version
+from tailer.feed.rows.counting import logged_rows
+from tailer.feed.rows.fetch import fetch
+from tailer.feed.rows.run_reader import RunReader
 
 __all__ = ["pair_updates", "read_paired"]
 

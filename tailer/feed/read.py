@@ -18,9 +18,9 @@ from tailer.feed.progress import Observer
 from tailer.feed.reading import Emit, EmitBatch, Item, Reading
 from tailer.feed.snapshots import Resnapshots, read_snapshot
 from tailer.log.follow import follow_runs
-from tailer.log.live import LiveFiles
 from tailer.log.same_table import check_same, check_there
 from tailer.log.table import TableLog
+from tailer.plan.live_files import LiveFiles
 
 __all__ = [
     "ReadOn",

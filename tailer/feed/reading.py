@@ -15,16 +15,16 @@ from tailer.decode.output import Shapes, check_names, output_schema
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError, UnsupportedTable
-from tailer.feed.counting import Place
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
+from tailer.feed.rows.counting import Place
 from tailer.feed.selection import Selector
 from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns
-from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
+from tailer.plan.live_files import LiveFiles
 from tailer.store import ChangeSourced, ReadsAhead, ReadsHere
 from tailer.store.budget import Budget
 from tailer.threads import stepwise

@@ -28,9 +28,9 @@ from tailer.feed.publish import Publisher, Saver
 from tailer.feed.read import ReadOn, read_here, send_items
 from tailer.feed.reading import Emit, Item, Reading
 from tailer.feed.sink_calls import SinkCalls
-from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
+from tailer.plan.live_files import LiveFiles
 from tailer.sink import KeepsProgress, Sink, delivery_of
 
 __all__ = ["Feed", "run_feed"]

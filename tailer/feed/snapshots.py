@@ -21,7 +21,6 @@ import msgspec
 from msgspec import structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
-from tailer.decode.plan import plan_snapshot
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
 from tailer.delta.add_fields import FILES, WITH_STATISTICS
 from tailer.delta.commit import Commit
@@ -29,11 +28,12 @@ from tailer.delta.digests import file_digest
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling
-from tailer.feed.chunks import Version
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.reading import Emit, Reading
-from tailer.feed.run_reader import RunReader
+from tailer.feed.rows.chunks import Version
+from tailer.feed.rows.run_reader import RunReader
 from tailer.log.same_table import SameTable, snapshot_for
+from tailer.plan.rules import plan_snapshot
 from tailer.store import LOG_DIR
 
 __all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "snapshot_files", "sorted_files"]

@@ -1,1 +1,1 @@
-"""The process: its log lines, its signals, and its HTTP server."""
+"""The process: its log lines and its signals."""

@@ -18,7 +18,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from tailer.errors import TailerError
-from tailer.process.serving import Bounds
+from tailer.http_server.serving import Bounds
 from tailer.share_server.audit import Audit
 from tailer.share_server.changes import ChangesRange, changes_answer, stream_answer
 from tailer.share_server.config import ShareConfig

@@ -17,16 +17,16 @@ from typing import Any
 
 import anyio.to_thread
 
-from tailer.decode.plan import ChangeSource, Completions, source_of
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.digests import file_digest
 from tailer.delta.parsing import action_of
 from tailer.delta.snapshot import file_key
 from tailer.errors import TailerError
-from tailer.log.changes import CommitPlan, plan_commit
-from tailer.log.live import LiveFiles
 from tailer.log.times import version_at_or_after, version_at_or_before
+from tailer.plan.commit import CommitPlan, plan_commit
+from tailer.plan.live_files import LiveFiles
+from tailer.plan.rules import ChangeSource, Completions, source_of
 from tailer.share_server.lines import LineWriter, choose_format
 from tailer.share_server.query import (
     Answer,
@@ -220,7 +220,7 @@ def _digest(kind: str, values: dict[str, Any]) -> bytes:
 
 
 def _completed(remove: dict[str, Any], completions: Completions) -> dict[str, Any]:
-    """Complete a remove with fields that only the removed add has (:mod:`tailer.decode.plan`)."""
+    """Complete a remove with fields that only the removed add has (:mod:`tailer.plan.rules`)."""
     action = action_of("remove", remove) if completions else None
     add = completions.get(file_key(action)) if isinstance(action, RemoveFile) else None
     if add is None:

@@ -10,7 +10,7 @@ import anyio.to_thread
 from aiohttp import web
 
 from tailer.errors import TableError
-from tailer.process.serving import send_chunk
+from tailer.http_server.serving import send_chunk
 from tailer.share_server.query import may_be_read
 from tailer.share_server.refusals import Refusal, not_found
 from tailer.share_server.tables import SharedTable

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailer.process.connections import network_of
+from tailer.http_server.connections import network_of
 from tailer.share_server.config import Limits
 from tailer.share_server.refusals import Refusal
 

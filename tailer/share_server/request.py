@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from tailer.delta.actions import LONG_MAX
-from tailer.process.serving import read_body, send_chunk
+from tailer.http_server.serving import read_body, send_chunk
 from tailer.share_server.query import Answer
 from tailer.share_server.recipients import Recipient
 from tailer.share_server.refusals import Refusal, invalid

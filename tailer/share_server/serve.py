@@ -50,7 +50,7 @@ async def share(arguments: argparse.Namespace) -> int:
 
 async def run_server(config: ShareConfig) -> int:
     """Serve until SIGINT or SIGTERM, reading the configuration again on SIGHUP; return 0."""
-    from tailer.process.serving import serve_application
+    from tailer.http_server.serving import serve_application
     from tailer.share_server.app import ShareServer
 
     handler = logging.StreamHandler(sys.stderr)

@@ -20,8 +20,8 @@ from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import Reconciliation, Snapshot
 from tailer.delta.timestamps import enablement
 from tailer.errors import CorruptLog, TableError
-from tailer.log.live import LiveFiles
 from tailer.log.table import TableLog
+from tailer.plan.live_files import LiveFiles
 from tailer.share_server.grants import TableConfig
 from tailer.store import LOG_DIR, Store, open_store
 

@@ -1,6 +1,6 @@
 """The same feed on Spark: a data source for any query, and the daemon's feeds on a cluster.
 
-Nothing here decodes: the driver plans with :mod:`tailer.log.table` and :mod:`tailer.decode.plan`,
+Nothing here decodes: the driver plans with :mod:`tailer.log.table` and :mod:`tailer.plan.rules`,
 and the executors decode with :mod:`tailer.decode.rows`, as the daemon does.
 """
 
@@ -14,11 +14,11 @@ __all__ = ["changes", "foreach_batch", "stream"]  # made on first use
 def __getattr__(name: str) -> Any:
     """Import PySpark only for what needs it."""
     if name == "changes":
-        from tailer.spark.frames import changes
+        from tailer.spark.frames.changes import changes
 
         return changes
     if name in ("foreach_batch", "stream"):
-        from tailer.spark import streams
+        from tailer.spark.frames import streams
 
         return getattr(streams, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

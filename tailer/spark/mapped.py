@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from tailer.decode.naming import Removal
 from tailer.delta.snapshot import TableState
-from tailer.spark.driver import TaskPartition
 from tailer.spark.failing import one_sentence
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order
+from tailer.spark.source.driver import TaskPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

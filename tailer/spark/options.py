@@ -16,9 +16,9 @@ from tailer.changes import Offset, counting_id
 from tailer.config.settings import FEED
 from tailer.decode.naming import Removal
 from tailer.decode.options import DecodeOptions, DiffOptions
-from tailer.decode.plan import ChangeSource
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, OffsetError
+from tailer.plan.rules import ChangeSource
 from tailer.settings import Setting, SettingTable
 from tailer.spark.session_zone import as_time
 

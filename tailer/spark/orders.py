@@ -3,7 +3,7 @@
 A :class:`FileOrder` is one data file, or the row groups within a range of its bytes; a
 :class:`RewriteOrder` is a version whose changes must be derived, or a bucket of it. The task
 derives them with the daemon's engine, spilling to the executor's disk; or several tasks do, which
-exchange their rows (:mod:`tailer.spark.exchange`).
+exchange their rows (:mod:`tailer.spark.frames.exchange`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from tailer.changes import ChangeFile, Offset
+from tailer.compare.proofs import Numbers, independent
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, Bucket
-from tailer.decode.plan import Rewrite, row_ids_hold
-from tailer.decode.proofs import Numbers, independent
 from tailer.delta.commit import Commit, CommitHeader
-from tailer.log.live import Moot
+from tailer.plan.live_files import Moot
+from tailer.plan.rules import Rewrite, row_ids_hold
 
 if TYPE_CHECKING:
-    from tailer.decode.comparison import Parts
+    from tailer.compare.comparison import Parts
 
 __all__ = [
     "FileOrder",
@@ -127,8 +127,8 @@ class VersionOrder:
 
     The task reads them as the daemon does. ``cost`` is about how many bytes that takes, in
     ``files`` files. ``moot`` are the file actions by version that change nothing, which the driver
-    has found (:mod:`tailer.log.live`). With a ``part`` it is only some files of one version, and
-    the index of ``start`` counts from the first of them.
+    has found (:mod:`tailer.plan.live_files`). With a ``part`` it is only some files of one version,
+    and the index of ``start`` counts from the first of them.
     """
 
     start: Offset

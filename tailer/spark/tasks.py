@@ -16,19 +16,19 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
-from tailer.decode.blocks import changed, labelled
+from tailer.compare.blocks import changed, labelled
+from tailer.compare.comparison import Comparison, Parts
+from tailer.compare.row_cache import kept_rows
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.comparison import Comparison, Parts
 from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.options import DiffOptions
 from tailer.decode.output import Shapes
-from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS, RowSelection
 from tailer.errors import ConfigError, TableError
 from tailer.feed.derive import derive
-from tailer.feed.fetch import Fetched, fetch, fetch_here
+from tailer.feed.rows.fetch import Fetched, fetch, fetch_here
 from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder

@@ -17,7 +17,7 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
-from tailer.decode.stream import REF_FIELDS, RowStream
+from tailer.compare.stream import REF_FIELDS, RowStream
 from tailer.errors import TableReplaced, TransientError, first_error
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes

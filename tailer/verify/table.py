@@ -22,16 +22,16 @@ import pyarrow.compute as pc
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import CHANGE_TYPE, COMING_KINDS, METADATA_FIELDS, ChangeBatch, Offset
-from tailer.decode.engine import Engine
+from tailer.compare.engine import Engine
+from tailer.compare.stream import REF_FIELDS, RowStream
 from tailer.decode.output import output_schema
-from tailer.decode.stream import REF_FIELDS, RowStream
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.log.mapping_removals import mapping_removals
 from tailer.log.table import TableLog
+from tailer.plan.mapping_removals import mapping_removals
 
 __all__ = ["Rows", "SignedRows", "Verdict", "compare_rows", "pulled", "verify"]
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import Offset, is_arrow_variant, variant_json
-from tailer.decode.stream import REF_FIELDS
+from tailer.compare.stream import REF_FIELDS
 from tailer.delta.arrow_types import holds_arrow_variant
 from tailer.delta.snapshot import TableState
 from tailer.errors import UnsupportedTable, first_error

@@ -23,7 +23,7 @@ from tests.support.components import require
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    require("tailer._pages, which needs a C compiler,", pages.native is not None)
+    require("tailer.native._pages, which needs a C compiler,", pages.native is not None)
 
 
 ROWS = 10_000

@@ -43,7 +43,7 @@ NESTED = pa.schema(
 
 @pytest.fixture(autouse=True)
 def compiled() -> None:
-    require("tailer._footers, which needs a C compiler,", small_files.native is not None)
+    require("tailer.native._footers, which needs a C compiler,", small_files.native is not None)
 
 
 def row(dice: random.Random, number: int) -> dict[str, Any]:

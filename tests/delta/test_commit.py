@@ -227,7 +227,7 @@ def test_actions_stream_and_are_not_gathered_first() -> None:
 # the libraries take is measured by the same program upon a small commit.
 MEASURE = """
 import sys
-from tailer.decode.plan import incomplete_removes, plan_changes
+from tailer.plan.rules import incomplete_removes, plan_changes
 from tests.support.feeds import state
 from tailer.delta.commit import Commit, read_header
 

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.changes import Offset
-from tailer.decode.plan import ChangeSource
 from tailer.errors import CorruptLog, FileGone, OffsetError
 from tailer.feed.options import FeedOptions
+from tailer.plan.rules import ChangeSource
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder
-from tailer.spark.planning import Budget, Planner
+from tailer.spark.source.planning import Budget, Planner
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import ID, batches, events, refusal, table_log, without_pages
 

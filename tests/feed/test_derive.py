@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.decode.engine import DiffOptions
-from tailer.decode.stream import MAP_DEPTH_MAX
+from tailer.compare.engine import DiffOptions
+from tailer.compare.stream import MAP_DEPTH_MAX
 from tailer.errors import UnsupportedTable
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import Observer

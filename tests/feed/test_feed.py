@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.decode.engine import DiffOptions
+from tailer.compare.engine import DiffOptions
 from tailer.errors import (
     ConfigError,
     DataLoss,

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.changes import Offset
-from tailer.decode.plan import ChangeSource
 from tailer.delta.actions import AddFile
 from tailer.delta.add_fields import FILES
 from tailer.delta.snapshot import Snapshot
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.log.live import LiveFiles
-from tailer.log.live_database import Database
 from tailer.log.table import TableLog
+from tailer.plan.live_database import Database
+from tailer.plan.live_files import LiveFiles
+from tailer.plan.rules import ChangeSource
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, RewriteOrder
-from tailer.spark.planning import Planner
+from tailer.spark.source.planning import Planner
 from tailer.store.local import LocalStore
 from tailer.testing.table import Action, TableBuilder
 from tailer.verify.table import Verdict, verify
@@ -237,7 +237,7 @@ def test_a_commit_that_is_read_again_gives_the_same(table: TableBuilder) -> None
 
 
 def test_a_set_that_outgrows_its_memory_is_as_exact(tmp_path: Path) -> None:
-    from tailer.log.live import _Keys
+    from tailer.plan.live_files import _Keys
 
     keys = _Keys(str(tmp_path))
     names = [n.to_bytes(16, "big") for n in range(100_000)]
@@ -259,12 +259,12 @@ _KEYS = st.lists(_NAMES, max_size=5, unique=True).map(b"".join)
 def test_a_set_in_memory_is_as_exact_as_a_database(
     commits: list[tuple[bytes, bytes]], few: int
 ) -> None:
-    from tailer.log import live
+    from tailer.plan import live_files
 
     database = Database(None)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(live, "_FEW", few)
-        keys = live._Keys(None)
+        patched.setattr(live_files, "_FEW", few)
+        keys = live_files._Keys(None)
         for added, removed in commits:
             assert keys.follow(added, removed) == database.follow(added, removed)
     keys.close()

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.decode.engine import DiffOptions
-from tailer.decode.plan import ChangeSource
-from tailer.decode.preimages import Preimages
+from tailer.compare.engine import DiffOptions
+from tailer.compare.preimages import Preimages
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import OffsetError, TableError
 from tailer.feed.options import FeedOptions
@@ -21,6 +20,7 @@ from tailer.feed.policy import Policies
 from tailer.feed.read import read_changes
 from tailer.feed.run import run_feed
 from tailer.feed.selection import Selection
+from tailer.plan.rules import ChangeSource
 from tailer.sink import load_sink
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import events, offset_of, refusal, table_log

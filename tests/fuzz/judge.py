@@ -21,19 +21,19 @@ import duckdb
 import tailer.feed.derive
 import tailer.feed.pairing
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, Offset
-from tailer.decode.engine import DiffOptions
-from tailer.decode.plan import ChangeSource
+from tailer.compare.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import DataLoss
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.checksums import snapshot_sums
 from tailer.log.table import TableLog
-from tailer.testing.simulation.inline import InlinePortal, shared_duckdb
+from tailer.plan.rules import ChangeSource
 from tests.fuzz.grammar import History, write
 from tests.fuzz.memory import MemoryStore
 from tests.fuzz.reference import Change, Reference, State, key
 from tests.fuzz.table import Table
+from tests.simulation.inline import InlinePortal, shared_duckdb
 
 __all__ = ["Tally", "disagreement", "inline_threads", "judged"]
 

@@ -2,7 +2,7 @@
 
 It replays every commit from version 0 with ``json``, reads whole files with pyarrow, and works on
 rows as dictionaries by physical names. It knows no checkpoint, hint, compaction or statistics.
-Where the text leaves a rule open, docs/derived-changes.md and tailer/decode/plan.py say what holds:
+Where the text leaves a rule open, docs/derived-changes.md and tailer/plan/rules.py say what holds:
 changes are relative to the files of the version before, a file that is removed and added with two
 deletion vectors is their difference, and a table without a change feed has derived changes.
 """

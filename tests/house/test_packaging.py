@@ -93,7 +93,7 @@ def test_a_wheel_has_the_compiled_part_where_there_is_a_compiler(
     assert tag in path.name
     with zipfile.ZipFile(path) as archive:
         compiled = [name for name in archive.namelist() if name.endswith(".so")]
-    all_ = [f"tailer/_{name}.abi3.so" for name in ("footers", "pages", "rowbytes")]
+    all_ = [f"tailer/native/_{name}.abi3.so" for name in ("footers", "pages", "rowbytes")]
     assert sorted(compiled) == ([] if pure == "1" else all_)
 
 

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 
 from sinks.formats.json import json_lines
 from tailer.changes import Offset
-from tailer.decode.engine import DiffOptions
+from tailer.compare.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.errors import TableError

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from sinks.kafka.driver import Driver
+from sinks.kafka.client.driver import Driver
 from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import ChangeBatch, Offset

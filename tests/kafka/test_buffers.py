@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from sinks.formats.records import Records
-from sinks.kafka.driver import Packed
-from sinks.kafka.kafka_python import KafkaPythonDriver
+from sinks.kafka.client.driver import Packed
+from sinks.kafka.client.kafka_python import KafkaPythonDriver
+from sinks.kafka.client.record_batch import Body
 from sinks.kafka.options import KafkaOptions
-from sinks.kafka.record_batch import Body
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh
 from tests.kafka.topics import create_topic, read_topic
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.usefixtures("compiled")
 @pytest.fixture
 def compiled() -> None:
     """Skip without the compiled module: Arrow makes each buffer by itself."""
-    from tailer import rowbytes
+    from tailer.native import rowbytes
     from tests.support.components import require
 
-    require("tailer._rowbytes, which needs a C compiler,", rowbytes.native is not None)
+    require("tailer.native._rowbytes, which needs a C compiler,", rowbytes.native is not None)
 
 
 @contextmanager

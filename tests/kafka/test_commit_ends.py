@@ -14,7 +14,7 @@ import pytest
 from sinks.kafka.progress import Progress, _checksum, _progress_json
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import CHANGE_TYPES, Offset
-from tailer.decode.engine import DiffOptions
+from tailer.compare.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TransientError
 from tailer.feed.fanout import Branch, FanOut

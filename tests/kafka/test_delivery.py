@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka.driver import send_records
+from sinks.kafka.client.driver import send_records
 from sinks.kafka.progress import Progress, _checksum
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.topic_writer import single_record

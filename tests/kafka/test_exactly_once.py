@@ -12,9 +12,9 @@ import anyio.to_thread
 import pytest
 from confluent_kafka import Producer
 
+from sinks.kafka.client.failures import Fenced
+from sinks.kafka.client.kafka_python import KafkaPythonDriver
 from sinks.kafka.cluster import Cluster, Transaction
-from sinks.kafka.failures import Fenced
-from sinks.kafka.kafka_python import KafkaPythonDriver
 from sinks.kafka.progress import Progress
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.sink import KafkaSink

@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 import kafka
 import pytest
 
-from sinks.kafka import client
+from sinks.kafka.client import settings as client
 from tests.support.source import called, python_files
 
 #: By class or module, the names that are used of it.

@@ -12,7 +12,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 from kafka.net.compat import KafkaNetClient
 
-from sinks.kafka.last_words import attentive_client
+from sinks.kafka.client.patched_client import attentive_client
 
 
 def _until_ended(sock: socket.socket) -> None:

@@ -17,9 +17,9 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from sinks.formats.json import json_objects_joined
 from sinks.formats.records import Header, Records
-from sinks.kafka.partitioner import murmur2, partitions_of_keys
-from sinks.kafka.record_batch import BATCH_OVERHEAD, Body, cut, record_batches, record_sizes
-from tailer.rowbytes import Joined, whole_numbers
+from sinks.kafka.client.partitioner import murmur2, partitions_of_keys
+from sinks.kafka.client.record_batch import BATCH_OVERHEAD, Body, cut, record_batches, record_sizes
+from tailer.native.rowbytes import Joined, whole_numbers
 
 pytestmark = pytest.mark.usefixtures("way")
 

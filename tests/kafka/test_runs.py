@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka import accumulator
+from sinks.kafka.client import producer_internals
 from sinks.kafka.progress import Progress
 from tailer.changes import ChangeBatch
 from tailer.testing.batches import change_run
@@ -38,7 +38,7 @@ async def test_a_run_is_one_transaction_and_keeps_each_commits_time(
     kafka: Broker, way: str, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "by records":
-        monkeypatch.setattr(accumulator, "usable", lambda _: False)
+        monkeypatch.setattr(producer_internals, "usable", lambda _: False)
     topic = create_topic(kafka.bootstrap, fresh(), partitions)
     run = run_of([[1, 2], [3]], [[4]], [[5], [6, 7]])
     driver = "librdkafka" if way == "librdkafka" else "kafka-python"

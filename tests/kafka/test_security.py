@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import pytest
 
-from sinks.kafka.security import OAuthTokens, Security
+from sinks.kafka.client.security import OAuthTokens, Security
 from tailer.errors import SinkRejected, TailerError, TransientError
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import batch, fresh, made, opened, refused

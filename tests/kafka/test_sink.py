@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaConsumer
 from kafka.partitioner.default import murmur2
 
-from sinks.kafka import accumulator
+from sinks.kafka.client import producer_internals
 from tailer.errors import ConfigError, SinkRejected, TableError, TransientError
 from tailer.sink import load_sink
 from tailer.testing.batches import change_batch
@@ -94,7 +94,7 @@ async def test_records_arrive_whole(
 async def test_without_private_access_send_does_the_same(
     kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accumulator, "usable", lambda _: False)
+    monkeypatch.setattr(producer_internals, "usable", lambda _: False)
     topic = fresh()
     async with opened(kafka.bootstrap, topic, key=["id"], partitions=1) as (sink, _):
         await sink.write(batch(1, range(50)))
@@ -116,9 +116,9 @@ def test_another_kafka_python_is_not_reached_into(monkeypatch: pytest.MonkeyPatc
     import kafka as library
 
     monkeypatch.setattr(library, "__version__", "3.1.0")
-    assert not accumulator.usable(object())
+    assert not producer_internals.usable(object())
     monkeypatch.setattr(library, "__version__", "3.0.12")
-    assert not accumulator.usable(object())
+    assert not producer_internals.usable(object())
 
 
 async def test_a_compression_that_is_not_installed_is_named(

@@ -19,12 +19,12 @@ from typing import Any
 import anyio
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
-from tailer.decode.engine import DiffOptions
-from tailer.decode.plan import ChangeSource
+from tailer.compare.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
+from tailer.plan.rules import ChangeSource
 from tailer.store import FileStatus
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore

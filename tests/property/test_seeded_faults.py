@@ -14,15 +14,16 @@ import pytest
 from msgspec import structs
 
 from tailer.changes import ChangeFile
-from tailer.decode import comparison, diff, plan, stream
-from tailer.decode.comparison import Comparison
-from tailer.decode.engine import Engine
+from tailer.compare import comparison, diff, stream
+from tailer.compare.comparison import Comparison
+from tailer.compare.engine import Engine
 from tailer.decode.project import find_field
 from tailer.decode.tracking import tracked_rows
 from tailer.delta.actions import AddFile, CommitInfo, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.parsing import parse_entries, parse_line
 from tailer.errors import TailerError
+from tailer.plan import rules
 from tests.property.histories import Auditor, Tally
 from tests.tables.writer import TableWriter
 
@@ -134,9 +135,9 @@ Patch = pytest.MonkeyPatch
 
 
 def a_pair_of_vectors_is_swapped(patch: Patch) -> None:
-    pairs = plan._pairs
+    pairs = rules._pairs
     swapped = lambda *a, **k: {p: (new, old) for p, (old, new) in pairs(*a, **k).items()}  # noqa: E731
-    patch.setattr(plan, "_pairs", swapped)
+    patch.setattr(rules, "_pairs", swapped)
 
 
 def data_change_is_ignored(patch: Patch) -> None:
@@ -156,19 +157,19 @@ def data_change_is_ignored(patch: Patch) -> None:
 
 
 def a_removed_file_s_vector_is_not_applied(patch: Patch) -> None:
-    work_order = plan._work_order
+    work_order = rules._work_order
 
     def whole(commit: Commit, action: Any, *args: Any, **more: Any) -> ChangeFile:
         order = work_order(commit, action, *args, **more)
         return replace(order, without=None) if isinstance(action, RemoveFile) else order
 
-    patch.setattr(plan, "_work_order", whole)
+    patch.setattr(rules, "_work_order", whole)
 
 
 def rows_that_leave_have_the_new_schema(patch: Patch) -> None:
-    leaving = plan._leaving
+    leaving = rules._leaving
     patch.setattr(
-        plan,
+        rules,
         "_leaving",
         lambda commit, *rest: leaving(structs.replace(commit, before=commit.after), *rest),
     )
@@ -176,10 +177,10 @@ def rows_that_leave_have_the_new_schema(patch: Patch) -> None:
 
 def cdc_files_are_read_beside_the_others(patch: Patch) -> None:
     def both(commit: Commit, *known: Any) -> Iterator[ChangeFile]:
-        files = plan._file_changes(commit, *known)
-        return chain(plan._cdc_files(commit), files) if commit.header.cdcs else files
+        files = rules._file_changes(commit, *known)
+        return chain(rules._cdc_files(commit), files) if commit.header.cdcs else files
 
-    patch.setattr("tailer.log.changes.plan_changes", both)
+    patch.setattr("tailer.plan.commit.plan_changes", both)
 
 
 def row_ids_are_believed_without_the_tag(patch: Patch) -> None:

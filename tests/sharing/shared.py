@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from tailer.changes import Offset
-from tailer.decode.plan import ChangeSource
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
+from tailer.plan.rules import ChangeSource
 from tailer.store.shared.store import SharingOptions, SharingStore
 from tailer.testing.table import TableBuilder
 

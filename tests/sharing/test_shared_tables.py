@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tailer.changes import ChangeFile, Offset
-from tailer.decode.plan import ChangeSource, plan_changes, plan_rewrite, plan_snapshot
 from tailer.errors import (
     ConfigError,
     CorruptLog,
@@ -20,11 +19,12 @@ from tailer.errors import (
     TableReplaced,
     TransientError,
 )
-from tailer.feed.fetch import fetch
+from tailer.feed.rows.fetch import fetch
 from tailer.log.follow import follow
 from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_after, version_at_or_before
+from tailer.plan.rules import ChangeSource, plan_changes, plan_rewrite, plan_snapshot
 from tailer.store.local import LocalStore
 from tailer.store.shared.store import SharingStore
 from tests.sharing.reference_server import serving

@@ -20,8 +20,8 @@ from tailer.feed.reading import Emit, Item, Reading
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
 from tailer.offsets.s3 import S3OffsetStore, _body
-from tailer.testing.simulation.bucket import DiskStore
-from tailer.testing.simulation.disk import Disk
+from tests.simulation.bucket import DiskStore
+from tests.simulation.disk import Disk
 
 __all__ = ["INJECTED", "injected"]
 

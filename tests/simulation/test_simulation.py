@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from tailer.testing.simulation.history import run_history
-from tailer.testing.simulation.plan import Plan, Recipe
-from tailer.testing.simulation.shrink import shrunk, story
+from tests.simulation.history import run_history
 from tests.simulation.injected import INJECTED, injected
+from tests.simulation.plan import Plan, Recipe
+from tests.simulation.shrink import shrunk, story
 
 #: Histories of the ordinary run; `make simulate` runs others, as many as there is time for.
 SEEDS = 200
@@ -52,8 +52,8 @@ FOUND_BY = {
 }
 
 _CHECKSUMS = """
-from tailer.testing.simulation.history import run_history
-from tailer.testing.simulation.plan import Recipe
+from tests.simulation.history import run_history
+from tests.simulation.plan import Recipe
 print([run_history(Recipe(seed)).checksum for seed in range(8)])
 """
 

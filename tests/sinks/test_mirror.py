@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.mirror import PHYSICAL, Merge, merge_of, steps_between
+from sinks.shared.merge import PHYSICAL, Merge, merge_of, steps_between
 from tailer.changes import ChangeBatch
 from tailer.errors import SinkRejected
 from tailer.testing.batches import change_batch, change_run

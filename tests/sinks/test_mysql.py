@@ -89,8 +89,8 @@ async def test_a_crash_behind_a_change_of_the_table_is_made_good(
 
 
 async def test_columns_change_their_names_at_once(mysql: Mysql, database: str) -> None:
-    from sinks.mirror import PHYSICAL, steps_between
     from sinks.mysql.database import Mysql as Database
+    from sinks.shared.merge import PHYSICAL, steps_between
 
     def schema(**physical: pa.DataType) -> pa.Schema:
         return pa.schema(

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinks.encode_ahead import slices
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Records
 from sinks.jsonl import batch_lines
 from sinks.kafka.versions import ended_apart, is_last_batch
+from sinks.shared.encode_ahead import slices
 from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, joined
 from tailer.delta.arrow_types import VARIANT
 from tailer.errors import CorruptRow

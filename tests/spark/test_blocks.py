@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.decode.blocks import changed, unpacked
-from tailer.decode.comparison import value_schema
+from tailer.compare.blocks import changed, unpacked
+from tailer.compare.comparison import value_schema
+from tailer.compare.row_cache import kept_rows
 from tailer.decode.options import DiffOptions
-from tailer.decode.row_cache import kept_rows
 from tailer.decode.rows import Skip
 from tailer.spark.orders import RewriteOrder, shared
-from tailer.spark.source import ChangeReader
+from tailer.spark.source.data_source import ChangeReader
 from tailer.spark.tasks import blocks_of
 from tailer.testing.table import TableBuilder
 from tests.spark.test_fan_out import SMALL, by_tasks, orders, plain, reader, rewrite, told, values

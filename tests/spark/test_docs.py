@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailer.spark.mirror import mirror_into
+from tailer.spark.frames.mirror import mirror_into
 from tests.support.source import ROOT
 
 GUIDE = ROOT / "docs" / "spark.md"

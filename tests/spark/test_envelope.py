@@ -21,11 +21,11 @@ from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
 from tailer.feed.reading import Item
-from tailer.spark.driver import Driver
-from tailer.spark.envelope import VersionReader, items, joined
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder, pack
-from tailer.spark.planning import Budget, Planner
+from tailer.spark.pipeline.envelope import VersionReader, items, joined
+from tailer.spark.source.driver import Driver
+from tailer.spark.source.planning import Budget, Planner
 from tests.feed.test_pair import POST, PRE, cdf_table, image
 from tests.golden.test_golden import GoldenCase, golden
 from tests.support.feeds import table_log

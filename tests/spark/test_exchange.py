@@ -12,9 +12,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.decode.blocks import unpacked
-from tailer.decode.comparison import value_schema
-from tailer.spark import changes, exchange, foreach_batch, orders
+from tailer.compare.blocks import unpacked
+from tailer.compare.comparison import value_schema
+from tailer.spark import changes, foreach_batch, orders
+from tailer.spark.frames import exchange
 from tailer.spark.orders import RewriteOrder, shared
 from tailer.spark.tasks import blocks_of
 from tailer.testing.table import TableBuilder

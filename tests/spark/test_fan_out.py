@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.spark.driver import TaskPartition
 from tailer.spark.orders import FileOrder, Order, RewriteOrder
-from tailer.spark.source import ChangeReader, TailerSource
+from tailer.spark.source.data_source import ChangeReader, TailerSource
+from tailer.spark.source.driver import TaskPartition
 from tailer.testing.table import Action, TableBuilder
 from tests.feed.test_derive import PRESERVED, rewritten, tracked
 from tests.golden.test_golden import GoldenCase, golden

@@ -11,9 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tailer.spark import changes, native
+from tailer.spark import changes
 from tailer.spark.failing import TailerSourceError
-from tailer.spark.source import TailerSource
+from tailer.spark.frames import native
+from tailer.spark.source.data_source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.golden.compare import difference
 from tests.golden.test_golden import hold

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailer.spark.failing import TailerSourceError
-from tailer.spark.limited import LimitedStreamReader
-from tailer.spark.source import TailerSource
+from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source.limited import LimitedStreamReader
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

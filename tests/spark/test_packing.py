@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tailer.changes import ChangeFile
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.plan import Rewrite
+from tailer.plan.rules import Rewrite
 from tailer.spark.orders import OPEN_COST_BYTES, FileOrder, Order, pack, shared
-from tailer.spark.source import ChangeReader, TailerSource
+from tailer.spark.source.data_source import ChangeReader, TailerSource
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import state
 

@@ -22,11 +22,11 @@ from tailer.feed.read import read_items
 from tailer.feed.reading import Item, Reading
 from tailer.feed.selection import Selection
 from tailer.feed.where import parse_where
-from tailer.spark.envelope import VersionReader
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import VersionOrder
-from tailer.spark.parts import divided, jobs
-from tailer.spark.planning import Planner
+from tailer.spark.pipeline.envelope import VersionReader
+from tailer.spark.pipeline.parts import divided, jobs
+from tailer.spark.source.planning import Planner
 from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase, golden
 from tests.spark.test_envelope import done, events

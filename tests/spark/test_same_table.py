@@ -15,9 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailer.changes import Offset
 from tailer.spark.failing import TailerSourceError
-from tailer.spark.limited import LimitedStreamReader
-from tailer.spark.reader import ChangeStreamReader, ClassicStreamReader
-from tailer.spark.source import TailerSource
+from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source.limited import LimitedStreamReader
+from tailer.spark.source.reader import ChangeStreamReader, ClassicStreamReader
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from tailer.spark.failing import TailerSourceError
-from tailer.spark.limited import LimitedStreamReader
-from tailer.spark.source import TailerSource
+from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source.limited import LimitedStreamReader
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("id", pa.int64())])
 PLAN = """
 import sys
 from pyspark.sql.streaming.datasource import ReadMaxFiles
-from tailer.spark.source import TailerSource
+from tailer.spark.source.data_source import TailerSource
 
 source = TailerSource({"path": sys.argv[1], "startingVersion": "0"})
 reader = source.streamReader(source.schema())
@@ -60,7 +60,7 @@ def test_planning_loads_nothing_that_only_executors_need(table: TableBuilder) ->
     planned = [sys.executable, "-c", PLAN, str(table.folder)]
     done = subprocess.run(planned, capture_output=True, text=True, check=True, timeout=500)
     loaded = done.stdout.split()
-    assert "tailer.decode.plan" in loaded
+    assert "tailer.plan.rules" in loaded
     heavy = {"duckdb", "aiobotocore", "aiohttp", "pandas", "pyarrow.compute", "pyarrow.parquet"}
     assert heavy.isdisjoint(loaded)
     decoders = {"rows", "diff", "engine", "kept", "tracking", "vectors", "variant"}

@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import (
 
 from tailer.changes import Offset
 from tailer.spark.failing import TailerSourceError
-from tailer.spark.limited import LimitedStreamReader
-from tailer.spark.reader import ChangeStreamReader, ClassicStreamReader
-from tailer.spark.source import TailerSource
+from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source.limited import LimitedStreamReader
+from tailer.spark.source.reader import ChangeStreamReader, ClassicStreamReader
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -12,7 +12,6 @@ import anyio
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.decode.plan import ChangeSource
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.commit import Commit, read_header
@@ -21,6 +20,7 @@ from tailer.errors import TableError
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
+from tailer.plan.rules import ChangeSource
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder, delta_schema
 

@@ -38,7 +38,7 @@ def damaged(dice: random.Random, whole: bytes) -> bytes:
 
 
 def main() -> None:
-    native = extension("tailer._footers", sys.argv[1])
+    native = extension("tailer.native._footers", sys.argv[1])
     dice = random.Random(int(sys.argv[3]))
     whole = [path.read_bytes() for path in sorted(Path(sys.argv[4]).glob("*.parquet"))]
     merged = 0

@@ -81,7 +81,7 @@ def decode(native: Any, dice: random.Random, data: bytes, chunk: tuple[int, ...]
 
 
 def main() -> None:
-    native = extension("tailer._pages", sys.argv[1])
+    native = extension("tailer.native._pages", sys.argv[1])
     dice = random.Random(int(sys.argv[3]))
     whole = [path.read_bytes() for path in sorted(Path(sys.argv[4]).glob("*.parquet"))]
     taken = 0

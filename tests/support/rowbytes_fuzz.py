@@ -112,7 +112,7 @@ def attempt(native: Any, dice: random.Random) -> None:
 
 
 def main() -> None:
-    native = extension("tailer._rowbytes", sys.argv[1])
+    native = extension("tailer.native._rowbytes", sys.argv[1])
     dice = random.Random(int(sys.argv[3]))
     for _ in range(int(sys.argv[2])):
         attempt(native, dice)

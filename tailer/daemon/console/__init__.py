@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tailer.daemon.http_api import may_read, shared
 from tailer.daemon.supervisor import Supervisor
-from tailer.process.serving import answer_without_end, send_chunk
+from tailer.http_server.serving import answer_without_end, send_chunk
 
 __all__ = ["console_routes"]
 

@@ -1,0 +1,1 @@
+"""The client libraries of Kafka behind one interface."""

@@ -1,0 +1,269 @@
+"""The driver on kafka-python: whole record batches, made by columns.
+
+The producer underneath still handles sequence numbers, transactions, retries and compression.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sinks.formats.records import Records
+from sinks.kafka.client import producer_internals
+from sinks.kafka.client.driver import Packed
+from sinks.kafka.client.failures import connected, raised_as_failures
+from sinks.kafka.client.record_batch import cut, record_batches
+from sinks.kafka.client.settings import client_settings
+from sinks.kafka.options import KafkaOptions
+from tailer.errors import ConfigError, TransientError
+
+__all__ = ["KafkaPythonDriver"]
+
+#: How soon a transaction's next request is tried again; with the default, every commit would take
+#: 100 ms.
+_RETRY_BACKOFF_MS = 5
+_REQUEST_BATCHES = 8
+#: Smaller buffers are not kept to be used again: to make one larger copies it.
+_SPARE_BYTES_MIN = 128 * 1024
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A batch being sent: how to wait for it, its bytes, and the buffer that has them, if it is
+    ours."""
+
+    future: Any
+    size: int
+    topic: str
+    partition: int
+    count: int
+    buffer: bytearray | None = None
+
+
+class KafkaPythonDriver:
+    """See :class:`sinks.kafka.client.driver.Driver`."""
+
+    def __init__(self, options: KafkaOptions, transactional_id: str | None) -> None:
+        from kafka import KafkaProducer
+
+        _check_compression(options.compression)
+        self._options = options
+        self._batch_bytes = options.batch_bytes
+        self._patience_s = options.delivery_timeout_ms / 1000
+        settings = client_settings(options) | {
+            "acks": "all",
+            "enable_idempotence": True,
+            "compression_type": None if options.compression == "none" else options.compression,
+            "batch_size": options.batch_bytes,
+            "max_request_size": max(options.batch_bytes * _REQUEST_BATCHES, 1024 * 1024),
+            "linger_ms": options.linger_ms,
+            "delivery_timeout_ms": options.delivery_timeout_ms,
+            "max_block_ms": options.delivery_timeout_ms,
+            "retry_backoff_ms": _RETRY_BACKOFF_MS,
+            "metrics_enabled": False,
+        }
+        if transactional_id is not None:
+            settings["transactional_id"] = transactional_id
+            settings["transaction_timeout_ms"] = options.transaction_timeout_ms
+        self._producer: Any = connected(lambda **how: KafkaProducer(**settings, **how), options)
+        producer_internals.stay_fenced(self._producer)
+        self.by_batches = producer_internals.usable(self._producer)
+        self._sent: deque[_Sent] = deque()
+        self._sent_bytes = 0
+        self._spare: list[bytearray] = []
+        self._topics: set[str] = set()
+        #: The offsets behind what was acknowledged, by partition.
+        self._ends: dict[tuple[str, int], int] = {}
+        self._went_back = False
+
+    def init_transactions(self) -> None:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        with raised_as_failures("beginning as the one producer of its transactional id"):
+            self._producer.init_transactions()
+
+    def begin(self) -> None:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        with raised_as_failures("beginning a transaction"):
+            self._producer.begin_transaction()
+
+    def pack(self, records: Records, places: pa.Int64Array | None = None) -> list[Packed]:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        if not self.by_batches:
+            return list(cut(records if places is None else records.take(places), self._batch_bytes))
+        return list(record_batches(records, self._batch_bytes, places, self._spare_buffer))
+
+    def send(self, topic: str, partition: int, packed: Packed) -> None:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        with raised_as_failures(f"writing to the topic {topic}"):
+            if topic not in self._topics:
+                self._producer.partitions_for(topic)  # the sender needs to know its leader
+                self._topics.add(topic)
+            if isinstance(packed, Records):
+                self._send_each(topic, partition, packed)
+                return
+            size = len(packed.buffer)
+            self._wait_until_under_way_are(self._options.in_flight_bytes - size)
+            future = producer_internals.append_batch(
+                self._producer,
+                topic,
+                partition,
+                packed.buffer,
+                packed.num_records,
+                (packed.timestamp_ms, packed.timestamp_ms_max),
+            )
+            self._remember(_Sent(future, size, topic, partition, packed.num_records, packed.buffer))
+
+    def _spare_buffer(self) -> bytearray | None:
+        """Return the buffer of a batch that was written, if there is one."""
+        try:
+            return self._spare.pop()
+        except IndexError:  # other threads take from it too
+            return None
+
+    def _send_each(self, topic: str, partition: int, records: Records) -> None:
+        keys, values = records.keys, records.whole_values()
+        columns = [
+            (name, value if isinstance(value, bytes) else value.cast("binary"))
+            for name, value in records.whole_headers()
+        ]
+        times = records.timestamp_ms
+        for i in range(records.num_records):
+            headers = [
+                (name, value if isinstance(value, bytes) else value[i].as_py())
+                for name, value in columns
+            ]
+            key, value = None if keys is None else keys[i].as_py(), values[i].as_py()
+            size = len(key or b"") + len(value or b"")
+            self._wait_until_under_way_are(self._options.in_flight_bytes - size)
+            future = self._producer.send(
+                topic,
+                value,
+                key,
+                [(name, text) for name, text in headers if text is not None],
+                partition,
+                times if isinstance(times, int) else times[i].as_py(),
+            )
+            self._remember(_Sent(future, size, topic, partition, 1))
+
+    def _remember(self, sent: _Sent) -> None:
+        self._sent.append(sent)
+        self._sent_bytes += sent.size
+
+    def _wait_until_under_way_are(self, bytes_max: int) -> None:
+        """Wait for the oldest batches until at most ``bytes_max`` bytes are being sent, or none."""
+        while self._sent and self._sent_bytes > max(bytes_max, 0):
+            sent = self._sent.popleft()
+            self._sent_bytes -= sent.size
+            # The client gives a batch up after delivery_timeout_ms, and needs a little longer.
+            if not self.by_batches:
+                self._stored(sent, sent.future.get(self._patience_s + 5).offset)
+                continue
+            if not sent.future.wait(self._patience_s + 5):
+                raise TransientError(
+                    f"Kafka has not acknowledged a batch for the topic {sent.topic} in "
+                    f"{self._patience_s:g} s"
+                )
+            error = _error_of(sent.future)
+            if error is not None:
+                raise error
+            self._stored(sent, sent.future.value[0])
+            # Only now: until a batch is acknowledged the client may send its bytes once more.
+            if sent.buffer is not None and sent.size >= _SPARE_BYTES_MIN:
+                self._spare.append(sent.buffer)
+
+    def _stored(self, sent: _Sent, offset: int) -> None:
+        """Note at which offset something was stored; a negative one says nothing."""
+        place = sent.topic, sent.partition
+        if offset >= 0:
+            self._went_back = self._went_back or offset < self._ends.get(place, 0)
+            self._ends[place] = offset + sent.count
+
+    def went_back(self) -> bool | None:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        return self._went_back
+
+    def _hurry(self) -> None:
+        """Send everything now: a batch that is not full would wait for more records."""
+        from kafka.errors import KafkaTimeoutError
+
+        try:
+            self._producer.flush(self._patience_s + 5)
+        except KafkaTimeoutError as e:
+            raise TransientError(
+                f"Kafka has not acknowledged all batches in {self._patience_s:g} s"
+            ) from e
+
+    def flush(self) -> None:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        with raised_as_failures("writing"):
+            if self.by_batches:
+                self._hurry()
+            self._wait_until_under_way_are(0)
+            while self._sent:  # of no bytes
+                self._sent_bytes = 1
+                self._wait_until_under_way_are(0)
+            self._sent_bytes = 0
+
+    def commit(self) -> None:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        self.flush()
+        with raised_as_failures("committing a transaction"):
+            if self.by_batches:
+                done = producer_internals.commit_within(self._producer, self._patience_s)
+            else:
+                done = _done_within(self._producer.commit_transaction, self._patience_s)
+        if not done:
+            raise TransientError(
+                f"Kafka has not answered in {self._patience_s:g} s whether a transaction is "
+                "committed"
+            )
+
+    def close(self) -> None:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        self._sent.clear()
+        self._spare.clear()
+        with raised_as_failures("closing the producer"):
+            if self.by_batches:
+                producer_internals.close_at_once(self._producer)
+            else:
+                _done_within(lambda: self._producer.close(timeout=0), self._patience_s)
+
+
+def _check_compression(kind: str) -> None:
+    """Raise :class:`ConfigError` if the library for this compression is not installed."""
+    from kafka import codec
+
+    if kind != "none" and not getattr(codec, f"has_{kind}")():
+        raise ConfigError(
+            f"compression = {kind!r} needs a library of its own: install delta-tailer[compression]"
+        )
+
+
+def _error_of(future: Any) -> Exception | None:
+    """Return why a batch was not written, or None if it was."""
+    if future.failed():
+        return future.exception  # type: ignore[no-any-return]
+    _, _, error_of_record = future.value
+    return None if error_of_record is None else error_of_record(0)
+
+
+def _done_within(work: Any, seconds: float) -> bool:
+    """Return whether a call that may never return has returned in time; its error is raised."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as e:  # noqa: BLE001  # raised again, in the thread that waits
+            errors.append(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    return not thread.is_alive()

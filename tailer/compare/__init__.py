@@ -1,0 +1,1 @@
+"""What really changed in a version that rewrites files: its rows before and after, compared."""

@@ -1,0 +1,233 @@
+"""The two sides of a rewrite, and their rows in the form that the engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.compare.row_cache import RowCache
+from tailer.compare.side_by_side import Decoded, FileRows, alike, pairable, side_by_side
+from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, REF_FIELDS, RowStream
+from tailer.decode.byte_range import ByteRange
+from tailer.decode.options import DecodeOptions, DiffOptions
+from tailer.decode.output import output_schema
+from tailer.decode.rows import OpenFile, Skip, decode_file
+from tailer.decode.tracking import TRACKED, tracked_rows
+from tailer.decode.variant import canonical_variants
+from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
+from tailer.delta.snapshot import TableState
+
+__all__ = [
+    "Comparison",
+    "Parts",
+    "Positions",
+    "file_refs",
+    "files_and_positions",
+    "refs_by_file",
+    "value_schema",
+]
+
+#: Rows of one side: positions by the number of the file.
+Positions: TypeAlias = Mapping[int, BitMap64]
+
+#: Some files, by side and number, with the part that is read of each; None: the whole file.
+Parts: TypeAlias = Mapping[tuple[int, int], ByteRange | None]
+
+#: A row's reference in the engine: file number and position in one 64-bit integer.
+_POSITION_BITS = 40
+_POSITION_MASK = (1 << _POSITION_BITS) - 1
+
+#: The number of rows that show which file is the rewrite of which.
+_HEAD_ROWS = 64
+
+_NO_PAIRS: Mapping[int, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The files that leave and those that come, to be compared in the schema ``after``,
+    independent of the schema of the output.
+
+    ``decode`` are the options of the output. ``only`` and ``columns`` restrict a second pass to
+    some rows and columns; None: all. ``parts`` are the files to read, by side and number, each
+    whole or in part; None: all, whole.
+    """
+
+    leaving: Sequence[ChangeFile]
+    coming: Sequence[ChangeFile]
+    after: TableState
+    open_file: OpenFile
+    decode: DecodeOptions
+    options: DiffOptions = field(default_factory=DiffOptions)
+    only: tuple[Positions, Positions] | None = None
+    columns: tuple[str, ...] | None = None
+    parts: Parts | None = None
+
+    def restricted(
+        self, only: tuple[Positions, Positions], columns: tuple[str, ...] | None = None
+    ) -> Comparison:
+        """Return a comparison of the same files with only these rows and columns."""
+        return replace(self, only=only, columns=columns)
+
+    def reusable(self) -> tuple[bool, bool]:
+        """Return, for each side, whether rows decoded here can be reused for the output."""
+        if self.decode.columns is not None:
+            return False, False
+        left, came = (
+            all((self.decode.target or f.state) == self.after for f in files)
+            for files in (self.leaving, self.coming)
+        )
+        return left, came
+
+    def pairs(self) -> dict[int, int]:
+        """Return the leaving files that may each have been rewritten as one that comes, by
+        number."""
+        left, came = (
+            [number for its, number, _ in self._files() if its == side]
+            for side in (LEAVING, COMING)
+        )
+        if not pairable([self.leaving[n] for n in left], [self.coming[n] for n in came]):
+            return {}
+        heads = (
+            [self._head(side, number) for number in some]
+            for side, some in ((LEAVING, left), (COMING, came))
+        )
+        return {left[one]: came[other] for one, other in alike(*heads).items()}
+
+    def _head(self, side: int, number: int) -> Rows | None:
+        """Return the first few rows of a file; its bytes are counted when all of it is read."""
+        few = replace(self.decode, batch_rows_max=_HEAD_ROWS, on_read=None)
+        with closing(self._rows(side, number, few)) as rows:
+            return next(rows, None)
+
+    def value_rows(
+        self, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
+    ) -> RowStream:
+        """Return the rows of both sides with their references; ``pairs`` are read side by side and
+        give placed rows."""
+        schema = value_schema(self.after, self.columns)
+        width = len(schema) - len(REF_FIELDS)
+        if pairs:
+            schema = schema.append(OTHER_FIELD)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for found in self.decoded(pairs, cache):
+                rows = found.rows
+                arrays = [
+                    pa.repeat(pa.scalar(found.side, pa.int8()), len(rows.positions)),
+                    file_refs(found.number, rows.positions),
+                    *_comparable(rows.batch.columns[:width], found.side),
+                ]
+                if found.came is not None:
+                    arrays.append(file_refs(*found.came))
+                elif pairs:
+                    arrays.append(pa.nulls(len(rows.positions), pa.int64()))
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+        return RowStream(schema, batches())
+
+    def decoded(
+        self, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
+    ) -> Generator[Decoded, None, None]:
+        """Yield the rows of all files; two files at a time where one is the rewrite of the other.
+
+        Without ``pairs``, all rows go into the cache, otherwise only those that differ.
+        """
+        for side, number, _ in self._files():
+            if side == LEAVING and cache is not None and number in pairs:
+                other = pairs[number]
+                left = FileRows(LEAVING, number, self._rows(LEAVING, number))
+                came = FileRows(COMING, other, self._rows(COMING, other))
+                yield from side_by_side(left, came, cache)
+            elif side == LEAVING or number not in pairs.values():
+                for rows in self._rows(side, number):
+                    if cache is not None and not pairs:
+                        cache.add(side, number, rows)
+                    yield Decoded(side, number, rows)
+
+    def tracked(self) -> Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]:
+        """Yield side, references and tracking columns of all rows."""
+        for side, number, file in self._files():
+            source, selection = self.open_file(file)
+            with source:
+                for rows in tracked_rows(source, file, selection, self.decode.on_read):
+                    yield side, file_refs(number, rows.column(0)), rows
+
+    def tracked_stream(self) -> RowStream:
+        """Return :meth:`tracked` as a stream for the engine."""
+        schema = pa.schema([*REF_FIELDS, *list(TRACKED)[1:]])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for side, refs, rows in self.tracked():
+                sided = pa.repeat(pa.scalar(side, pa.int8()), len(refs))
+                yield pa.RecordBatch.from_arrays([sided, refs, *rows.columns[1:]], schema=schema)
+
+        return RowStream(schema, batches())
+
+    def _files(self) -> Iterator[tuple[int, int, ChangeFile]]:
+        for side, files in ((LEAVING, self.leaving), (COMING, self.coming)):
+            for number, file in enumerate(files):
+                if self.parts is None or (side, number) in self.parts:
+                    yield side, number, file
+
+    def _rows(
+        self, side: int, number: int, decode: DecodeOptions | None = None
+    ) -> Generator[Rows, None, None]:
+        file = (self.leaving, self.coming)[side][number]
+        source, selection = self.open_file(file)
+        if self.only is not None:
+            selection = RowSelection.of(self.only[side].get(number, BitMap64()), None)
+        version = next(f.version for f in (*self.leaving, *self.coming))
+        options = replace(
+            decode or self.decode,
+            target=self.after,
+            target_version=version,
+            columns=self.columns,
+            own_columns=True,
+        )
+        with source:
+            part = None if self.parts is None else self.parts[side, number]
+            yield from decode_file(source, file, selection, options, Skip(), part)
+
+
+def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
+    """Return the columns with variants in canonical form, where equal variants are identical;
+    placed rows were compared already, so theirs stay unchanged."""
+    return columns if side == PLACED else [canonical_variants(c) for c in columns]
+
+
+def value_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
+    """Return the schema of the rows that are compared: side, reference, and these columns (None:
+    all) by number, because two names may differ only in case, or be reserved words."""
+    data = list(output_schema(state, columns))[: -len(METADATA_FIELDS)]
+    return pa.schema([*REF_FIELDS, *(pa.field(f"c{i}", f.type) for i, f in enumerate(data))])
+
+
+def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
+    """Return the references of rows at these positions of a file."""
+    return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
+
+
+def files_and_positions(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Array]:
+    """Return the numbers of the files, and the positions there, of some references."""
+    numbers = pc.shift_right(refs, pa.scalar(_POSITION_BITS, pa.int64()))
+    return numbers, pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
+
+
+def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
+    """Group references by file: file number -> positions."""
+    numbers, positions = files_and_positions(positions_of(references))
+    found: dict[int, BitMap64] = {}
+    at = 0
+    for entry in pc.value_counts(numbers).to_pylist():
+        found[entry["values"]] = bitmap_of(positions.slice(at, entry["counts"]))
+        at += entry["counts"]
+    return found

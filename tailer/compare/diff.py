@@ -1,0 +1,198 @@
+"""What really changed in a version that rewrites files: the rows that survive a comparison.
+
+A rewritten file holds mostly rows that were there before. There are two ways to find the others:
+
+* **Row ids** (:func:`by_row_ids`): a row whose id and row commit version both leave and come was
+  only copied; a row with another commit version was updated. Only the two tracking columns are
+  read.
+* **Cancel-out** (:func:`by_value`): rows that leave and rows that come are cancelled as multisets,
+  over all columns. NaN equals NaN, -0.0 equals 0.0, null equals null, maps have no order. Rows are
+  compared by 128 bits of hash, or by values where hashes would not distinguish all of them.
+
+Both ways give a set of row positions for each file, so the changed rows are then decoded like any
+other rows; there is no second decoder. Among equal rows, the one in the lowest file and position is
+kept, so that every run gives the same result.
+
+The engine (:mod:`tailer.compare.engine`) groups out of core, so memory stays bounded whatever the
+size of the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.changes import ChangeFile, Origin, Rows
+from tailer.compare.comparison import Comparison, refs_by_file
+from tailer.compare.engine import Engine, Unmatched
+from tailer.compare.idsets import ManyVersions, changed_ids
+from tailer.compare.noops import equal_images
+from tailer.compare.row_cache import RowCache, settled
+from tailer.compare.stream import COMING, LEAVING, RowStream, has_map
+from tailer.decode.options import Bucket
+from tailer.decode.output import output_schema
+from tailer.decode.vectors import bitmap_of
+from tailer.errors import CorruptRow
+from tailer.plan.rules import Rewrite
+
+__all__ = ["Difference", "by_row_ids", "by_value", "changed_files", "updates"]
+
+
+@dataclass(slots=True)
+class Difference:
+    """The changed rows of each file of the plan, by its number; and which of them are updates.
+
+    ``noops`` counts the rows that were rewritten as updates with equal values. ``kept_leaving``
+    and ``kept_coming`` hold rows that were decoded on the way; they may lack some changed rows, and
+    may hold other rows too.
+    """
+
+    leaving: dict[int, BitMap64] = field(default_factory=dict)
+    coming: dict[int, BitMap64] = field(default_factory=dict)
+    updated_leaving: dict[int, BitMap64] = field(default_factory=dict)
+    updated_coming: dict[int, BitMap64] = field(default_factory=dict)
+    noops: int = 0
+    kept_leaving: dict[int, list[Rows]] = field(default_factory=dict)
+    kept_coming: dict[int, list[Rows]] = field(default_factory=dict)
+
+
+def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
+    """Cancel out the rows that leave and the rows that come.
+
+    ``key`` names the columns that pair the remaining rows into updates. Raises :class:`CorruptRow`
+    if rows that leave can't be read in the later schema.
+    """
+    options, pairs = sides.options, sides.pairs()
+    cache = RowCache(options.keep_bytes_max, sides.reusable())
+    difference = Difference()
+    with Engine(options) as engine:
+        found = engine.unmatched(lambda: sides.value_rows(pairs, cache if pairs else None))
+        if found.doubtful_leaving:
+            doubtful = refs_by_file(found.doubtful_leaving), refs_by_file(found.doubtful_coming)
+            again = engine.unmatched(sides.restricted(doubtful).value_rows)
+            found.leaving = found.leaving - found.doubtful_leaving | again.leaving
+            found.coming = found.coming - found.doubtful_coming | again.coming
+        difference.leaving = refs_by_file(found.leaving)
+        difference.coming = refs_by_file(found.coming)
+        difference.kept_leaving, difference.kept_coming = cache.of(LEAVING), cache.of(COMING)
+        if key and found.leaving and found.coming:
+            keys = sides.restricted((difference.leaving, difference.coming), key)
+            left, came = updates(engine, found, keys.value_rows)
+            difference.updated_leaving = refs_by_file(left)
+            difference.updated_coming = refs_by_file(came)
+    return difference
+
+
+def updates(
+    engine: Engine, found: Unmatched, keys: Callable[[], RowStream]
+) -> tuple[BitMap64, BitMap64]:
+    """Return, by side, which of the changed rows have a partner of their key. ``keys`` are their
+    keys with their references."""
+    alone = engine.unmatched(keys)
+    return found.leaving - alone.leaving, found.coming - alone.coming
+
+
+def by_row_ids(sides: Comparison) -> Difference | None:
+    """Find kept, updated, deleted and inserted rows by their ids and commit versions.
+
+    Updates whose two images are equal are dropped and counted; images that don't fit the later
+    schema are not equal. None if an id occurs twice on one side, which no valid writer produces:
+    then rows must be compared by value.
+    """
+    changed = _changed_ids(sides)
+    if changed is None:
+        return None
+    changed = _bucket_of(changed, sides.options.bucket)
+    updated, cache = _both(changed), None
+    noops = pa.array([], pa.int64())
+    if updated.num_rows:
+        try:
+            cache, noops = _noops(_with_updates(sides, changed, updated), updated)
+        except CorruptRow:
+            if all(file.state == sides.after for file in sides.leaving):
+                raise
+    if len(noops):
+        changed = changed.filter(pc.invert(pc.is_in(changed["row_id"], value_set=noops)))
+        updated = _both(changed)
+    kept = [{} if cache is None else cache.of(side) for side in (LEAVING, COMING)]
+    return Difference(*_positions(changed), *_positions(updated), len(noops), kept[0], kept[1])
+
+
+def _bucket_of(changed: pa.Table, bucket: Bucket | None) -> pa.Table:
+    """Return the changed rows of one bucket."""
+    if bucket is None:
+        return changed
+    first, end = (changed.num_rows * n // bucket.of for n in (bucket.number, bucket.number + 1))
+    return changed.sort_by("row_id").slice(first, end - first).combine_chunks()
+
+
+def _changed_ids(sides: Comparison) -> pa.Table | None:
+    try:
+        return changed_ids(sides.tracked, sides.options.keep_bytes_max)
+    except ManyVersions:
+        with Engine(sides.options) as engine:
+            return engine.changed_ids(sides.tracked_stream)
+
+
+def _noops(narrow: Comparison, updated: pa.Table) -> tuple[RowCache, pa.Int64Array]:
+    """Return the ids of the updated rows whose images are equal, and a cache with output rows.
+
+    They are compared in memory where all of them can be kept.
+    """
+    bytes_max = narrow.options.keep_bytes_max
+    if not any(has_map(f.type) for f in output_schema(narrow.after)):
+        images = RowCache(bytes_max, (True, True))
+        with closing(narrow.decoded(cache=images)) as decoded:
+            while images.complete and next(decoded, None) is not None:
+                pass
+        if images.complete:
+            noops = equal_images(images.of(LEAVING), images.of(COMING), updated)
+            if noops is not None:
+                return images.restricted(narrow.reusable()), noops
+    cache = RowCache(bytes_max, narrow.reusable())
+    with Engine(narrow.options) as engine:
+        return cache, engine.equal_images(lambda: narrow.value_rows(cache=cache), updated)
+
+
+def _both(changed: pa.Table) -> pa.Table:
+    """Return the rows that left and came."""
+    return changed.filter(pc.and_(changed["left"].is_valid(), changed["came"].is_valid()))
+
+
+def _with_updates(sides: Comparison, changed: pa.Table, updated: pa.Table) -> Comparison:
+    """Return all changed rows of the files with updated rows: decoding them costs the same."""
+    left, came = (
+        {number: every[number] for number in some}
+        for every, some in zip(_positions(changed), _positions(updated), strict=True)
+    )
+    return sides.restricted((left, came))
+
+
+def _positions(rows: pa.Table) -> tuple[dict[int, BitMap64], dict[int, BitMap64]]:
+    """Return the positions by file of rows that leave, and of rows that come."""
+    left, came = (
+        refs_by_file(bitmap_of(rows[name].drop_null().combine_chunks()))
+        for name in ("left", "came")
+    )
+    return left, came
+
+
+def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
+    """Return the work orders of a derived version: only the changed rows of each file."""
+    d, found = difference, []
+    for files, changed, updated, kept in (
+        (rewrite.leaving, d.leaving, d.updated_leaving, d.kept_leaving),
+        (rewrite.coming, d.coming, d.updated_coming, d.kept_coming),
+    ):
+        for number, file in enumerate(files):
+            if number in changed:
+                order = replace(
+                    file, origin=origin, rows=changed[number], updated=updated.get(number)
+                )
+                found.append(replace(order, kept=settled(order, kept.pop(number, ()))))
+    return found

@@ -1,0 +1,186 @@
+"""How many changes a file has, and which file an offset's index lies in.
+
+Statistics may be absent or wrong, and an index counted with a wrong ``numRecords`` would lose rows
+or repeat them. So a file's changes are counted from its footer and its deletion vectors, without
+reading its rows; a file whose footer contradicts the log is refused when it is read. The log's
+count is used only for a file that no longer exists, because nothing else is left to count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
+from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.rows import EARLY_KINDS, Skip, is_reordered
+from tailer.decode.vectors import RowSelection
+from tailer.delta.parquet_columns import ParquetColumns
+from tailer.errors import FileGone
+from tailer.feed.rows.fetch import fetch
+from tailer.store import Store
+
+__all__ = ["Place", "count_changes", "known_changes", "logged_rows"]
+
+#: The number of files that are counted at the same time.
+_FILES_MAX = 8
+_ROWS_AT_ONCE = 65_536
+
+
+def logged_rows(file: ChangeFile) -> int | None:
+    """Return how many changes a file has according to the log. This is a hint, but it is exact
+    where changes were derived. None if the log does not say."""
+    if file.rows is not None:
+        return len(file.rows)
+    if file.change_type is None or file.only is not None or file.num_records is None:
+        return None
+    return file.num_records - (file.without.cardinality if file.without else 0)
+
+
+async def count_changes(store: Store, file: ChangeFile) -> int:
+    """Count a file's changes from its footer and its deletion vectors.
+
+    Only a cdc file that is read in two passes is counted from its change types. Errors are those of
+    :func:`fetch` and of decoding.
+    """
+    if file.rows is not None:
+        return len(file.rows)
+    # The deletion vector's cardinality is checked when its rows are read.
+    gone = file.without.cardinality if file.without and file.only is None else 0
+    fetched = await fetch(store, replace(file, without=None) if gone else file)
+    with fetched.source as source:
+        return await anyio.to_thread.run_sync(_count, source, file, fetched.selection) - gone
+
+
+async def known_changes(store: Store, file: ChangeFile) -> int:
+    """Count as :func:`count_changes` does, and use the log's count for a file that is gone."""
+    logged = logged_rows(file)
+    try:
+        return await count_changes(store, file)
+    except FileGone as e:
+        e.rows = logged
+        if logged is None:
+            raise
+        return logged
+
+
+def _count(source: pa.NativeFile, file: ChangeFile, selection: RowSelection) -> int:
+    try:
+        parquet = ParquetColumns(source, checksums=False)
+        if file.kinds is None:
+            return selection.count(0, parquet.num_rows)
+        return sum(_of_kinds(parquet, file.kinds))
+    except UNREADABLE as e:
+        raise unreadable(file, e) from None
+
+
+def _of_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:
+    early = (name for name, kind in EARLY_KINDS.items() if kind in kinds)
+    wanted = pa.array([*kinds, *early], pa.string())
+    groups = range(parquet.num_row_groups)
+    for batch in parquet.batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=True):
+        yield pc.sum(pc.is_in(batch.column(0), value_set=wanted)).as_py() or 0
+
+
+class Place:
+    """Finds the file in which an offset's index lies, among a version's files in their order.
+
+    ``former``: the index may have been counted from statistics, and in cdc files in their writer's
+    order. In the first file where that makes a difference, the place is the beginning of the file:
+    changes from there on are delivered again. ``lost`` are files recorded as lost. ``index`` is the
+    index of the first change that is read from the place on.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        first: Offset,
+        *,
+        former: bool = False,
+        lost: Container[ChangeFile] = (),
+    ) -> None:
+        self.index = first.index
+        self.skip = Skip(first.index)
+        self._store = store
+        self._former = former
+        self._lost = lost
+        self._counted: deque[tuple[ChangeFile, asyncio.Task[int]]] = deque()
+
+    async def onwards(self, files: AsyncIterator[ChangeFile]) -> AsyncGenerator[ChangeFile, None]:
+        """Yield the files from the place on.
+
+        ``skip`` is the number of changes of the first file that lie before the place. If some of it
+        is left at the end, the version has fewer changes than the index.
+        """
+        try:
+            more = True
+            while self.skip.remaining:
+                while more and len(self._counted) < _FILES_MAX:
+                    file = await anext(files, None)
+                    if file is None:
+                        more = False
+                        break
+                    task = asyncio.create_task(self._count(file))
+                    self._counted.append((file, task))
+                if not self._counted:
+                    return
+                file, task = self._counted.popleft()
+                if not await self._passes(file, await task):
+                    yield file
+                    break
+            rest = [file for file, _ in self._counted]
+            await self._let_go()
+            for file in rest:
+                yield file
+            async for file in files:
+                yield file
+        finally:
+            await self._let_go()
+
+    async def _count(self, file: ChangeFile) -> int:
+        if file in self._lost:
+            return logged_rows(file) or 0
+        return await known_changes(self._store, file)
+
+    async def _passes(self, file: ChangeFile, count: int) -> bool:
+        """Return whether all of a file's changes lie before the place."""
+        before = self.skip.remaining
+        if file in self._lost:  # changes that were not delivered are counted as if they were
+            self.skip.remaining -= min(count, before)
+            self.index += count - min(count, before)
+            return True
+        doubtful = self._former and logged_rows(file) not in (None, count)
+        if not doubtful and count > before:
+            doubtful = self._former and await self._is_reordered(file)
+            if not doubtful:
+                return False
+        if doubtful:
+            self.index -= before
+            self.skip.remaining = 0
+            return False
+        self.skip.remaining -= count
+        return True
+
+    async def _is_reordered(self, file: ChangeFile) -> bool:
+        if file.change_type is not None or file.kinds is not None:
+            return False
+        fetched = await fetch(self._store, file)
+        with fetched.source as source:
+            return await anyio.to_thread.run_sync(is_reordered, source, file)
+
+    async def _let_go(self) -> None:
+        counted, self._counted = list(self._counted), deque()
+        for _, task in counted:
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            for _, task in counted:
+                with suppress(Exception, asyncio.CancelledError):
+                    await task

@@ -1,0 +1,1 @@
+"""The HTTP server of the daemon and of the sharing server."""

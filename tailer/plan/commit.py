@@ -1,0 +1,68 @@
+"""Planning a commit's changes: which files they are read from, and what the log must supply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from tailer.changes import ChangeFile
+from tailer.delta.commit import Commit
+from tailer.log.table import TableLog
+from tailer.plan.live_files import Moot
+from tailer.plan.rules import (
+    ChangeSource,
+    Completions,
+    Rewrite,
+    counts_files,
+    incomplete_removes,
+    plan_changes,
+    plan_rewrite,
+    rewritten_files,
+    source_of,
+)
+
+__all__ = ["CommitPlan", "plan_commit"]
+
+
+class CommitPlan(Struct, frozen=True):
+    """A commit with everything that its work orders need (:mod:`tailer.plan.rules`).
+
+    Its changes are the rows of :meth:`files`. If it compares, they are the differences between the
+    two sides of :meth:`rewrite`.
+    """
+
+    commit: Commit
+    derived: bool
+    moot: Moot
+    completions: Completions
+
+    @property
+    def compares(self) -> bool:
+        """Whether removed rows must be compared with added rows."""
+        return self.derived and self.commit.header.adds > 0 and self.commit.header.removes > 0
+
+    def files(self) -> Iterator[ChangeFile]:
+        """Return the files whose rows are the changes."""
+        files = rewritten_files if self.derived else plan_changes
+        return files(self.commit, self.completions, self.moot)
+
+    def rewrite(self) -> Rewrite:
+        """Return the files whose rows are to be compared."""
+        return plan_rewrite(self.commit, self.completions, self.moot)
+
+
+async def plan_commit(
+    log: TableLog, commit: Commit, source: ChangeSource, moot: Moot
+) -> CommitPlan:
+    """Plan a commit; read the version before only if removes lack fields that only its adds have.
+
+    ``moot`` is the result of :meth:`tailer.plan.live_files.LiveFiles.moot`. Raises
+    :class:`TableError` if ``source`` does not fit the commit.
+    """
+    derived = source_of(commit, source) == "derived"
+    lacking = set[tuple[str, str]]()
+    if counts_files(commit, source):
+        lacking = incomplete_removes(commit, moot, derived=derived)
+    completions = await log.find_files(commit.version - 1, lacking)
+    return CommitPlan(commit, derived, moot, completions)

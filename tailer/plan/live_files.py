@@ -1,0 +1,187 @@
+"""The logical files in the table, kept up to date commit by commit.
+
+A log may refer to one logical file any number of times ("Action Reconciliation"): a remove of a
+file that is not in the table removes no row, and an add of a file that is in it adds none. A
+commit's changes are therefore applied to the files of the version before it. Those are read once,
+when the first commit needs them, and then follow the commits: a key of 16 bytes for each file, in
+memory while they are few, else in a database that keeps the rest on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeAlias
+
+from tailer.delta.add_fields import KEYS
+from tailer.delta.commit import Commit
+from tailer.delta.digests import KEY_BYTES, file_digest, split
+from tailer.errors import DataLoss, TransientError
+from tailer.log.table import TableLog
+from tailer.plan.rules import ChangeSource, counts_files
+from tailer.store import ChangeSourced
+from tailer.threads import blocking
+
+if TYPE_CHECKING:
+    from tailer.plan.live_database import Database
+
+__all__ = ["LiveFiles", "Moot"]
+
+#: The digests of the files that a commit adds although they are in the table, or removes although
+#: they are not (:func:`tailer.delta.commit.file_digest`).
+Moot: TypeAlias = AbstractSet[bytes]
+
+_LOADED_AT_ONCE = 20_000
+#: Commits of more files than this are processed in a thread.
+_FILES_INLINE_MAX = 200
+#: So many keys take a few megabytes of memory.
+_FEW = 32_768
+#: The commits whose results are remembered: more than a feed reads ahead.
+_REMEMBERED = 1024
+
+
+class LiveFiles:
+    """The logical files of one table, at the version that its reader has reached.
+
+    ``told`` are the moot actions by version as another process has found them; then nothing is
+    read.
+    """
+
+    def __init__(self, told: Mapping[int, Moot] | None = None) -> None:
+        self._told = told
+        self._keys: _Keys | None = None
+        self._at: tuple[int, str, str] | None = None  # version, its commit's tag, table id
+        self._found: dict[tuple[int, str, str], Moot] = {}  # the last ones, of the same keys
+
+    async def moot(
+        self, log: TableLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
+    ) -> Moot:
+        """Return the file actions of a commit that change nothing, each as its digest.
+
+        Commits come in order. A commit out of order costs a read of the whole snapshot before it,
+        unless it is one of the last ones, which a feed repeats after a failure. If the changes of a
+        commit in ``source`` do not come from its files, nothing is read, and the files are only
+        kept up to date. If the version before can't be built any more, no action counts as moot.
+        """
+        if self._told is not None:
+            return self._told.get(commit.version, frozenset())
+        reached = commit.version, commit.tag, commit.after.table_id
+        found = self._found.get(reached)
+        if found is not None:
+            return found
+        if self._keys is None or not self._leads_to(commit):
+            self.forget()
+            if isinstance(log.store, ChangeSourced):
+                return frozenset()  # the server's answers already are the changes
+            wanted = counts_files(commit, source)
+            if not wanted or not await self._load(log, commit, spill_folder):
+                return frozenset()
+        keys, self._at = self._keys, None
+        assert keys is not None
+        header = commit.header
+        if len(header.added) + len(header.removed) > _FILES_INLINE_MAX * KEY_BYTES:
+            moot = await blocking(keys.follow, header.added, header.removed)
+        else:
+            moot = keys.follow(header.added, header.removed)
+        self._at = reached
+        if len(self._found) >= _REMEMBERED:
+            self._found.pop(next(iter(self._found)))
+        self._found[reached] = moot
+        return moot
+
+    def _leads_to(self, commit: Commit) -> bool:
+        """Return whether these are the files of the version before, in the same table."""
+        if self._at is None or commit.before is None:
+            return False
+        version, _, table_id = self._at
+        return (version, table_id) == (commit.version - 1, commit.before.table_id)
+
+    @property
+    def version(self) -> int | None:
+        """The version whose files these are; None before any were read."""
+        return None if self._at is None else self._at[0]
+
+    def known(self, version: int) -> Moot:
+        """Return the result of :meth:`moot` for a version, if it is one of the last ones."""
+        return next((m for at, m in self._found.items() if at[0] == version), frozenset())
+
+    async def _load(self, log: TableLog, commit: Commit, spill_folder: str | None) -> bool:
+        """Load the files of the version before a commit; return False if it can't be built any
+        more. Raises :class:`TransientError` if another table is there meanwhile."""
+        keys, version = _Keys(spill_folder), commit.version - 1
+        if version >= 0:
+            try:
+                snapshot = await log.snapshot(version)
+            except DataLoss:
+                keys.close()
+                return False
+            if commit.before is not None and snapshot.state.table_id != commit.before.table_id:
+                keys.close()
+                raise TransientError(
+                    f"{log.store.root}, version {version}: another table is there than before"
+                )
+            found: list[bytes] = []
+            async with aclosing(log.live_files(snapshot, KEYS)) as files:
+                async for add in files:
+                    found.append(file_digest(add))
+                    if len(found) == _LOADED_AT_ONCE:
+                        await blocking(keys.load, found)
+                        found = []
+            keys.load(found)
+        self._keys = keys
+        return True
+
+    def forget(self) -> None:
+        """Drop all files: the next commit that needs them reads them again."""
+        if self._keys is not None:
+            self._keys.close()
+        self._keys, self._at, self._found = None, None, {}
+
+
+class _Keys:
+    """A set of digests: in memory while they are few, else in a database."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._few: set[bytes] = set()
+        self._many: Database | None = None
+
+    def close(self) -> None:
+        """Drop all."""
+        if self._many is not None:
+            self._many.close()
+
+    def load(self, keys: Sequence[bytes]) -> None:
+        """Insert the keys of files in the table."""
+        if self._many is None:
+            if len(self._few) + len(keys) <= _FEW:
+                self._few.update(keys)
+                return
+            self._grow()
+        assert self._many is not None
+        self._many.load(keys)
+
+    def follow(self, added: bytes, removed: bytes) -> Moot:
+        """Apply a commit, given as its concatenated added and removed keys.
+
+        Return the added keys that were already present, and the removed keys that were not.
+        """
+        if self._many is not None:
+            return self._many.follow(added, removed)
+        few, coming, leaving = self._few, set(split(added)), set(split(removed))
+        moot: set[bytes] = leaving - few
+        if moot or not few.isdisjoint(coming - leaving):
+            moot |= coming & few
+        few -= leaving
+        few |= coming
+        if len(few) > _FEW:
+            self._grow()
+        return frozenset(moot)
+
+    def _grow(self) -> None:
+        from tailer.plan.live_database import Database  # loads on demand, with its engine
+
+        many = Database(self._folder)
+        many.load(self._few)
+        self._many, self._few = many, set()

@@ -1,0 +1,367 @@
+"""From a commit to the files whose rows changed: the protocol's change rules, as work orders.
+
+"Reader Requirements for AddCDCFile", and what it leaves between the lines:
+
+* A version that has cdc actions is read from them alone, whatever the properties say now.
+* Otherwise the adds and removes with dataChange=true are inserts and deletes; one path removed and
+  added with two deletion vectors is the difference of the two, both ways.
+* Changes are relative to the files of the version before: a remove of a logical file that is not
+  there, and an add of one that is, change nothing. Those files are passed in (``moot``, digests of
+  :func:`tailer.delta.commit.file_digest`), because the commit alone does not say.
+* Rows that leave belong to the schema and partitioning before the commit, rows that come to those
+  after it.
+* Order within a version: rows that leave before rows that come, so that a key that moves is deleted
+  before it is inserted. Within a cdc file the writer's own order is kept where an update's two
+  images are side by side (:mod:`tailer.decode.order`); only where the cdc files of a version lie in
+  several partitions can an update's images be in two files, and then each file is read twice,
+  first for the rows that leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import structs
+
+from tailer.changes import COMING_KINDS, LEAVING_KINDS, ChangeFile, ChangeType
+from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
+from tailer.delta.commit import Commit, FileAction
+from tailer.delta.digests import file_digest
+from tailer.delta.features import row_tracking_enabled
+from tailer.delta.paths import location
+from tailer.delta.snapshot import TableState, file_key
+from tailer.errors import CorruptLog, TableError
+
+__all__ = [
+    "ChangeSource",
+    "Completions",
+    "Rewrite",
+    "SkipOptions",
+    "counts_files",
+    "incomplete_removes",
+    "is_passed_over",
+    "plan_changes",
+    "plan_rewrite",
+    "plan_snapshot",
+    "rewritten_files",
+    "row_ids_hold",
+    "source_of",
+]
+
+ChangeSource = Literal["auto", "cdf", "derived"]
+
+#: The adds of the version before that removes refer to, by location and deletion vector.
+Completions: TypeAlias = Mapping[tuple[str, str], AddFile]
+
+
+def _work_order(
+    commit: Commit,
+    action: AddFile | RemoveFile | AddCDCFile,
+    state: TableState,
+    change_type: ChangeType | None,
+    **more: Any,
+) -> ChangeFile:
+    """Return the work order for an action's file; ``more`` are further fields of ChangeFile."""
+    if not isinstance(action, AddCDCFile):
+        more["without"] = action.deletion_vector
+        more["num_records"] = action.num_records
+        if commit.header.adds and commit.header.removes:  # used only when files are compared
+            more["bounds"] = action.bounds
+        more["base_row_id"] = action.base_row_id
+        more["default_row_commit_version"] = action.default_row_commit_version
+    return ChangeFile(
+        path=action.path,
+        location=location(action.path),
+        version=commit.version,
+        timestamp_ms=commit.timestamp_ms,
+        table_id=commit.after.table_id,
+        state=state,
+        partition_values=action.partition_values or {},
+        change_type=change_type,
+        origin="cdf" if change_type is None else "files",
+        size=action.size,
+        **more,
+    )
+
+
+def source_of(commit: Commit, source: ChangeSource) -> Literal["cdf", "derived"]:
+    """Return how this version's changes are found, under ``auto`` too.
+
+    Raises :class:`TableError` if ``cdf`` is configured and the version has none.
+    """
+    has_cdf = commit.after.cdf or commit.header.cdcs > 0
+    if source == "auto":
+        return "cdf" if has_cdf else "derived"
+    if source == "cdf" and not has_cdf and commit.header.data_changes:
+        raise TableError(
+            "the change data feed was not enabled, so this version has no change data",
+            version=commit.version,
+            hint="use change source auto or derived, or start at a later version",
+        )
+    return source
+
+
+def counts_files(commit: Commit, source: ChangeSource) -> bool:
+    """Return whether this version's changes are found from the files that it adds and removes."""
+    header = commit.header
+    return header.data_changes > 0 and (not header.cdcs or source == "derived")
+
+
+class SkipOptions(Protocol):
+    """The options for skipping versions that remove rows, as in Delta's source."""
+
+    @property
+    def ignore_deletes(self) -> bool:
+        """Return whether versions that only remove rows are skipped."""
+
+    @property
+    def skip_change_commits(self) -> bool:
+        """Return whether all versions that remove rows are skipped."""
+
+
+def is_passed_over(commit: Commit, options: SkipOptions) -> bool:
+    """Return whether the options skip a version."""
+    if not (options.ignore_deletes or options.skip_change_commits) or not commit.header.removes:
+        return False
+    kinds = {
+        type(action)
+        for action in commit.file_actions()
+        if not isinstance(action, AddCDCFile) and action.data_change
+    }
+    return RemoveFile in kinds and (options.skip_change_commits or AddFile not in kinds)
+
+
+def plan_changes(
+    commit: Commit,
+    completions: Completions | None = None,
+    moot: AbstractSet[bytes] = frozenset(),
+) -> Iterator[ChangeFile]:
+    """Return the work orders of one version by the protocol's rules, in the order of its events.
+
+    ``completions`` maps keys to the adds of snapshot v-1 from which removes take their missing
+    fields (:func:`incomplete_removes`).
+    """
+    try:
+        if commit.header.cdcs:
+            yield from _cdc_files(commit)
+        elif commit.header.data_changes:
+            yield from _file_changes(commit, completions or {}, moot)
+    except TableError as e:
+        raise e.at(version=commit.version, path=commit.name) from None
+
+
+def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
+    apart = commit.header.cdc_partitions > 1
+    for kinds in (LEAVING_KINDS, COMING_KINDS) if apart else (None,):
+        for action in commit.file_actions():
+            if isinstance(action, AddCDCFile):
+                yield _work_order(commit, action, commit.after, None, kinds=kinds)
+
+
+#: For each file that is removed and added: the deletion vector before, and the one after.
+_Pairs = Mapping[str, tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]]
+
+
+def _effective(commit: Commit, moot: AbstractSet[bytes]) -> Iterator[FileAction]:
+    """Yield the file actions that are not moot."""
+    for action in commit.file_actions():
+        if not moot or isinstance(action, AddCDCFile) or file_digest(action) not in moot:
+            yield action
+
+
+def _pairs(commit: Commit, moot: AbstractSet[bytes], *, data_changes_only: bool = True) -> _Pairs:
+    """Return the files that are removed and added, by location; with dataChange=true, or all."""
+    if not commit.header.paired:
+        return {}
+    old: dict[str, DeletionVectorDescriptor | None] = {}
+    new: dict[str, DeletionVectorDescriptor | None] = {}
+    for action in _effective(commit, moot):
+        if isinstance(action, AddCDCFile) or (data_changes_only and not action.data_change):
+            continue
+        if commit.is_paired(action.path):
+            side = new if isinstance(action, AddFile) else old
+            side[location(action.path)] = action.deletion_vector
+    return {where: (old[where], new[where]) for where in old.keys() & new.keys()}
+
+
+def _file_changes(
+    commit: Commit,
+    completions: Completions,
+    moot: AbstractSet[bytes],
+    *,
+    data_changes_only: bool = True,
+) -> Iterator[ChangeFile]:
+    pairs = _pairs(commit, moot, data_changes_only=data_changes_only)
+    if commit.header.removes:
+        for action in _effective(commit, moot):
+            if isinstance(action, RemoveFile) and (action.data_change or not data_changes_only):
+                yield from _leaving(commit, action, pairs, completions)
+    if commit.header.adds:
+        for action in _effective(commit, moot):
+            if isinstance(action, AddFile) and (action.data_change or not data_changes_only):
+                yield from _coming(commit, action, pairs)
+
+
+def _leaving(
+    commit: Commit,
+    remove: RemoveFile,
+    pairs: _Pairs,
+    completions: Completions,
+) -> Iterator[ChangeFile]:
+    if commit.before is None:
+        raise CorruptLog("the table's first version removes a file")
+    pair = pairs.get(location(remove.path))
+    remove = _completed(remove, commit.before, completions)
+    if pair is None:
+        yield _work_order(commit, remove, commit.before, "delete")
+    elif pair[1] is not None:
+        yield _work_order(commit, remove, commit.before, "delete", only=pair[1])
+
+
+def _coming(commit: Commit, add: AddFile, pairs: _Pairs) -> Iterator[ChangeFile]:
+    pair = pairs.get(location(add.path))
+    if pair is None:
+        yield _work_order(commit, add, commit.after, "insert")
+    elif pair[0] is not None:
+        yield _work_order(commit, add, commit.after, "insert", only=pair[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """All logical files that leave and come in one version, whatever their dataChange flags.
+
+    The difference between their rows is what really changed.
+    """
+
+    leaving: list[ChangeFile]
+    coming: list[ChangeFile]
+
+    @property
+    def needs_diff(self) -> bool:
+        """Return whether rows may both leave and come. Otherwise all of them are changes."""
+        return bool(self.leaving and self.coming)
+
+
+def rewritten_files(
+    commit: Commit,
+    completions: Completions | None = None,
+    moot: AbstractSet[bytes] = frozenset(),
+) -> Iterator[ChangeFile]:
+    """Yield the files of a version whose changes are derived, whatever their dataChange flags:
+    those that leave, then those that come; none if the version only rearranges.
+
+    The arguments are those of :func:`plan_changes`.
+    """
+    if commit.header.cdcs and not commit.header.adds + commit.header.removes:
+        raise TableError(
+            "this version has change data but none of the data files that it changed, so nothing "
+            "can be derived from it",
+            version=commit.version,
+            hint="use change source auto or cdf",
+        )
+    if not commit.header.data_changes:
+        return
+    try:
+        yield from _file_changes(commit, completions or {}, moot, data_changes_only=False)
+    except TableError as e:
+        raise e.at(version=commit.version, path=commit.name) from None
+
+
+def plan_rewrite(
+    commit: Commit,
+    completions: Completions | None = None,
+    moot: AbstractSet[bytes] = frozenset(),
+) -> Rewrite:
+    """Return the files of :func:`rewritten_files`, side by side."""
+    rewrite = Rewrite([], [])
+    for file in rewritten_files(commit, completions, moot):
+        (rewrite.leaving if file.change_type == "delete" else rewrite.coming).append(file)
+    return rewrite
+
+
+def row_ids_hold(commit: Commit, rewrite: Rewrite) -> bool:
+    """Return whether rows of this version can be identified by their ids: tracking was enabled
+    before and after, the writer says that it kept the ids, and every file has a base ("Row
+    Tracking")."""
+    before, info = commit.before, commit.header.commit_info
+    if before is None or info is None or not info.row_tracking_preserved:
+        return False
+    states = (before, commit.after)
+    if not all(row_tracking_enabled(s.protocol, s.metadata) for s in states):
+        return False
+    return all(_has_row_ids(f) for f in (*rewrite.leaving, *rewrite.coming))
+
+
+def _has_row_ids(file: ChangeFile) -> bool:
+    """Return whether the log gives the base of default row ids and commit versions."""
+    return file.base_row_id is not None and file.default_row_commit_version is not None
+
+
+def _lacks(remove: RemoveFile, before: TableState) -> bool:
+    """Return whether a remove lacks what is needed to read its rows: partition values to fill in,
+    or the base of row ids. Its deletion vector is part of its key, and never missing."""
+    names = {before.physical_name(f) for f in before.partition_fields()}
+    if names and not names <= (remove.partition_values or {}).keys():
+        return True
+    return row_tracking_enabled(before.protocol, before.metadata) and (
+        remove.base_row_id is None or remove.default_row_commit_version is None
+    )
+
+
+def incomplete_removes(
+    commit: Commit, moot: AbstractSet[bytes] = frozenset(), *, derived: bool = False
+) -> set[tuple[str, str]]:
+    """Return the keys of removes that lack what only the add that they remove contains.
+
+    Empty for a version that is read from its cdc files.
+    """
+    before = commit.before
+    if before is None or not commit.header.removes or (commit.header.cdcs and not derived):
+        return set()
+    return {
+        file_key(action)
+        for action in _effective(commit, moot)
+        if isinstance(action, RemoveFile)
+        and (derived or action.data_change)
+        and _lacks(action, before)
+    }
+
+
+def _completed(remove: RemoveFile, before: TableState, completions: Completions) -> RemoveFile:
+    if not _lacks(remove, before):
+        return remove
+    add = completions.get(file_key(remove))
+    if add is None:
+        if not before.partition_fields():
+            return remove
+        raise CorruptLog(
+            "a remove lacks its partition values, and the file that it removes is not in the "
+            "version before",
+            path=remove.path,
+        )
+    names = ("size", "stats", "stats_parsed", "base_row_id", "default_row_commit_version")
+    lacking = {n: getattr(add, n) for n in names if getattr(remove, n) is None}
+    return structs.replace(remove, partition_values=add.partition_values, **lacking)
+
+
+def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableState) -> ChangeFile:
+    """Return the work order of one file of the initial snapshot: its live rows, as inserts."""
+    return ChangeFile(
+        path=add.path,
+        location=location(add.path),
+        version=version,
+        timestamp_ms=timestamp_ms,
+        table_id=state.table_id,
+        state=state,
+        partition_values=add.partition_values,
+        change_type="insert",
+        origin="snapshot",
+        size=add.size,
+        without=add.deletion_vector,
+        num_records=add.num_records,
+        base_row_id=add.base_row_id,
+        default_row_commit_version=add.default_row_commit_version,
+    )

@@ -1,0 +1,1 @@
+"""Changes as ordinary frames, which Spark's own Parquet reader reads where it can."""

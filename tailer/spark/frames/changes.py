@@ -1,0 +1,149 @@
+"""Changes as an ordinary frame: planned here, read by Spark itself wherever that gives the rows.
+
+    from tailer.spark import changes
+
+    changes(spark, "/data/orders", startingVersion=0).where("amount > 100").show()
+
+The files that Spark's own Parquet reader reads right (:mod:`tailer.spark.frames.native`) get no
+further than Java; conditions and the choice of columns reach them. All others go through the
+decoder, in the same frame.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import reduce
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import structs
+
+from tailer.errors import ConfigError
+from tailer.spark.failing import one_sentence
+from tailer.spark.frames.exchange import Exchange
+from tailer.spark.frames.native import NativeFiles
+from tailer.spark.frames.planned_files import java_session
+from tailer.spark.mapped import Decoder, Task, rows_of_tasks
+from tailer.spark.opening import open_table
+from tailer.spark.python import use_this_python
+from tailer.spark.session_zone import as_time, zone_of
+from tailer.spark.source.data_source import ChangeReader, TailerSource
+from tailer.spark.source.driver import tasks_of
+from tailer.spark.source.reader import ChangeStreamReader
+from tailer.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Native", "changes", "check_native", "frame_of", "source_of"]
+
+#: Whether Spark reads files itself: wherever that gives the rows, or never.
+Native = Literal["auto", "never"]
+
+
+@one_sentence
+def changes(
+    spark: SparkSession,
+    table: str | PathLike[str],
+    *,
+    native: Native = "auto",
+    **options: Any,
+) -> DataFrame:
+    """Return a table's changes: the rows and columns of ``format("tailer")``, with its options.
+
+    The log is read now, so the frame always has the same rows; one of ``format("tailer")`` follows
+    the table. ``native="never"`` leaves all reading to the decoder.
+    """
+    check_native(native)
+    source = source_of(spark, table, options)
+    schema = source.schema()
+    reader = source.reader(schema)
+    assert isinstance(reader, ChangeReader)
+    files = _native_files(spark, reader, schema, native)
+    orders, removals = reader.planned()
+    left = orders if files is None else files.take(orders)
+    parts = tasks_of(reader.options, left, removals)
+    tasks = [Task.of(part, reader.target) for part in parts]
+    return _united(spark, reader, schema, files, tasks)
+
+
+def check_native(native: str) -> None:
+    """Refuse another value."""
+    if native not in ("auto", "never"):
+        raise ConfigError(f"the option native is {native!r}; it must be auto or never")
+
+
+def frame_of(
+    spark: SparkSession, reader: ChangeStreamReader, tasks: Iterable[Task], native: Native
+) -> DataFrame:
+    """Return the rows of a stream's tasks in the same way."""
+    files = _native_files(spark, reader, reader.schema, native)
+    if files is not None:
+        left = ((task, tuple(files.take(task.orders))) for task in tasks)
+        tasks = [structs.replace(task, orders=orders) for task, orders in left if orders]
+    return _united(spark, reader, reader.schema, files, [*tasks])
+
+
+def source_of(
+    spark: SparkSession, table: str | PathLike[str], options: dict[str, Any]
+) -> TailerSource:
+    """Return the source of a table with these options, values as Python has them; one that is None
+    is not given."""
+    use_this_python()
+    options = {name: value for name, value in options.items() if value is not None}
+    times = [name for name in options if name.lower() in ("startingtimestamp", "endingtimestamp")]
+    zone = zone_of(spark) if times else None
+    texts = {name: _text(value) for name, value in options.items()}
+    for name in times:
+        with suppress(ValueError):  # the source says what is wrong
+            texts[name] = as_time(options[name], zone)
+    return TailerSource({"path": fspath(table), **texts})
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool | list | tuple | dict):
+        return json.dumps(value)
+    return str(value)
+
+
+def _native_files(
+    spark: SparkSession,
+    reader: ChangeReader | ChangeStreamReader,
+    schema: StructType,
+    native: Native,
+) -> NativeFiles | None:
+    """Return what takes the files for Spark; None if the query can have none of them.
+
+    An S3 table's files are not at an address that this Spark is known to reach, and ids are made
+    of places in the files. A client of Spark Connect has no Java to tell of the files.
+    """
+    options = reader.options
+    if native == "never" or options.with_ids or java_session(spark) is None:
+        return None
+    store = open_table(options)
+    by_name = spark.conf.get("spark.sql.caseSensitive") == "false"
+    if not (isinstance(store, LocalStore) and by_name):
+        return None
+    return NativeFiles(store, reader.target[0], schema, options.decode.writer_timezone)
+
+
+def _united(
+    spark: SparkSession,
+    reader: ChangeReader | ChangeStreamReader,
+    schema: StructType,
+    files: NativeFiles | None,
+    tasks: Sequence[Task],
+) -> DataFrame:
+    """Return the rows of the files that Spark reads, of the comparisons that its tasks exchange,
+    and of the other tasks, for the decoder."""
+    frames = [] if files is None else files.frames(spark)
+    exchange = Exchange(reader.options, reader.arrow_schema, schema)
+    tasks = exchange.take(tasks)
+    frames += exchange.frames(spark)
+    if tasks or not frames:
+        decoder = Decoder(reader.options, reader.arrow_schema)
+        frames.append(rows_of_tasks(spark, tasks, decoder.rows, schema))
+    return reduce(lambda one, other: one.unionAll(other), frames)

@@ -1,0 +1,143 @@
+"""Changes as a stream of work orders: planned in the driver, ahead of Spark.
+
+    from tailer.spark import stream
+
+    changes = stream(spark, "/data/orders", "/data/checkpoints/orders", startingVersion=0)
+    changes.writeStream.option("checkpointLocation", "/data/checkpoints/orders") ...
+
+Spark's own file source reads the orders (:mod:`tailer.spark.frames.order_files`), so its checkpoint
+says which changes were delivered. :func:`stream` turns them into rows by the decoder;
+:func:`foreach_batch` gives each batch as a frame that Spark reads itself where it can.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyspark
+
+from tailer.errors import ConfigError
+from tailer.spark.failing import one_sentence, said, said_first
+from tailer.spark.frames.ahead import PlanAhead, plan_ahead
+from tailer.spark.frames.changes import Native, check_native, frame_of, source_of
+from tailer.spark.frames.order_files import OrderHead
+from tailer.spark.frames.planned_files import java_session
+from tailer.spark.mapped import Decoder, Task, map_in_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from tailer.spark.source.limited import LimitedStreamReader
+
+__all__ = ["foreach_batch", "stream"]
+
+#: What may precede the path of a local file, and what precedes all else, such as ``dbfs:/``.
+_FILE = re.compile(r"^file:(//)?(?=/)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+#: Paths that Spark would take for a pattern.
+_PATTERN = re.compile(r"[*?\[\]{}\\]")
+
+
+@one_sentence
+def stream(
+    spark: SparkSession,
+    table: str | PathLike[str],
+    checkpoint: str | PathLike[str],
+    **options: Any,
+) -> DataFrame:
+    """Return a table's changes as a streaming frame: the rows and columns of ``format("tailer")``,
+    with its options.
+
+    ``checkpoint`` must be the query's ``checkpointLocation``. What the table has now is planned
+    now; call it again for each start of the query.
+    """
+    reader = _stream_reader("stream", spark, table, options)
+    ahead = _planned(spark, reader, fspath(checkpoint))
+    decoder = Decoder(reader.options, reader.arrow_schema)
+
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in _tasks(batch.column(0).to_pylist()):
+                yield from decoder.rows(task)
+
+    lines = _lines(spark, ahead).repartition(reader.options.partitions_min)
+    return map_in_arrow(lines, decode, reader.schema)
+
+
+@one_sentence
+def foreach_batch(
+    spark: SparkSession,
+    table: str | PathLike[str],
+    checkpoint: str | PathLike[str],
+    function: Callable[[DataFrame, int], None],
+    *,
+    native: Native = "auto",
+    **options: Any,
+) -> DataStreamWriter:
+    """Return a writer that calls ``function(frame, batch id)`` with each batch of changes.
+
+    The frames are those of :func:`tailer.spark.changes`. The writer has the checkpoint and the
+    function already: give it a trigger and start it.
+    """
+    check_native(native)
+    reader = _stream_reader("foreach_batch", spark, table, options)
+    ahead = _planned(spark, reader, fspath(checkpoint))
+
+    @said_first
+    def call(lines: DataFrame, batch: int) -> None:
+        # Read here: as rows of the frame, they are a job of their own.
+        tasks = list(_tasks(ahead.files.lines_of(batch)))
+        function(frame_of(lines.sparkSession, reader, tasks, native), batch)
+
+    writer = _lines(spark, ahead).writeStream.option("checkpointLocation", fspath(checkpoint))
+    return writer.foreachBatch(call)
+
+
+def _stream_reader(
+    name: str, spark: SparkSession, table: str | PathLike[str], options: dict[str, Any]
+) -> LimitedStreamReader:
+    """Return the reader of the stream that the function ``name`` makes."""
+    instead = "use format tailer, with foreachBatch for a function"
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        raise ConfigError(f"{name} needs PySpark 4.2, and this is {pyspark.__version__}; {instead}")
+    if java_session(spark) is None:
+        raise ConfigError(
+            f"{name} plans beside Spark, which Spark Connect does not let it; {instead}"
+        )
+    from tailer.spark.source.limited import LimitedStreamReader
+
+    source = source_of(spark, table, options)
+    reader = source.stream_reader(LimitedStreamReader, source.schema())
+    assert isinstance(reader, LimitedStreamReader)
+    return reader
+
+
+def _planned(spark: SparkSession, reader: LimitedStreamReader, checkpoint: str) -> PlanAhead:
+    path = _FILE.sub("", checkpoint)
+    if _SCHEME.match(path) or _PATTERN.search(path):
+        raise ConfigError(
+            f"the checkpoint {checkpoint!r} is not the path of a local or mounted folder, without "
+            "any of *?[]{}\\; use such a folder, or format tailer"
+        )
+    return plan_ahead(spark, reader, Path(path).absolute())
+
+
+def _lines(spark: SparkSession, ahead: PlanAhead) -> DataFrame:
+    reader = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+    return reader.load(f"file://{ahead.files.folder}")
+
+
+def _tasks(lines: Iterable[str]) -> Iterator[Task]:
+    """Yield the tasks of order files' lines. Raises the error that a file ends the query with."""
+    for line in lines:
+        if not line.startswith("{"):
+            yield Task.from_text(line)
+        elif (error := OrderHead.from_line(line).error) is not None:
+            raise said(error)

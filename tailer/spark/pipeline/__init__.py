@@ -1,0 +1,1 @@
+"""The daemon's feeds on a cluster."""

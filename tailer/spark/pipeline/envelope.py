@@ -1,0 +1,163 @@
+"""Change batches as rows of a frame, and back: how the pipeline feeds the daemon's sinks.
+
+Each task reads its versions with the daemon's feed, and each batch is sent whole: its rows as
+Arrow streams, and what belongs to them. So a sink sees on Spark exactly the batches and notices
+that it would see from the daemon, with the same offsets, ids and bytes. An error of ours is a row
+too: what was read before it comes first, and the feed gets the very error.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from queue import Queue
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+from anyio.from_thread import BlockingPortal
+
+from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.errors import TailerError
+from tailer.feed.options import FeedOptions
+from tailer.feed.policy import LostFiles
+from tailer.feed.read import send_items
+from tailer.feed.reading import Item, Reading
+from tailer.feed.where import PartitionColumns
+from tailer.log.table import TableLog
+from tailer.plan.live_files import LiveFiles
+from tailer.spark.opening import store_portal
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import Order, VersionOrder
+from tailer.spark.pipeline.parts import Begun, fitted, moved
+
+__all__ = ["SCHEMA", "VersionReader", "items", "joined"]
+
+#: A batch without its rows, a notice or an error, pickled; and the rows with what goes with each.
+SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
+
+_BESIDES = ("positions", "row_ids", "before", "indices", "partner")
+
+
+def joined(share: Sequence[Order]) -> VersionOrder:
+    """Join a share's versions, which are consecutive, into one order."""
+    versions = [order for order in share if isinstance(order, VersionOrder)]
+    moot = {version: keys for order in versions for version, keys in order.moot.items()}
+    return replace(versions[0], last=versions[-1].last, moot=moot)
+
+
+@dataclass(frozen=True)
+class VersionReader:
+    """Reads versions on an executor, with the options of a feed. ``source`` names the table;
+    ``lost`` are the files that the feed knows to be lost, ``partitions`` what it knows of the
+    columns that its conditions name: executors must select the same files."""
+
+    source: SourceOptions
+    feed: FeedOptions
+    lost: LostFiles
+    partitions: PartitionColumns | None = None
+
+    def rows(self, order: VersionOrder) -> Iterator[pa.RecordBatch]:
+        """Yield an order's batches and notices, each as a row of :data:`SCHEMA`."""
+        if order.part is not None:
+            yield _of(pickle.dumps(Begun(order.start.index)), b"")
+        try:
+            with store_portal(self.source) as (portal, store):
+                log = TableLog(store, torn_commit_max_s=self.source.torn_commit_max_s)
+                found = self._items(portal, log, order)
+                if order.part is not None:
+                    found = fitted(found, order.part)
+                for item in found:
+                    yield _row(item)
+        except TailerError as e:
+            yield _of(pickle.dumps(e), b"")
+
+    def _items(self, portal: BlockingPortal, log: TableLog, order: VersionOrder) -> Iterator[Item]:
+        """Yield some versions exactly as a daemon's feed reads them, reading one item ahead."""
+        part = slice(None) if order.part is None else slice(order.part.first, order.part.end)
+        ready: Queue[Item | None] = Queue(maxsize=1)
+
+        async def put(item: Item) -> None:
+            await anyio.to_thread.run_sync(ready.put, item, abandon_on_cancel=True)
+
+        async def read() -> None:
+            try:
+                live = LiveFiles(order.moot)
+                reading = Reading.of(
+                    log,
+                    self.feed,
+                    live=live,
+                    lost=self.lost,
+                    part=part,
+                    partitions=self.partitions,
+                )
+                await send_items(reading, order.start, order.last, put)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(ready.put, None)
+
+        reading = portal.start_task_soon(read)
+        while (item := ready.get()) is not None:
+            yield item
+        reading.result()
+
+
+def _row(item: Item) -> pa.RecordBatch:
+    if isinstance(item, Notice):
+        return _of(pickle.dumps(item), b"")
+    # The file's row selection is already applied: it need not be sent.
+    kept = None if item.file is None or item.file.kept is None else ()
+    file = item.file and replace(item.file, rows=None, updated=None, kept=kept)
+    rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
+    bare = replace(item, rows=rows, positions=positions, file=file)
+    bare = replace(bare, row_ids=None, before=None, indices=None, partner=None)
+    return _of(pickle.dumps(bare), _packed(item))
+
+
+def _of(head: bytes, rows: bytes | pa.Buffer) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_single(head), _single(rows)], schema=SCHEMA)
+
+
+def _single(value: bytes | pa.Buffer) -> pa.BinaryArray:
+    """Return an array of that one value, which is not copied."""
+    data = pa.py_buffer(value)
+    offsets = pa.array([0, data.size], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
+
+
+def _packed(batch: ChangeBatch) -> pa.Buffer:
+    """Pack the rows, and what belongs to each of them, into two Arrow streams."""
+    given = {name: getattr(batch, name) for name in _BESIDES}
+    given = {name: array for name, array in given.items() if array is not None}
+    besides = pa.RecordBatch.from_arrays([*given.values()], names=[*given])
+    sink = pa.BufferOutputStream()
+    for part in (batch.rows, besides):
+        with pa.ipc.new_stream(sink, part.schema) as writer:
+            writer.write_batch(part)
+    return sink.getvalue()
+
+
+def items(rows: Iterable[tuple[bytes, bytes]], at: Offset) -> Iterator[Item]:
+    """Yield the change batches and notices in a frame's rows, in their order, from an offset on.
+    Raises an error that is among them."""
+    ahead = 0
+    for head, packed in rows:
+        # Our own executors made these rows, as they make all that Spark itself unpickles.
+        found = pickle.loads(head)  # noqa: S301
+        if isinstance(found, TailerError):
+            raise found
+        if isinstance(found, Begun):
+            ahead = at.index - found.index
+            continue
+        item = moved(found if isinstance(found, Notice) else _unpacked(found, packed), ahead)
+        yield item
+        at = item.next_offset
+
+
+def _unpacked(bare: ChangeBatch, packed: bytes) -> ChangeBatch:
+    source = pa.BufferReader(packed)
+    # To its end, because the second stream begins there.
+    (data,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
+    more = dict(zip(besides.schema.names, besides.columns, strict=True))
+    return replace(bare, rows=data, **more)

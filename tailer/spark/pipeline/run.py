@@ -1,0 +1,278 @@
+"""The daemon's feeds on a cluster: ``tailer spark CONFIG.toml``.
+
+A feed runs as in the daemon (:mod:`tailer.feed.run`), but for the reading: the driver plans some
+versions, a job of Spark reads them on the executors, and their batches come back in order. So sink,
+offset, policies and retries are the daemon's, and a feed moves from one to the other by stopping
+here and starting there.
+
+What is so little that a job takes longer than the reading, the driver reads itself. The session is
+started with the first job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.feed.read import ReadOn, Sent, read_here
+from tailer.feed.reading import Item, Reading
+from tailer.spark.mapped import rows_of_tasks
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import VersionOrder, pack
+from tailer.spark.pipeline.envelope import VersionReader, items, joined
+from tailer.spark.pipeline.parts import divided, jobs
+from tailer.spark.source.planning import Budget, Planner
+from tailer.spark.source.reader import end_of_log
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Cluster", "PipelineOptions", "read_by"]
+
+#: The files of one job, at most, as in Delta's own source.
+_FILES_MAX = 1000
+
+#: Spark's messages when a process was too slow to start, or an executor is gone; and when two
+#: jobs that begin at one moment share a worker's environment while a task is being sent.
+_HEALING = (
+    "Python worker failed to connect back",
+    "ExecutorLostFailure",
+    "Python worker exited",
+    "java.io.OptionalDataException",
+    "java.util.ConcurrentModificationException",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """How the feeds run. ``available_now`` ends each when it has read what there is; ``interval_s``
+    is how often a feed looks for news, in seconds. One job reads ``trigger_bytes_max`` bytes of
+    data files at most, and a task about ``partition_bytes_max``. Up to ``driver_bytes_max`` bytes
+    are no job: the driver reads them."""
+
+    available_now: bool = False
+    interval_s: float = 0.5
+    trigger_bytes_max: int = 256 * 1024 * 1024
+    partition_bytes_max: int = 32 * 1024 * 1024
+    driver_bytes_max: int = 16 * 1024 * 1024
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def _start_session(options: PipelineOptions) -> SparkSession:
+    """Return the session of ``spark-submit`` if there is one, else a new one."""
+    from pyspark.sql import SparkSession
+
+    # The workers must be able to import this package, and the first python3 on the PATH may not.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("tailer")
+    if options.master is not None:
+        builder = builder.master(options.master)
+    for key, value in options.conf.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+class Cluster:
+    """The session, once a feed needs it."""
+
+    def __init__(self, options: PipelineOptions) -> None:
+        self.options = options
+        self._starting = anyio.Lock()
+        self._session: SparkSession | None = None
+
+    async def session(self) -> SparkSession:
+        """Return the session, started by the first call. Raises :class:`ConfigError` if Spark
+        can't be started."""
+        async with self._starting:
+            if self._session is None:
+                try:
+                    self._session = await anyio.to_thread.run_sync(_start_session, self.options)
+                except Exception as e:
+                    raise ConfigError(
+                        f"Spark does not start ({_sentence(str(e))}); check --master and --conf, "
+                        "that there is Java 17 or newer, and what Spark has printed"
+                    ) from e
+            return self._session
+
+    async def aclose(self) -> None:
+        """End the session, if it was started."""
+        if self._session is not None:
+            await anyio.to_thread.run_sync(self._session.stop)
+
+    async def items(
+        self, name: str, orders: list[VersionOrder], reader: VersionReader, at: Offset
+    ) -> AsyncGenerator[Item, None]:
+        """Yield what the orders give, in their order, from an offset on: whole versions, or parts
+        of one. ``name`` is for Spark's own pages.
+
+        On cancellation, the job is cancelled too. Raises what reading raises, and
+        :class:`TransientError` if the cluster has failed in a way that may pass.
+        """
+        spark = await self.session()
+        context = spark.sparkContext
+        tasks = orders
+        if orders[0].part is None:
+            size = self.options.partition_bytes_max
+            shares = pack(orders, size, context.defaultParallelism, ordered=True)
+            tasks = [joined(share) for share in shares]
+        tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
+        found = _collected(_frame(spark, tasks, reader), len(tasks), tag, at)
+        while True:
+            try:
+                item = await anyio.to_thread.run_sync(next, found, None, abandon_on_cancel=True)
+            except anyio.get_cancelled_exc_class():
+                with suppress(Exception):  # the session may be gone
+                    context.cancelJobsWithTag(tag)
+                raise
+            except TailerError:
+                raise
+            except Exception as e:
+                raise _told(e) from e
+            if item is None:
+                return
+            yield item
+
+
+def _frame(spark: SparkSession, tasks: list[VersionOrder], reader: VersionReader) -> DataFrame:
+    from pyspark.sql.types import BinaryType, StructType
+
+    schema = StructType().add("head", BinaryType()).add("rows", BinaryType())
+    return rows_of_tasks(spark, tasks, reader.rows, schema)
+
+
+def _collected(frame: DataFrame, tasks: int, tag: str, at: Offset) -> Iterator[Item]:
+    """Compute a frame of that many tasks everywhere at once, then yield its items from an offset
+    on."""
+    kept = frame.persist() if tasks > 1 else None
+    try:
+        with _tagged(frame.sparkSession.sparkContext, tag):
+            if kept is not None:
+                kept.count()
+            rows = frame.toLocalIterator(prefetchPartitions=tasks > 1)
+        yield from items(((row.head, row.rows) for row in rows), at)
+    finally:
+        if kept is not None:
+            with suppress(Exception):  # the session may be gone
+                kept.unpersist()
+
+
+@contextmanager
+def _tagged(context: SparkContext, tag: str) -> Iterator[None]:
+    """Tag the jobs that this thread starts within the block."""
+    context.addJobTag(tag)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the session may be gone
+            context.removeJobTag(tag)
+
+
+def _told(error: Exception) -> TailerError:
+    """Return an error of the cluster as one of ours."""
+    text = str(error)
+    if any(sign in text for sign in _HEALING):
+        return TransientError(_sentence(text))
+    return TailerError(f"Spark's job has failed: {_sentence(text)}")
+
+
+def _sentence(text: str) -> str:
+    """Extract the cause from Spark's text of an error."""
+    # The last line of a Python traceback has the error; in other texts, the first line has it.
+    causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
+    lines = text.splitlines() or ["it did not say why"]
+    return causes[-1] if "Traceback" in text and causes else lines[0]
+
+
+class _ClusterReader:
+    """Reads the table of the feed ``name``. ``store`` are the options of the table's store."""
+
+    def __init__(self, cluster: Cluster, name: str, store: Mapping[str, Any]) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._store = store
+        self._last: int | None = None
+
+    async def read(self, reading: Reading, sent: Sent, last: int | None) -> None:
+        """Send what comes behind an offset, in jobs of bounded size: see
+        :func:`tailer.feed.read.send_items`."""
+        options = self._cluster.options
+        if options.available_now:
+            if self._last is None:  # a busy writer does not keep it here
+                self._last = await reading.log.latest_version()
+            last = self._last
+        await reading.learn()
+        source = self._source(reading)
+        planner = Planner(reading.log, source)
+        # The feed itself decides about a loss, and a row of the frame is a batch of one file.
+        policies = replace(reading.options.policies, on_data_loss="fail")
+        feed = replace(reading.options, policies=policies, runs=False)
+        reader = VersionReader(source, feed, reading.lost, reading.selector.partitions)
+        while True:
+            orders, end = await self._planned(planner, reading, sent.at, last)
+            if not orders and last is not None:
+                return
+            if not orders:
+                await anyio.sleep(options.interval_s)
+            elif sum(order.cost for order in orders) <= options.driver_bytes_max:
+                await read_here(reading, sent, end.version - 1)
+            else:
+                for job in jobs(orders, options.trigger_bytes_max):
+                    found = self._cluster.items(self._name, job, reader, sent.at)
+                    async with aclosing(found):
+                        async for item in found:
+                            if _is_new(item, sent.at):
+                                await sent(item)
+            sent.at = max(sent.at, end, key=lambda offset: offset.position)
+
+    def _source(self, reading: Reading) -> SourceOptions:
+        log, options = reading.log, reading.options
+        return SourceOptions(
+            table=log.store.root,
+            change_source=options.change_source,
+            key=options.key,
+            ignore_deletes=options.policies.ignore_deletes,
+            skip_change_commits=options.policies.skip_change_commits,
+            paired=True,
+            torn_commit_max_s=log.torn_commit_max_s,
+            store=self._store,
+        )
+
+    async def _planned(
+        self, planner: Planner, reading: Reading, at: Offset, last: int | None
+    ) -> tuple[list[VersionOrder], Offset]:
+        """Return the next jobs' orders, and the offset behind them; no orders if nothing is new."""
+        newest = await end_of_log(planner, at)
+        reading.observer.newest(newest)
+        until = newest if last is None else min(newest, last)
+        if not at.snapshot and at.version > until:
+            return [], at
+        options = self._cluster.options
+        budget = Budget(files=_FILES_MAX, bytes=options.trigger_bytes_max)
+        end = await planner.advance(at, until, budget, None)
+        async with aclosing(planner.orders(at, end)) as found:
+            orders = [order async for _, some in found for order in some]
+        size = options.partition_bytes_max
+        whole = [order for order in orders if isinstance(order, VersionOrder)]
+        return [part for order in whole for part in await divided(reading, order, size)], end
+
+
+def read_by(cluster: Cluster, name: str, store: Mapping[str, Any]) -> ReadOn:
+    """Return what reads the table of the feed ``name`` on a cluster, for its ``read``. ``store``
+    are the options of the table's store."""
+    return _ClusterReader(cluster, name, store).read
+
+
+def _is_new(item: Item, at: Offset) -> bool:
+    return not isinstance(item, ChangeBatch) or item.next_offset.position > at.position

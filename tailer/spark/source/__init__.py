@@ -1,0 +1,1 @@
+"""The data source: its options, its planning in the driver, its readers."""

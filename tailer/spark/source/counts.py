@@ -1,0 +1,69 @@
+"""How many changes each file of a version has, for batches that end between two of its files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from tailer.changes import COUNTING, ChangeFile, Offset
+from tailer.spark.options import SourceOptions
+from tailer.store import Store
+
+__all__ = ["Counts"]
+
+#: The number of files whose changes are counted at the same time.
+_AT_ONCE = 16
+
+
+class Counts:
+    """Counts the changes of files from their footers, because the log's counts are hints.
+
+    The counts of the latest version are kept for the next batch, which may begin in it.
+    """
+
+    def __init__(self, store: Store, options: SourceOptions) -> None:
+        self._store = store
+        #: The ids of this way of counting and of the former one.
+        self.ids = tuple(options.counting_id(counting) for counting in (COUNTING, 1))
+        self._place: tuple[int, bool] | None = None
+        self._known: list[int] = []
+
+    def is_former(self, offset: Offset) -> bool:
+        """Return whether the index was counted in the former way, or in an unknown way."""
+        return offset.index > 0 and offset.counted_by != self.ids[0]
+
+    async def first(self, offset: Offset, files: Sequence[ChangeFile]) -> int:
+        """Return the index of the first change to be read, of a version with these files."""
+        if not self.is_former(offset):
+            return offset.index
+        from tailer.feed.rows.counting import Place
+
+        async def given() -> AsyncGenerator[ChangeFile, None]:
+            for file in files:
+                yield file
+
+        place = Place(self._store, offset, former=True)
+        async with aclosing(given()) as all_files, aclosing(place.onwards(all_files)) as found:
+            await anext(found, None)
+        return place.index
+
+    async def changes(
+        self, offset: Offset, files: Sequence[ChangeFile]
+    ) -> AsyncGenerator[tuple[ChangeFile, int], None]:
+        """Yield each file of the offset's version with its number of changes."""
+        from tailer.feed.rows.counting import known_changes  # which opens files
+
+        if self._place != (place := (offset.version, offset.snapshot)):
+            self._place, self._known = place, []
+        known = self._known
+        for at, file in enumerate(files):
+            if at == len(known):
+                work = (known_changes(self._store, one) for one in files[at : at + _AT_ONCE])
+                for found in await asyncio.gather(*work, return_exceptions=True):
+                    if isinstance(found, BaseException):
+                        if at == len(known):
+                            raise found
+                        break
+                    known.append(found)
+            yield file, known[at]

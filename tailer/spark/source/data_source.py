@@ -1,0 +1,325 @@
+"""The data source ``tailer``: any Delta table's changes, in batch and as a stream.
+
+    spark.dataSource.register(TailerSource)
+    spark.readStream.format("tailer").option("startingVersion", 0).load("/data/orders")
+
+The driver plans and the executors decode, with the daemon's own modules; rows travel as Arrow
+batches. See docs/spark.md for the options.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from tailer.changes import METADATA_FIELDS, Offset
+from tailer.decode.naming import Removal
+from tailer.decode.options import DecodeOptions
+from tailer.delta.snapshot import TableState
+from tailer.errors import ConfigError, TableError
+from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
+from tailer.spark.failing import TailerSourceError, in_worker, one_sentence
+from tailer.spark.options import SourceOptions, source_options
+from tailer.spark.orders import Order
+from tailer.spark.python import use_this_python
+from tailer.spark.session_zone import tell_session_zone
+from tailer.spark.source.catalog import in_catalog, kept_options, own_options, with_options
+from tailer.spark.source.driver import TaskPartition, plan_once, tasks_of
+from tailer.spark.source.planning import Planner
+from tailer.spark.source.quiet import drop_empty_profiles
+from tailer.spark.types import change_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tailer.spark.source.reader import ChangeStreamReader
+
+__all__ = ["ChangeReader", "TailerSource"]
+
+
+class TailerSource(DataSource):
+    """``format("tailer")``. Register it once in a session."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._options: SourceOptions | None = None
+        self._target: tuple[TableState, int] | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format. Spark asks for it as it registers the source: the last
+        moment at which the Python and the environment of its tasks can be chosen."""
+        if not in_worker():
+            use_this_python()
+            tell_session_zone()
+        return "tailer"
+
+    def _checked(self) -> tuple[SourceOptions, tuple[TableState, int]]:
+        """Return the checked options, and the schema of the query with its version."""
+        if in_worker():
+            drop_empty_profiles()
+        if self._options is None:
+            self._options = source_options(self._given())
+        if self._target is None:
+            self._target = plan_once(self._options, _target)
+            names, table = self._target[0].schema.names, self._options.table
+            columns = self._options.columns
+            self._options = replace(
+                self._options,
+                key=_spelled(self._options.key, names, table),
+                columns=None if columns is None else _spelled(columns, names, table),
+            )
+            _check_names(self._options, names)
+        return self._options, self._target
+
+    def _given(self) -> dict[str, str]:
+        return own_options(self.options) if in_catalog(self.options) else dict(self.options)
+
+    @one_sentence
+    def schema(self) -> StructType:
+        """Return the end version's schema (for a stream, the newest), then the metadata columns."""
+        schema = self._schema()
+        return with_options(schema, self._given()) if in_catalog(self.options) else schema
+
+    def _schema(self) -> StructType:
+        options, (state, _) = self._checked()
+        return change_schema(state.schema, options.columns, with_ids=options.with_ids)
+
+    def _arrow_schema(self, schema: StructType) -> pa.Schema:
+        """Return the schema of the rows for a query with this one, which Spark may have kept for
+        a table of its catalog, with the options."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        kept = kept_options(schema)
+        if kept is not None:
+            self._options = source_options({**kept, **self.options})
+        elif not self.options:
+            raise ConfigError(
+                "Spark has kept no options with this table of its catalog: say in CREATE TABLE "
+                "where it is, by OPTIONS (path '...'), and leave the columns out"
+            )
+        self._fit(schema)
+        try:
+            return to_arrow_schema(schema, timezone="UTC")
+        except TypeError:  # before 4.1 the zone is always that
+            return to_arrow_schema(schema)
+
+    def _fit(self, schema: StructType) -> None:
+        """Check that a query has the table's columns, or, with ``cast``, some of them."""
+        wanted, found = _types(schema), _types(self._schema())
+        if wanted == found:
+            return
+        options, (state, _) = self._checked()
+        if options.on_schema_change == "cast" and set(wanted) <= set(found):
+            columns = tuple(name for name, _ in wanted if name in state.schema.names)
+            self._options = replace(options, columns=columns)
+            if _types(self._schema()) == wanted:
+                return
+        added = [name for name, kind in found if (name, kind) not in wanted]
+        gone = [name for name, kind in wanted if (name, kind) not in found]
+        told = [
+            f"{what} {', '.join(names)}"
+            for what, names in (("does not have", added), ("has", gone))
+            if names
+        ]
+        raise ConfigError(
+            f"the schema that was given is not the table's: it {' and '.join(told) or 'differs'}; "
+            "leave it out, since the source knows it, or make the table of the catalog again "
+            "(DROP TABLE, CREATE TABLE), or set onSchemaChange to cast to do without new columns"
+        )
+
+    @one_sentence
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader for ``spark.read``."""
+        arrow_schema = self._arrow_schema(schema)
+        return ChangeReader(*self._checked(), arrow_schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader for ``spark.readStream``, as far as this Spark supports it.
+
+        It raises no error: Spark would hide it. The reader's first call does.
+        """
+        from tailer.spark.source.reader import refusing
+
+        kind = _stream_kind()
+        try:
+            return self.stream_reader(kind, schema)
+        except TailerSourceError as e:
+            return refusing(kind, e)
+
+    @one_sentence
+    def stream_reader(
+        self, kind: type[ChangeStreamReader], schema: StructType
+    ) -> ChangeStreamReader:
+        """Return a reader of this kind. Raises the error."""
+        arrow_schema = self._arrow_schema(schema)
+        return kind(*self._checked(), schema, arrow_schema)
+
+
+def _types(schema: StructType) -> list[tuple[str, str]]:
+    """Return names and types of all columns: a catalog forgets which ones are never null."""
+    return [(field.name, field.dataType.json()) for field in schema.fields]
+
+
+def _stream_kind() -> type[ChangeStreamReader]:
+    if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+        from tailer.spark.source.reader import ClassicStreamReader
+
+        return ClassicStreamReader
+    from tailer.spark.source.limited import LimitedStreamReader
+
+    return LimitedStreamReader
+
+
+async def _target(planner: Planner) -> tuple[TableState, int]:
+    """Return the state whose schema the query has, and its version."""
+    options, log = planner.options, planner.log
+    snapshot = await log.snapshot(None if options.ending is None else await _last_version(planner))
+    return snapshot.state, snapshot.version
+
+
+def _spelled(given: Sequence[str], names: Sequence[str], table: str) -> tuple[str, ...]:
+    """Return names of columns as the table spells them: case says nothing, as in Spark."""
+    known = {name.lower(): name for name in names}
+    for name in given:
+        if name.lower() not in known:
+            raise ConfigError(f"{table} has no column {name!r}; it has {', '.join(names)}")
+    found = tuple(known[name.lower()] for name in given)
+    if len(set(found)) < len(found):
+        raise ConfigError(f"a column of {table} is named twice: {', '.join(given)}")
+    return found
+
+
+def _check_names(options: SourceOptions, names: Sequence[str]) -> None:
+    """Refuse two columns of the same name, ignoring case: such a frame is of no use in Spark."""
+    ours = [field.name for field in METADATA_FIELDS]
+    ours += ["_event_id", "_origin"] if options.with_ids else []
+    for name in names if options.columns is None else options.columns:
+        if name.lower() in ours:
+            raise ConfigError(
+                f"{options.table} has a column {name!r}, which is the name of a column of changes; "
+                "leave it out by the option columns"
+            )
+
+
+async def _last_version(planner: Planner) -> int:
+    """Return the last version of a query, as it is now: the newest, unless it asks for another."""
+    ending = planner.options.ending
+    if ending is not None and not ending.isdigit():
+        return await version_at_or_before(planner.log, parse_timestamp(ending))
+    newest = await planner.newest()
+    return newest if ending is None else min(int(ending), newest)
+
+
+class ChangeReader(DataSourceReader):
+    """The changes of a range of versions, both ends inclusive, in the schema of the last version
+    when the frame was made.
+
+    A range without an end, or with one that the table has not reached, follows the table: Spark
+    plans a frame once and runs it again and again, so the task of the last partition reads what
+    has come since it was planned.
+    """
+
+    def __init__(
+        self, options: SourceOptions, target: tuple[TableState, int], arrow_schema: pa.Schema
+    ) -> None:
+        if options.start is None or options.start_offset is not None:
+            raise ConfigError(
+                "a batch read needs startingVersion or startingTimestamp; a stream does not"
+            )
+        self.options = options
+        self.target = target
+        self.arrow_schema = arrow_schema
+
+    @one_sentence
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks of the read; one without orders if there is nothing to read."""
+        orders, removals, behind = plan_once(self.options, self._planned)
+        tasks = tasks_of(self.options, orders, removals) or [TaskPartition([])]
+        tasks[-1].behind = behind
+        return tasks
+
+    def planned(self) -> tuple[list[Order], tuple[Removal, ...]]:
+        """Return the read's orders, and the column mapping removals up to the query's schema."""
+        return plan_once(self.options, self._planned)[:2]
+
+    async def _planned(
+        self, planner: Planner
+    ) -> tuple[list[Order], tuple[Removal, ...], Offset | None]:
+        """Return the orders, the column mapping removals, and where a later read goes on."""
+        last = await _last_version(planner)
+        first = await self._first(planner, last)
+        behind = Offset(max(first.version, last + 1)) if self._follows(last) else None
+        if first.version > last:
+            return [], (), behind
+        return *await self._gathered(planner, first, last), behind
+
+    def _follows(self, last: int) -> bool:
+        ending = self.options.ending
+        return ending is None or (ending.isdigit() and int(ending) > last)
+
+    async def _gathered(
+        self, planner: Planner, first: Offset, last: int
+    ) -> tuple[list[Order], tuple[Removal, ...]]:
+        schema = planner.query_schema(self.target, stream=False)
+        return await planner.gathered(first, Offset(last + 1), schema, same_table=False)
+
+    async def _later(
+        self, planner: Planner, first: Offset
+    ) -> tuple[list[Order], tuple[Removal, ...]]:
+        """Return the orders of what has come since the frame was planned."""
+        if not await planner.log.has_commit(first.version):
+            return [], ()
+        return await self._gathered(planner, first, await _last_version(planner))
+
+    def decoding(self, removals: tuple[Removal, ...]) -> DecodeOptions:
+        """Return how the executors decode."""
+        return self.options.decoding(self.target, removals)
+
+    async def _first(self, planner: Planner, last: int) -> Offset:
+        start, table = self.options.start or "", planner.log.store.root
+        match start:
+            case "latest":
+                return Offset(await planner.newest())  # as in Delta: the newest version's changes
+            case "earliest":
+                return Offset(await planner.log.earliest_version())
+            case "snapshot":
+                return Offset(last, snapshot=True)
+        if not start.isdigit():
+            return Offset(await version_at_or_after(planner.log, parse_timestamp(start)))
+        first = int(start)
+        if first <= last:
+            return Offset(first)
+        newest = await planner.newest()
+        if first > newest:
+            raise TableError(
+                f"the starting version is {first}, and the newest is {newest}",
+                table=table,
+                hint="ask for versions that exist",
+            )
+        raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
+
+    @one_sentence
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield one task's rows."""
+        assert isinstance(partition, TaskPartition)
+        yield from self._rows(partition.orders, partition.removals)
+        if partition.behind is not None:
+            yield from self._rows(*plan_once(self.options, self._later, partition.behind))
+
+    def _rows(
+        self, orders: Sequence[Order], removals: tuple[Removal, ...]
+    ) -> Iterator[pa.RecordBatch]:
+        from tailer.spark.tasks import spark_batches  # only executors load the decoder
+
+        return spark_batches(orders, self.options, self.decoding(removals), self.arrow_schema)

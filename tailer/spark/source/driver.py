@@ -1,0 +1,81 @@
+"""The table as the driver's process sees it, and the partitions that it hands to Spark.
+
+Spark calls a source's methods one after the other from one thread. What they await runs in a
+separate event loop, which lives as long as the reader, so that a store keeps its connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import InputPartition
+
+from tailer.changes import Offset
+from tailer.decode.naming import Removal
+from tailer.log.table import TableLog
+from tailer.spark.opening import store_portal
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import Order, pack
+from tailer.spark.source.planning import Planner
+
+__all__ = ["Driver", "TaskPartition", "plan_once", "tasks_of"]
+
+T = TypeVar("T")
+
+
+class TaskPartition(InputPartition):
+    """One task's work. Spark prints it without options and secrets.
+
+    ``removals`` are the column mapping removals between the orders' files and the query's schema.
+    The task also reads what the table has from ``behind`` on when it runs, unless that is None.
+    """
+
+    def __init__(
+        self,
+        orders: Sequence[Order],
+        removals: Sequence[Removal] = (),
+        behind: Offset | None = None,
+    ) -> None:
+        self.orders = list(orders)
+        self.removals = tuple(removals)
+        self.behind = behind
+
+    def __repr__(self) -> str:
+        return f"TaskPartition({len(self.orders)} orders)"
+
+
+def tasks_of(
+    options: SourceOptions, orders: Sequence[Order], removals: Sequence[Removal]
+) -> list[TaskPartition]:
+    """Return the tasks of these orders."""
+    size, least = options.partition_bytes_max, options.partitions_min
+    return [TaskPartition(share, removals) for share in pack(orders, size, least, ordered=False)]
+
+
+class Driver:
+    """One table, opened on first use."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._open = ExitStack()
+        self._portal, store = self._open.enter_context(store_portal(options))
+        log = TableLog(store, torn_commit_max_s=options.torn_commit_max_s)
+        self._planner = Planner(log, options)
+
+    def run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Run ``work(planner, *arguments)`` in the event loop."""
+        return self._portal.call(work, self._planner, *arguments)
+
+    def close(self) -> None:
+        """Release the table's store and the event loop."""
+        self._open.close()
+
+
+def plan_once(options: SourceOptions, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """Run ``work(planner, *arguments)`` on a table that is opened only for this call."""
+    driver = Driver(options)
+    try:
+        return driver.run(work, *arguments)
+    finally:
+        driver.close()

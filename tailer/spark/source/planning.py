@@ -1,0 +1,385 @@
+"""The driver's side: from offsets to versions, files and orders. It reads the log, and no rows.
+
+The exception is a version that is too large for one batch: then its files' changes are counted.
+
+A batch goes from version to version until the budget is used up. Where it may begin and end depends
+on what a version has:
+
+| changes of a version | in ``Planned`` | a batch may begin or end |
+| --- | --- | --- |
+| none | no ``files`` | before or after it |
+| the rows of files, also of a snapshot | ``files`` | also within it, between two files |
+| what a comparison of files finds | ``rewrite``, a ``RewriteOrder`` | before or after it |
+| any, for a sink of paired rows | ``rewrite``, a ``VersionOrder`` | before or after it |
+
+Spark calls twice for a batch: for its end (``advance``), and for its work (``orders``). The planner
+remembers the versions in between, so that the log is read once:
+
+| state | ``advance`` | ``orders`` |
+| --- | --- | --- |
+| idle | plan, then advanced; idle if the batch has no bound or very many versions | plan, idle |
+| advanced | the same | with its two offsets: give its versions; otherwise plan; then idle |
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from tailer.changes import ChangeFile, Offset
+from tailer.decode.naming import Removal
+from tailer.delta.add_fields import WITH_STATISTICS
+from tailer.delta.commit import Commit
+from tailer.delta.snapshot import TableState
+from tailer.errors import DataLoss, FileGone, SchemaChanged, TableError, UnsupportedTable
+from tailer.log.follow import FollowOptions, follow
+from tailer.log.same_table import check_offset
+from tailer.log.table import TableLog
+from tailer.plan.commit import plan_commit
+from tailer.plan.live_files import LiveFiles
+from tailer.plan.rules import is_passed_over, plan_snapshot
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import FileOrder, Order, VersionOrder, fan_out, rewrite_order
+from tailer.spark.source.counts import Counts
+from tailer.spark.source.planned import Planned
+from tailer.spark.source.query_schema import QuerySchema
+
+__all__ = ["Budget", "Planner"]
+
+#: A batch of more versions than this, most of which have no files, is planned twice.
+_KEPT_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a batch may still take; None: no limit. The first file is always taken."""
+
+    files: int | None = None
+    bytes: int | None = None
+    rows: int | None = None
+    versions: int | None = None
+    taken: bool = False
+
+    @property
+    def unlimited(self) -> bool:
+        """Return whether nothing is bounded."""
+        limits = (self.files, self.bytes, self.rows, self.versions)
+        return all(limit is None for limit in limits)
+
+    def admits(self, files: int, size: int) -> bool:
+        """Return whether these files and bytes still fit."""
+        return not self.taken or (
+            (self.files is None or files <= self.files)
+            and (self.bytes is None or size <= self.bytes)
+        )
+
+    def take(self, files: int, size: int) -> None:
+        """Subtract these files and bytes."""
+        self.taken = self.taken or files > 0
+        self.files = None if self.files is None else max(0, self.files - files)
+        self.bytes = None if self.bytes is None else max(0, self.bytes - size)
+
+    def take_version(self) -> bool:
+        """Subtract a version; return whether another one is admitted."""
+        if self.versions is not None:
+            self.versions -= 1
+        return self.versions is None or self.versions > 0
+
+
+class Planner:
+    """Plans the changes of one table for one query."""
+
+    def __init__(self, log: TableLog, options: SourceOptions) -> None:
+        self.log = log
+        self.options = options
+        self._live = LiveFiles()
+        self._counts = Counts(log.store, options)
+        self._schema: QuerySchema | None = None
+        self._left_out: set[int] = set()
+        #: In the state ``advanced``: the batch's two offsets and its versions.
+        self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
+
+    def query_schema(self, target: tuple[TableState, int], *, stream: bool) -> QuerySchema:
+        """Return what compares versions with the query's schema, a state with its version."""
+        if self._schema is None:
+            cast, columns = self.options.on_schema_change == "cast", self.options.columns
+            self._schema = QuerySchema(self.log, target, stream=stream, cast=cast, columns=columns)
+        return self._schema
+
+    async def versions(
+        self, start: Offset, last: int, *, files: bool = True, same_table: bool = True
+    ) -> AsyncGenerator[Planned, None]:
+        """Yield the versions from an offset on, up to ``last``, contiguous and of one table.
+
+        The first one's offset is ``start`` itself. With ``files=False``, they have no files. If
+        the query accepts loss, versions that the log has no more are left out.
+        """
+        if not self.options.paired:
+            start = start.under(*self._counts.ids)
+        if start.snapshot:
+            planned = await self._snapshot(start, files=files)
+            yield planned
+            start = planned.next_offset
+        options = FollowOptions(same_table=same_table)
+        while start.version <= last:
+            try:
+                async with aclosing(follow(self.log, start, last, options)) as commits:
+                    async for commit in commits:
+                        at = replace(start, table_id=commit.after.table_id)
+                        planned = await self._commit(commit, at, files=files)
+                        yield planned
+                        start = planned.next_offset
+            except DataLoss as e:
+                if self.options.fail_on_data_loss or isinstance(e, FileGone):
+                    raise
+                start = await self._behind_loss(start)
+
+    async def _behind_loss(self, start: Offset) -> Offset:
+        """Return the first offset behind versions that the log has no more, and say so once."""
+        first = await self.log.readable_after(start.version)
+        if first not in self._left_out:
+            self._left_out.add(first)
+            logging.getLogger("tailer.spark").warning(
+                "%s: versions %d to %d can't be read any more and are left out, because "
+                "failOnDataLoss is false; the next one is version %d",
+                self.log.store.root, start.version, first - 1, first,
+            )  # fmt: skip
+        return Offset(first, table_id=start.table_id)
+
+    async def _snapshot(self, start: Offset, *, files: bool) -> Planned:
+        snapshot = await self.log.snapshot(start.version)
+        timestamp = await self.log.timestamp(start.version, snapshot, start.timestamp_floor_ms)
+        check_offset(self.log, start, snapshot.state)
+        first = replace(start, table_id=snapshot.state.table_id)
+        planned = Planned(snapshot.state, first, first.next_version(timestamp))
+        if self.options.paired:
+            return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
+        if files:
+            async for add in self.log.live_files(snapshot, WITH_STATISTICS):
+                if self._wanted(add.path):
+                    order = plan_snapshot(add, start.version, timestamp, snapshot.state)
+                    planned.files.append(order)
+            planned.files.sort(key=lambda file: file.path)  # the order of the daemon's snapshot
+        return planned
+
+    async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
+        try:
+            return await self._planned_commit(commit, at, files=files)
+        except TableError as e:
+            raise e.at(table=self.log.store.root, version=commit.version) from None
+
+    async def _planned_commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
+        planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
+        if not files:
+            return planned
+        options, source = self.options, self.options.change_source
+        moot = await self._live.moot(self.log, commit, source)
+        if options.paired:
+            header = commit.header
+            count = header.cdcs or header.adds + header.removes
+            told = {commit.version: moot} if moot else {}
+            order = VersionOrder(at, at.version, header.file_bytes, count, moot=told)
+            return replace(planned, rewrite=order)
+        if moot and self._counts.is_former(at):  # the count included rows that the version lacks
+            planned = replace(planned, offset=replace(at, index=0))
+        if is_passed_over(commit, options):
+            return planned
+        plan = await plan_commit(self.log, commit, source, moot)
+        if not plan.compares:
+            planned.files.extend(f for f in plan.files() if self._wanted(f.path))
+            return planned
+        rewrite = plan.rewrite()
+        if rewrite.needs_diff:
+            if options.exclude is not None:
+                self._check_exclusion(rewrite.leaving + rewrite.coming, commit)
+            return replace(planned, rewrite=rewrite_order(commit, rewrite))
+        planned.files.extend(f for f in (*rewrite.leaving, *rewrite.coming) if self._wanted(f.path))
+        return planned
+
+    def _wanted(self, path: str) -> bool:
+        exclude = self.options.exclude
+        return exclude is None or re.search(exclude, path) is None
+
+    def _check_exclusion(self, files: list[ChangeFile], commit: Commit) -> None:
+        """Refuse it: leaving out a file on one side of a comparison would make its rows look
+        changed."""
+        for file in files:
+            if not self._wanted(file.path):
+                raise UnsupportedTable(
+                    "excludeRegex leaves out a file of a version whose changes are derived by "
+                    "comparing files",
+                    version=commit.version,
+                    path=file.path,
+                    hint="exclude no such file, or read a table with a change data feed",
+                )
+
+    async def newest(self) -> int:
+        """Return the table's newest version."""
+        return await self.log.latest_version()
+
+    async def advance(
+        self, start: Offset, last: int, budget: Budget, schema: QuerySchema | None
+    ) -> Offset:
+        """Return how far a batch from ``start`` goes: to ``last``, or as far as the budget allows.
+
+        A version that does not fit the query's ``schema`` ends the batch before it, or is refused
+        if it would come first. The plan of a bounded batch is kept for :meth:`orders`, which is
+        called next for it.
+        """
+        at, bounded, first = start, not budget.unlimited, None
+        kept: list[Planned] = []
+        self._advanced = None
+        found = self.versions(start, last, files=bounded)
+        async with aclosing(found) as versions:
+            async for planned in versions:
+                first = planned.version if first is None else first
+                try:
+                    if schema is not None:
+                        await schema.check(first, planned)
+                except SchemaChanged:
+                    if (at.position, at.snapshot) == (start.position, start.snapshot):
+                        raise
+                    break
+                at, whole = await self._admitted(planned, budget)
+                if len(kept) <= _KEPT_MAX:
+                    kept.append(planned)
+                if not whole or not budget.take_version():
+                    break
+        if bounded and len(kept) <= _KEPT_MAX:
+            self._advanced = start, at, kept
+        return at
+
+    async def _again(
+        self, start: Offset, end: Offset, last: int, *, same_table: bool
+    ) -> AsyncGenerator[Planned, None]:
+        """Yield the versions of a batch up to ``last``: as :meth:`advance` has just planned them,
+        so that the log is read once, or planned again."""
+        kept, self._advanced = self._advanced, None
+        if kept is not None and kept[:2] == (start, end):
+            for planned in kept[2]:
+                if planned.version <= last:
+                    yield planned
+            return
+        if same_table and start.table_id is None:  # a replay finds no other table than it had
+            start = replace(start, table_id=end.table_id)
+        async with aclosing(self.versions(start, last, same_table=same_table)) as versions:
+            async for planned in versions:
+                yield planned
+
+    async def _admitted(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
+        """Return the offset up to which a version fits into the batch, and whether all of it
+        does."""
+        if planned.rewrite is not None:
+            count, size = planned.rewrite.files, planned.rewrite.cost
+            if not budget.admits(count, size):
+                return planned.offset, False
+            budget.take(count, size)
+            return planned.next_offset, True
+        total = sum(file.size or 0 for file in planned.files)
+        if planned.offset.index == 0 and budget.rows is None:
+            files = len(planned.files)
+            fits = (budget.files is None or files <= budget.files) and (
+                budget.bytes is None or total <= budget.bytes
+            )
+            if fits or (files <= 1 and budget.admits(files, total)):
+                budget.take(files, total)
+                return planned.next_offset, True
+        return await self._part(planned, budget)
+
+    async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
+        """Return the offset between two files of a version up to which it fits into the batch."""
+        passed = 0
+        version = planned.offset, planned.files
+        first = index = await self._counts.first(*version)
+        async with aclosing(self._counts.changes(*version)) as counted:
+            async for file, changes in counted:
+                passed += changes
+                if passed <= first:
+                    continue  # read before
+                left = budget.rows
+                over = left is not None and budget.taken and passed - index > left
+                if over or not budget.admits(1, file.size or 0):
+                    return replace(
+                        planned.offset, index=index, counted_by=self._counts.ids[0]
+                    ), False
+                budget.take(1, file.size or 0)
+                budget.rows = None if left is None else max(0, left - (passed - index))
+                index = passed
+        return planned.next_offset, True
+
+    async def orders(
+        self, start: Offset, end: Offset, *, ordered: bool = False, same_table: bool = True
+    ) -> AsyncGenerator[tuple[Planned, list[Order]], None]:
+        """Yield the orders of the changes from ``start`` up to ``end`` (exclusive), by version.
+
+        ``ordered`` keeps a rewrite whole, so that its changes come in the daemon's order.
+        """
+        last = end.version if end.index or end.snapshot else end.version - 1
+        found = self._again(start, end, last, same_table=same_table)
+        async with aclosing(found) as versions:
+            async for planned in versions:
+                until = end.index if _is_within(planned, end) else None
+                if until == 0:
+                    return
+                yield planned, [o async for o in self._cut(planned, until, ordered=ordered)]
+                if until is not None:
+                    return
+
+    async def gathered(
+        self, start: Offset, end: Offset, schema: QuerySchema, *, same_table: bool = True
+    ) -> tuple[list[Order], tuple[Removal, ...]]:
+        """Return all orders from ``start`` up to ``end`` (exclusive), for a query with this schema;
+        and the column mapping removals in between.
+
+        Raises :class:`SchemaChanged` for a version that does not fit it.
+        """
+        orders: list[Order] = []
+        first, latest = start.version, None
+        async with aclosing(self.orders(start, end, same_table=same_table)) as found:
+            async for planned, more in found:
+                first = planned.version if latest is None else first
+                await schema.check(first, planned)
+                orders += more
+                latest = planned
+        if latest is None or not orders:
+            return [], ()
+        return orders, await schema.removals(first, latest)
+
+    async def _cut(
+        self, planned: Planned, until: int | None, *, ordered: bool
+    ) -> AsyncGenerator[Order, None]:
+        """Yield a version's orders for its changes from its offset's index up to ``until``."""
+        skip = planned.offset.index
+        if isinstance(planned.rewrite, VersionOrder):
+            yield planned.rewrite
+            return
+        if planned.rewrite is not None:
+            take = None if until is None else until - skip
+            order = replace(planned.rewrite, skip=skip, take=take)
+            whole = ordered or skip or take is not None
+            shares = 1 if whole else self.options.derived_fan_out
+            size = self.options.partition_bytes_max
+            for share in fan_out(order, shares, size, self.options.key):
+                yield share
+            return
+        if not skip and until is None:
+            for file in planned.files:
+                yield FileOrder(file)
+            return
+        version = planned.offset, planned.files
+        passed, skip = 0, await self._counts.first(*version)
+        async with aclosing(self._counts.changes(*version)) as counted:
+            async for file, changes in counted:
+                first, end = max(skip - passed, 0), changes
+                if until is not None:
+                    end = min(changes, until - passed)
+                if first < end:
+                    yield FileOrder(file, first, end - first)
+                passed += changes
+
+
+def _is_within(planned: Planned, end: Offset) -> bool:
+    return end.version == planned.version and end.snapshot == planned.offset.snapshot

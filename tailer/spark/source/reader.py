@@ -1,0 +1,329 @@
+"""Reading a table's changes as a stream: offsets, admission, partitions.
+
+Spark compares offsets as text, so they are made in one place and in one order of keys, and an
+offset that does not move is returned unchanged. A query that starts at a place which only the table
+can resolve (latest, a time, a snapshot) first runs an empty batch that pins the place in its
+checkpoint: ``initialOffset`` is called repeatedly, and after a crash it must not change its
+meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from tailer.changes import Offset
+from tailer.delta.snapshot import TableState
+from tailer.errors import DataLoss, FileGone, OffsetError, TableError, TableReplaced
+from tailer.log.same_table import SameTable, Witness
+from tailer.log.starts import start_offset, start_to_keep
+from tailer.spark.failing import one_sentence
+from tailer.spark.options import SourceOptions
+from tailer.spark.source.driver import Driver, TaskPartition, tasks_of
+from tailer.spark.source.planning import Budget, Planner
+from tailer.spark.source.query_schema import QuerySchema
+from tailer.store import ChangeSourced
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "ChangeStreamReader",
+    "ClassicStreamReader",
+    "budget_of",
+    "end_of_log",
+    "no_lower",
+    "place_of",
+    "refusing",
+]
+
+
+T = TypeVar("T")
+
+
+def place_of(start: str) -> dict[str, Any]:
+    """Return the offset of a query that has not found its place yet."""
+    return {"format": Offset.FORMAT, "start": start}
+
+
+#: What Spark calls a stream reader for; a reader of an older Spark lacks some of them.
+_CALLS = (
+    "getDefaultReadLimit",
+    "initialOffset",
+    "latestOffset",
+    "partitions",
+    "prepareForTriggerAvailableNow",
+    "reportLatestOffset",
+)
+
+
+def refusing(kind: type[ChangeStreamReader], error: Exception) -> ChangeStreamReader:
+    """Return a reader whose first call raises the error.
+
+    If there is no reader, Spark stops it all the same, and reports an ``UnboundLocalError``.
+    """
+
+    def refuse(*_: object) -> NoReturn:
+        raise error
+
+    calls = {name: refuse for name in _CALLS if hasattr(kind, name)}
+    refused = type("RefusingStreamReader", (kind,), {**calls, "stop": lambda _: None})
+    return cast("ChangeStreamReader", object.__new__(refused))
+
+
+class ChangeStreamReader(DataSourceStreamReader):
+    """What all Spark versions share. The only state that matters is in the offsets.
+
+    ``target`` is the query's schema with its version.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        target: tuple[TableState, int],
+        schema: StructType,
+        arrow_schema: pa.Schema,
+    ) -> None:
+        self.options = options
+        self.target = target
+        self.schema = schema
+        self.arrow_schema = arrow_schema
+        self._driver: Driver | None = None
+        self._until: int | None = None
+        self._newest: int | None = None
+        self.is_new = True
+        #: The last commit's file that is known to be of the query's table.
+        self._witness: Witness | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver": None}
+
+    @property
+    def driver(self) -> Driver:
+        """Return the table as this process sees it."""
+        if self._driver is None:
+            self._driver = Driver(self.options)
+        return self._driver
+
+    def run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Run ``work(planner, *arguments)``; its errors say what can be done with a query."""
+        try:
+            return self.driver.run(work, *arguments)
+        except TableError as e:
+            if e.hint is not None and not isinstance(e, FileGone):
+                kinds = (hint for kind, hint in _HINTS.items() if isinstance(e, kind))
+                e.hint = next(kinds, e.hint)
+            raise
+
+    @one_sentence
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Return where a new query starts: the same answer on every call."""
+        if self.options.start_offset is not None:
+            return self.options.start_offset.to_json()
+        start = self.options.start or "snapshot"
+        return Offset(int(start)).to_json() if start.isdigit() else place_of(start)
+
+    @one_sentence
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of one batch."""
+        if start == end:
+            return []
+        return self.run(self._partitions, start, end)
+
+    async def _partitions(
+        self, planner: Planner, start: dict[str, Any], end: dict[str, Any]
+    ) -> Sequence[InputPartition]:
+        last = Offset.from_json(end)
+        first = await self._resolved(planner, start, last)
+        if first is None:
+            return []
+        if None not in (first.table_id, last.table_id) and first.table_id != last.table_id:
+            raise _another(planner, first, str(last.table_id))
+        schema = self.query_schema(planner)
+        return tasks_of(self.options, *await planner.gathered(first, last, schema))
+
+    async def _resolved(
+        self, planner: Planner, start: dict[str, Any], end: Offset
+    ) -> Offset | None:
+        """Return a batch's first offset; None if the batch only pins the place."""
+        if "start" not in start:
+            return Offset.from_json(start)
+        if start["start"] == "latest" or (end.snapshot and not end.index):
+            return None
+        if start["start"] == "snapshot":
+            # Only the readers before 4.2 begin like this: all rows of the version before the
+            # batch's end.
+            return Offset(end.version - 1, snapshot=True, table_id=end.table_id)
+        first = await start_offset(planner.log, start["start"])
+        return first if first.position < end.position else None
+
+    @one_sentence
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield one task's rows."""
+        from tailer.spark.tasks import spark_batches  # only executors load the decoder
+
+        assert isinstance(partition, TaskPartition)
+        decode = self.options.decoding(self.target, partition.removals)
+        return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
+
+    def stop(self) -> None:
+        """Release the table."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    # Steps of both kinds of readers
+
+    async def end_of_log(self, planner: Planner, at: Offset) -> int:
+        """Return the newest version to read to. Errors as of :func:`end_of_log`."""
+        self._newest = newest = await planner.newest()
+        if newest + 1 < at.version:
+            await self.check_table(planner, at)
+        _check_end(planner, at, newest)
+        ends = [newest, self._until, self._ending(planner)]
+        return min(end for end in ends if end is not None)
+
+    def _ending(self, planner: Planner) -> int | None:
+        """Return the last version of a stream that has an end."""
+        ending = planner.options.ending
+        if ending is None:
+            return None
+        return int(ending) if ending.isdigit() else self.target[1]
+
+    async def check_table(self, planner: Planner, at: Offset) -> None:
+        """Check that the table is the one of a query that has read up to an offset: as it begins,
+        and where nothing is new. Otherwise its new commits are checked as they are read.
+
+        The table is read only if its last commit is another file than the last time. Raises
+        :class:`TableReplaced`.
+        """
+        self.is_new = False
+        log, version = planner.log, at.version - (not (at.index or at.snapshot))
+        if at.table_id is None or version < 0 or isinstance(log.store, ChangeSourced):
+            return
+        witness = await SameTable(log).witness(version)
+        if witness is not None and witness == self._witness:
+            return
+        try:  # a later version may replace the table by another: that is not said here
+            now = (await log.snapshot(min(version, await planner.newest()))).state.table_id
+        except DataLoss:
+            now = (await log.snapshot()).state.table_id
+        if now != at.table_id:
+            raise _another(planner, at, now)
+        self._witness = witness
+
+    async def pin(self, planner: Planner, start: str) -> Offset:
+        """Return the place of a query that starts at latest, a time or a snapshot."""
+        offset = await start_to_keep(planner.log, start)
+        ending = self._ending(planner)
+        if offset.snapshot and ending is not None and ending < offset.version:
+            return replace(offset, version=ending)
+        return offset
+
+    def query_schema(self, planner: Planner) -> QuerySchema:
+        """Return what compares versions with the query's schema."""
+        return planner.query_schema(self.target, stream=True)
+
+
+#: What can be done about errors for which a feed of the daemon has commands.
+_HINTS: dict[type[TableError], str] = {
+    TableReplaced: "start a new query with a new checkpoint to read the table that is there now",
+    OffsetError: "start a new query with a new checkpoint to read the table that is there now",
+    DataLoss: "set failOnDataLoss to false to go on at the first version that is there, or start a "
+    "new query with a new checkpoint",
+}
+
+
+def _another(planner: Planner, at: Offset, now: str) -> TableReplaced:
+    return TableReplaced(
+        f"the query has read table {at.table_id}, and the table there now is {now}: it was deleted "
+        "and made again, or the checkpoint is that of another query",
+        table=planner.log.store.root,
+        hint=_HINTS[TableReplaced],
+    )
+
+
+class ClassicStreamReader(ChangeStreamReader):
+    """For Spark 4.0 and 4.1, which pass neither start nor limit: one batch reads everything."""
+
+    _last: Offset | None = None
+
+    @one_sentence
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  # as in 4.0
+        """Return the end of the log; never below this reader's earlier answers."""
+        return self.run(self._latest).to_json()
+
+    def _beginning(self) -> Offset:
+        start = self.options.start or ""
+        return self.options.start_offset or Offset(int(start) if start.isdigit() else 0)
+
+    async def _latest(self, planner: Planner) -> Offset:
+        newest = await self.end_of_log(planner, self._last or self._beginning())
+        if self._last is None or newest + 1 > self._last.version:
+            snapshot = await planner.log.snapshot(newest)
+            timestamp = await planner.log.timestamp(newest, snapshot, None)
+            version, table_id = newest + 1, snapshot.state.table_id
+            self._last = Offset(version, table_id=table_id, timestamp_floor_ms=timestamp)
+        else:
+            await self.check_table(planner, self._last)
+        return self._last
+
+
+async def end_of_log(planner: Planner, at: Offset) -> int:
+    """Return the newest version. Errors as of :func:`_check_end`."""
+    newest = await planner.newest()
+    _check_end(planner, at, newest)
+    return newest
+
+
+def _check_end(planner: Planner, at: Offset, newest: int) -> None:
+    """Raise :class:`TableReplaced` if the table went back, and :class:`TableError` if a query would
+    begin after its end."""
+    at_least = at.version
+    if newest + 1 < at_least and at.table_id is None:
+        raise TableError(
+            f"the starting version is {at_least}, and the newest is {newest}",
+            table=planner.log.store.root,
+            hint=f"start at a version that exists, at {newest + 1} for what comes next, or at "
+            "latest",
+        )
+    if newest + 1 < at_least:
+        raise TableReplaced(
+            f"the query has read up to version {at_least - 1}, and the newest is {newest}",
+            table=planner.log.store.root,
+            hint="an older copy was restored, or the table was created again; start a new "
+            "query with a new checkpoint",
+        )
+
+
+def budget_of(limit: object, options: SourceOptions) -> Budget:
+    """Return what Spark's ReadLimit admits. Except for "everything", it also respects the query's
+    own limits of bytes and versions."""
+    kind = type(limit).__name__
+    if kind == "ReadAllAvailable":
+        return Budget()
+    budget = Budget(bytes=options.max_bytes, versions=options.max_versions)
+    match kind:
+        case "ReadMaxFiles":
+            budget.files = limit.max_files  # type: ignore[attr-defined]
+        case "ReadMaxBytes":
+            budget.bytes = limit.max_bytes  # type: ignore[attr-defined]
+        case "ReadMaxRows":
+            budget.rows = limit.max_rows  # type: ignore[attr-defined]
+    return budget
+
+
+def no_lower(start: dict[str, Any], found: Offset, at: Offset) -> dict[str, Any]:
+    """Return the end of a batch: its unchanged start if nothing is new, and never below it.
+
+    Spark would run a batch that ends before its start backwards.
+    """
+    if (found.position, found.snapshot) == (at.position, at.snapshot):
+        return start
+    if found.position < at.position:
+        raise OffsetError(f"a batch would end at {found}, before its start at {at}")
+    return found.to_json()

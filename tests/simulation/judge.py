@@ -1,0 +1,240 @@
+"""The judge: whether what reached a sink and what was saved keep the promises, after every step.
+
+One judge stands at one sink. It knows the table's model, and what may be missing because a notice
+said so. The numbers are those of the promises in docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from tailer.changes import Notice, Offset
+from tests.simulation.model import LEAVING, Event, Row, shown
+from tests.simulation.world import World
+from tests.simulation.writer import SimulatedTable
+
+__all__ = ["Delivered", "Judge"]
+
+
+class Delivered(Struct, frozen=True):
+    """One event as a sink got it; ``snapshot`` says that it is a row of a snapshot."""
+
+    id: str
+    version: int
+    kind: str
+    row: Row
+    snapshot: bool
+
+
+class Judge:
+    """Judges one sink of one feed. ``start`` is the first offset that was saved.
+
+    ``derived``: the feed finds changes by comparing rows.
+    """
+
+    def __init__(
+        self, world: World, table: SimulatedTable, name: str, *, derived: bool = False
+    ) -> None:
+        self.derived = derived
+        self.world = world
+        self.table = table
+        self.name = name
+        self.start: Offset | None = None
+        self.started_at = 0.0
+        #: The newest offset by where it is kept: in the state's file, with the sink's data.
+        self.saved: dict[str, Offset] = {}
+        self.seen: dict[str, Delivered] = {}
+        self.of_version: defaultdict[int, Counter[Event]] = defaultdict(Counter)
+        self.of_snapshot: defaultdict[int, Counter[Row]] = defaultdict(Counter)
+        self.events = 0
+        #: The notices by kind.
+        self.notices: Counter[str] = Counter()
+        #: Versions, and snapshots' versions, of which rows may be missing: a notice says so.
+        self.excused: set[int] = set()
+        self.excused_snapshots: set[int] = set()
+        #: The versions of snapshots that stand in for the versions up to them.
+        self.snapshots: set[int] = set()
+        self._newest = -1
+        self._whole = 0
+        self._coming: set[object] = set()
+
+    # What the sink got
+
+    def delivered(self, events: Sequence[Delivered]) -> None:
+        """Judge events in the order in which they became visible to the sink's readers."""
+        last = -1
+        for event in events:
+            self.events += 1
+            known = self.seen.get(event.id)
+            if known is not None:
+                if known != event:
+                    self.world.broken(f"P4: event {event.id} came as {known} and as {event}")
+            else:
+                self.seen[event.id] = event
+                self._first_time(event)
+            if not event.snapshot:
+                if event.version < last:
+                    self.world.broken(f"P3: {event} came after version {last} in one batch")
+                last = event.version
+
+    def _wanted(self, version: int) -> Counter[Event]:
+        found = self.table.versions[version]
+        return found.derived if self.derived else found.events
+
+    def _first_time(self, event: Delivered) -> None:
+        if event.version >= len(self.table.versions):
+            self.world.broken(f"P2: {event} is of a version that does not exist")
+        version = self.table.versions[event.version]
+        if event.snapshot:
+            found = self.of_snapshot[event.version]
+            found[event.row] += 1
+            if found[event.row] > version.rows[event.row]:
+                self.world.broken(f"P2: {event} is not in the snapshot, or is there less often")
+            return
+        change = (event.kind, event.row)
+        counts = self.of_version[event.version]
+        counts[change] += 1
+        if counts[change] > self._wanted(event.version)[change]:
+            self.world.broken(f"P2: {event} is no change of version {event.version}")
+        if event.version < self._newest and event.version not in self.excused:
+            self.world.broken(f"P3: {event} first came after version {self._newest}")
+        if event.version > self._newest:
+            self._newest = event.version
+            self._coming.clear()
+        # Per key: what leaves comes first.
+        key = event.row[0]
+        if event.kind not in LEAVING:
+            self._coming.add(key)
+        elif key in self._coming and event.version == self._newest:
+            self.world.broken(f"P3: {event} came after the row that replaces it")
+
+    def noticed(self, notice: Notice) -> None:
+        """Take note of what a notice says is missing from now on, and judge whether it is so."""
+        self.notices[notice.kind] += 1
+        if notice.kind == "snapshot_end" and notice.details["reason"] == "resnapshot":
+            self.notices["resnapshot"] += 1
+        if notice.kind == "skipped_version":
+            self.excused.add(notice.version)
+        elif notice.kind == "data_loss":
+            details = notice.details
+            first, last = int(details["first_version"]), int(details["last_version"])
+            versions = range(first, last + 1)
+            if not any(map(self.table.is_lost, versions)):
+                self.world.broken(f"P1: a notice says that versions {first} to {last} lost "
+                                  "something, and nothing is gone")  # fmt: skip
+            self.excused.update(versions)
+            if notice.offset.snapshot:
+                self.excused_snapshots.add(notice.offset.version)
+
+    def obeyed(self, resnapshots: list[float]) -> bool:
+        """Return whether the orders of these times to read the table again are carried out. Those
+        from before the feed had a place are carried out by its first snapshot, if it has one."""
+        if self.start is not None and self.start.snapshot:
+            resnapshots = [at for at in resnapshots if at >= self.started_at]
+        return self.notices["resnapshot"] >= len(resnapshots)
+
+    # What was saved
+
+    def offset_saved(self, offset: Offset, where: str) -> None:
+        """Judge an offset that was saved: all before it must be delivered."""
+        if self.start is None:
+            self.start, self.started_at = offset, self.world.now
+        before = self.saved.get(where)
+        self.saved[where] = offset
+        if before is not None and offset.position < before.position:
+            same = offset.version == before.version and offset.version in self.excused
+            if not same and not offset.snapshot:
+                self.world.broken(f"P1: the offset went back from {before.position} to "
+                                  f"{offset.position} in the {where}")  # fmt: skip
+        if offset.snapshot:
+            self.snapshots.add(offset.version)
+            self._whole = max(self._whole, offset.version)
+            self._check_snapshot(offset)
+            return
+        self._whole = max(self._whole, self.start.version)
+        while self._whole < offset.version:
+            self._check_version(self._whole)
+            self._whole += 1
+        if offset.index:
+            count = self.of_version[offset.version].total()
+            if count < offset.index and offset.version not in self.excused:
+                self.world.broken(f"P1: offset {offset.position} was saved, and only {count} "
+                                  "changes of its version were delivered")  # fmt: skip
+
+    def knows_table(self) -> bool:
+        """Return whether a saved offset names its table."""
+        return any(offset.table_id is not None for offset in self.saved.values())
+
+    def _check_version(self, version: int) -> None:
+        if version in self.excused and version >= len(self.table.versions):
+            return  # the operator had it skipped before it was there
+        if version in self.snapshots:
+            missing: Counter[Any] = self.table.versions[version].rows - self.of_snapshot[version]
+            excused = self.excused_snapshots
+        else:
+            missing = self._wanted(version) - self.of_version[version]
+            excused = self.excused
+        if missing and version not in excused:
+            self.world.broken(f"P1: the offset passed version {version}, and {dict(missing)} "
+                              "was not delivered")  # fmt: skip
+
+    def _check_snapshot(self, offset: Offset) -> None:
+        got = self.of_snapshot[offset.version].total()
+        if got < offset.index and offset.version not in self.excused_snapshots:
+            self.world.broken(f"P1: {offset.position} of a snapshot was saved, and only {got} of "
+                              "its rows were delivered")  # fmt: skip
+
+    # What a copy of the table has
+
+    def copied(self, rows: Iterable[Row]) -> None:
+        """Judge a copy that was begun with the table's first rows: behind a version's last change,
+        it has the rows of the version."""
+        start, at = self.start, self.saved["sink"]
+        whole = start is not None and (start.snapshot or not start.version)
+        if not whole or at.index or at.snapshot or self.excused or self.excused_snapshots:
+            return
+        version = self.table.versions[at.version - 1]
+        found = Counter(shown(row, version.columns) for row in rows)
+        if at.version and found != version.rows:
+            lacks, more = dict(version.rows - found), dict(found - version.rows)
+            self.world.broken(f"P2: the copy of version {version.number} lacks {lacks}, and has "
+                              f"{more} besides")  # fmt: skip
+
+    # The end
+
+    def finished(self) -> bool:
+        """Return whether the saved offset is after the last version."""
+        saved = self.saved.get("sink") or self.saved.get("file")  # the sink knows best
+        if saved is None or saved.snapshot or self.table.last is None:
+            return False
+        if self.table.went_back_to is not None:
+            return saved.version == self.table.last + 1
+        return saved.version > self.table.last
+
+    def check_end(self) -> None:
+        """Judge the whole: the events applied to the rows at the start give the newest rows."""
+        assert self.start is not None
+        if self.excused or self.excused_snapshots or self.table.went_back_to is not None:
+            return
+        first, newest = self.start, self.table.newest
+        width = newest.columns
+        rows: Counter[Row] = Counter()
+        at = first.version if first.snapshot else first.version - 1
+        if at >= 0:
+            rows = _widened(self.table.versions[at].rows, width)
+        for version in range(at + 1, newest.number + 1):
+            for (kind, row), count in self.of_version[version].items():
+                rows[shown(row, width)] += -count if kind in LEAVING else count
+        if rows != _widened(newest.rows, width) and not (self.snapshots - {first.version}):
+            self.world.broken("P2: the events applied to the first rows do not give the last rows")
+
+
+def _widened(rows: Counter[Row], columns: int) -> Counter[Row]:
+    found: Counter[Row] = Counter()
+    for row, count in rows.items():
+        found[shown(row, columns)] += count
+    return found

@@ -1,0 +1,100 @@
+"""The operator of a simulated daemon: gives orders, and remembers those that were acknowledged.
+
+An order that was acknowledged by the feed's owner holds for every process that starts later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from tailer.daemon.runner import Runner
+from tailer.errors import TailerError
+from tailer.feed.policy import FeedPaused
+from tests.simulation.judge import Delivered
+from tests.simulation.loop import PROCESS
+from tests.simulation.world import Process, World
+
+__all__ = ["Operator"]
+
+
+class Operator:
+    """Orders by name are methods that take the process that gets them."""
+
+    def __init__(self, world: World, newest: Callable[[], int]) -> None:
+        self.world = world
+        self.newest = newest
+        self.paused_at: float | None = None
+        self.skipped: dict[int, float] = {}
+        self.accepted: dict[int, float] = {}
+        #: When the orders to read the table again were acknowledged.
+        self.resnapshots: list[float] = []
+
+    async def _give(
+        self, process: Process, what: str, order: Callable[[], Awaitable[None]]
+    ) -> bool:
+        """Give an order; return whether the feed's owner has acknowledged it."""
+        runner: Runner = process.runner()
+        owns = runner.status(0.0).lease == "held"
+        try:
+            await order()
+        except TailerError as e:
+            self.world.tell(f"{what} refused: {e}")
+            return False
+        acknowledged = owns and runner.status(0.0).lease == "held"
+        self.world.tell(f"{what} {'acknowledged' if acknowledged else 'taken by a standby'}")
+        return acknowledged
+
+    async def pause(self, process: Process) -> None:
+        """Pause the feed."""
+        if await self._give(process, "pause", process.runner().pause):
+            self.paused_at = self.world.now
+
+    async def resume(self, process: Process) -> None:
+        """Resume the feed, and accept the schema that it waits for."""
+        self.paused_at = None
+        runner = process.runner()
+        error = runner.error
+        if await self._give(process, "resume", runner.resume) and isinstance(error, FeedPaused):
+            self.accepted[error.version] = self.world.now
+        # A pause may have been carried out meanwhile: either order may have been the last one.
+        self.paused_at = None
+
+    async def stop(self, process: Process) -> None:
+        """Stop the feed in this process."""
+        process.runner().stop()
+
+    async def skip(self, process: Process) -> None:
+        """Skip a version that comes soon."""
+        version = self.newest() + self.world.rng.randint(0, 2)
+        order = process.runner().skip_version
+        if await self._give(process, f"skip {version}", lambda: order(version)):
+            self.skipped[version] = self.world.now
+
+    async def resnapshot(self, process: Process) -> None:
+        """Have the table read again."""
+        if await self._give(process, "resnapshot", process.runner().resnapshot):
+            self.resnapshots.append(self.world.now)
+
+    # What the orders promise
+
+    def judge_write(self, process: Process | None, events: list[Delivered]) -> None:
+        """Judge what a process writes: an order that it should know is not forgotten."""
+        if process is None:
+            return
+        if self.paused_at is not None and process.started_at > self.paused_at and events:
+            self.world.broken(f"orders: {process} delivers, though the feed was paused before it "
+                              "started")  # fmt: skip
+        for event in events:
+            given = self.skipped.get(event.version)
+            if given is not None and process.started_at > given and not event.snapshot:
+                self.world.broken(f"orders: {process} delivers version {event.version}, though it "
+                                  "was to be skipped before the process started")  # fmt: skip
+
+    def judge_pause(self, error: object) -> None:
+        """Judge a feed that waits for its operator: what was accepted needs no second word."""
+        if isinstance(error, FeedPaused):
+            process = PROCESS.get()
+            given = self.accepted.get(error.version)
+            if given is not None and process is not None and process.started_at > given:
+                self.world.broken(f"orders: version {error.version} was accepted, and {process} "
+                                  "waits for it again")  # fmt: skip

@@ -1,0 +1,149 @@
+"""What a seed makes of a history: its parts, its faults, and the steps of the world.
+
+:class:`Recipe` names a history, whole or shrunk, by one line of text.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from tailer.feed.policy import Policies
+from tailer.plan.rules import ChangeSource
+from tests.simulation.world import FAULTS
+from tests.simulation.writer import OPERATIONS
+
+__all__ = ["ACTIONS", "LAST_ACTIONS", "Plan", "Recipe", "Step"]
+
+StoreKind = Literal["disk", "ahead", "s3"]
+OffsetsKind = Literal["s3", "local"]
+SinkKind = Literal["plain", "transactional", "copy"]
+
+#: What the world does besides the writer's operations, and how often.
+ACTIONS = {
+    "kill": 6, "freeze": 5, "restart": 2, "reload": 2, "power cut": 2, "clock": 1,
+    "pause": 2, "resume": 2, "stop": 1, "skip": 2, "resnapshot": 2,
+    "vacuum": 1, "clean_up": 1, "poison": 1,
+}  # fmt: skip
+#: What ends a history, because the feed must refuse to go on.
+LAST_ACTIONS = ("replace", "go_back", "demand")
+#: Where feeds start, and how often; the time is before the first commit.
+_STARTS = {"0": 6, "snapshot": 3, "latest": 1, "earliest": 1, "2025-12-31T00:00:00Z": 1}
+_RATES = (0.01, 0.02, 0.05, 0.15)
+#: How many histories are short. They find simple faults early; the faults that need several things
+#: to meet are found by long ones, in less processor time than by many short ones.
+_SHORT = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One history: a seed, and of its steps and faults those that are kept; None: all.
+
+    As text: ``4711``, or ``4711 steps 0 3 faults 7``.
+    """
+
+    seed: int
+    steps: tuple[int, ...] | None = None
+    faults: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        parts = [str(self.seed)]
+        for name, numbers in (("steps", self.steps), ("faults", self.faults)):
+            if numbers is not None:
+                parts += [name, *map(str, numbers)]
+        return " ".join(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the recipe of a text. Raises ValueError for any other text."""
+        seed, *rest = text.split()
+        found: dict[str, list[int]] = {}
+        name = ""
+        for word in rest:
+            if word in ("steps", "faults"):
+                name = word
+                found[name] = []
+            else:
+                found[name].append(int(word))
+        kept = {name: tuple(numbers) for name, numbers in found.items()}
+        return cls(int(seed), kept.get("steps"), kept.get("faults"))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens at a time, in simulated seconds: an operation of the writer, or an action."""
+
+    at: float
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.at:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parts of a history, drawn from its seed.
+
+    ``rates`` are the chances of its faults, ``shuffled`` whether callbacks that are ready at one
+    time run in any order.
+    """
+
+    store: StoreKind
+    offsets: OffsetsKind
+    sinks: tuple[SinkKind, ...]
+    daemons: int
+    start: str
+    lease_s: float
+    batch_rows: int
+    change_source: ChangeSource
+    paired: bool
+    policies: Policies
+    shuffled: bool
+    rates: dict[str, float] = field(hash=False)
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Self:
+        """Return the plan of a recipe."""
+        rng = random.Random(f"plan {recipe.seed}")
+        chosen = rng.sample(sorted(FAULTS), rng.randint(0, 5))
+        steps = _steps(rng)
+        number = rng.randint(2, 3) if rng.random() < 0.2 else 1
+        kinds: tuple[SinkKind, ...] = ("plain", "transactional", "copy")
+        sinks = tuple(rng.choice(kinds) for _ in range(number))
+        return cls(
+            store=rng.choices(["disk", "ahead", "s3"], [4, 3, 2])[0],  # type: ignore[arg-type]
+            offsets=rng.choices(["s3", "local"], [2, 1])[0],  # type: ignore[arg-type]
+            sinks=sinks,
+            daemons=rng.choices([1, 2, 3], [4, 4, 1])[0],
+            start=rng.choices([*_STARTS], [*_STARTS.values()])[0],
+            lease_s=rng.choice([5.0, 15.0, 60.0]),
+            batch_rows=rng.choice([2, 131_072]),
+            change_source="derived" if rng.random() < 0.05 else "auto",
+            paired=rng.random() < 0.2,
+            policies=Policies(
+                on_data_loss=rng.choice(["fail", "skip", "snapshot"]),
+                on_schema_change=rng.choice(["continue", "pause"]),
+                on_reject="park" if "plain" in sinks and len(sinks) == 1 else "fail",
+            ),
+            shuffled=rng.random() < 0.3,
+            rates={kind: rng.choice(_RATES) for kind in chosen},
+            steps=tuple(
+                s for n, s in enumerate(steps) if recipe.steps is None or n in recipe.steps
+            ),
+        )
+
+
+def _steps(rng: random.Random) -> list[Step]:
+    weights = {name: weight for name, (weight, _) in OPERATIONS.items()}
+    steps, at = [], 0.0
+    early = rng.randint(0, 3)
+    size = rng.randint(1, 3) if rng.random() < _SHORT else rng.randint(3, 9)
+    for number in range(size):
+        known = weights if number < early or rng.random() < 0.65 else ACTIONS
+        at += 0.0 if number < early else rng.expovariate(0.5)
+        steps.append(Step(at, rng.choices([*known], [*known.values()])[0]))
+    if rng.random() < 0.1:
+        steps.append(Step(at + rng.expovariate(0.5), rng.choice(LAST_ACTIONS)))
+    return steps
