@@ -57,7 +57,7 @@ def unfinished(file: SourceFile, _: ast.Module) -> Iterator[str]:
     """Notes of work left undone."""
     for number, line in enumerate(file.text.splitlines(), start=1):
         if UNFINISHED.search(line):
-            yield f"{file.path}:{number}: finish it, or say it in the README's limits"
+            yield f"{file.path}:{number}: finish it, or say it in docs/limits.md"
 
 
 def unnamed(file: SourceFile, tree: ast.Module) -> Iterator[str]:
