@@ -78,28 +78,29 @@ def _key(secret: str) -> bytes:
 
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
-        "text", REQUIRED, "Where requests are posted to.", form=_URL, parse=_parsed, secret=True,
+        "text", REQUIRED, "URL to post requests to.", form=_URL, parse=_parsed, secret=True,
     ),
     "secrets": Setting(
-        "texts", [], "Secrets that sign each request; with several, each adds a signature.",
+        "texts", [], "Secrets that sign each request; each adds one signature.",
         form=f"a list of {_SECRET}", parse=lambda texts: [_key(text) for text in texts],
         secret=True,
     ),
     "secrets_file": Setting(
-        "text", "", "File with such secrets, one a line; read again when the feed starts or "
+        "text", "", "File of such secrets, one per line; read again when the feed starts or "
         "retries.",
     ),
-    "headers": Setting("table", {}, "More headers, for example `Authorization`.", secret=True),
+    "headers": Setting("table", {}, "Additional headers, for example "
+        "`Authorization`.", secret=True),
     "ca_file": Setting(
-        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
     ),
-    "request_events_max": Setting("whole", 1000, "Most events in one request.", most=100_000),
+    "request_events_max": Setting("whole", 1000, "Maximum events per request.", most=100_000),
     "request_bytes_max": Setting(
-        "whole", _MIB, "Most bytes in one request.", unit="bytes", least=1024, most=256 * _MIB,
+        "whole", _MIB, "Maximum bytes per request.", unit="bytes", least=1024, most=256 * _MIB,
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
     "attempts": Setting(
-        "whole", 5, "How often a request is sent before the feed retries from its offset.",
+        "whole", 5, "Attempts per request before the feed retries from its offset.",
         most=100,
     ),
     "table": Setting(

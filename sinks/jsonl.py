@@ -42,15 +42,17 @@ __all__ = ["SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The file, or `-` for standard output.", form="a file or -"),
     "format": Setting(
-        "text", "rows", "Format of the lines; its options are options of the sink.",
+        "text", "rows", "Format of the lines; the sink also takes the format's options.",
         choices=JSON_FORMATS,
     ),
     "ids": Setting("flag", True, "Format `rows`: add `_event_id`."),
-    "origin": Setting("flag", False, "Format `rows`: add `_origin`, how the change was found."),
+    "origin": Setting("flag", False, "Format `rows`: add `_origin`, which says how the change was "
+        "found."),
     "row_ids": Setting("flag", False, "Format `rows`: add `_row_id`, the stable row id."),
-    "notices": Setting("flag", True, "Write notices: lines with the field `_notice`."),
-    "sync": Setting("flag", True, "Sync the file to the disk after each batch."),
-    "private": Setting("flag", False, "Create the file for its owner alone, with mode 0600."),
+    "notices": Setting("flag", True, "Write notices, as lines with the field `_notice`."),
+    "sync": Setting("flag", True, "Sync the file to disk after each batch."),
+    "private": Setting("flag", False, "Create the file with mode 0600, readable only by its "
+        "owner."),
 }  # fmt: skip
 #: Encoder options that apply only to a message broker.
 _NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")

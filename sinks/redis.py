@@ -47,7 +47,8 @@ SETTINGS: dict[str, Setting] = {
         "text", "{feed}", "The stream's key; `{feed}` is replaced by the feed's name.",
     ),
     "maxlen": Setting(
-        "whole", 0, "Most entries that the stream keeps, about; 0 means all.", least=0,
+        "whole", 0, "Approximate maximum number of entries in the stream; 0 means no "
+        "limit.", least=0,
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
     "format": FORMAT,

@@ -56,12 +56,12 @@ CONNECTION: dict[str, Setting] = {
     ),
     "profile": Setting("text", "", "Profile of `~/.aws/config`.", unset="`AWS_PROFILE`"),
     "endpoint_url": Setting(
-        "text", "", "Address of the service, if it is not AWS's.", form="http(s)://host[:port]",
+        "text", "", "Address of the service, if not AWS.", form="http(s)://host[:port]",
         parse=_address, unset="`AWS_ENDPOINT_URL`, or AWS",
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
     "attempts": Setting(
-        "whole", 5, "How often a request is sent before the feed retries from its offset.",
+        "whole", 5, "Attempts per request before the feed retries from its offset.",
     ),
     "format": FORMAT,
 }  # fmt: skip

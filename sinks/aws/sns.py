@@ -15,8 +15,8 @@ __all__ = ["SETTINGS", "SnsSink"]
 
 SETTINGS: dict[str, Setting] = {
     "topic_arn": Setting(
-        "text", REQUIRED, "The topic's ARN; `{feed}` is replaced by the feed's name. A name with "
-        "`.fifo` at its end is a FIFO topic.",
+        "text", REQUIRED, "ARN of the topic; `{feed}` is replaced by the feed's name. A name that "
+        "ends in `.fifo` is a FIFO topic.",
     ),
     **CONNECTION,
 }  # fmt: skip

@@ -14,8 +14,8 @@ __all__ = ["SETTINGS", "SqsSink", "entries_of", "refused_of"]
 
 SETTINGS: dict[str, Setting] = {
     "queue": Setting(
-        "text", REQUIRED, "The queue's URL or name; `{feed}` is replaced by the feed's name. A "
-        "name with `.fifo` at its end is a FIFO queue.",
+        "text", REQUIRED, "URL or name of the queue; `{feed}` is replaced by the feed's name. A "
+        "name that ends in `.fifo` is a FIFO queue.",
     ),
     **CONNECTION,
 }  # fmt: skip

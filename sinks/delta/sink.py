@@ -41,17 +41,18 @@ from tailer.targets import LocalTarget
 __all__ = ["SETTINGS", "DeltaSink"]
 
 SETTINGS: dict[str, Setting] = {
-    "path": Setting("text", REQUIRED, "The target table: a folder, or an address of deltalake."),
+    "path": Setting("text", REQUIRED, "The target table: a folder, or an address that deltalake "
+        "accepts."),
     "mode": Setting(
         "text", "mirror", "Keep a copy of the table, or a log of its change events.",
         choices=("mirror", "log"),
     ),
     "key": Setting(
-        "texts", [], "Mode `mirror`: the columns that identify a row; empty means by row id.",
+        "texts", [], "Mode `mirror`: the columns that identify a row; without them, row ids do.",
     ),
     "own_prefix": OWN_PREFIX_SETTING,
     "storage_options": Setting(
-        "table", {}, "Options of the store, as in deltalake; strings.", secret=True,
+        "table", {}, "Storage options of deltalake, all strings.", secret=True,
     ),
 }  # fmt: skip
 _ROW_ID, _GONE = "_row_id", "_delta_tailer_gone"

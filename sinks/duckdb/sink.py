@@ -29,13 +29,13 @@ SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The DuckDB file."),
     **TABLE_SETTINGS,
     "release": Setting(
-        "flag", True, "Close the file while no batch comes, so that other programs can read it.",
+        "flag", True, "Close the file while idle, so that other programs can read it.",
     ),
     "memory_bytes_max": Setting(
-        "whole", 512 * 1024**2, "Memory that DuckDB uses for the file.", unit="bytes",
+        "whole", 512 * 1024**2, "Memory limit of DuckDB.", unit="bytes",
         least=64 * 1024**2,
     ),
-    "threads": Setting("whole", 2, "Threads that DuckDB uses."),
+    "threads": Setting("whole", 2, "Number of DuckDB threads."),
 }  # fmt: skip
 
 #: To close and open the file takes as long as to write thousands of rows: in a backlog the next

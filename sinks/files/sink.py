@@ -37,31 +37,32 @@ __all__ = ["SETTINGS", "FilesSink"]
 
 _MIB = 1024**2
 SETTINGS: dict[str, Setting] = {
-    "path": Setting("text", REQUIRED, "The folder: a local one, or `s3://bucket/prefix`."),
+    "path": Setting("text", REQUIRED, "Local folder, or `s3://bucket/prefix`."),
     "format": Setting(
         "text", "parquet", "Format of the files; `arrow` is Arrow's IPC file format.",
         choices=("parquet", "arrow", "jsonl"),
     ),
     "folders": Setting(
-        "text", "", "Folders within it, for example `country={country}/"
-        "day={_commit_date}`: columns, `_commit_date` and `_commit_hour` (UTC).",
+        "text", "", "Subfolders, for example `country={country}/day={_commit_date}`, made of "
+        "columns, `_commit_date` and `_commit_hour` (UTC).",
         form=FORM, parse=Folders,
     ),
     "ids": Setting("flag", True, "Add the column `_event_id`."),
     "own_prefix": OWN_PREFIX_SETTING,
-    "roll_rows": Setting("whole", 1_000_000, "Rows of all open files at which they are published."),
+    "roll_rows": Setting("whole", 1_000_000, "Publish all open files when they contain this many "
+        "rows."),
     "roll_bytes": Setting(
-        "whole", 128 * _MIB, "Size of one file at which all open files are published.",
+        "whole", 128 * _MIB, "Publish all open files when one reaches this size.",
         unit="bytes", least=1024, most=1024 * _MIB,
     ),
     "roll_versions": Setting(
-        "whole", 0, "Versions in one file; 0: any number.", least=0, most=2**31,
+        "whole", 0, "Maximum versions per file; 0 means no limit.", least=0, most=2**31,
     ),
     "roll_s": Setting(
-        "number", 0, "Age at which files are published; 0: as soon as no batch waits, or, with "
-        "`roll_versions`, at its versions alone.", unit="seconds", least=0,
+        "number", 0, "Publish files of this age; 0 means as soon as no batch is waiting or, with "
+        "`roll_versions`, only after that many versions.", unit="seconds", least=0,
     ),
-    "s3": Setting("table", {}, "Options of S3, as of `[store.s3]`."),
+    "s3": Setting("table", {}, "S3 options, as in `[store.s3]`."),
 }  # fmt: skip
 #: Memory for rows that are not encoded yet, and files that are open at once.
 _WAITING_BYTES_MAX = 64 * _MIB

@@ -21,7 +21,7 @@ __all__ = [
 #: The formats whose values are JSON.
 JSON_FORMATS = ("rows", "debezium", "cloudevents")
 FORMAT = Setting(
-    "text", "rows", "Format of the events; its options are options of the sink.",
+    "text", "rows", "Format of the events; the sink also takes the format's options.",
     choices=JSON_FORMATS,
 )  # fmt: skip
 #: The settings that a sink takes of a format.

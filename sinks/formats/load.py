@@ -25,7 +25,8 @@ FORMATS: dict[str, tuple[str, ...]] = {
 SETTINGS: dict[str, Setting] = {
     "key": Setting("texts", [], "Columns of a record's key, in this order."),
     "tombstones": Setting(
-        "flag", False, "After each delete, write a record without a value, for compacted topics.",
+        "flag", False, "Write a tombstone (a record without a value) after each delete, for "
+        "compacted topics.",
     ),
     "table": Setting(
         "text", "", "The table's name in events.", unset="the name in its metadata, else its id",
@@ -42,7 +43,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "registry": Setting("table", {}, "Format `avro`: the schema registry."),
     "subjects": Setting(
-        "text", "topic", "Format `avro`: what names the subjects of schemas.",
+        "text", "topic", "Format `avro`: how schema subjects are named.",
         choices=("topic", "record", "topic_record"),
     ),
     "envelope": Setting(
@@ -50,7 +51,7 @@ SETTINGS: dict[str, Setting] = {
         choices=("rows", "debezium"),
     ),
     "record_bytes_max": Setting(
-        "whole", 900_000, "Format `arrow`: most bytes in one record, if it has several rows.",
+        "whole", 900_000, "Format `arrow`: maximum bytes of a record that has several rows.",
         unit="bytes",
     ),
     # The sink fills these in: the feed's name and the topic's.

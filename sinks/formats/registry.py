@@ -34,10 +34,10 @@ REGISTRY: dict[str, Setting] = {
     "password": Setting("text", "", "Password of `user`.", secret=True),
     "token": Setting("text", "", "Bearer token, instead of a user.", secret=True),
     "ca_bundle": Setting(
-        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
     ),
     "client_cert": Setting("text", "", "PEM file of the client's certificate."),
-    "client_key": Setting("text", "", "PEM file of its key.", unset="in `client_cert`"),
+    "client_key": Setting("text", "", "PEM file of the client's key.", unset="in `client_cert`"),
     "auto_register": Setting(
         "flag", True, "Register new schemas; otherwise they must be registered already.",
     ),

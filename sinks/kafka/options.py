@@ -40,20 +40,20 @@ class KafkaOptions:
 
     # fmt: off
     bootstrap_servers: str = declared(Setting(
-        "text", REQUIRED, "Brokers to connect to first, separated by commas.",
+        "text", REQUIRED, "Initial brokers, separated by commas.",
         form="host:port[,host:port]", elsewhere=("metadata_broker_list",), parse=_servers,
     ))
     topic: str = declared(Setting(
-        "text", REQUIRED, "The topic; `{feed}` and `{table}` are replaced by the feed's name and "
-        "by the table's name (in its metadata, or the option `table`).", form="a topic's name",
+        "text", REQUIRED, "The topic; `{feed}` is replaced by the feed's name, and `{table}` by "
+        "the table's name (from its metadata, or the option `table`).", form="a topic's name",
     ))
     format: str = declared(Setting(
-        "text", "rows", "Format of records; its options are options of the sink.",
+        "text", "rows", "Format of the records; the sink also takes the format's options.",
         choices=tuple(FORMATS),
     ))
     delivery: str = declared(Setting(
-        "text", "exactly-once", "With exactly-once, progress is in Kafka, in one transaction with "
-        "the data.", choices=("exactly-once", "at-least-once"),
+        "text", "exactly-once", "With `exactly-once`, progress is stored in Kafka, in the "
+        "transaction of the data.", choices=("exactly-once", "at-least-once"),
     ))
     driver: str = declared(Setting(
         "text", "kafka-python", "The client library; librdkafka needs the extra `librdkafka`.",
@@ -61,85 +61,89 @@ class KafkaOptions:
     ))
     client_id: str = declared(Setting("text", "delta-tailer", "Client id in the brokers' logs."))
     transactional_id: str = declared(Setting(
-        "text", "delta-tailer.{feed}", "Must differ between installations that share a cluster.",
+        "text", "delta-tailer.{feed}", "Transactional id; it must differ between installations "
+        "that share a cluster.",
     ))
     progress_topic: str = declared(Setting(
         "text", "delta-tailer-progress", "Topic of progress records: one partition, compacted; the "
         "key is the feed's name.",
     ))
     transaction_topic: str = declared(Setting(
-        "text", "", "Topic of markers at each version's beginning and end.", unset="none",
+        "text", "", "Topic for markers at the beginning and end of each version.", unset="none",
     ))
     notice_topic: str = declared(Setting(
-        "text", "", "Topic of schema changes, losses, skipped versions, snapshots and heartbeats, "
-        "as JSON, in the transaction that moves past them.", unset="none",
+        "text", "", "Topic for notices (schema changes, losses, skipped versions, snapshots, "
+        "heartbeats) as JSON, written in the transaction that moves past them.", unset="none",
     ))
     append_to_existing: bool = declared(Setting(
-        "flag", False, "For one start: append to a topic that has records but no progress of this "
-        "feed.",
+        "flag", False, "For a single start: append to a topic that has records but no progress of "
+        "this feed.",
     ))
     accept_changes: bool = declared(Setting(
-        "flag", False, 'For one start: see "When topic, format or key change".',
+        "flag", False, 'For a single start: accept changed options; see "When topic, format or key '
+        'change".',
     ))
     create_topics: bool = declared(Setting("flag", True, "Create missing topics."))
     partitions: int = declared(Setting(
-        "whole", -1, "Partitions of topics that are created; -1 means the broker's default.",
+        "whole", -1, "Partitions of created topics; -1 means the broker's default.",
         also=(-1,),
     ))
     replication_factor: int = declared(Setting(
-        "whole", -1, "Replicas of topics that are created; -1 means the broker's default.",
+        "whole", -1, "Replicas of created topics; -1 means the broker's default.",
         also=(-1,),
     ))
     topic_config: dict[str, str] = declared(Setting(
-        "table", {}, "Kafka's configuration of topics that are created.",
+        "table", {}, "Kafka configuration of created topics.",
     ))
     compression: str = declared(Setting(
-        "text", "none", "Compression of batches; all but gzip need the extra `compression`.",
+        "text", "none", "Compression of record batches; all but gzip need the extra `compression`.",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         elsewhere=("compression_type", "compression_codec"),
     ))
     linger_ms: int = declared(Setting(
-        "whole", 5, "How long to wait for more records of a batch.", unit="milliseconds", least=0,
+        "whole", 5, "How long to wait for more records before sending a "
+        "batch.", unit="milliseconds", least=0,
         elsewhere=("queue_buffering_max_ms",),
     ))
     batch_bytes: int = declared(Setting(
-        "whole", 1_000_000, "Most bytes of one record batch, and at most the topic's "
+        "whole", 1_000_000, "Maximum bytes per record batch; at most the topic's "
         "`max.message.bytes`.", unit="bytes", elsewhere=("batch_size",),
     ))
     in_flight_bytes: int = declared(Setting(
-        "whole", 32 * 1024 * 1024, "Most bytes that are not acknowledged yet.", unit="bytes",
+        "whole", 32 * 1024 * 1024, "Maximum unacknowledged bytes.", unit="bytes",
         elsewhere=("buffer_memory",),
     ))
     transaction_rows: int = declared(Setting(
-        "whole", 131_072, "Most rows of one transaction; a larger batch takes several.",
+        "whole", 131_072, "Maximum rows per transaction; a larger batch takes several.",
         unit="rows",
     ))
     transaction_bytes: int = declared(Setting(
-        "whole", 32 * 1024 * 1024, "Most bytes of one transaction; a larger batch takes several.",
+        "whole", 32 * 1024 * 1024, "Maximum bytes per transaction; a larger batch takes several.",
         unit="bytes",
     ))
     transaction_timeout_ms: int = declared(Setting(
-        "whole", 60_000, "When Kafka ends a transaction that is not committed; at most the "
-        "brokers' `transaction.max.timeout.ms`.", unit="milliseconds",
+        "whole", 60_000, "When Kafka aborts an uncommitted transaction; at most the brokers' "
+        "`transaction.max.timeout.ms`.", unit="milliseconds",
         # A transaction takes several requests; a shorter one would be ended before its commit.
         least=1_000,
     ))
     delivery_timeout_ms: int = declared(Setting(
         "whole", 30_000, "How long to wait for an acknowledgement before the feed retries from its "
-        "offset; at least `request_timeout_ms` and `linger_ms` together.", unit="milliseconds",
+        "offset; at least the sum of `request_timeout_ms` and `linger_ms`.", unit="milliseconds",
         elsewhere=("message_timeout_ms",),
     ))
     request_timeout_ms: int = declared(Setting(
-        "whole", 15_000, "How long to wait for the answer to one request.", unit="milliseconds",
+        "whole", 15_000, "How long to wait for the response to one request.", unit="milliseconds",
     ))
     bootstrap_timeout_ms: int = declared(Setting(
-        "whole", 10_000, "How long to wait for a first broker.", unit="milliseconds",
+        "whole", 10_000, "How long to wait for the first broker.", unit="milliseconds",
     ))
     on_oversize: str = declared(Setting(
         "text", "fail", "What to do with an event that is too large for the topic; `park` writes a "
-        "note (id, version, file, size) to `park_topic` instead.", choices=("fail", "park"),
+        "note with its id, version, file and size to `park_topic` "
+        "instead.", choices=("fail", "park"),
     ))
-    park_topic: str = declared(Setting("text", "", "Topic of these notes.", unset="none"))
+    park_topic: str = declared(Setting("text", "", "Topic for these notes.", unset="none"))
     # fmt: on
     security: Security
     encoder: dict[str, Any] = field(repr=False)  # may hold a registry's password

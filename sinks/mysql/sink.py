@@ -25,19 +25,19 @@ def _parsed(text: str) -> Url:
 
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
-        "text", REQUIRED, "The database: `mysql://user:password@host:port/database`, for MariaDB "
-        "too.", form="a mysql:// URL with a database", parse=_parsed, secret=True,
+        "text", REQUIRED, "The database: `mysql://user:password@host:port/database`, also for "
+        "MariaDB.", form="a mysql:// URL with a database", parse=_parsed, secret=True,
     ),
     **CREDENTIALS,
     "tls": Setting(
-        "flag", True, "Encrypt the connection and verify the server; false is for this machine or "
-        "a network that is trusted.",
+        "flag", True, "Encrypt the connection and verify the server; disable it only on this "
+        "machine or a trusted network.",
     ),
     "ca_file": Setting(
-        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
     ),
     "timeout_s": Setting(
-        "number", 60, "How long to wait for an answer; for a lock, three quarters of it.",
+        "number", 60, "How long to wait for an answer; three quarters of it for a lock.",
         unit="seconds",
     ),
     **TABLE_SETTINGS,

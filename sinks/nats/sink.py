@@ -62,15 +62,16 @@ SETTINGS: dict[str, Setting] = {
     ),
     **CREDENTIALS,
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
-    "subject": Setting("text", "{feed}", "The subject of the messages, likewise."),
-    "bucket": Setting("text", "delta-tailer", "The key-value bucket with the offsets."),
-    "create": Setting("flag", True, "Make stream and bucket if they are missing."),
+    "subject": Setting("text", "{feed}", "Subject of the messages; `{feed}` is replaced by the "
+        "feed's name."),
+    "bucket": Setting("text", "delta-tailer", "Key-value bucket of the offsets."),
+    "create": Setting("flag", True, "Create the stream and the bucket if they are missing."),
     "replicas": Setting(
-        "whole", 1, "Replicas of stream and bucket, when they are made.", most=5,
+        "whole", 1, "Replicas of the stream and bucket that are created.", most=5,
     ),
-    "credentials_file": Setting("text", "", "File with the JWT and the seed of the account."),
+    "credentials_file": Setting("text", "", "File with the account's JWT and seed."),
     "ca_file": Setting(
-        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
     "format": FORMAT,

@@ -17,19 +17,18 @@ __all__ = ["SETTINGS", "PostgresSink"]
 
 SETTINGS: dict[str, Setting] = {
     "dsn": Setting(
-        "text", "", "The connection as libpq takes it: a URI, or `host=... dbname=...`. What it "
-        "lacks comes from libpq's environment and files.", secret=True,
+        "text", "", "Connection string of libpq: a URI, or `host=... dbname=...`. Missing values "
+        "come from libpq's environment variables and files.", secret=True,
     ),
     **CREDENTIALS,
     "schema": Setting("text", "public", "The schema of the table."),
     "timeout_s": Setting(
-        "number", 60, "How long to wait for a lock, or for a server that does not answer.",
+        "number", 60, "How long to wait for a lock or an unresponsive server.",
         unit="seconds",
     ),
     **TABLE_SETTINGS,
     "notify": Setting(
-        "text", "", "A channel that is notified of each batch, in its transaction; empty means "
-        "none.",
+        "text", "", "Channel to notify of each batch, within its transaction.",
     ),
 }  # fmt: skip
 

@@ -47,21 +47,22 @@ SETTINGS: dict[str, Setting] = {
     ),
     **CREDENTIALS,
     "queue": Setting(
-        "text", "{feed}", "The queue, where no exchange is named; `{feed}` is replaced by the "
-        "feed's name.",
+        "text", "{feed}", "The queue, if no exchange is set; `{feed}` is replaced by the feed's "
+        "name.",
     ),
     "exchange": Setting(
-        "text", "", "An exchange, which must be there, and a queue bound to it.",
+        "text", "", "An existing exchange to which a queue is bound.",
         unset="the queue itself",
     ),
-    "routing_key": Setting("text", "{feed}", "The routing key for the exchange, likewise."),
+    "routing_key": Setting("text", "{feed}", "Routing key for the exchange; `{feed}` is replaced "
+        "by the feed's name."),
     "create": Setting("flag", True, "Declare the queue if it is missing."),
     "queue_type": Setting(
-        "text", "quorum", "The type of the queue, when it is declared.",
+        "text", "quorum", "Type of the queue that is declared.",
         choices=("quorum", "classic", "stream"),
     ),
     "ca_file": Setting(
-        "text", "", "PEM file of the authorities to trust.", unset="the system's authorities",
+        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
     "format": FORMAT,

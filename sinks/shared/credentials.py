@@ -12,9 +12,9 @@ from tailer.settings import Setting
 __all__ = ["CREDENTIALS", "credentials"]
 
 CREDENTIALS: dict[str, Setting] = {
-    "user": Setting("text", "", "The user, where the URL has none."),
+    "user": Setting("text", "", "User name, if the URL contains none."),
     "password": Setting(
-        "text", "", "The password, where the URL has none; it is taken as it is.", secret=True,
+        "text", "", "Password, if the URL contains none; it needs no encoding.", secret=True,
     ),
 }  # fmt: skip
 

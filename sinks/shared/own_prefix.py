@@ -8,8 +8,8 @@ from tailer.sink import OWN_PREFIX, own_prefix
 __all__ = ["OWN_PREFIX_SETTING", "renamed"]
 
 OWN_PREFIX_SETTING = Setting(
-    "text", OWN_PREFIX, "What the names of columns begin with that the sink adds, such as "
-    "`_event_id`. A table that has a column of such a name needs another beginning.",
+    "text", OWN_PREFIX, "Prefix of the columns that the sink adds, such as `_event_id`. Choose "
+    "another one if the table has a column of such a name.",
     form="up to 40 letters, digits and `_`, not beginning with a digit", parse=own_prefix,
 )  # fmt: skip
 

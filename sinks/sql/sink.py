@@ -38,21 +38,22 @@ from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits, fold_case
 __all__ = ["TABLE_SETTINGS", "SqlSink"]
 
 TABLE_SETTINGS: dict[str, Setting] = {
-    "table": Setting("text", "", "The table that is written.", unset="the feed's name"),
+    "table": Setting("text", "", "The table to write.", unset="the feed's name"),
     "mode": Setting(
         "text", "mirror", "Keep a copy of the table, or a log of its change events.",
         choices=("mirror", "log"),
     ),
     "key": Setting(
-        "texts", [], "Mode `mirror`: the columns that identify a row; empty means by row id.",
+        "texts", [], "Mode `mirror`: the columns that identify a row; without them, row ids do.",
     ),
     "own_prefix": OWN_PREFIX_SETTING,
     "create": Setting(
-        "flag", True, "Make the table. If false, it must be there, empty, with the columns.",
+        "flag", True, "Create the table. If false, it must exist, empty and with the right "
+        "columns.",
     ),
     "evolve": Setting(
-        "flag", True, "Change the table's columns as the Delta table's change. If false, refuse, "
-        "and say the statements.",
+        "flag", True, "Apply schema changes to the table. If false, stop and print the required "
+        "SQL.",
     ),
 }  # fmt: skip
 #: The column of a mirror by row id, and those of a log: event ids, and the order of the events.

@@ -58,20 +58,20 @@ def _start(given: Any) -> str:
 DAEMON: dict[str, Setting] = {
     "http": Setting(
         "text", "127.0.0.1:9464",
-        "Address of metrics, health checks, console and control API; empty means none.",
+        "Address of the metrics, health checks, console and control API; empty disables them.",
         form="host:port, or empty for none", parse=address(optional=True),
     ),
     "state": Setting(
         "text", "state", "Where offsets are saved.", form="a folder or s3://bucket/prefix",
     ),
     "token": Setting(
-        "text", "", "Bearer token of the control API. Without a token the control API is off.",
+        "text", "", "Bearer token of the control API, which is off without one.",
         secret=True,
     ),
-    "token_file": Setting("text", "", "File with the token, for mounted secrets."),
+    "token_file": Setting("text", "", "File that contains the token, for mounted secrets."),
     "log_format": Setting("text", "console", "Format of log lines.", choices=("console", "json")),
     "log_level": Setting(
-        "text", "info", "Lowest level that is logged.",
+        "text", "info", "Lowest level to log.",
         choices=("debug", "info", "warning", "error"),
     ),
     "measure_s": Setting(
@@ -85,18 +85,18 @@ DAEMON: dict[str, Setting] = {
     ),
     "stop_s": Setting(
         "number", 15.0,
-        "How long a batch that is being written may take after SIGTERM; then the process ends, and "
-        "its next start goes on at the saved offset. Less than what runs the process waits.",
+        "How long the current batch may take after SIGTERM before the process ends; the next start "
+        "resumes from the saved offset. Keep it below the kill timeout of the service manager.",
         unit="seconds",
     ),
     "lease_s": Setting(
         "number", 60.0,
-        "With `state` on S3: another daemon may take over a feed whose owner has not renewed its "
-        "lease for this long.",
+        "With `state` on S3: a feed whose owner has not renewed its lease for this long may be "
+        "taken over by another daemon.",
         unit="seconds",
     ),
     "lock_folder": Setting(
-        "text", "", "With `state` on S3: a local folder that survives a restart of the container.",
+        "text", "", "With `state` on S3: a local folder that survives container restarts.",
     ),
 }  # fmt: skip
 
@@ -111,8 +111,8 @@ FEED: dict[str, Setting] = {
         "table", {}, "Options of the table's store; they override those of `[store.s3]`.",
     ),
     "also": Setting(
-        "texts", [], "Further folders in which its files may be, as a shallow clone needs. A log "
-        "that names another file outside of the table is refused.",
+        "texts", [], "Further folders that may contain its files, as for a shallow clone. A log "
+        "that refers to any other file outside the table is refused.",
     ),
     "from": Setting(
         "any", "", "Where a feed without a saved offset starts.", form=STARTS, parse=_start,
@@ -123,26 +123,26 @@ FEED: dict[str, Setting] = {
         "version.", choices=("auto", "cdf", "derived"),
     ),
     "key": Setting(
-        "texts", [], "Columns that pair derived deletes and inserts into updates.",
+        "texts", [], "Columns by which derived deletes and inserts are paired into updates.",
     ),
     "columns": Setting("texts", [], "Data columns to publish; empty means all.", unset="all"),
-    "where": Setting("text", "", "Publish only partitions that satisfy these comparisons."),
+    "where": Setting("text", "", "Publish only the partitions that match these comparisons."),
     "mask": Setting("table", {}, 'Columns to mask: `column = "drop"`, `redact` or `hash`.'),
     "mask_key": Setting("text", "", "Key of the hashes, 16 to 64 bytes.", secret=True),
     "on_schema_change": Setting(
-        "text", "continue", "What to do at a version with another schema.",
+        "text", "continue", "What to do when the schema changes.",
         choices=("continue", "pause", "fail"),
     ),
     "on_data_loss": Setting(
-        "text", "fail", "What to do when an unread version or file is gone.",
+        "text", "fail", "What to do when an unread version or file is missing.",
         choices=("fail", "skip", "snapshot"),
     ),
     "on_reject": Setting(
-        "text", "fail", "What to do with rows that the sink rejects for good.",
+        "text", "fail", "What to do with rows that the sink permanently rejects.",
         choices=("fail", "park"),
     ),
     "on_invalid_text": Setting(
-        "text", "replace", "What to do with texts that are not UTF-8.",
+        "text", "replace", "What to do with text that is not valid UTF-8.",
         choices=("replace", "fail"),
     ),
     "park": Setting(
@@ -153,23 +153,24 @@ FEED: dict[str, Setting] = {
         "flag", False, "Skip versions that delete, update, merge or overwrite.",
     ),
     "max_rows_per_s": Setting(
-        "number", 0.0, "Limit of throughput; 0 means no limit.", unit="rows per second", least=0,
+        "number", 0.0, "Throughput limit; 0 means none.", unit="rows per second", least=0,
     ),
     "heartbeat_s": Setting(
-        "number", 0.0, "Send the sink a heartbeat after this long without events; 0 means none.",
+        "number", 0.0, "Send a heartbeat to the sink after this long without events; 0 means "
+        "never.",
         unit="seconds", least=0,
     ),
-    "paused": Setting("flag", False, "Start paused; resume with the control API."),
+    "paused": Setting("flag", False, "Start paused; resume through the control API."),
     "discover_s": Setting(
         "number", 60.0, "Interval between searches for tables that match a pattern.",
         unit="seconds",
     ),
-    "batch_rows_max": Setting("whole", 131_072, "Most rows in one batch.", unit="rows"),
+    "batch_rows_max": Setting("whole", 131_072, "Maximum rows per batch.", unit="rows"),
     "batch_bytes_max": Setting(
-        "whole", 32 * _MIB, "Most bytes in one batch, as Arrow.", unit="bytes",
+        "whole", 32 * _MIB, "Maximum bytes per batch, in Arrow format.", unit="bytes",
     ),
     "diff_memory_bytes_max": Setting(
-        "whole", 512 * _MIB, "Memory for the comparison of rewritten rows.",
+        "whole", 512 * _MIB, "Memory limit for comparing rewritten rows.",
         unit="bytes", least=64 * _MIB,
     ),
     "spill_folder": Setting(
@@ -177,14 +178,14 @@ FEED: dict[str, Setting] = {
         unset="the system's temporary folder",
     ),
     "page_checksums": Setting(
-        "flag", True, "Verify the checksums of data files' pages, where a file has them.",
+        "flag", True, "Verify page checksums of data files that have them.",
     ),
     "writer_timezone": Setting(
-        "text", "UTC", "Time zone of partition timestamps that have none.",
+        "text", "UTC", "Time zone of partition timestamps without one.",
         form="an IANA time zone name, such as Europe/Berlin", parse=zone_name,
     ),
     "torn_commit_max_s": Setting(
-        "number", 10.0, "How long to wait for a commit file that is only half written.",
+        "number", 10.0, "How long to wait for a partially written commit file.",
         unit="seconds",
     ),
     "poll_min_s": Setting(
@@ -196,7 +197,7 @@ FEED: dict[str, Setting] = {
     "retry_min_s": Setting("number", 0.2, "Shortest pause before a retry.", unit="seconds"),
     "retry_max_s": Setting("number", 30.0, "Longest pause before a retry.", unit="seconds"),
     "sink": Setting("table", {}, "The sink: its `type` and its own options."),
-    "sinks": Setting("table", {}, "Several sinks by name, each like `sink`; one reader for all."),
+    "sinks": Setting("table", {}, "Several named sinks, each like `sink`, that share one reader."),
 }  # fmt: skip
 
 _ANSWERS = {"ignore_changes": "Delta has deprecated this option; use skip_change_commits"}

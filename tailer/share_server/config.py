@@ -51,66 +51,66 @@ SHARE: dict[str, Setting] = {
         "text", "127.0.0.1:8080", "Address to listen on.", form="host:port", parse=address(),
     ),
     "public_url": Setting(
-        "text", "", "The URL under which clients reach the server; its path is the prefix of the "
-        "API.", form="http(s)://host[/prefix]", unset="made from `address`",
+        "text", "", "URL at which clients reach the server; its path is the API "
+        "prefix.", form="http(s)://host[/prefix]", unset="made from `address`",
     ),
     "tls_cert": Setting(
-        "text", "", "PEM file of the certificate; with `tls_key`, the server speaks TLS 1.2 and "
+        "text", "", "PEM file of the certificate; together with `tls_key` it enables TLS 1.2 and "
         "newer.",
     ),
     "tls_key": Setting("text", "", "PEM file of the private key."),
     "url_ttl_s": Setting(
-        "whole", 3600, "How long the URL of a file is valid; at most a week.", unit="seconds",
+        "whole", 3600, "How long file URLs remain valid; at most one week.", unit="seconds",
     ),
     "signing_key": Setting(
-        "text", "", "Signs URLs and page tokens; 16 bytes or more. Servers behind one "
+        "text", "", "Key that signs URLs and page tokens, at least 16 bytes. Servers behind one "
         "`public_url` need the same key.", secret=True, unset="made and kept in `state`",
     ),
-    "signing_key_file": Setting("text", "", "File with the signing key."),
-    "state": Setting("text", "share-state", "Folder of tokens and signing key."),
+    "signing_key_file": Setting("text", "", "File that contains the signing key."),
+    "state": Setting("text", "share-state", "Folder for tokens and the signing key."),
     "audit": Setting(
-        "text", "", "The audit log, JSON lines. Entries that a full disk does not take go to the "
-        "server's log.", unset="`audit.jsonl` in `state`",
+        "text", "", "Audit log, in JSON lines. If the disk is full, entries go to the server's "
+        "log.", unset="`audit.jsonl` in `state`",
     ),
     "requests_per_s": Setting(
-        "number", _USUAL.requests_per_s, "Average rate of one recipient; beyond it and `burst`, "
-        "status 429 with `Retry-After`.", unit="requests per second",
+        "number", _USUAL.requests_per_s, "Average request rate per recipient; requests beyond it "
+        "and `burst` get status 429 with `Retry-After`.", unit="requests per second",
     ),
     "burst": Setting(
-        "whole", _USUAL.burst, "Requests that one recipient may make at once.", unit="requests",
+        "whole", _USUAL.burst, "Requests that one recipient may send in a burst.", unit="requests",
     ),
     "concurrent": Setting(
-        "whole", _USUAL.concurrent, "Requests of one recipient that may be under way.",
+        "whole", _USUAL.concurrent, "Concurrent requests per recipient.",
         unit="requests",
     ),
     "downloads": Setting(
-        "whole", _USUAL.downloads, "Downloads of one recipient that may be under way.",
+        "whole", _USUAL.downloads, "Concurrent downloads per recipient.",
         unit="file downloads",
     ),
     "stall_s": Setting(
-        "number", _USUAL.stall_s, "A client that takes no byte, or has sent no whole request, for "
-        "this long is disconnected.", unit="seconds",
+        "number", _USUAL.stall_s, "Disconnect a client that neither reads a byte nor completes a "
+        "request for this long.", unit="seconds",
     ),
-    "page_size": Setting("whole", _USUAL.page_size, "Most items on one page of a list."),
+    "page_size": Setting("whole", _USUAL.page_size, "Maximum items per page of a list."),
     "connections": Setting(
-        "whole", _USUAL.connections, "Connections of all clients together, and at most half of "
-        "the file descriptors that the process may have. One more closes the connection that has "
-        "waited longest, of the address that has most of them.",
+        "whole", _USUAL.connections, "Maximum connections, limited to half of the process's file "
+        "descriptors. Beyond it, the longest idle connection of the address with the most "
+        "connections is closed.",
     ),
 }  # fmt: skip
 TABLE: dict[str, Setting] = {
     "location": Setting(
-        "text", REQUIRED, "Where the table is.", form="a path or s3://bucket/key",
+        "text", REQUIRED, "Location of the table.", form="a path or s3://bucket/key",
     ),
     "history": Setting("flag", False, "Whether recipients may read old versions."),
     "cdf": Setting("flag", False, "Whether recipients may read the change data feed."),
     "also": Setting(
-        "texts", [], "Further folders in which its files may be, as a shallow clone needs. No "
-        "other file outside of the table is shared.",
+        "texts", [], "Further folders that may contain its files, as for a shallow clone. No other "
+        "file outside the table is shared.",
     ),
     "proxy": Setting(
-        "flag", False, "Files on S3 pass through this server; otherwise recipients get "
-        "pre-signed URLs of S3.",
+        "flag", False, "Serve S3 files through this server instead of giving recipients pre-signed "
+        "S3 URLs.",
     ),
     "store": Setting("table", {}, "Options of the table's store, such as `endpoint_url`."),
 }  # fmt: skip

@@ -131,48 +131,50 @@ def _time(text: str) -> str:
 _COLUMNS = "column names, separated by commas or as a JSON list, each once"
 _TIME = "a time such as 2026-01-31T12:00:00Z, in the session's zone unless it says another"
 SOURCE: dict[str, Setting] = {
-    "path": Setting("text", None, "The table's address, also `load(...)`.", form="an address"),
-    "table": Setting("text", None, "The same, under another name.", form="an address"),
+    "path": Setting("text", None, "Address of the table, as given to "
+        "`load(...)`.", form="an address"),
+    "table": Setting("text", None, "Another name of `path`.", form="an address"),
     "startingVersion": Setting(
-        "text", None, "The first version, inclusive; `snapshot` gives all rows as inserts, then "
-        "what follows.", form="a version, latest, earliest or snapshot", parse=_start,
+        "text", None, "First version, inclusive; `snapshot` gives all rows as inserts, then the "
+        "changes that follow.", form="a version, latest, earliest or snapshot", parse=_start,
         unset="stream: `snapshot`; batch: required",
     ),
     "startingTimestamp": Setting(
         "text", None, "Start at the first version at or after this time.", form=_TIME, parse=_time,
     ),
     "startingOffset": Setting(
-        "text", None, "Stream: an offset of the daemon, from `tailer offsets export`.",
+        "text", None, "Stream: an offset of the daemon, as printed by `tailer offsets export`.",
         form="an offset of this table as JSON", parse=_offset,
     ),
     "endingVersion": Setting(
-        "text", None, "The last version, inclusive; the rows have its schema, of a stream too.",
+        "text", None, "Last version, inclusive; rows have its schema, also in a stream.",
         form="a version", parse=_version, unset="the newest",
     ),
     "endingTimestamp": Setting(
         "text", None, "End with the last version at or before this time.", form=_TIME, parse=_time,
     ),
     "maxFilesPerTrigger": Setting(
-        "whole", 1000, "Most files in one batch of a stream; a version may span several batches.",
+        "whole", 1000, "Stream: maximum files per batch; a version may span several batches.",
         unit="files",
     ),
     "maxBytesPerTrigger": Setting(
-        "whole", None, "The same in bytes; at least one file is always taken.", unit="bytes",
+        "whole", None, "Stream: maximum bytes per batch, but at least one file.", unit="bytes",
     ),
     "maxVersionsPerTrigger": Setting(
-        "whole", None, "Most versions in one batch of a stream.", unit="versions",
+        "whole", None, "Stream: maximum versions per batch.", unit="versions",
     ),
     "ignoreDeletes": FEED["ignore_deletes"],
     "skipChangeCommits": FEED["skip_change_commits"],
     "ignoreChanges": Setting(
-        "flag", False, "Delta's option for reading tables; true is refused.",
+        "flag", False, "Delta's option for reading a table instead of its changes; true is "
+        "refused.",
     ),
     "failOnDataLoss": Setting(
-        "flag", True, "Otherwise continue at the first version whose changes can still be read; a "
-        "warning says what is left out.",
+        "flag", True, "If false, continue at the first version whose changes can still be read; a "
+        "warning names what is skipped.",
     ),
     "excludeRegex": Setting(
-        "text", None, "Leave out data files whose path matches.", form="a regular expression",
+        "text", None, "Skip data files whose path matches.", form="a regular expression",
         parse=_pattern,
     ),
     "readChangeFeed": Setting(
@@ -180,39 +182,40 @@ SOURCE: dict[str, Setting] = {
     ),
     "readChangeData": Setting("flag", True, "Delta's older name of `readChangeFeed`."),
     "withEventTimeOrder": Setting(
-        "flag", False, "Accepted because it changes nothing: changes are in the order of versions.",
+        "flag", False, "Accepted without effect: changes are always in version order.",
     ),
     "changeSource": FEED["change_source"],
     "key": replace(FEED["key"], form=_COLUMNS, parse=_names),
     "onSchemaChange": Setting(
-        "text", "fail", "What to do with versions of another schema than the query's: `fail` "
-        "refuses them, `cast` gives their rows in the query's schema; see *Another schema*.",
+        "text", "fail", "What to do with versions whose schema differs from the query's: `fail` "
+        "refuses them, `cast` converts their rows to the query's schema; see *Another schema*.",
         choices=("fail", "cast"),
     ),
     "columns": Setting(
-        "texts", None, "Data columns to read. Spark does not tell a Python source which columns a "
-        "query uses.", form=_COLUMNS, parse=_names, unset="all",
+        "texts", None, "Data columns to read; Spark gives a Python source no column "
+        "selection.", form=_COLUMNS, parse=_names, unset="all",
     ),
     "withIds": Setting("flag", False, "Add the columns `_event_id` and `_origin`."),
     "minPartitions": Setting(
-        "whole", None, "Fewest tasks, where there is enough to read.", unit="tasks",
+        "whole", None, "Minimum number of tasks, if there is enough to read.", unit="tasks",
         unset="processors of the driver",
     ),
-    "maxPartitionBytes": Setting("whole", 128 * _MIB, "Bytes of files in one task.", unit="bytes"),
+    "maxPartitionBytes": Setting("whole", 128 * _MIB, "Maximum bytes of files per "
+        "task.", unit="bytes"),
     "derivedFanOut": Setting(
-        "whole", 8, "Tasks among which the comparison of one rewrite is divided; 1 means never.",
+        "whole", 8, "Maximum tasks for the comparison of one rewrite; 1 disables division.",
         unit="tasks",
     ),
     "diffMemoryBytesMax": Setting(
-        "whole", DiffOptions().memory_bytes_max, "Memory for a comparison, in each task.",
+        "whole", DiffOptions().memory_bytes_max, "Memory limit for a comparison, per task.",
         unit="bytes", least=16 * _MIB,  # the engine of comparisons needs this much to begin with
     ),
     "spillFolder": Setting(
         "text", None, "Folder for temporary files of comparisons; every executor must be able to "
         "write to it.", unset="the system's temporary folder",
     ),
-    "batchRowsMax": Setting("whole", 65_536, "Most rows of an Arrow batch.", unit="rows"),
-    "batchBytesMax": Setting("whole", 32 * _MIB, "Most bytes of an Arrow batch.", unit="bytes"),
+    "batchRowsMax": Setting("whole", 65_536, "Maximum rows per Arrow batch.", unit="rows"),
+    "batchBytesMax": Setting("whole", 32 * _MIB, "Maximum bytes per Arrow batch.", unit="bytes"),
     "writerTimezone": FEED["writer_timezone"],
     "pageChecksums": FEED["page_checksums"],
     "tornCommitMaxSeconds": FEED["torn_commit_max_s"],

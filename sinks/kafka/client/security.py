@@ -38,15 +38,15 @@ class Security:
 
     # fmt: off
     security_protocol: str = declared(Setting(
-        "text", "PLAINTEXT", "SSL means TLS; SASL means that the client logs in.",
+        "text", "PLAINTEXT", "`SSL` encrypts the connection (TLS); `SASL` logs in.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ))
     sasl_mechanism: str = declared(Setting(
-        "text", "", "How the client logs in.", form=f"one of {', '.join(MECHANISMS)}",
+        "text", "", "Login mechanism.", form=f"one of {', '.join(MECHANISMS)}",
         elsewhere=("sasl_mechanisms",),
     ))
     sasl_username: str = declared(Setting(
-        "text", "", "User name, for PLAIN and SCRAM.", elsewhere=("sasl_plain_username",),
+        "text", "", "User name for PLAIN and SCRAM.", elsewhere=("sasl_plain_username",),
     ))
     sasl_password: str = declared(Setting(
         "text", "", "Password of the user.", elsewhere=("sasl_plain_password",), secret=True,
@@ -55,7 +55,7 @@ class Security:
         "text", "", "Token for OAUTHBEARER.", secret=True,
     ))
     sasl_oauthbearer_token_endpoint_url: str = declared(Setting(
-        "text", "", "Where tokens for OAUTHBEARER are requested, with client id and secret.",
+        "text", "", "Endpoint that issues OAUTHBEARER tokens for the client id and secret.",
         form="an https:// URL",
     ))
     sasl_oauthbearer_client_id: str = declared(Setting("text", "", "Client id for tokens."))
@@ -64,7 +64,7 @@ class Security:
     ))
     sasl_oauthbearer_scope: str = declared(Setting("text", "", "Scope of tokens."))
     ssl_cafile: str = declared(Setting(
-        "text", "", "PEM file of the authorities to trust, relative to the configuration file.",
+        "text", "", "PEM file of the trusted authorities, relative to the configuration file.",
         unset="the system's authorities", elsewhere=("ssl_ca_location",),
     ))
     ssl_certfile: str = declared(Setting(
@@ -78,7 +78,7 @@ class Security:
         "text", "", "Password of `ssl_keyfile`.", elsewhere=("ssl_key_password",), secret=True,
     ))
     ssl_check_hostname: bool = declared(Setting(
-        "flag", True, "Whether the certificate must have the broker's name.",
+        "flag", True, "Require that the certificate match the broker's host name.",
     ))
     # fmt: on
 

@@ -50,7 +50,7 @@ class S3Options:
         unset="`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the profile's, or AWS",
     ))
     region: str | None = declared(Setting(
-        "text", None, "The region; a bucket in another region is found there.",
+        "text", None, "Region; a bucket in another region is found automatically.",
         elsewhere=("default_region",),
         unset="`AWS_DEFAULT_REGION`, the profile's, `AWS_REGION`, or `us-east-1`",
     ))
@@ -58,32 +58,33 @@ class S3Options:
         "text", None, "Profile of `~/.aws/config`.", unset="`AWS_PROFILE`",
     ))
     path_style: bool | None = declared(Setting(
-        "flag", None, "Put the bucket's name into the path, not into the host's name.",
+        "flag", None, "Put the bucket name in the path instead of the host name.",
         unset="false on AWS, true elsewhere",
     ))
     anonymous: bool = declared(Setting(
         "flag", False, "Send unsigned requests, for public buckets.", elsewhere=("skip_signature",),
     ))
     access_key_id: str | None = declared(Setting(
-        "text", None, "Account for these options, before any other; with `secret_access_key`.",
+        "text", None, "Access key, used instead of any other credentials; requires "
+        "`secret_access_key`.",
         secret=True, unset="found as below",
     ))
     secret_access_key: str | None = declared(Setting(
-        "text", None, "Its secret key.", secret=True,
+        "text", None, "Secret key of `access_key_id`.", secret=True,
     ))
     session_token: str | None = declared(Setting(
-        "text", None, "Session token, if the account is a temporary one.", secret=True,
+        "text", None, "Session token of temporary credentials.", secret=True,
         elsewhere=("token",),
     ))
     ca_bundle: str | None = declared(Setting(
-        "text", None, "PEM file of the authorities to trust.", elsewhere=("ca_bundle_path",),
+        "text", None, "PEM file of the trusted authorities.", elsewhere=("ca_bundle_path",),
         unset="`AWS_CA_BUNDLE`, or the well-known authorities",
     ))
     requester_pays: bool = declared(Setting(
-        "flag", False, "Say in each request that we pay.", elsewhere=("request_payer",),
+        "flag", False, "Accept charges of requester-pays buckets.", elsewhere=("request_payer",),
     ))
     max_concurrency: int = declared(Setting(
-        "whole", 64, "Concurrent requests of all tables with these options.", unit="requests",
+        "whole", 64, "Concurrent requests of all tables that share these options.", unit="requests",
     ))
     table_concurrency: int = declared(Setting(
         "whole", 8, "Concurrent requests of one table.", unit="requests",
@@ -93,20 +94,20 @@ class S3Options:
         elsewhere=("connect_timeout",),
     ))
     read_timeout_s: float = declared(Setting(
-        "number", 20.0, "How long to wait for the next byte.", unit="seconds",
+        "number", 20.0, "How long to wait for the next byte of an answer.", unit="seconds",
         elsewhere=("timeout",),
     ))
     max_attempts: int = declared(Setting(
-        "whole", 4, "Attempts of one request, before the feed starts again from its offset.",
+        "whole", 4, "Attempts per request before the feed restarts from its offset.",
         elsewhere=("max_retries",),
     ))
     read_ahead_bytes_max: int = declared(Setting(
-        "whole", 64 * _MIB, "Most bytes in memory of one open data file; and once more, of one "
-        "table, of what is fetched ahead.", unit="bytes",
+        "whole", 64 * _MIB, "Memory limit for one open data file, and separately for one table's "
+        "prefetched data.", unit="bytes",
     ))
     total_ahead_bytes_max: int = declared(Setting(
-        "whole", 256 * _MIB, "Most bytes that are fetched ahead of all tables with these options; "
-        "0 turns it off.", unit="bytes", least=0,
+        "whole", 256 * _MIB, "Limit of prefetched bytes of all tables that share these options; 0 "
+        "disables prefetching.", unit="bytes", least=0,
     ))
     # fmt: on
 

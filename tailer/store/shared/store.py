@@ -54,30 +54,30 @@ class SharingOptions:
 
     # fmt: off
     change_source: ChangeRequests = declared(Setting(
-        "text", "auto", "Which requests read changes: the change data feed's (`cdf`), those for "
-        "data files (`derived`), or either by version.", choices=("auto", "cdf", "derived"),
+        "text", "auto", "Read the shared change data feed (`cdf`), derive changes from data files "
+        "(`derived`), or choose by version (`auto`).", choices=("auto", "cdf", "derived"),
         unset="the feed's `change_source`",
     ))
     poll_interval_s: float = declared(Setting(
         "number", POLL_INTERVAL_MIN_S, "Interval between requests for the newest version; the "
-        "protocol allows no shorter one.", unit="seconds", least=POLL_INTERVAL_MIN_S,
+        "protocol allows none shorter than 30 s.", unit="seconds", least=POLL_INTERVAL_MIN_S,
     ))
     max_versions_per_rpc: int = declared(Setting(
-        "whole", 100, "Most versions in one request.", unit="versions", least=1, most=10_000,
+        "whole", 100, "Maximum versions per request.", unit="versions", least=1, most=10_000,
     ))
     response_format: Literal["auto", "delta", "parquet"] = declared(Setting(
-        "text", "auto", "Format of answers; `auto` leaves it to the server.",
+        "text", "auto", "Format of responses; `auto` lets the server choose.",
         choices=("auto", "delta", "parquet"),
     ))
     ca_bundle: str | None = declared(Setting(
-        "text", None, "PEM file of the authorities to trust.", unset="the system's authorities",
+        "text", None, "PEM file of the trusted authorities.", unset="the system's authorities",
     ))
-    allow_http: bool = declared(Setting("flag", False, "Send tokens without TLS, too."))
+    allow_http: bool = declared(Setting("flag", False, "Allow tokens to be sent without TLS."))
     timeout_s: float = declared(Setting(
-        "number", 120.0, "How long to wait for the next byte.", unit="seconds",
+        "number", 120.0, "How long to wait for the next byte of an answer.", unit="seconds",
     ))
     answer_bytes_max: int = declared(Setting(
-        "whole", 16 * 1024**3, "Most bytes of one answer, unpacked.", unit="bytes",
+        "whole", 16 * 1024**3, "Maximum uncompressed bytes per response.", unit="bytes",
     ))
     # fmt: on
 
