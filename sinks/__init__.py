@@ -1,1 +1,1 @@
-"""Sinks, one file each. Nothing imports them by name: the entry points do (:mod:`tailer.sink`)."""
+"""Sinks, one file or folder each. Entry points find them, imports never do (:mod:`tailer.sink`)."""

@@ -7,7 +7,8 @@
   about the target, for which no row is parked.
 * :class:`ConfigError`: the author of the configuration or the command line.
 
-A message is one sentence: what was found, where, and what to do. Only the feed retries.
+A message is one sentence: what was found, where, and what to do. A client repeats a request a few
+times; beyond that, only the feed retries.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ async def write_pieces(
 
 
 class Sink(typing.Protocol):
-    """Where change batches go. One feed uses one sink; calls never overlap.
+    """Where change batches go. One feed uses one sink. Calls never overlap, except that
+    :meth:`Prepares.prepare` may run while the batch before it is being written.
 
     A sink that requires something of its feed has an attribute or property ``traits``, which is a
     :class:`SinkTraits`; a sink without it requires nothing.
@@ -134,7 +135,8 @@ class Sink(typing.Protocol):
         """
 
     async def write(self, batch: ChangeBatch) -> None:
-        """Write a batch; return only when it is durable.
+        """Write a batch; return only when it is durable. A sink that stores its progress with the
+        data may return earlier, as long as :meth:`open` never returns an offset beyond what is.
 
         Called with empty batches too, which only carry an offset. Raises :class:`TransientError`
         for an error that may pass, :class:`SinkRejected` for a permanent one; in either case the

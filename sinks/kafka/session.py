@@ -36,7 +36,8 @@ _DATA_CONFIG = {"message.timestamp.type": "LogAppendTime"}
 
 
 class Session(ABC):
-    """What both kinds of delivery share. Blocking; calls never overlap."""
+    """What both kinds of delivery share. Blocking. Calls never overlap, except for
+    `prepare`, which may run while a batch is being written."""
 
     def __init__(
         self, options: KafkaOptions, feed: str, written: Mapping[str, str] | None = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["LiveFiles", "Moot"]
 
 #: The digests of the files that a commit adds although they are in the table, or removes although
-#: they are not (:func:`tailer.delta.commit.file_digest`).
+#: they are not (:func:`tailer.delta.digests.file_digest`).
 Moot: TypeAlias = AbstractSet[bytes]
 
 _LOADED_AT_ONCE = 20_000

@@ -7,7 +7,7 @@
   added with two deletion vectors is the difference of the two, both ways.
 * Changes are relative to the files of the version before: a remove of a logical file that is not
   there, and an add of one that is, change nothing. Those files are passed in (``moot``, digests of
-  :func:`tailer.delta.commit.file_digest`), because the commit alone does not say.
+  :func:`tailer.delta.digests.file_digest`), because the commit alone does not say.
 * Rows that leave belong to the schema and partitioning before the commit, rows that come to those
   after it.
 * Order within a version: rows that leave before rows that come, so that a key that moves is deleted

@@ -1,1 +1,1 @@
-"""Delta Sharing, as client and server: reading shared tables, and sharing them."""
+"""The client side of the Delta Sharing protocol, and what its server shares with it."""
