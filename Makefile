@@ -12,13 +12,14 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
+VALE := $(or $(shell command -v vale),$(CURDIR)/.cache/bin/vale)
 BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_footers.c tailer/native/_pages.c tailer/native/_rowbytes.c \
 	tailer/native/_crc32.h tailer/native/_snappy.h tailer/native/_thrift.h tailer/native/_values.h
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-lowest test-highest lint format docs golden bench bench-quick torture \
-	fuzz simulate wheel clean
+	fuzz prose simulate wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +41,12 @@ lint: $(DEV) ## check style, types and spelling
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(RUN) codespell_lib
+
+prose: $(VALE) ## check the language of the pages with Vale, which Go builds once if it is missing
+	$(VALE) --output=line README.md CONTRIBUTING.md SECURITY.md tests/README.md docs
+
+$(CURDIR)/.cache/bin/vale:
+	GOBIN=$(@D) go install github.com/vale-cli/vale/v3/cmd/vale@v3.21.0
 
 format: $(DEV) ## put the code into its one form
 	$(RUN) ruff check --fix .
