@@ -71,7 +71,8 @@ class Setting:
 
     ``form`` describes the allowed values where kind and bounds do not, and ``parse`` converts the
     given value, or raises ``ValueError``. ``elsewhere`` are other tools' names for it. A ``secret``
-    is not shown in errors, and its value is taken out of all that is said later.
+    is not shown in errors, and its value is taken out of all that is said later. An ``advanced``
+    option is one that few ever need: the documentation lists it apart, after the others.
     """
 
     kind: Kind
@@ -87,6 +88,7 @@ class Setting:
     elsewhere: tuple[str, ...] = ()
     secret: bool = False
     unset: str = ""
+    advanced: bool = False
 
     def allowed(self) -> str:
         """Describe the allowed values, for errors and the documentation."""
@@ -184,7 +186,9 @@ class SettingTable:
     ``text``: every value may be given as text. ``spelling`` converts a given name for the look-up.
     ``renames``: other spellings and other tools' names are accepted; otherwise the error says what
     the option is called here. ``answers`` has the names that mean nothing here, and what to do
-    instead. ``place`` precedes a name in errors, if the place in a file says more than the owner.
+    instead. ``removed`` has the names of options that there were, and for each a sentence that says
+    what to use now. ``place`` precedes a name in errors, if the place in a file says more than the
+    owner.
     """
 
     owner: str
@@ -193,6 +197,7 @@ class SettingTable:
     spelling: Callable[[str], str] = str
     renames: bool = False
     answers: Mapping[str, str] = field(default_factory=dict)
+    removed: Mapping[str, str] = field(default_factory=dict)
     place: str = ""
 
     def take(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,12 +211,14 @@ class SettingTable:
 
     def rename(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options under our names; unknown names stay. Raises :class:`ConfigError`
-        for a name in ``answers``, and for an option that is given twice."""
+        for a name in ``answers`` or ``removed``, and for an option that is given twice."""
         known = self._other_names() if self.renames else {}
         found: dict[str, Any] = {}
         first: dict[str, str] = {}
         for name, value in given.items():
             plain = self.spelling(name)
+            if plain in self.removed and name not in self.settings:
+                raise self.wrong(name, f"was removed: {self.removed[plain]}")
             if plain in self.answers and name not in self.settings:
                 raise self.wrong(name, f"is not known: {self.answers[plain]}")
             ours = name if name in self.settings else known.get(plain, name)
@@ -299,7 +306,18 @@ def settings_of(options: type) -> dict[str, Setting]:
 
 
 def options_table(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: name, allowed values, default and meaning per option."""
+    """Yield the lines of a Markdown table: name, allowed values, default and meaning per option.
+
+    A second table, after the first, has the advanced options.
+    """
+    plain = {name: setting for name, setting in settings.items() if not setting.advanced}
+    advanced = {name: setting for name, setting in settings.items() if setting.advanced}
+    yield from _table(plain)
+    if advanced:
+        yield from ("", "Advanced:", "", *_table(advanced))
+
+
+def _table(settings: Mapping[str, Setting]) -> Iterator[str]:
     yield "| option | allowed | default | meaning |"
     yield "| --- | --- | --- | --- |"
     for name, setting in settings.items():

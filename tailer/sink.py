@@ -43,6 +43,7 @@ __all__ = [
     "Prepares",
     "ReadsMirror",
     "Rehearses",
+    "RemovedSettings",
     "Reopens",
     "SilentNotices",
     "Sink",
@@ -359,6 +360,16 @@ class DeclaresSettings(typing.Protocol):
 
 
 @typing.runtime_checkable
+class RemovedSettings(typing.Protocol):
+    """A factory whose sink had other options once: for each, a sentence that says what to use now.
+
+    Whoever still gives one gets that sentence, and not "unknown option".
+    """
+
+    removed_settings: Mapping[str, str]
+
+
+@typing.runtime_checkable
 class ListsSettings(typing.Protocol):
     """A factory that lists its sink's options and checks them itself, because they depend on each
     other: tables of settings by the option that chooses them, "" for those of the sink."""
@@ -411,7 +422,9 @@ def make_sink(kind: str, options: Mapping[str, Any], folder: Path) -> Sink:
     """Create the sink of that type with these options; see :meth:`SinkFactory.from_options`."""
     factory = load_sink(kind)
     if isinstance(factory, DeclaresSettings):
-        options = SettingTable(f"sink {kind!r}", factory.settings).take(options)
+        removed = factory.removed_settings if isinstance(factory, RemovedSettings) else {}
+        table = SettingTable(f"sink {kind!r}", factory.settings, removed=removed)
+        options = table.take(options)
     return factory.from_options(options, folder)
 
 

@@ -30,7 +30,12 @@ SETTINGS = {
     "zone": Setting("text", "UTC", "Zone.", form="a time zone", parse=zone_name),
     "password": Setting("text", None, "Password.", secret=True),
 }
-TABLE = SettingTable("sink 'x'", SETTINGS, answers={"acks": "it always acknowledges; leave it out"})
+TABLE = SettingTable(
+    "sink 'x'",
+    SETTINGS,
+    answers={"acks": "it always acknowledges; leave it out"},
+    removed={"speed": "it is as fast as it can be; leave it out"},
+)
 TEXTS = SettingTable("the source", SETTINGS, text=True, spelling=str.lower, renames=True)
 GIVEN = {"address": "here"}
 
@@ -106,6 +111,7 @@ def test_a_required_option_that_is_missing_is_named() -> None:
         ("rowsmax", "is not known (did you mean 'rows_max'?); known are address, key, mode,"),
         ("endpoint", "is not known (here it is 'address'); known are"),
         ("acks", "is not known: it always acknowledges; leave it out"),
+        ("speed", "was removed: it is as fast as it can be; leave it out"),
         ("xyz", "is not known; known are"),
     ],
 )
@@ -177,3 +183,12 @@ def test_a_table_for_the_documentation() -> None:
     assert "| a string | required |" in next(
         line for line in options_table(SETTINGS) if "address" in line
     )
+
+
+def test_advanced_options_stand_in_a_table_of_their_own() -> None:
+    rare = Setting("whole", 1, "Rarely.", advanced=True)
+    lines = list(options_table({"rare": rare, "mode": SETTINGS["mode"]}))
+    apart = lines.index("Advanced:")
+    assert [line for line in lines[:apart] if "`mode`" in line]
+    assert [line for line in lines[apart:] if "`rare`" in line]
+    assert "Advanced:" not in options_table({"mode": SETTINGS["mode"]})

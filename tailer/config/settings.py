@@ -200,6 +200,8 @@ FEED: dict[str, Setting] = {
     "sinks": Setting("table", {}, "Several named sinks, each like `sink`, that share one reader."),
 }  # fmt: skip
 
+#: Keys that there were, of the daemon and of a feed: what to use now.
+_REMOVED: dict[str, str] = {}
 _ANSWERS = {"ignore_changes": "Delta has deprecated this option; use skip_change_commits"}
 
 
@@ -212,7 +214,9 @@ class Section:
             raise ConfigError(f"{file}: {name} must be a table")
         self.given: dict[str, Any] = given
         place = f"{file}: {name}." if name else f"{file}: "
-        self._settings = SettingTable(name, settings, answers=_ANSWERS, place=place)
+        self._settings = SettingTable(
+            name, settings, answers=_ANSWERS, removed=_REMOVED, place=place
+        )
         self._values = self._settings.take(given)
 
     def wrong(self, key: str, what: str) -> ConfigError:
