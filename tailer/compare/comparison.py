@@ -16,7 +16,6 @@ from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.compare.row_cache import RowCache
 from tailer.compare.side_by_side import Decoded, FileRows, alike, pairable, side_by_side
 from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, REF_FIELDS, RowStream
-from tailer.decode.byte_range import ByteRange
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.output import output_schema
 from tailer.decode.rows import OpenFile, Skip, decode_file
@@ -27,19 +26,14 @@ from tailer.delta.snapshot import TableState
 
 __all__ = [
     "Comparison",
-    "Parts",
     "Positions",
     "file_refs",
-    "files_and_positions",
     "refs_by_file",
     "value_schema",
 ]
 
 #: Rows of one side: positions by the number of the file.
 Positions: TypeAlias = Mapping[int, BitMap64]
-
-#: Some files, by side and number, with the part that is read of each; None: the whole file.
-Parts: TypeAlias = Mapping[tuple[int, int], ByteRange | None]
 
 #: A row's reference in the engine: file number and position in one 64-bit integer.
 _POSITION_BITS = 40
@@ -57,8 +51,7 @@ class Comparison:
     independent of the schema of the output.
 
     ``decode`` are the options of the output. ``only`` and ``columns`` restrict a second pass to
-    some rows and columns; None: all. ``parts`` are the files to read, by side and number, each
-    whole or in part; None: all, whole.
+    some rows and columns; None: all.
     """
 
     leaving: Sequence[ChangeFile]
@@ -69,7 +62,6 @@ class Comparison:
     options: DiffOptions = field(default_factory=DiffOptions)
     only: tuple[Positions, Positions] | None = None
     columns: tuple[str, ...] | None = None
-    parts: Parts | None = None
 
     def restricted(
         self, only: tuple[Positions, Positions], columns: tuple[str, ...] | None = None
@@ -175,8 +167,7 @@ class Comparison:
     def _files(self) -> Iterator[tuple[int, int, ChangeFile]]:
         for side, files in ((LEAVING, self.leaving), (COMING, self.coming)):
             for number, file in enumerate(files):
-                if self.parts is None or (side, number) in self.parts:
-                    yield side, number, file
+                yield side, number, file
 
     def _rows(
         self, side: int, number: int, decode: DecodeOptions | None = None
@@ -194,8 +185,7 @@ class Comparison:
             own_columns=True,
         )
         with source:
-            part = None if self.parts is None else self.parts[side, number]
-            yield from decode_file(source, file, selection, options, Skip(), part)
+            yield from decode_file(source, file, selection, options, Skip())
 
 
 def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
@@ -216,7 +206,7 @@ def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
     return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
 
 
-def files_and_positions(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Array]:
+def _files_and_positions(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Array]:
     """Return the numbers of the files, and the positions there, of some references."""
     numbers = pc.shift_right(refs, pa.scalar(_POSITION_BITS, pa.int64()))
     return numbers, pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
@@ -224,7 +214,7 @@ def files_and_positions(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Arr
 
 def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
     """Group references by file: file number -> positions."""
-    numbers, positions = files_and_positions(positions_of(references))
+    numbers, positions = _files_and_positions(positions_of(references))
     found: dict[int, BitMap64] = {}
     at = 0
     for entry in pc.value_counts(numbers).to_pylist():

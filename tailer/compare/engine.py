@@ -8,7 +8,7 @@ table ever enters a query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -76,12 +76,9 @@ class Unmatched:
 
 
 class Engine:
-    """The queries of the comparison, on one private DuckDB instance.
+    """The queries of the comparison, on one private DuckDB instance."""
 
-    ``ordered``: results are in the order of the rows, as :meth:`labels` needs.
-    """
-
-    def __init__(self, options: DiffOptions, *, ordered: bool = False) -> None:
+    def __init__(self, options: DiffOptions) -> None:
         import duckdb
 
         self._folder = options.spill_folder
@@ -92,7 +89,7 @@ class Engine:
                 "threads": options.threads,
                 "memory_limit": f"{options.memory_bytes_max // 1_000_000}MB",
                 "temp_directory": str(self._spill.folder),
-                "preserve_insertion_order": ordered,
+                "preserve_insertion_order": False,
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
             }
@@ -194,13 +191,6 @@ class Engine:
             self._execute("DROP TABLE hashed")
         self._execute("DROP TABLE unbalanced")
         return result
-
-    def labels(self, rows: pa.RecordBatch, by: Sequence[int], count: int) -> pa.Int32Array:
-        """Return a label below ``count`` for each row, in their order: a hash of the columns with
-        the numbers ``by`` (if empty: of all), so that equal rows have one."""
-        stream = RowStream(rows.schema, iter([rows]))
-        sql = f"SELECT ({stream.hash(by)} % {count})::INTEGER FROM rows"
-        return self._query(stream, sql).column(0).combine_chunks()
 
     def _doubts(self, result: Unmatched) -> None:
         """Add the placed rows that may be equal to one without a partner, and the latter."""

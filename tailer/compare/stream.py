@@ -6,7 +6,7 @@ so that no name of a table ever enters a query.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -81,12 +81,6 @@ class RowStream:
                 f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
                 hint="follow it with its change data feed on",
             )
-
-    def hash(self, by: Sequence[int]) -> str:
-        """Return SQL for a hash of the columns with these numbers (if empty: of all columns)."""
-        columns = self.fields()
-        chosen = [columns[number] for number in by] or columns
-        return f"hash({', '.join(_canonical(f.name, f.type) for f in chosen)})"
 
     def fingerprint(self, *, texts: bool = False) -> dict[str, str]:
         """Return SQL, by name, for all values of a row: 128 bits of hash, and values.

@@ -61,7 +61,6 @@ class SourceOptions:
     paired: bool = False
     partition_bytes_max: int = 128 * _MIB
     partitions_min: int = 2
-    derived_fan_out: int = 8
     diff: DiffOptions = field(default_factory=DiffOptions)
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     torn_commit_max_s: float = 10.0
@@ -202,10 +201,6 @@ SOURCE: dict[str, Setting] = {
     ),
     "maxPartitionBytes": Setting("whole", 128 * _MIB, "Maximum bytes of files per "
         "task.", unit="bytes"),
-    "derivedFanOut": Setting(
-        "whole", 8, "Maximum tasks for the comparison of one rewrite; 1 disables division.",
-        unit="tasks",
-    ),
     "diffMemoryBytesMax": Setting(
         "whole", DiffOptions().memory_bytes_max, "Memory limit for a comparison, per task.",
         unit="bytes", least=16 * _MIB,  # the engine of comparisons needs this much to begin with
@@ -228,6 +223,7 @@ _TABLE = SettingTable(
         "timestampasof": _NO_TABLE,
         "schematrackinglocation": "leave it out, columns are followed through renames without it",
     },
+    removed={"derivedfanout": "leave it out, comparisons are divided by their size"},
 )  # fmt: skip
 
 
@@ -275,7 +271,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         with_ids=taken["withIds"],
         partition_bytes_max=taken["maxPartitionBytes"],
         partitions_min=taken["minPartitions"] or os.cpu_count() or 2,
-        derived_fan_out=taken["derivedFanOut"],
         diff=DiffOptions(taken["diffMemoryBytesMax"], taken["spillFolder"]),
         decode=DecodeOptions(
             batch_rows_max=taken["batchRowsMax"],

@@ -2,8 +2,7 @@
 
 A :class:`FileOrder` is one data file, or the row groups within a range of its bytes; a
 :class:`RewriteOrder` is a version whose changes must be derived, or a bucket of it. The task
-derives them with the daemon's engine, spilling to the executor's disk; or several tasks do, which
-exchange their rows (:mod:`tailer.spark.frames.exchange`).
+derives them with the daemon's engine, spilling to the executor's disk.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -25,10 +23,8 @@ from tailer.delta.commit import Commit, CommitHeader
 from tailer.plan.live_files import Moot
 from tailer.plan.rules import Rewrite, row_ids_hold
 
-if TYPE_CHECKING:
-    from tailer.compare.comparison import Parts
-
 __all__ = [
+    "FAN_OUT",
     "FileOrder",
     "Order",
     "Part",
@@ -38,7 +34,6 @@ __all__ = [
     "is_small",
     "pack",
     "rewrite_order",
-    "shared",
 ]
 
 #: The cost of opening a file, in bytes that could have been read meanwhile: Spark's own figure.
@@ -52,6 +47,9 @@ _OPEN_END = 2**63
 
 #: A file of one row group in this many exact parts is decoded at most two and a half times.
 _EXACT_PARTS_MAX = 4
+
+#: Tasks among which the comparison of one rewrite is divided.
+FAN_OUT = 8
 
 #: How far above its share the fullest task may be before a file is divided for it.
 _UNEVEN = 1.1
@@ -89,7 +87,7 @@ class RewriteOrder:
     """A version's rewrite, or an independent part of it; the task finds what really changed.
 
     ``commit`` has no lines: only the version's two states and its commit info. With a ``bucket``,
-    only the changed rows in it are wanted. ``tasks`` are how many could share the work.
+    only the changed rows in it are wanted.
     """
 
     commit: Commit
@@ -97,7 +95,6 @@ class RewriteOrder:
     skip: int = 0
     take: int | None = None
     bucket: Bucket | None = None
-    tasks: int = 1
 
     @property
     def files(self) -> int:
@@ -160,10 +157,9 @@ def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...
 
     It is divided into groups of files that can't have a row (a key) in common, by partitions and by
     the bounds of integers: no file is read twice for that, and there are more than ``tasks`` groups
-    if ``bytes_max`` requires it. A group that is still larger says how many tasks could share it,
-    for those who can move rows between tasks. If rows are compared by row ids, there are no groups,
-    and each of up to ``tasks`` tasks takes one bucket of the changed rows. All of this depends only
-    on the log: a replay divides it the same way.
+    if ``bytes_max`` requires it. If rows are compared by row ids, there are no groups, and each of
+    up to ``tasks`` tasks takes one bucket of the changed rows. All of this depends only on the log:
+    a replay divides it the same way.
     """
     if tasks < 2:
         return [order]
@@ -176,52 +172,17 @@ def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...
     alone = _chosen(order, [group for group in groups if not all(group)]).rewrite
     files = (*alone.leaving, *alone.coming)
     found: list[Order] = [FileOrder(replace(file, origin="cancel_out")) for file in files]
-    joined = _joined(order, [group for group in groups if all(group)], tasks, bytes_max)
-    return [*found, *(replace(group, tasks=_worth(group, tasks, bytes_max)) for group in joined)]
-
-
-def _worth(order: RewriteOrder, tasks: int, bytes_max: int) -> int:
-    """Return how many tasks its files are worth, at most ``tasks``."""
-    return min(tasks, max(1, math.ceil(order.cost / bytes_max)))
+    return [*found, *_joined(order, [group for group in groups if all(group)], tasks, bytes_max)]
 
 
 def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[RewriteOrder]:
     """Yield one order for each bucket of the rows, if the files are too many for one task."""
-    count = _worth(order, tasks, bytes_max)
+    count = min(tasks, max(1, math.ceil(order.cost / bytes_max)))
     if count < 2:
         yield order
         return
     for number in range(count):
         yield replace(order, bucket=Bucket(number, count))
-
-
-def shared(rewrite: Rewrite, count: int) -> list[Parts]:
-    """Divide a rewrite's files among up to ``count`` tasks that each decode some of them, both
-    sides in their order: a writer that keeps a file's order mostly keeps that of the files, too."""
-    shares: list[dict[tuple[int, int], ByteRange | None]] = [{} for _ in range(count)]
-    for side, files in enumerate((rewrite.leaving, rewrite.coming)):
-        for number, part, share in _sliced(files, count):
-            shares[share][side, number] = part
-    return [share for share in shares if share]
-
-
-def _sliced(files: Sequence[ChangeFile], count: int) -> Iterator[tuple[int, ByteRange | None, int]]:
-    """Yield the files by number, whole or in parts, with the one of ``count`` slices of about as
-    many bytes that each is in.
-
-    Small files are not divided, and row groups are not: what is decoded in vain for that costs more
-    than an uneven division.
-    """
-    sizes = [file.size or OPEN_COST_BYTES for file in files]
-    total, at = max(1, sum(sizes)), 0
-    for number, size in enumerate(sizes):
-        cuts = [total * n // count - at for n in range(1, count)]
-        inside = [cut for cut in cuts if OPEN_COST_BYTES <= cut <= size - OPEN_COST_BYTES]
-        for first, end in itertools.pairwise([0, *inside, _OPEN_END]):
-            middle = at + (first + min(end, size)) // 2
-            part = ByteRange(first, end) if inside else None
-            yield number, part, min(count - 1, middle * count // total)
-        at += size
 
 
 def _joined(

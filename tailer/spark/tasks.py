@@ -16,8 +16,6 @@ import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
-from tailer.compare.blocks import changed, labelled
-from tailer.compare.comparison import Comparison, Parts
 from tailer.compare.row_cache import kept_rows
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.damage import UNREADABLE, unreadable
@@ -25,7 +23,7 @@ from tailer.decode.options import DiffOptions
 from tailer.decode.output import Shapes
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
-from tailer.decode.vectors import ALL_ROWS, RowSelection
+from tailer.decode.vectors import ALL_ROWS
 from tailer.errors import ConfigError, TableError
 from tailer.feed.derive import derive
 from tailer.feed.rows.fetch import Fetched, fetch, fetch_here
@@ -35,7 +33,7 @@ from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
 from tailer.store import ReadsHere, Store
 
-__all__ = ["blocks_of", "changed_rows", "decoded", "spark_batches"]
+__all__ = ["decoded", "spark_batches"]
 
 #: Small files that are held in memory at once, and how many are fetched at the same time.
 _TOGETHER_MAX = 256
@@ -137,42 +135,6 @@ def spark_batches(
             assert not isinstance(found, VersionOrder), "only the pipeline asks for those"
             for file, rows in decoded(portal, store, found, options, decode):
                 yield _output(file, rows, options, schema)
-
-
-def blocks_of(
-    parts: Parts,
-    order: RewriteOrder,
-    options: SourceOptions,
-    decode: DecodeOptions,
-    labels: int,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some of a comparison's files, in blocks of so many labels."""
-    diff, rewrite, after = _checked(options.diff), order.rewrite, order.commit.after
-    with _opened(options) as (portal, store):
-
-        def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
-            fetched = portal.call(fetch, store, file, decode.on_read)
-            return fetched.source, fetched.selection
-
-        files = rewrite.leaving, rewrite.coming
-        sides = Comparison(*files, after, open_file, decode, diff, parts=parts)
-        # With ids, a row's place shows which of several equal ones it is.
-        yield from labelled(sides, options.key, labels, paired=not options.with_ids)
-
-
-def changed_rows(
-    blocks: Iterable[pa.RecordBatch],
-    order: RewriteOrder,
-    options: SourceOptions,
-    decode: DecodeOptions,
-    schema: pa.Schema,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the changed rows among those of some labels, in exactly the Arrow schema that Spark
-    compares with."""
-    diff, after = _checked(options.diff), order.commit.after
-    for file in changed(blocks, order.rewrite, after, decode.columns, diff, options.key):
-        for rows in kept_rows(file, Skip()):
-            yield _output(file, rows, options, schema)
 
 
 def _output(

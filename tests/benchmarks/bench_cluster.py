@@ -10,8 +10,7 @@ run side by side on what there is, and the output says so. Beside the wall time 
 goes: the processor time of the busiest worker, of the driver, and of all else on the machine.
 
 And a MERGE that rewrites 3 million rows of a table without a change data feed: the same changes as
-`tailer read`, with the peak memory of a task beside the daemon's; by the source in one task, and by
-`changes()` divided among several, which is measured from one worker to two as well.
+`tailer read`, with the peak memory of a task beside the daemon's.
 """
 
 from __future__ import annotations
@@ -125,20 +124,6 @@ def read_all(spark: SparkSession, table: Path, tasks: int) -> None:
     reader = spark.read.format("tailer").option("startingVersion", STARTING_VERSION)
     frame = reader.option("minPartitions", tasks).load(str(table))
     frame.write.format("noop").mode("overwrite").save()
-
-
-def derive_all(spark: SparkSession, table: Path, _: int) -> None:
-    """A MERGE's changes, by a divided comparison, to noop."""
-    divided_changes(spark, table).write.format("noop").mode("overwrite").save()
-
-
-def divided_changes(spark: SparkSession, table: Path) -> DataFrame:
-    """The changes of a MERGE, in a frame of several tasks."""
-    from tailer.spark import changes
-
-    how = {"maxPartitionBytes": PART_BYTES, "derivedFanOut": FILES}
-    found: DataFrame = changes(spark, str(table), startingVersion=MERGE_VERSION, key=["id"], **how)
-    return found
 
 
 def timed(cluster: Cluster, cores: int, table: Path, rounds: int, work: Work) -> Read:
@@ -255,8 +240,7 @@ def derived(cluster: Cluster) -> bool:
             start = time.perf_counter()
             found = digest(frame)
             wall = time.perf_counter() - start
-        divided = digest(divided_changes(spark, table))
-    peak, equal = workers.peak_bytes / 2**20, found == divided == wanted
+    peak, equal = workers.peak_bytes / 2**20, found == wanted
     kinds = ", ".join(f"{count:,} {kind}" for kind, count, _ in found)
     print(
         f"MERGE of {MERGED_ROWS:,} rows, derived: {kinds}\n"
@@ -278,7 +262,6 @@ def main() -> None:
         good = derived(cluster)
     table, rounds = bench_table(arguments.table), arguments.rounds
     good &= speedup(f"{table.rows:,} changes", table.path, rounds, read_all)
-    good &= speedup("the MERGE's changes", merged_table(), rounds, derive_all)
     sys.exit(0 if good else 1)
 
 

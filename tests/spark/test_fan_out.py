@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.spark.orders import FileOrder, Order, RewriteOrder
+from tailer.spark.orders import FAN_OUT, FileOrder, Order, RewriteOrder
+from tailer.spark.source import planning
 from tailer.spark.source.data_source import ChangeReader, TailerSource
 from tailer.spark.source.driver import TaskPartition
 from tailer.testing.table import Action, TableBuilder
@@ -37,7 +38,7 @@ SCHEMA = pa.schema(
     ]
 )
 # So little fits into a task that what has to be read whole is read by all of them.
-SMALL = {"maxPartitionBytes": 1, "derivedFanOut": 3, "minPartitions": 1}
+SMALL = {"maxPartitionBytes": 1, "minPartitions": 1}
 
 
 def reader(table: TableBuilder | Path, **options: Any) -> ChangeReader:
@@ -73,9 +74,16 @@ def told(rows: Sequence[dict[str, Any]]) -> Counter[str]:
     )
 
 
+def undivided(table: TableBuilder | Path, **options: Any) -> list[dict[str, Any]]:
+    """The rows of comparisons that are not divided."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "FAN_OUT", 1)
+        return by_tasks(reader(table, **options))
+
+
 def same(table: TableBuilder, *, buckets: int, **options: Any) -> list[dict[str, Any]]:
     """The rows that any fan-out gives, which one task alone gives too."""
-    whole = by_tasks(reader(table, derivedFanOut=1, **options))
+    whole = undivided(table, **options)
     divided = reader(table, **{**SMALL, **options})
     found = [o.bucket for o in orders(divided) if isinstance(o, RewriteOrder) and o.bucket]
     assert len(found) == buckets
@@ -110,26 +118,11 @@ def rewrite(table: TableBuilder, old: Sequence[Action], new: Sequence[Action]) -
     table.commit(*removes, *new)
 
 
-def test_a_large_rewrite_says_how_many_tasks_could_share_it(tmp_path: Path) -> None:
-    """Only a frame can divide it: without one, every task would have to decode all of it."""
-    rng = random.Random(0)
-    table = plain(tmp_path)
-    old, new = ([values(rng, 60) for _ in range(3)] for _ in range(2))
-    rewrite(table, [table.add(r) for r in old], [table.add(old[0] + r) for r in new])
-    for options, tasks in ((SMALL, 3), ({}, 1), ({**SMALL, "derivedFanOut": 1}, 1)):
-        (order,) = orders(reader(table, **options))
-        assert isinstance(order, RewriteOrder)
-        assert order.tasks == tasks
-    rows = by_tasks(reader(table, **SMALL))
-    assert {row["_event_id"] for row in rows} == {e["_event_id"] for e in events(table, 2)}
-    assert {row["_origin"] for row in rows} == {"cancel_out"}
-
-
 def test_row_ids_are_shared_out_and_looked_up_by_all(tmp_path: Path) -> None:
     table, first = tracked(tmp_path)
     rows = [(0, 0.0, 0, 1), (1, 5.0, 1, None), (2, 0.0, 2, None), (7, 0.0, None, None)]
     table.commit(PRESERVED, table.remove(first), rewritten(table, rows))
-    found = same(table, buckets=3)
+    found = same(table, buckets=FAN_OUT)
     assert {row["_origin"] for row in found} == {"row_ids"}
     assert sorted(row["_change_type"] for row in found) == [
         "insert", "update_postimage", "update_preimage",
@@ -140,7 +133,7 @@ def test_an_id_that_is_there_twice_sends_all_buckets_to_the_values(tmp_path: Pat
     table, first = tracked(tmp_path)
     rows = [(0, 0.0, 0, 1), (1, 5.0, 1, None), (2, 0.0, 1, None), (7, 0.0, None, None)]
     table.commit(PRESERVED, table.remove(first), rewritten(table, rows))
-    found = same(table, buckets=3)
+    found = same(table, buckets=FAN_OUT)
     assert {row["_origin"] for row in found} == {"cancel_out"}
     assert len(found) == 3
 
@@ -149,7 +142,7 @@ def test_an_id_that_is_there_twice_sends_all_buckets_to_the_values(tmp_path: Pat
 def test_golden_tables_in_parts(name: str, golden: GoldenCase) -> None:
     case = golden(name)
     options: dict[str, Any] = {"startingVersion": first_version(case), "changeSource": "derived"}
-    whole = by_tasks(reader(case.table, derivedFanOut=1, **options))
+    whole = undivided(case.table, **options)
     divided = reader(case.table, **{**SMALL, **options})
     buckets = [o for o in orders(divided) if isinstance(o, RewriteOrder) and o.bucket]
     assert bool(buckets) == name.startswith("rowtracking")
@@ -177,7 +170,7 @@ def test_files_that_share_no_range_are_compared_apart_and_read_once(tmp_path: Pa
     old = ranges(table, (0, 9), (10, 19), (20, 29), (40, 49), (90, 95), v=0.0)
     new = ranges(table, (0, 9), (15, 24), (44, 46), (47, 48), (60, 61), v=1.0)
     rewrite(table, old, new)
-    whole = by_tasks(reader(table, derivedFanOut=1))
+    whole = undivided(table)
     # Without a bound that makes each of them a task of its own, small groups go together.
     assert len(orders(reader(table))) == 3
     found = orders(reader(table, maxPartitionBytes=20_000, minPartitions=1))
@@ -206,7 +199,7 @@ def test_a_key_keeps_its_rows_together(key: str, tmp_path: Path) -> None:
     old = [file(0, 50, "a", 0.0), file(50, 90, "a", 0.0), file(0, 30, "b", 0.0)]
     new = [file(0, 50, "a", 1.0), file(50, 80, "b", 1.0), file(10, 30, "b", 1.0)]
     rewrite(table, old, new)
-    whole = by_tasks(reader(table, derivedFanOut=1, key=key))
+    whole = undivided(table, key=key)
     divided = reader(table, maxPartitionBytes=1, key=key)
     compared = [o for o in orders(divided) if isinstance(o, RewriteOrder)]
     # By id: 0 to 50 of all partitions, and the rest; by p and id: a's first, b's last.

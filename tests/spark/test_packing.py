@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.changes import ChangeFile
-from tailer.decode.byte_range import ByteRange
-from tailer.plan.rules import Rewrite
-from tailer.spark.orders import OPEN_COST_BYTES, FileOrder, Order, pack, shared
+from tailer.spark.orders import FileOrder, Order, pack
 from tailer.spark.source.data_source import ChangeReader, TailerSource
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import state
@@ -71,32 +69,6 @@ def test_every_byte_is_in_one_task(sizes: list[int], tasks: int) -> None:
             assert part[0] == first[1]
             first = part
         assert first[1] == size
-
-
-SIZES = st.lists(st.integers(1, 400 * MIB), min_size=1, max_size=12)
-
-
-@given(SIZES, SIZES, st.integers(1, 16))
-def test_every_byte_of_a_rewrite_is_in_one_share(
-    left: list[int], came: list[int], tasks: int
-) -> None:
-    sides = [[order.file for order in files(*sizes)] for sizes in (left, came)]  # type: ignore[union-attr]
-    shares = shared(Rewrite(*sides), tasks)
-    assert len(shares) <= tasks
-    loads = []
-    edges: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for share in shares:
-        found = [(place, part or ByteRange(0, 2**63)) for place, part in share.items()]
-        ends = [min(part.end, (left, came)[side][number]) for (side, number), part in found]
-        loads.append(sum(end - part.first for (_, part), end in zip(found, ends, strict=True)))
-        for (place, part), end in zip(found, ends, strict=True):
-            edges.setdefault(place, []).append((part.first, end))
-    assert edges.keys() == {(side, n) for side in (0, 1) for n in range(len(sides[side]))}
-    for (side, number), pieces in edges.items():
-        assert [0, *(end for _, end in pieces)] == [*(first for first, _ in pieces), pieces[-1][1]]
-        assert pieces[-1][1] == (left, came)[side][number]
-    # Beyond its share, a task has at most a small piece of a file at either end, on each side.
-    assert max(loads) <= (sum(left) + sum(came)) / tasks + 4 * OPEN_COST_BYTES + tasks
 
 
 def with_single_row_groups(folder: Path) -> tuple[TableBuilder, int]:

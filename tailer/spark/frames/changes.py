@@ -22,7 +22,6 @@ from msgspec import structs
 
 from tailer.errors import ConfigError
 from tailer.spark.failing import one_sentence
-from tailer.spark.frames.exchange import Exchange
 from tailer.spark.frames.native import NativeFiles
 from tailer.spark.frames.planned_files import java_session
 from tailer.spark.mapped import Decoder, Task, rows_of_tasks
@@ -137,12 +136,8 @@ def _united(
     files: NativeFiles | None,
     tasks: Sequence[Task],
 ) -> DataFrame:
-    """Return the rows of the files that Spark reads, of the comparisons that its tasks exchange,
-    and of the other tasks, for the decoder."""
+    """Return the rows of the files that Spark reads, and of the tasks, for the decoder."""
     frames = [] if files is None else files.frames(spark)
-    exchange = Exchange(reader.options, reader.arrow_schema, schema)
-    tasks = exchange.take(tasks)
-    frames += exchange.frames(spark)
     if tasks or not frames:
         decoder = Decoder(reader.options, reader.arrow_schema)
         frames.append(rows_of_tasks(spark, tasks, decoder.rows, schema))

@@ -42,7 +42,7 @@ from tailer.plan.commit import plan_commit
 from tailer.plan.live_files import LiveFiles
 from tailer.plan.rules import is_passed_over, plan_snapshot
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import FileOrder, Order, VersionOrder, fan_out, rewrite_order
+from tailer.spark.orders import FAN_OUT, FileOrder, Order, VersionOrder, fan_out, rewrite_order
 from tailer.spark.source.counts import Counts
 from tailer.spark.source.planned import Planned
 from tailer.spark.source.query_schema import QuerySchema
@@ -360,7 +360,7 @@ class Planner:
             take = None if until is None else until - skip
             order = replace(planned.rewrite, skip=skip, take=take)
             whole = ordered or skip or take is not None
-            shares = 1 if whole else self.options.derived_fan_out
+            shares = 1 if whole else FAN_OUT
             size = self.options.partition_bytes_max
             for share in fan_out(order, shares, size, self.options.key):
                 yield share
