@@ -10,21 +10,24 @@ Two tasks, joined by a pipe that holds one batch:
       run_reader  its files: fetch, decode, batches    fanout     several sinks as one
     snapshots   the rows of a whole version            progress   what the feed reports of itself
 
-The reader's functions get an ``emit`` and await it with each batch or notice. At most two batches
-are alive: one being written and one ready. Decoding runs in worker threads; everything else here
-only awaits. After a failure nothing in memory is used again: the feed starts
-from its saved offset.
+Who pushes: the reader's functions get an ``emit`` and await it with each batch or notice. At most
+two batches are alive: one being written and one ready. Who pulls: rows are decoded only when
+run_reader asks for the next chunk of them, in a worker thread; everything else here only awaits.
+After a failure nothing in memory is used again: the feed starts from its saved offset.
 
 | module | what it decides |
 | --- | --- |
 | run | a feed's life: start, retry, end |
 | read | the order of snapshot, skipped versions, commits and re-snapshots |
 | commit | where a run of commits ends, and the files of each |
-| run_reader, chunks | the batches of a run's files; what one step in a worker thread does |
+| rows/run_reader | the batches of a run's files, with their offsets; it pulls all that follows |
+| rows/lanes | two groups of files decoded at the same time |
+| rows/chunks, rows/decoding | what one step in a worker thread does: files to rows |
+| rows/fetch | a file's bytes and its deletion vectors; which files are opened ahead of their turn |
+| rows/counting | how many changes a file has, and the file that an offset lies in |
 | reading | what all runs of a feed have in common |
 | derive, pairing | changes of a rewrite; an update's two images as one row |
 | snapshots | rows of a whole version, and reading them again while changes continue |
-| fetch | which files are opened ahead of their turn |
 | selection, policy, options | what is published, and what happens when the table changes |
 | orders | what the operator wants: pause, skip, accept a schema, read again |
 | pipe, publish, fanout | the hand-over, the write and the saved offset, several sinks |
