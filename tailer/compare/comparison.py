@@ -16,6 +16,7 @@ from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.compare.row_cache import RowCache
 from tailer.compare.side_by_side import Decoded, FileRows, alike, pairable, side_by_side
 from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, REF_FIELDS, RowStream
+from tailer.decode.naming import Removal, removal
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.decode.output import output_schema
 from tailer.decode.rows import OpenFile, Skip, decode_file
@@ -181,11 +182,18 @@ class Comparison:
             decode or self.decode,
             target=self.after,
             target_version=version,
+            removals=self._removals(version),
             columns=self.columns,
             own_columns=True,
         )
         with source:
             yield from decode_file(source, file, selection, options, Skip())
+
+    def _removals(self, version: int) -> tuple[Removal, ...]:
+        """Return the removal of a column mapping in this very version, or nothing."""
+        before = self.leaving[0].state if self.leaving else self.after
+        found = removal(version, before, self.after)
+        return () if found is None else (found,)
 
 
 def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:

@@ -3,6 +3,9 @@
 Removing a mapping rewrites every file with the logical names, and adding a mapping again makes
 those the physical names. So the last state before each removal maps the columns of one period to
 those of another: it has both names. ("Column Mapping", and its removal)
+
+A RESTORE to a version without a mapping rewrites nothing. A mapping that is added takes the names
+of the columns as physical names, so these are the restored schema's names, in all files.
 """
 
 from __future__ import annotations
@@ -11,20 +14,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailer.changes import ChangeFile
-from tailer.delta.schema import ArrayType, DataType, MapType, StructField, StructType
+from tailer.delta.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
 from tailer.delta.snapshot import TableState
+from tailer.delta.types import all_fields
 
-__all__ = ["Removal", "in_file", "translated"]
+__all__ = ["Removal", "in_file", "removal", "translated"]
 
 _PHYSICAL_NAME, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A commit that removed a column mapping, and the last state with it."""
+    """A commit that removed a column mapping, and the last state with it.
+
+    ``rewrote`` is false for a RESTORE, which leaves the physical names in the files.
+    """
 
     version: int
     state: TableState
+    rewrote: bool = True
+
+
+def removal(version: int, before: TableState, after: TableState) -> Removal | None:
+    """Return what a commit did that removed a column mapping; None if it removed none.
+
+    Removing a mapping changes nothing else of the schema. So if its names change too, an earlier
+    version was restored.
+    """
+    if before.mapping == "none" or after.mapping != "none":
+        return None
+    return Removal(version, before, rewrote=_names(before.schema) == _names(after.schema))
+
+
+def _names(schema: StructType) -> list[str]:
+    return [field.name for field in all_fields(schema)]
 
 
 def in_file(
@@ -38,14 +67,16 @@ def in_file(
     """
     schema, mapping, written = target.schema, target.mapping, file.state.mapping
     before, after = _between(version, file, removals)
-    for removal in reversed(before):
-        schema = translated(schema, removal.state.schema, mapping, back=True)
-        mapping = "name"
-    for removal in after:
-        schema = translated(schema, removal.state.schema, mapping, back=False)
-        mapping = "name"
+    for each in reversed(before):
+        if each.rewrote:
+            schema = translated(schema, each.state.schema, mapping, back=True)
+            mapping = "name"
+    for each in after:
+        if each.rewrote:
+            schema = translated(schema, each.state.schema, mapping, back=False)
+            mapping = "name"
     if before:
-        return schema, mapping if written == "none" else written
+        return schema, mapping if written == "none" or not before[0].rewrote else written
     if mapping == "none" and written != "none":
         if version is not None and version < file.version:  # logical names became physical ones
             return schema, "name"
@@ -64,13 +95,13 @@ def _between(
     """
     mapped = file.state.mapping != "none"
     before, after = [], []
-    for removal in removals:
-        at = removal.version
+    for each in removals:
+        at = each.version
         if file.version < at or (file.version == at and mapped):
             if version is None or at <= version:
-                before.append(removal)
+                before.append(each)
         elif version is not None and version < at:
-            after.append(removal)
+            after.append(each)
     return before, after
 
 

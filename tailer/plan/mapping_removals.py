@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 
 from tailer.changes import Offset
-from tailer.decode.naming import Removal
+from tailer.decode.naming import Removal, removal
 from tailer.delta.features import supports
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import StructType, all_fields
@@ -39,8 +39,8 @@ async def mapping_removals(
     async with aclosing(follow(log, Offset(first), last, options)) as commits:
         async for commit in commits:
             was = commit.before
-            if was is not None and was.mapping != "none" and commit.after.mapping == "none":
-                found.append(Removal(commit.version, was))
+            if was is not None and (each := removal(commit.version, was, commit.after)):
+                found.append(each)
     return tuple(found)
 
 

@@ -57,6 +57,15 @@ def test_the_feed_of_any_history_gives_every_version_from_the_one_before() -> No
     assert tally.events > tally.steps
 
 
+def test_a_restore_that_removes_column_mapping_moves_no_row() -> None:
+    """Its files keep the physical names, which are the restored schema's names."""
+    tally = Tally()
+    appends = [("append", 0)] * 12
+    history = [*appends, ("append_and_compact", 0), ("rename_column", 0), ("restore", 1)]
+    play(Setting(frozenset(), 0), history, tally)
+    assert tally.steps == len(history)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_pair_of_operation_and_feature_is_left_out() -> None:
