@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from tailer.changes import Offset
-from tailer.cli.feeds import named_sink
+from tailer.cli.feeds import named_feed
 from tailer.config.feeds import Config, FeedConfig, load_config
-from tailer.daemon.assembly import feed_sinks, offset_store, table_log
+from tailer.daemon.assembly import feed_sink, offset_store, table_log
 from tailer.errors import ConfigError, TableError
 from tailer.sink import KeepsProgress
 
@@ -24,7 +24,7 @@ async def offsets(arguments: argparse.Namespace) -> int:
     Raises :class:`ConfigError` for a feed that is not configured, or a missing argument.
     """
     config = load_config(Path(arguments.config))
-    feed, sink_name = await named_sink(config, arguments.feed)
+    feed = await named_feed(config, arguments.feed)
     if arguments.action in ("show", "export"):
         return await _show(config, arguments.feed, needed=arguments.action == "export")
     if arguments.action == "import" and arguments.checkpoint is None:
@@ -35,7 +35,7 @@ async def offsets(arguments: argparse.Namespace) -> int:
     await store.acquire()
     try:
         offset = await _wanted(arguments, config, feed)
-        sink = feed_sinks(config, feed)[sink_name]
+        sink = feed_sink(config, feed)
         if isinstance(sink, KeepsProgress):
             await sink.set_offset(arguments.feed, offset)
         if offset is None:

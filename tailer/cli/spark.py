@@ -45,8 +45,7 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     for feed in (await feed_configs(config)).values():
         parts = assemble(config, feed, families)
         parts.read = read_by(cluster, parts.name, feed.store)
-        kinds = [f"{name}: {s.type}" if name else s.type for name, s in feed.sinks.items()]
-        runners[feed.name] = Runner(parts, kinds, paused=feed.paused, logger=logger)
+        runners[feed.name] = Runner(parts, feed.sink.type, paused=feed.paused, logger=logger)
     log = ProgressLog(logger)
     try:
         async with _serving(config, registry, runners):

@@ -9,11 +9,11 @@ from typing import Any
 
 import anyio
 
-from tailer.cli.feeds import named_sink
+from tailer.cli.feeds import named_feed
 from tailer.cli.reading import feed_options
 from tailer.cli.table import check_range, on_table
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import feed_sinks, table_log
+from tailer.daemon.assembly import feed_sink, table_log
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 from tailer.sink import ReadsMirror
@@ -58,8 +58,8 @@ async def _verify_topic(arguments: argparse.Namespace, log: TableLog) -> Verdict
 async def _verify_mirror(arguments: argparse.Namespace) -> int:
     """Compare the copy that a feed keeps with its table."""
     config = load_config(Path(arguments.table))
-    feed, name = await named_sink(config, arguments.feed)
-    sink = feed_sinks(config, feed)[name]
+    feed = await named_feed(config, arguments.feed)
+    sink = feed_sink(config, feed)
     if not isinstance(sink, ReadsMirror):
         raise ConfigError(
             f"the sink of the feed {arguments.feed!r} keeps no copy that can be read back; "

@@ -49,10 +49,9 @@ class SinkConfig:
 
 @dataclass(frozen=True, slots=True)
 class FeedConfig:
-    """One ``[feeds.NAME]``: a table, its sinks and the options between them.
+    """One ``[feeds.NAME]``: a table, its sink and the options between them.
 
-    ``sinks`` has one entry named "" if there is one ``[feeds.NAME.sink]``. ``table`` may be a
-    pattern; then there is one feed for each table that it finds.
+    ``table`` may be a pattern; then there is one feed for each table that it finds.
     """
 
     name: str
@@ -60,21 +59,11 @@ class FeedConfig:
     start: str | None
     torn_commit_max_s: float
     options: FeedOptions
-    sinks: dict[str, SinkConfig]
+    sink: SinkConfig
     park: SinkConfig | None = None
     store: dict[str, Any] = field(default_factory=dict, repr=False)
     paused: bool = False
     discover_s: float = 60.0
-
-    @property
-    def sink_type(self) -> str:
-        """Return the types of its sinks."""
-        return ", ".join(sink.type for sink in self.sinks.values())
-
-    @property
-    def sink_options(self) -> dict[str, Any]:
-        """Return the options of its first sink."""
-        return next(iter(self.sinks.values())).options
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +167,7 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         start=feed["from"] or None,
         torn_commit_max_s=feed["torn_commit_max_s"],
         options=_options(feed),
-        sinks=_sinks(feed),
+        sink=_sink(feed, "sink"),
         park=_sink(feed, "park") if feed["park"] else None,
         store=_store(feed, s3),
         paused=feed["paused"],
@@ -249,24 +238,9 @@ def _selection(feed: Section) -> Selection:
     return Selection(tuple(feed["columns"]) or None, where, masks, key)
 
 
-def _sinks(feed: Section) -> dict[str, SinkConfig]:
-    several = feed["sinks"]
-    if several and "sink" in feed.given:
-        raise feed.wrong("sinks", "is given together with sink; give only one of them")
-    if not several:
-        if "sink" not in feed.given:
-            raise feed.wrong("sink", f"is missing; describe it as [{feed.name}.sink]")
-        return {"": _sink(feed, "sink")}
-    named = Section(
-        feed.file, f"{feed.name}.sinks", several, dict.fromkeys(several, TABLE_OF_OPTIONS)
-    )
-    for name in several:
-        if not name or "/" in name:
-            raise named.wrong(repr(name), "must not be empty or hold a /")
-    return {name: _sink(named, name) for name in several}
-
-
 def _sink(feed: Section, key: str) -> SinkConfig:
+    if key not in feed.given:
+        raise feed.wrong(key, f"is missing; describe it as [{feed.name}.{key}]")
     values = feed[key]
     kind = values.get("type")
     if kind is None:

@@ -197,11 +197,12 @@ FEED: dict[str, Setting] = {
     "retry_min_s": Setting("number", 0.2, "Shortest pause before a retry.", unit="seconds"),
     "retry_max_s": Setting("number", 30.0, "Longest pause before a retry.", unit="seconds"),
     "sink": Setting("table", {}, "The sink: its `type` and its own options."),
-    "sinks": Setting("table", {}, "Several named sinks, each like `sink`, that share one reader."),
 }  # fmt: skip
 
 #: Keys that there were, of the daemon and of a feed: what to use now.
-_REMOVED: dict[str, str] = {}
+_REMOVED: dict[str, str] = {
+    "sinks": "a feed has one sink; give each sink a feed of its own, with the same table",
+}
 _ANSWERS = {"ignore_changes": "Delta has deprecated this option; use skip_change_commits"}
 
 

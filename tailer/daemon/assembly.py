@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
 from tailer.daemon.discovery import discover, is_pattern
 from tailer.errors import ConfigError
-from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
 from tailer.log.starts import start_to_keep
@@ -34,7 +33,7 @@ __all__ = [
     "PatternFeeds",
     "assemble",
     "check_targets",
-    "feed_sinks",
+    "feed_sink",
     "feed_start",
     "feeds_of_pattern",
     "offset_store",
@@ -47,10 +46,7 @@ _TABLE = "{table}"
 
 
 def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetStore:
-    """Return the store of the feed's offset. ``standby``: acquiring it waits for its owner.
-
-    Each sink of a feed with several sinks has its own store, named ``FEED/SINK``.
-    """
+    """Return the store of the feed's offset. ``standby``: acquiring it waits for its owner."""
     options = config.s3 if isinstance(config.state, str) else {}
     try:
         return open_offset_store(
@@ -84,12 +80,9 @@ def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:
         raise ConfigError(f"{config.path}: feeds.{place}: {e}") from e
 
 
-def feed_sinks(config: Config, feed: FeedConfig) -> dict[str, Sink]:
-    """Return the feed's sinks by name. Raises :class:`ConfigError` naming the invalid key."""
-    return {
-        name: _sink(config, f"{feed.name}.{f'sinks.{name}' if name else 'sink'}", sink)
-        for name, sink in feed.sinks.items()
-    }
+def feed_sink(config: Config, feed: FeedConfig) -> Sink:
+    """Return the feed's sink. Raises :class:`ConfigError` naming the invalid key."""
+    return _sink(config, f"{feed.name}.sink", feed.sink)
 
 
 def _check_spill_folder(config: Config, feed: FeedConfig) -> None:
@@ -103,7 +96,7 @@ def _check_spill_folder(config: Config, feed: FeedConfig) -> None:
 
 
 def park_sink(config: Config, feed: FeedConfig) -> Sink | None:
-    """Return the sink of the rows that the feed's sinks refuse, if it has one."""
+    """Return the sink of the rows that the feed's sink refuses, if it has one."""
     if feed.options.policies.on_reject != "park":
         return None
     if feed.park is not None:
@@ -115,10 +108,12 @@ def park_sink(config: Config, feed: FeedConfig) -> Sink | None:
         )
     file = config.state / f"{document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
     # Its rows have our names as the sink's have: of a table that has these names, it says others.
-    given = [sink.options.get("own_prefix", OWN_PREFIX) for sink in feed.sinks.values()]
-    prefix = next((one for one in given if one != OWN_PREFIX), OWN_PREFIX)
-    more = {"private": True, "notices": False, "own_prefix": prefix}
-    options = {"path": str(file.absolute()), **more}
+    options = {
+        "path": str(file.absolute()),
+        "private": True,
+        "notices": False,
+        "own_prefix": feed.sink.options.get("own_prefix", OWN_PREFIX),
+    }
     return _sink(config, f"{feed.name}.park", SinkConfig("jsonl", options))
 
 
@@ -126,7 +121,7 @@ def check_targets(config: Config) -> None:
     """Refuse two sinks that write to one target which only one sink may use.
 
     Raises :class:`ConfigError` naming both. No feed of a pattern may write where another feed
-    writes, and its sinks must be valid for any table.
+    writes, and its sink must be valid for any table.
     """
     known: dict[str, str] = {}
     paths: dict[str, Any] = {}
@@ -134,11 +129,9 @@ def check_targets(config: Config) -> None:
         if is_pattern(feed.table):
             _check_pattern_targets(config, feed)
             continue
-        sinks = feed_sinks(config, feed)
-        places = {f"sinks.{key}" if key else "sink": sink for key, sink in sinks.items()}
-        for place, sink in {**places, "park": park_sink(config, feed)}.items():
-            target = sink_traits(sink).exclusive
-            given = feed.sinks.get(place.removeprefix("sink").removeprefix("s."), feed.park)
+        sink, park = feed_sink(config, feed), park_sink(config, feed)
+        for place, writer, given in (("sink", sink, feed.sink), ("park", park, feed.park)):
+            target = sink_traits(writer).exclusive
             path = None if given is None else given.options.get("path")
             if target in known:
                 same = f" ({paths[target]} and {path} are one file)" if path is not None else ""
@@ -152,34 +145,22 @@ def check_targets(config: Config) -> None:
 
 def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
     _check_spill_folder(config, feed)
-    one, two = (feed_sinks(config, _feed_of(feed, match, feed.table)) for match in ("a", "b"))
-    _check_wishes(config, feed, one)
-    park_sink(config, _feed_of(feed, "a", feed.table))
-    for key, sink in one.items():
-        target = sink_traits(sink).exclusive
-        if target is not None and target == sink_traits(two[key]).exclusive:
-            raise ConfigError(
-                f"{config.path}: feeds.{feed.name}.{f'sinks.{key}' if key else 'sink'} writes all "
-                f"tables of the pattern to {target}; each must have its own: put {_TABLE} into it"
-            )
-
-
-def _check_wishes(config: Config, feed: FeedConfig, sinks: Mapping[str, Sink]) -> None:
-    """Refuse sinks that can't share one reader."""
-    wishes = {(t.paired, t.key_columns) for t in map(sink_traits, sinks.values())}
-    if len(wishes) > 1:
+    one, two = (_feed_of(feed, match, feed.table) for match in ("a", "b"))
+    target, other = (sink_traits(feed_sink(config, each)).exclusive for each in (one, two))
+    park_sink(config, one)
+    if target is not None and target == other:
         raise ConfigError(
-            f"{config.path}: feeds.{feed.name}.sinks differ in their key, or in whether an update "
-            "is one event; what differs so must be a feed of its own"
+            f"{config.path}: feeds.{feed.name}.sink writes all tables of the pattern to {target}; "
+            f"each must have its own: put {_TABLE} into it"
         )
 
 
-def feed_start(config: Config, feed: FeedConfig, sinks: Iterable[Sink]) -> str:
+def feed_start(config: Config, feed: FeedConfig, sink: Sink) -> str:
     """Return where a feed without a saved offset starts.
 
     Raises :class:`ConfigError` for a copy of the table that would lack the rows that are there.
     """
-    copies = any(sink_traits(sink).copies for sink in sinks)
+    copies = sink_traits(sink).copies
     if copies and feed.start == "latest":
         raise ConfigError(
             f"{config.path}: feeds.{feed.name}.from is 'latest', and a mirror needs the rows that "
@@ -200,22 +181,11 @@ def assemble(
     """
     _check_spill_folder(config, feed)
     log = table_log(config, feed, traffic)
-    sinks = feed_sinks(config, feed)
+    sink = feed_sink(config, feed)
 
     async def start(log: TableLog) -> Offset:
-        return await start_to_keep(log, feed_start(config, feed, sinks.values()))
+        return await start_to_keep(log, feed_start(config, feed, sink))
 
-    sink: Sink
-    offsets: OffsetStore
-    if list(sinks) == [""]:
-        sink, offsets = sinks[""], offset_store(config, feed.name, standby=True)
-    else:
-        branches = [
-            Branch(name, one, offset_store(config, f"{feed.name}/{name}", standby=True))
-            for name, one in sinks.items()
-        ]
-        _check_wishes(config, feed, sinks)
-        sink = offsets = FanOut(branches, lambda: start(log))
     progress = FeedProgress(feed.name, time.time)
     if families is not None:
         families.watch(progress)
@@ -223,7 +193,7 @@ def assemble(
         name=feed.name,
         log=log,
         sink=sink,
-        offsets=offsets,
+        offsets=offset_store(config, feed.name, standby=True),
         start=start,
         progress=progress,
         jitter=random.random,
@@ -279,7 +249,7 @@ def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
         feed,
         name=f"{feed.name}/{match}",
         table=table,
-        sinks={name: _of_table(sink, match) for name, sink in feed.sinks.items()},
+        sink=_of_table(feed.sink, match),
         park=feed.park and _of_table(feed.park, match),
     )
 

@@ -21,7 +21,7 @@ from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import (
     assemble,
     check_targets,
-    feed_sinks,
+    feed_sink,
     feed_start,
     feeds_of_pattern,
     offset_store,
@@ -193,43 +193,40 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
     try:
         state = (await log.snapshot()).state
         _check_selection(config, feed, state.schema.names, state)
-        places = []
-        sinks, park = feed_sinks(config, feed), park_sink(config, feed)
-        fitting = Fitting(log.store.root, [*sinks.values(), *([park] if park else ())])
+        sink, park = feed_sink(config, feed), park_sink(config, feed)
+        fitting = Fitting(log.store.root, [sink, *([park] if park else ())])
         schema = Reading.of(log, feed.options).no_rows(state).schema
         fitting.check_schema(schema)
-        for branch, sink in sinks.items():
-            full = f"{feed.name}/{branch}" if branch else feed.name
-            _check_key(config, feed, branch, sink, state.schema.names)
-            _check_row_ids(sink, state)
-            offsets = offset_store(config, full)
-            try:
-                delivered = await _check_delivery(full, branch, sink, offsets)
-                kept, saved, owner = await _saved(full, sink, offsets)
-                if saved is not None:
-                    await check_place(log, saved)
-                check_target(sink, kept, saved, delivered=delivered and not owner)
-            except ConfigError as e:
-                raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
-            if isinstance(sink, Rehearses):
-                columns = [*schema][: -len(METADATA_FIELDS)]
-                await sink.rehearse(full, pa.schema(columns))
-            offset, origin = saved, f"saved offset{owner}"
-            if offset is None:
-                origin = feed_start(config, feed, sinks.values())
-                offset = await start_offset(log, origin)
-            to = f"{branch} " if branch else ""
-            places.append(f"{to}from version {offset.version}, index {offset.index} ({origin})")
+        _check_key(config, feed, sink, state.schema.names)
+        _check_row_ids(sink, state)
+        offsets = offset_store(config, feed.name)
+        try:
+            delivered = await _check_delivery(feed.name, sink, offsets)
+            kept, offset, owner = await _saved(feed.name, sink, offsets)
+            if offset is not None:
+                await check_place(log, offset)
+            check_target(sink, kept, offset, delivered=delivered and not owner)
+        except ConfigError as e:
+            raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
+        if isinstance(sink, Rehearses):
+            columns = [*schema][: -len(METADATA_FIELDS)]
+            await sink.rehearse(feed.name, pa.schema(columns))
+        origin = f"saved offset{owner}"
+        if offset is None:
+            origin = feed_start(config, feed, sink)
+            offset = await start_offset(log, origin)
     finally:
         await log.store.aclose()
-    return f"{log.store.root} (id {state.table_id}) to {feed.sink_type}, {', '.join(places)}"
+    return (
+        f"{log.store.root} (id {state.table_id}) to {feed.sink.type}, "
+        f"from version {offset.version}, index {offset.index} ({origin})"
+    )
 
 
-async def _check_delivery(name: str, branch: str, sink: Sink, offsets: OffsetStore) -> bool:
+async def _check_delivery(name: str, sink: Sink, offsets: OffsetStore) -> bool:
     """Raise the error of a start if the form of a sink's records must not change; return whether
     there were any."""
     kept = (await offsets.load_orders()).get("delivery") or {}
-    kept = kept.get(branch) if branch else kept
     delivery_of(sink, name, kept, await offsets.load())
     return bool(kept)
 
@@ -258,9 +255,9 @@ async def _saved(
             await offsets.release()
 
 
-def _check_key(config: Config, feed: FeedConfig, branch: str, sink: Sink, names: list[str]) -> None:
+def _check_key(config: Config, feed: FeedConfig, sink: Sink, names: list[str]) -> None:
     """Refuse a sink's key columns that it does not get from the table's present schema."""
-    place = f"{config.path}: feeds.{feed.name}.{f'sinks.{branch}' if branch else 'sink'}.key"
+    place = f"{config.path}: feeds.{feed.name}.sink.key"
     known = feed.options.selection.columns or names
     for name in sink_traits(sink).key_columns:
         if name not in known:

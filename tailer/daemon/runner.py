@@ -66,7 +66,7 @@ class FeedStatus:
 
     name: str
     table: str
-    sinks: list[str]
+    sink: str
     state: FeedState
     offset: dict[str, Any] | None
     lag_versions: int
@@ -92,14 +92,14 @@ class Runner:
     def __init__(
         self,
         feed: Feed,
-        sinks: list[str],
+        sink_type: str,
         *,
         paused: bool,
         logger: logging.Logger,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self.feed = feed
-        self.sinks = sinks
+        self.sink_type = sink_type
         self.logger = logger
         self._on_failure = on_failure
         self.error: TailerError | None = None
@@ -376,7 +376,7 @@ class Runner:
         return self._ended.is_set()
 
     async def reopen(self) -> None:
-        """Have the sinks reopen files that were rotated."""
+        """Have its sinks reopen files that were rotated."""
         for sink in (self.feed.sink, self.feed.park):
             await reopen(sink)
 
@@ -421,7 +421,7 @@ class Runner:
         return FeedStatus(
             name=self.feed.name,
             table=self.feed.log.store.root,
-            sinks=self.sinks,
+            sink=self.sink_type,
             state=progress.state,
             offset=progress.place.to_json() if progress.place else None,
             lag_versions=progress.lag_versions(),

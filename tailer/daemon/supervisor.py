@@ -64,10 +64,9 @@ class Supervisor:
 
     def _runner(self, config: Config, feed: FeedConfig) -> Runner:
         parts = assemble(config, feed, self._families, self._traffic)
-        kinds = [f"{name}: {s.type}" if name else s.type for name, s in feed.sinks.items()]
         return Runner(
             parts,
-            kinds,
+            feed.sink.type,
             paused=feed.paused,
             logger=self._logger,
             on_failure=lambda: self._failed.set(),  # noqa: PLW0108  # there is a new one each time

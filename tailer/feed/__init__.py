@@ -7,7 +7,7 @@ Two tasks, joined by a pipe that holds one batch:
     reader                                             publisher
     follow      commits, as the log grows              publish    write a batch to the sink,
       commit    a run of them: notices, files                       then save its next offset
-      run_reader  its files: fetch, decode, batches    fanout     several sinks as one
+      run_reader  its files: fetch, decode, batches
     snapshots   the rows of a whole version            progress   what the feed reports of itself
 
 Who pushes: the reader's functions get an ``emit`` and await it with each batch or notice. At most
@@ -30,7 +30,7 @@ After a failure nothing in memory is used again: the feed starts from its saved 
 | snapshots | rows of a whole version, and reading them again while changes continue |
 | selection, policy, options | what is published, and what happens when the table changes |
 | orders | what the operator wants: pause, skip, accept a schema, read again |
-| pipe, publish, fanout | the hand-over, the write and the saved offset, several sinks |
+| pipe, publish | the hand-over, the write and the saved offset |
 """
 
 from __future__ import annotations

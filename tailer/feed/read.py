@@ -137,8 +137,15 @@ async def _read(reading: Reading, sent: Sent, last: int | None, *, notices: bool
         await sent(await skipped(reading, sent.at))
     snapshots = Resnapshots(reading)
     await snapshots.turn(sent.at, sent)
-    following = (reading.options.follow, reading.observer.newest, reading.reached, reading.waits)
-    async with aclosing(follow_runs(reading.log, sent.at, last, *following)) as runs:
+    following = follow_runs(
+        reading.log,
+        sent.at,
+        last,
+        reading.options.follow,
+        newest=reading.observer.newest,
+        waits=reading.waits,
+    )
+    async with aclosing(following) as runs:
         async for found in runs:
             # A snapshot's turn comes after each commit.
             for commits in ([commit] for commit in found) if snapshots.waiting else (found,):

@@ -48,8 +48,8 @@ class Reading:
     counted, ``former`` the same for offsets of older releases. ``shapes`` are what the files before
     were found to look like; ``here`` is the store, if a thread may read it without the event loop,
     and ``budget`` what may be fetched of it ahead of time. ``part`` are the files of a version that
-    are read, by their numbers among the selected ones. ``reached`` is the offset of the sink that
-    is furthest ahead. ``fits`` raises for a schema that a sink can't have.
+    are read, by their numbers among the selected ones. ``fits`` raises for a schema that a sink
+    can't have.
     """
 
     log: TableLog
@@ -66,7 +66,6 @@ class Reading:
     here: ReadsHere | None
     budget: Budget | None
     part: slice
-    reached: Offset | None = None
     fits: Callable[[pa.Schema], None] = lambda _: None
 
     @classmethod

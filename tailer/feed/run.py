@@ -16,7 +16,6 @@ import anyio
 from tailer.backoff import Backoff
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TableError, TailerError, TransientError, healing
-from tailer.feed.fanout import FanOut
 from tailer.feed.fitting import Fitting
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
@@ -105,8 +104,8 @@ async def run_feed(feed: Feed) -> None:
 
 
 async def _run_once(feed: Feed) -> bool:
-    """Run one attempt. Return False if another one follows: sinks have waited for its end, or
-    the versions of a run are now written one by one.
+    """Run one attempt. Return False if another one follows, which writes the versions of a run one
+    by one.
 
     An error of the operating system that may pass is raised as a TransientError, even if a library
     met it and the file's name is unknown.
@@ -116,8 +115,8 @@ async def _run_once(feed: Feed) -> bool:
 
 
 async def _attempt(feed: Feed) -> bool:
-    several = feed.sink if isinstance(feed.sink, FanOut) else None
-    fitting = _fitting(feed)
+    sinks = [feed.sink, *([feed.park] if feed.park else ())]
+    fitting = Fitting(feed.log.store.root, sinks)
     calls = SinkCalls(feed.sink, _parking(feed), feed.progress, feed.on_retry)
     try:
         if fitting.asks and await feed.offsets.load() is None:
@@ -140,13 +139,10 @@ async def _attempt(feed: Feed) -> bool:
         found = (feed.orders, feed.lost, feed.live)
         reading = Reading.of(feed.log, options, feed.progress, *found)
         reading = replace(reading, fits=fitting.check_schema)
-        if several is not None:
-            reading = replace(reading, reached=several.reached)
         items = partial(send_items, reading, offset, feed.last, read=feed.read)
 
         async def read(emit: Emit) -> None:
-            emit = publisher.paced(emit, options.publish.rows_per_s_max)
-            await (items(emit) if several is None else several.stage(items, emit))
+            await items(publisher.paced(emit, options.publish.rows_per_s_max))
 
         async def publish(item: Item) -> None:
             if isinstance(item, ChangeBatch):
@@ -164,7 +160,7 @@ async def _attempt(feed: Feed) -> bool:
                 raise
             feed.apart = True
             return False
-        return several is None or not several.waiting
+        return True
     finally:
         with anyio.CancelScope(shield=True):
             try:
@@ -172,13 +168,6 @@ async def _attempt(feed: Feed) -> bool:
             finally:
                 if feed.park is not None:
                     await feed.park.aclose()
-
-
-def _fitting(feed: Feed) -> Fitting:
-    """Return the check of the columns that the feed's sinks get."""
-    branches = feed.sink.branches if isinstance(feed.sink, FanOut) else ()
-    sinks = [branch.sink for branch in branches] or [feed.sink]
-    return Fitting(feed.log.store.root, [*sinks, *([feed.park] if feed.park else ())])
 
 
 async def _check_new(feed: Feed, fitting: Fitting) -> None:
@@ -195,7 +184,7 @@ def _parking(feed: Feed) -> Parking | None:
     """Return what writes the batches of a feed that parks rows."""
     if feed.park is None:
         return None
-    keeps = isinstance(feed.sink, KeepsProgress | FanOut)
+    keeps = isinstance(feed.sink, KeepsProgress)
     return Parking(feed.sink, feed.park, feed.progress, feed.on_park, keeps_progress=keeps)
 
 

@@ -260,7 +260,6 @@ class Resnapshots:
 
     def __init__(self, reading: Reading) -> None:
         self._waiting = [Resnapshot(reading, asked) for asked in reading.orders.resnapshots]
-        self._reached = reading.reached
 
     @property
     def waiting(self) -> bool:
@@ -275,11 +274,8 @@ class Resnapshots:
     async def turn(self, stream: Offset, emit: Emit) -> None:
         """Take a turn of the first snapshot that is not completely read.
 
-        The next one begins as soon as it ends: the stream may have no other version for long. None
-        begins before all sinks are at one place: one that is ahead would get older rows.
+        The next one begins as soon as it ends: the stream may have no other version for long.
         """
-        if self._reached is not None and stream.position < self._reached.position:
-            return
         while self._waiting and stream.version > 0 and not stream.index:
             await self._waiting[0].turn(stream, emit)
             if not self._waiting[0].done:

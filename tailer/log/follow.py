@@ -73,20 +73,18 @@ def follow_runs(
     last: int | None = None,
     options: FollowOptions | None = None,
     newest: Callable[[int], None] = lambda _: None,
-    reached: Offset | None = None,
     waits: Callable[[TableState], None] = lambda _: None,
 ) -> AsyncGenerator[list[Commit], None]:
     """Yield the commits from an offset's version on, contiguous and of one table, as they appear:
     in runs of as many as are there, at most :data:`RUN_COMMITS_MAX`.
 
     Ends after version ``last``; without one, never. ``newest`` is called with the newest version of
-    the table whenever it changes. ``reached`` is an offset up to which somebody has all changes,
-    perhaps beyond ``start``: a table that does not reach it went back. ``waits`` is called with the
-    state of the newest version when the next one does not exist yet. Raises :class:`DataLoss` for
-    a gap or a version that is gone, :class:`TableReplaced` if the table is no longer the same,
-    :class:`OffsetError` if it was another one from the start.
+    the table whenever it changes. ``waits`` is called with the state of the newest version when
+    the next one does not exist yet. Raises :class:`DataLoss` for a gap or a version that is gone,
+    :class:`TableReplaced` if the table is no longer the same, :class:`OffsetError` if it was
+    another one from the start.
     """
-    same = SameTable(log, reached)
+    same = SameTable(log)
     return _Follower(same, options or FollowOptions(), newest, last, waits).runs(start)
 
 

@@ -109,14 +109,10 @@ def _went_back(log: TableLog, version: int, newest: int) -> TableReplaced:
 
 
 class SameTable:
-    """Checks of one table. The witness is the commit before the next one.
+    """Checks of one table. The witness is the commit before the next one."""
 
-    ``reached`` is an offset up to which somebody has all changes, wherever reading starts.
-    """
-
-    def __init__(self, log: TableLog, reached: Offset | None = None) -> None:
+    def __init__(self, log: TableLog) -> None:
         self.log = log
-        self._reached = -1 if reached is None else reached.version - (not reached.index)
 
     async def state_at(self, start: Offset) -> TableState | None:
         """Return the state before an offset's version.
@@ -132,25 +128,18 @@ class SameTable:
             raise
         if state is not None:
             check_offset(self.log, start, state)
-        begun = max(self._reached, start.version if start.index else -1)
-        if begun >= start.version and not isinstance(self.log.store, ChangeSourced):
-            await self._check_begun(begun)
+        if start.index and not isinstance(self.log.store, ChangeSourced):
+            await self._check_begun(start.version)
         return state
 
     async def _check_begun(self, version: int) -> None:
-        """Check that a version is there of which a part was delivered, or all: it is not one that
-        is still to come."""
+        """Check that a version is there of which a part was delivered."""
         if await self.log.has_commit(version):
             return
         newest = max(versions_of(await self.log.files()), default=-1)
         if newest < version:
             await check_there(self.log, version)
             raise _went_back(self.log, version, newest)
-
-    async def _check_delivered(self, version: int) -> None:
-        """Check that a version that does not exist is not one that somebody has already."""
-        if version <= self._reached and not await self.log.has_commit(version):
-            raise _went_back(self.log, version, version - 1)
 
     async def witness(self, version: int) -> Witness | None:
         """Return the commit of a version as a witness; None if there is no such file (any more).
@@ -213,11 +202,10 @@ class SameTable:
                     hint="the log was cleaned up or a file was lost; start at a newer version, "
                     "or with a snapshot",
                 ) from None
-        elif version <= self._reached or witness is None or not await self.unchanged(witness):
+        elif witness is None or not await self.unchanged(witness):
             await check_there(self.log, version)
             if table_id is not None:
                 await self._check_still(version, table_id)
-            await self._check_delivered(version)
             newest = max(versions_of(await self.log.files()), default=-1)
             if newest < version - 1 and not await self.log.has_commit(version - 1):
                 raise _went_back(self.log, version, newest)

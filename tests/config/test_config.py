@@ -36,8 +36,8 @@ def test_the_smallest_file_has_defaults(tmp_path: Path) -> None:
     assert config.http == ("127.0.0.1", 9464)
     assert config.state == tmp_path / "state"
     feed = config.feeds["orders"]
-    assert (feed.table, feed.start, feed.sink_type) == ("orders", None, "jsonl")
-    assert feed.sink_options == {"path": "orders.jsonl"}
+    assert (feed.table, feed.start, feed.sink.type) == ("orders", None, "jsonl")
+    assert feed.sink.options == {"path": "orders.jsonl"}
     assert feed.options.change_source == "auto"
     assert feed.options.decode.batch_rows_max == 131_072
 
@@ -79,7 +79,7 @@ def test_every_key_reaches_its_place(tmp_path: Path) -> None:
     assert options.decode.writer_timezone == "Europe/Berlin"
     assert (options.follow.poll_min_s, options.follow.poll_max_s) == (1.0, 2.5)
     assert (options.retry.pause_min_s, options.retry.pause_max_s) == (3.0, 4.0)
-    assert feed.sink_options == {"path": "-", "ids": False}
+    assert feed.sink.options == {"path": "-", "ids": False}
 
 
 def test_http_can_be_off(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def feed_with(line: str) -> str:
 MISTAKES = {
     "no feeds": ("[daemon]\n", "feeds is missing"),
     "empty feeds": ("[feeds]\n", "feeds is empty"),
-    "unknown table": (SMALLEST + "[sinks]\n", "sinks is not known; known are daemon, feeds, store"),
+    "unknown table": (SMALLEST + "[x]\n", "x is not known; known are daemon, feeds, store"),
     "unknown daemon key": (
         "[daemon]\nport = 1\n" + SMALLEST,
         "daemon.port is not known; known are http, lease_s,",
@@ -304,7 +304,7 @@ def with_value(table: str, key: str, value: str) -> str:
         return f"[daemon]\n{key} = {value}\n{SMALLEST}"
     lines = {"table": '"orders"', key: value}
     head = "".join(f"{k} = {v}\n" for k, v in lines.items())
-    return f"[feeds.orders]\n{head}" + ("" if key in ("sink", "sinks") else SINK)
+    return f"[feeds.orders]\n{head}" + ("" if key == "sink" else SINK)
 
 
 WRONG: dict[Kind, list[str]] = {
@@ -367,10 +367,8 @@ MORE_MISTAKES = {
                     "feeds.orders.mask_key has 0 bytes, and must have 16 to 64"),
     "crossed polls": (feed_with("poll_min_s = 9\npoll_max_s = 1"),
                       "feeds.orders.poll_min_s is 9.0, and must not be above poll_max_s"),
-    "sink and sinks": (SMALLEST + "[feeds.orders.sinks.a]\ntype = 'jsonl'\n",
-                       "feeds.orders.sinks is given together with sink"),
-    "sink of sinks": ("[feeds.orders]\ntable='x'\n[feeds.orders.sinks.a]\npath = 'x'\n",
-                      "feeds.orders.sinks.a.type is missing"),
+    "sinks": (SMALLEST + "[feeds.orders.sinks.a]\ntype = 'jsonl'\n",
+              "feeds.orders.sinks was removed: a feed has one sink; give each sink a feed"),
     "sink without type": ("[feeds.orders]\ntable='x'\n[feeds.orders.sink]\ntype = 1\n",
                           "feeds.orders.sink.type is 1, and must be a string"),
 }  # fmt: skip

@@ -359,20 +359,6 @@ def test_a_table_that_comes_later_is_followed_by_order(setting: Setting) -> None
         assert program.stop() == 0
 
 
-def test_several_sinks_have_offsets_of_their_own(setting: Setting) -> None:
-    setting.table("orders")
-    setting.feed_of_two()
-    with setting.program() as program:
-        program.wait_for(lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
-        assert setting.status("orders")["sinks"] == ["a: jsonl", "b: jsonl"]
-        assert program.stop() == 0
-    assert run_tailer("offsets", "reset", setting.config, "orders/b").returncode == 0
-    with setting.program() as program:
-        program.wait_for(lambda: setting.ids("b") == [0, 1, 2] * 2)
-        assert program.stop() == 0
-    assert setting.ids("a") == [0, 1, 2]
-
-
 def test_log_lines_may_be_json(setting: Setting) -> None:
     setting.daemon += 'log_format = "json"\n'
     setting.table("orders")
@@ -415,11 +401,13 @@ def test_check_finds_names_that_the_table_does_not_have(setting: Setting, line: 
     assert CHECKS[line] in done.stderr
 
 
-def test_check_says_where_each_sink_would_start(setting: Setting) -> None:
+def test_check_says_where_a_feed_would_start(setting: Setting) -> None:
     setting.table("orders")
-    setting.feed_of_two()
+    setting.feed("orders")
+    done = run_tailer("check", setting.config)
+    assert "from version 0, index 0 (earliest)" in done.stdout
     assert run_tailer(
-        "offsets", "set", setting.config, "orders/b", "--at-version", "2"
+        "offsets", "set", setting.config, "orders", "--at-version", "2"
     ).returncode == 0  # fmt: skip
     done = run_tailer("check", setting.config)
-    assert "a from version 0, index 0 (earliest), b from version 2, index 0 (saved" in done.stdout
+    assert "from version 2, index 0 (saved" in done.stdout

@@ -122,7 +122,7 @@ async def test_a_match_is_a_part_of_an_option_and_nothing_else_of_it(tmp_path: P
     )
     config = load_config(tmp_path / "tailer.toml")
     (feed,) = (await feeds_of_pattern(config, config.feeds["lake"])).feeds.values()
-    assert feed.sink_options == {
+    assert feed.sink.options == {
         "url": "https://host/a%3Fb%23c%252e?key=1",
         "key": "s3://bucket/a?b#c%2e",
         "path": "out/a?b#c%2e",

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from tailer.config.feeds import FeedConfig
+from tailer.config.feeds import FeedConfig, SinkConfig
 from tailer.daemon.reload import feed_changes
 from tailer.feed.options import FeedOptions
 
 
 def feed(name: str, table: str) -> FeedConfig:
-    return FeedConfig(name, table, "latest", 0.0, FeedOptions(), {})
+    return FeedConfig(name, table, "latest", 0.0, FeedOptions(), SinkConfig("jsonl", {}))
 
 
 A, B, P = feed("a", "/data/a"), feed("b", "/data/b"), feed("p", "/data/p/*")

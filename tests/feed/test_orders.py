@@ -71,25 +71,6 @@ def test_orders_outlive_a_kill(
         assert program.stop() == 0
 
 
-def test_orders_of_a_feed_with_several_sinks_outlive_a_restart(setting: Setting) -> None:
-    table = setting.table("orders")
-    setting.feed_of_two()
-    with setting.program() as program:
-        program.wait_for(lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2])
-        setting.order("orders", "pause")
-        assert program.stop() == 0
-    table.insert([{"id": 3}])
-    with setting.program() as program:
-        wait_for_state(program, setting, "paused")
-        assert setting.ids("a") == setting.ids("b") == [0, 1, 2]
-        setting.order("orders", "resume")
-        program.wait_for(lambda: setting.ids("a") == setting.ids("b") == [0, 1, 2, 3])
-        assert program.stop() == 0
-    with setting.program() as program:
-        wait_for_state(program, setting, "following")
-        assert program.stop() == 0
-
-
 @pytest.mark.timeout(180)
 def test_a_skip_can_be_taken_back(setting: Setting) -> None:
     table = setting.table("orders")

@@ -12,9 +12,7 @@ import pytest
 from sinks.http import HttpSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TransientError
-from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.run import Feed, run_feed
-from tailer.offsets.local import LocalOffsetStore
 from tailer.sink import SinkTraits, make_sink
 from tests.support.rig import Rig
 from tests.support.webhook import webhook
@@ -103,25 +101,6 @@ async def test_a_sink_that_keeps_the_offset_is_not_written_in_pieces(tmp_path: P
     saved = await rig.offsets.load()
     assert saved is not None
     assert saved.index == 0
-
-
-async def test_each_of_several_sinks_has_its_own(tmp_path: Path) -> None:
-    rig = with_rows(tmp_path)
-    sinks = {"a": InPieces(), "b": InPieces({20: SinkRejected("no")})}
-    stores = {name: LocalOffsetStore(tmp_path / "state", f"orders.{name}") for name in sinks}
-
-    async def start() -> Offset:
-        return Offset(0)
-
-    branches = [Branch(name, sink, stores[name]) for name, sink in sinks.items()]
-    fan = FanOut(branches, start)
-    feed = feed_to(rig, fan)
-    feed.offsets = fan
-    with pytest.raises(SinkRejected):
-        await run_feed(feed)
-    offset = await stores["b"].load()
-    assert offset is not None
-    assert offset.index == 20
 
 
 async def test_rows_are_parked_behind_pieces_that_were_taken(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from tailer.changes import CHANGE_TYPES, Offset
 from tailer.compare.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import TransientError
-from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.orders import Orders, ResnapshotRequest
 from tailer.feed.policy import Policies
@@ -26,7 +25,6 @@ from tailer.feed.run import Feed, run_feed
 from tailer.feed.selection import Selection
 from tailer.feed.where import parse_where
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.sink import load_sink
 from tailer.testing.batches import empty_batch, notice
 from tailer.testing.faulty import FaultySink, Script
 from tailer.testing.table import TableBuilder
@@ -80,9 +78,8 @@ def random_table(folder: Path, rng: random.Random) -> TableBuilder:
     return table
 
 
-def feed_of(table: TableBuilder, sink: KafkaSink, rng: random.Random, folder: Path) -> Feed:
-    """A feed of small batches whose writes fail now and then, before or behind the sink; alone,
-    or beside another sink."""
+def feed_of(table: TableBuilder, sink: KafkaSink, rng: random.Random) -> Feed:
+    """A feed of small batches whose writes fail now and then, before or behind the sink."""
     failures = [TransientError("again") if rng.random() < 0.25 else None for _ in range(12)]
     faulty = FaultySink(sink, Script({"write": failures}))
     offsets = MemoryOffsetStore()
@@ -92,7 +89,7 @@ def feed_of(table: TableBuilder, sink: KafkaSink, rng: random.Random, folder: Pa
         return start
 
     where = rng.choice([None, None, "p = 'x'"])
-    feed = Feed(
+    return Feed(
         name="orders",
         log=table_log(table),
         sink=faulty,
@@ -110,11 +107,6 @@ def feed_of(table: TableBuilder, sink: KafkaSink, rng: random.Random, folder: Pa
         last=table.version,
         orders=Orders(resnapshots=[ResnapshotRequest(None)] * rng.randrange(2)),
     )
-    if rng.random() < 0.5:
-        other = load_sink("jsonl").from_options({"path": "other.jsonl"}, folder)
-        both = [Branch("kafka", faulty, offsets), Branch("file", other, MemoryOffsetStore())]
-        feed.sink = feed.offsets = FanOut(both, first)
-    return feed
 
 
 @pytest.mark.timeout(120)
@@ -132,7 +124,7 @@ async def test_every_version_of_any_table_ends(kafka: Broker, tmp_path: Path, ki
             "partitions": 1,
         }
         sink = made(kafka.bootstrap, topic, **options)
-        await run_feed(feed_of(table, sink, rng, folder))
+        await run_feed(feed_of(table, sink, rng))
         written = Counter(
             event.headers["_commit_version"].decode()
             + (":snapshot" if "_snapshot" in event.headers else "")

@@ -28,7 +28,6 @@ from tailer.errors import (
 from tailer.log.commits_ahead import Coming
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.json_files import MEMORY_BYTES_MAX
-from tailer.log.same_table import SameTable
 from tailer.log.table import TableLog
 from tailer.store.budget import Budget
 from tailer.store.local import LocalStore
@@ -264,18 +263,6 @@ async def test_a_table_that_lost_versions_is_noticed(table: TableBuilder) -> Non
             pytest.raises(TableReplaced, match="the table went back to version 0"),
         ):
             await anext(commits)
-
-
-async def test_a_version_that_somebody_has_is_not_waited_for(table: TableBuilder) -> None:
-    """It went back while a slower reader had not come so far."""
-    log = log_of(table)
-    witness = await SameTable(log).witness(1)
-    table.commit_path(2).unlink()
-    await SameTable(log).check_waiting(2, witness)
-    await SameTable(log, Offset(2)).check_waiting(2, witness)
-    for reached in (Offset(2, 1), Offset(3)):
-        with pytest.raises(TableReplaced, match="the table went back to version 1"):
-            await SameTable(log, reached).check_waiting(2, witness)
 
 
 async def test_a_table_that_is_away_is_waited_for(table: TableBuilder) -> None:

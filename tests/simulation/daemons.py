@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +14,10 @@ import anyio
 
 import tailer.daemon.supervisor
 from tailer.changes import Offset
-from tailer.config.feeds import Config, FeedConfig
+from tailer.config.feeds import Config, FeedConfig, SinkConfig
 from tailer.daemon.supervisor import Supervisor
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.errors import OffsetError, TailerError
-from tailer.feed.fanout import Branch, FanOut
 from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
@@ -29,7 +28,6 @@ from tailer.offsets import OffsetStore
 from tailer.offsets.document import from_bytes
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.s3 import S3OffsetStore
-from tailer.sink import Sink
 from tailer.store import Store
 from tailer.store.s3.store import S3Store
 from tests.simulation.bucket import Bucket, DiskStore, ReadAheadStore
@@ -49,15 +47,15 @@ _FAILURES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What daemons stand on: the table's bucket, the disk of their state, and their sinks' targets,
-    each with the name of its offset."""
+    """What daemons stand on: the table's bucket, the disk of their state, and their sink's
+    target."""
 
     world: World
     plan: Plan
     bucket: Bucket
     disk: Disk
     operator: Operator
-    targets: Mapping[str, Target]
+    target: Target
 
 
 class _StoryLogger(logging.Logger):
@@ -144,36 +142,20 @@ class Daemons:
             "s3://simulated/state", name, options_of(process.name), lease_s=self.plan.lease_s
         )
 
-    def _sink(self, number: int, target: Target) -> Sink:
-        return SINKS[self.plan.sinks[number]](target)
-
     def _feed(self, process: Process) -> Feed:
         async def start(log: TableLog) -> Offset:
             return await start_to_keep(log, self.plan.start)
 
         log = TableLog(self._store(process))
-        branches = [
-            Branch(target.name, self._sink(n, target), self._offsets(process, name))
-            for n, (name, target) in enumerate(self.around.targets.items())
-        ]
-        park = None
-        if self.plan.policies.on_reject == "park":
-            first = branches[0].sink
-            assert isinstance(first, PlainSink)
-            park = PlainSink(first.target.parking())
-        sink: Sink
-        offsets: OffsetStore
-        if len(branches) == 1:
-            sink, offsets = branches[0].sink, branches[0].offsets
-        else:
-            sink = offsets = FanOut(branches, lambda: start(log))
+        target = self.around.target
+        parks = self.plan.policies.on_reject == "park"
         return Feed(
             name="feed",
             log=log,
-            sink=sink,
-            offsets=offsets,
+            sink=SINKS[self.plan.sink](target),
+            offsets=self._offsets(process, "feed"),
             start=start,
-            park=park,
+            park=PlainSink(target.parking()) if parks else None,
             progress=FeedProgress("feed", self.world.clock),
             jitter=self.world.rng.random,
             options=self._options,
@@ -182,7 +164,7 @@ class Daemons:
     def _config(self) -> Config:
         """Return what a daemon reads as its configuration file."""
         feed = FeedConfig(
-            "feed", "simulated", self.plan.start, 10.0, self._options, {},
+            "feed", "simulated", self.plan.start, 10.0, self._options, SinkConfig("simulated", {}),
             discover_s=60.0 + self._edits,
         )  # fmt: skip
         return Config(Path("simulated.toml"), None, "state", {"feed": feed})

@@ -57,18 +57,10 @@ class History:
         self.disk = Disk(world)
         self.table = SimulatedTable(world, self.bucket)
         self.operator = Operator(world, lambda: self.table.newest.number)
-        self.judges = [
-            Judge(world, self.table, f"sink{n}", derived=plan.change_source == "derived")
-            for n in range(len(plan.sinks))
-        ]
-        self.targets = [
-            Target(world, judge.name, judge, self.operator.judge_write) for judge in self.judges
-        ]
-        several = len(plan.sinks) > 1
-        named = {f"feed/{t.name}" if several else "feed": t for t in self.targets}
-        self._target_of = {f"{document_name(n)}.offset.json": t for n, t in named.items()}
+        self.judge = Judge(world, self.table, "sink0", derived=plan.change_source == "derived")
+        self.target = Target(world, self.judge.name, self.judge, self.operator.judge_write)
         self.bucket.on_put = self.disk.on_rename = self._judge_state
-        around = Surroundings(world, plan, self.bucket, self.disk, self.operator, named)
+        around = Surroundings(world, plan, self.bucket, self.disk, self.operator, self.target)
         self.daemons = Daemons(around, self._may_refuse)
 
     def patches(self) -> dict[tuple[Any, str], Any]:
@@ -79,9 +71,9 @@ class History:
 
     def _judge_state(self, location: str, data: bytes) -> None:
         """Judge what a daemon has saved."""
-        target = self._target_of.get(location.removeprefix("state/"))
-        if target is None:
+        if location.removeprefix("state/") != f"{document_name('feed')}.offset.json":
             return
+        target = self.target
         document = msgspec.json.decode(data)
         owner = (document.get("owner") or {}).get("run")
         if owner is not None and owner != target.owner:
@@ -108,25 +100,22 @@ class History:
                 await self._step(step.what, tasks)
             await asyncio.sleep(world.rng.uniform(0.0, 5.0))
             world.calm = True
-            for target in self.targets:
-                target.poison.clear()
+            self.target.poison.clear()
             world.tell("calm: no more faults")
             await self._comes_to_its_end(tasks)
             keeper.cancel()
         if self.daemons.refused is None:
-            for judge in self.judges:
-                judge.check_end()
+            self.judge.check_end()
 
     async def _step(self, what: str, tasks: asyncio.TaskGroup) -> None:
         if what in OPERATIONS:
             OPERATIONS[what][1](self.table)
         elif what in LAST_ACTIONS or what in ("vacuum", "clean_up"):
             # Before it has saved a table's id, a feed follows whatever table is there.
-            if what not in LAST_ACTIONS or all(judge.knows_table() for judge in self.judges):
+            if what not in LAST_ACTIONS or self.judge.knows_table():
                 getattr(self.table, what)()
         elif what == "poison":
-            for target in self.targets:
-                target.poison.add(self.table.next_id)
+            self.target.poison.add(self.table.next_id)
         elif what == "clock":
             self.world.clock_offset_s += self.world.rng.uniform(-3600.0, 3600.0)
         elif running := self.daemons.running():
@@ -144,9 +133,7 @@ class History:
     def _is_done(self) -> bool:
         """Return whether all is delivered, and all orders are carried out."""
         ordered = self.operator.resnapshots
-        return all(
-            judge.finished() and (judge.excused or judge.obeyed(ordered)) for judge in self.judges
-        )
+        return self.judge.finished() and bool(self.judge.excused or self.judge.obeyed(ordered))
 
     async def _comes_to_its_end(self, tasks: asyncio.TaskGroup) -> None:
         """Wait until all is delivered, or refused as it must be."""
@@ -154,9 +141,8 @@ class History:
         until = world.now + _PATIENCE_S
         while self.daemons.refused is None and not self._is_done():
             if world.now > until:
-                at = {judge.name: str(judge.saved) for judge in self.judges}
                 world.broken(f"P9: not all is delivered after {_PATIENCE_S:.0f} s without faults: "
-                             f"{at} of {self.table.newest.number + 1}")  # fmt: skip
+                             f"{self.judge.saved} of {self.table.newest.number + 1}")  # fmt: skip
             for process in self.daemons.running():
                 if getattr(process.runner(), "state", "") in ("paused", "stopped"):
                     tasks.create_task(self.daemons.resume(process))
@@ -194,8 +180,7 @@ def run_history(recipe: Recipe) -> Outcome:
         if logged < logging.CRITICAL:
             logging.disable(logged)
         loop.close()
-    events = sum(judge.events for judge in history.judges)
     return Outcome(
-        recipe, history.plan, broken, world.story, world.checksum, len(world.faults), events,
-        world.now,
+        recipe, history.plan, broken, world.story, world.checksum, len(world.faults),
+        history.judge.events, world.now,
     )  # fmt: skip

@@ -71,8 +71,7 @@ def _fewer(
 def story(outcome: Outcome) -> str:
     """Return what happened, in about twenty lines, and the line that makes it a test."""
     plan = outcome.plan
-    sinks = " and ".join(plan.sinks)
-    parts = f"{plan.daemons} daemons, table: {plan.store}, state: {plan.offsets}, sinks: {sinks}"
+    parts = f"{plan.daemons} daemons, table: {plan.store}, state: {plan.offsets}, sink: {plan.sink}"
     lines = [f"{at:9.3f} {who:10} {what}"[:_WIDTH] for at, who, what in outcome.story]
     if len(lines) > _LINES_MAX:
         hidden = f"          ({len(lines) - _LINES_MAX} lines are left out)"

@@ -44,15 +44,6 @@ class Setting:
         )
         self.write()
 
-    def feed_of_two(self) -> None:
-        """A feed with two sinks."""
-        self.feeds["orders"] = (
-            '[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
-            '[feeds.orders.sinks.a]\ntype = "jsonl"\npath = "a.jsonl"\n'
-            '[feeds.orders.sinks.b]\ntype = "jsonl"\npath = "b.jsonl"\n'
-        )
-        self.write()
-
     def write(self) -> None:
         head = f'[daemon]\nhttp = "127.0.0.1:{self.port}"\nstate = "{self.state}"\n{self.daemon}'
         self.config.write_text(head + "".join(self.feeds.values()))

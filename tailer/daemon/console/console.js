@@ -93,7 +93,7 @@ function show(feed) {
   const state = node.querySelector(".state");
   state.textContent = feed.state;
   state.className = `state ${feed.state}`;
-  node.querySelector(".table").textContent = `${feed.table} → ${feed.sinks.join(", ")}`;
+  node.querySelector(".table").textContent = `${feed.table} → ${feed.sink}`;
   rates.push(feed.events_per_s ?? 0);
   if (rates.length > POINTS) rates.shift();
   sparkline(node, rates);

@@ -1,1 +1,0 @@
-"""State that earlier releases have written, and the history that they read."""
