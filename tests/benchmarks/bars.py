@@ -37,7 +37,7 @@ BARS: dict[str, Bar] = {
             "the same loop", 0.7),
         Bar("remote-small", "remote", "`read` of 300 versions on S3, each answer 20 ms late",
             "load_cdf", 0.7),
-        Bar("remote-requests", "remote", "the same, requests", "", 2.2, "a version"),
+        Bar("remote-requests", "remote", "the same, requests", "", 2.2, "per version"),
         Bar("remote-large", "remote", "`read` of one file of 206 MB on S3, 20 ms late",
             "load_cdf", 1.0),
         Bar("files", "read", "`read` of 1,000 files of 1,000 rows in a version",

@@ -43,7 +43,7 @@ def _row(bar: Bar, figure: dict[str, Any] | None) -> str:
     both = ""
     if "wall" in figure:
         both = f"{figure['wall']:.2f}, {figure['processor']:.2f}"
-        both += " (beside load)" if figure["others"] > BUSY_MIN else ""
+        both += " (busy)" if figure["others"] > BUSY_MIN else ""
     costs = [_cost(figure.get(side)) for side in ("ours", "peer")]
     cells = [bar.work, bar.against, _figure(bar, figure), f"{bar.bound:g}", both, *costs]
     return f"| {' | '.join(cells)} |"
@@ -54,8 +54,8 @@ def table(results: dict[str, Any]) -> str:
     rows = [_row(bar, results.get(name)) for name, bar in BARS.items()]
     machines = sorted({figure["machine"] for figure in results.values()})
     dates = sorted({figure["at"] for figure in results.values()})
-    facts = [f"Measured on {', '.join(dates)}, on {'; and on '.join(machines)}."] if dates else []
-    return "\n".join([*HEAD, *rows, "", *facts])
+    facts = [f"Measured on {', '.join(dates)}:", "", *(f"- {machine}" for machine in machines)]
+    return "\n".join([*HEAD, *rows, "", *(facts if dates else [])])
 
 
 def plots(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
