@@ -11,7 +11,6 @@ from tailer.errors import ConfigError, TableError
 from tailer.log.listed import ListedLog, as_listed
 from tailer.log.table import TableLog
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
-from tailer.store import ReadsAhead
 from tailer.threads import loading
 
 __all__ = ["SUFFIXES", "output_kind", "read"]
@@ -23,7 +22,7 @@ SUFFIXES = (".arrow", ".parquet", ".jsonl")
 async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the changes; return the exit status."""
     kind = output_kind(arguments.output)
-    async with loading("tailer.cli.rows", aside=isinstance(log.store, ReadsAhead)):
+    async with loading("tailer.cli.rows", aside=log.store.ahead() is not None):
         log = await as_listed(log)
         first, snapshot = await _range(arguments, log)
         if isinstance(log, ListedLog):

@@ -25,7 +25,7 @@ from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
-from tailer.store import ChangeSourced, ReadsAhead, ReadsHere
+from tailer.store import BlockingFiles
 from tailer.store.budget import Budget
 from tailer.threads import stepwise
 
@@ -63,7 +63,7 @@ class Reading:
     counted_by: str
     former: str
     shapes: Shapes
-    here: ReadsHere | None
+    here: BlockingFiles | None
     budget: Budget | None
     part: slice
     fits: Callable[[pa.Schema], None] = lambda _: None
@@ -81,8 +81,7 @@ class Reading:
         partitions: PartitionColumns | None = None,
     ) -> Reading:
         """Return how a table is read under the options of a feed."""
-        if isinstance(log.store, ChangeSourced):
-            log.store.serve(options.change_source)
+        log.store.serve(options.change_source)
         observer = observer or Observer()
         zone, keys = options.decode.writer_timezone, options.keys | set(options.key)
         texts = TextRule(options.policies.on_invalid_text, keys, observer)
@@ -101,8 +100,8 @@ class Reading:
             decode,
             *ways,
             shapes=Shapes(decode),
-            here=store if isinstance(store, ReadsHere) else None,
-            budget=store.ahead() if isinstance(store, ReadsAhead) else None,
+            here=store.blocking_files(),
+            budget=store.ahead(),
             part=part,
         )
 

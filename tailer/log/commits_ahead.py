@@ -12,7 +12,6 @@ import anyio
 from tailer.delta.commit import Commit
 from tailer.log.json_files import MEMORY_BYTES_MAX
 from tailer.log.table import TableLog
-from tailer.store import ReadsAhead
 from tailer.store.budget import Budget
 
 __all__ = ["Coming", "CommitsAhead", "NotThen"]
@@ -88,7 +87,7 @@ class CommitsAhead:
         self._log = log
         self._last = last
         self._unchanged = unchanged
-        self._budget = log.store.ahead() if isinstance(log.store, ReadsAhead) else None
+        self._budget = log.store.ahead()
         self._coming: deque[Coming] = deque()
 
     def __bool__(self) -> bool:

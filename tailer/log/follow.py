@@ -23,7 +23,7 @@ from tailer.log.commits_ahead import CommitsAhead, NotThen
 from tailer.log.listing import versions_of
 from tailer.log.same_table import SameTable, Witness
 from tailer.log.table import TableLog
-from tailer.store import LOG_DIR, ReadsAhead, ReadsHere, Watch, rest_mark, traits_of
+from tailer.store import LOG_DIR, Watch
 from tailer.store.brought import Brought
 from tailer.store.budget import Budget
 from tailer.threads import blocking
@@ -164,11 +164,11 @@ class _Follower:
         store = self.log.store
         there = self.newest if self._last is None else min(self.newest, self._last)
         count = min(RUN_COMMITS_MAX - 1, there - commit.version)
-        here: ReadsHere | None = None
-        if count > 0 and isinstance(store, ReadsHere):
-            here = store
-        elif count > 0 and isinstance(store, ReadsAhead):
-            here = await self._brought(commit, count, store.ahead())
+        if count <= 0:
+            return []
+        here, budget = store.blocking_files(), store.ahead()
+        if here is None and budget is not None:
+            here = await self._brought(commit, count, budget)
         if here is None:
             return []
         found = await blocking(self.log.commits_here, commit, count, here)
@@ -196,7 +196,7 @@ class _Follower:
         """Return the next commit once it exists, and whether the one before it is unchanged."""
         pause, waited, rest = self.options.poll_min_s, False, None
         while True:
-            mark, asked_at = rest_mark(self.log.store, LOG_DIR), anyio.current_time()
+            mark, asked_at = self.log.store.rest_mark(LOG_DIR), anyio.current_time()
             try:
                 if mark is None or mark != rest:
                     commit, unchanged = await self._look(at)
@@ -214,7 +214,7 @@ class _Follower:
                     if at.state is not None and self.options.same_table:
                         known = at.state.table_id
                     await self._same.check_waiting(at.version, at.witness, known)
-                    check_s = traits_of(self.log.store).check_s
+                    check_s = self.log.store.check_s
                     self._check_at = asked_at + check_s * random.uniform(0.5, 1.0)
                 if at.version > self.newest + 1:
                     self.newest = at.version - 1  # the offset is at the log's end

@@ -13,7 +13,7 @@ from functools import partial
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
-from tailer.store import LOG_DIR, FileStatus, Found, ReadsHere, Store, traits_of
+from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
 from tailer.store.brought import Brought
 from tailer.threads import blocking, pause, stop_if_cancelled
 
@@ -45,7 +45,7 @@ class JsonFiles:
         self._listed = listed or {}
         self._kept: dict[str, Found] = {}
         self._kept_bytes = 0
-        self._atomic = traits_of(store).atomic
+        self._atomic = store.atomic
 
     async def lines(self, name: str) -> tuple[Lines, FileStatus]:
         """Return the lines of a JSON file of the log; they can be read repeatedly.
@@ -104,7 +104,7 @@ class JsonFiles:
         files = {f"{LOG_DIR}/{name}": self._kept[name] for name in names}
         return Brought(self.store.root, files)
 
-    def whole_here(self, here: ReadsHere, name: str) -> tuple[Lines, FileStatus] | None:
+    def whole_here(self, here: BlockingFiles, name: str) -> tuple[Lines, FileStatus] | None:
         """Return what :meth:`whole_lines` does, in the calling thread; None if the file is large,
         or has to be waited for. Raises FileNotFoundError."""
         path = f"{LOG_DIR}/{name}"

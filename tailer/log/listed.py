@@ -16,7 +16,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import TailerError, TransientError
 from tailer.log.json_files import JsonFiles
 from tailer.log.table import TableLog
-from tailer.store import LOG_DIR, ChangeSourced, ReadsAhead
+from tailer.store import LOG_DIR
 
 __all__ = ["ListedLog", "as_listed"]
 
@@ -76,6 +76,6 @@ class ListedLog(TableLog):
 async def as_listed(log: TableLog) -> TableLog:
     """Return the log for a read of versions that are there now: unless its store answers at once,
     or is a server that itself says what has changed, it is listed here."""
-    if not isinstance(log.store, ReadsAhead) or isinstance(log.store, ChangeSourced):
+    if log.store.ahead() is None or log.store.server_log:
         return log
     return ListedLog(log, await log.recent_files())

@@ -12,7 +12,7 @@ from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from tailer.delta.segment import LogFile, LogKind, commit_name, log_file, segments
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, first_error
 from tailer.log.json_files import MEMORY_BYTES_MAX
-from tailer.store import LOG_DIR, ReadsAhead, Store
+from tailer.store import LOG_DIR, Store
 
 __all__ = ["LogListing", "buildable", "versions_of"]
 
@@ -56,7 +56,7 @@ class LogListing:
     async def recent_files(self) -> list[LogFile]:
         """Return the files from the last known checkpoint on; all of them if it is unknown, or if
         they are few: a slow store is asked for both at the same time, if that may be."""
-        ahead = self.store.ahead() if isinstance(self.store, ReadsAhead) else None
+        ahead = self.store.ahead()
         if ahead is not None and ahead.take(_PAGE_BYTES):
             try:
                 few, hint = await _both(self._files_up_to(_PAGE_NAMES), self.last_checkpoint())

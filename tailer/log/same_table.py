@@ -13,7 +13,7 @@ from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import DataLoss, OffsetError, TableError, TableReplaced, TransientError
 from tailer.log.listing import versions_of
 from tailer.log.table import TableLog
-from tailer.store import LOG_DIR, ChangeSourced
+from tailer.store import LOG_DIR
 
 __all__ = [
     "SameTable",
@@ -79,7 +79,7 @@ async def check_place(log: TableLog, offset: Offset) -> None:
         return
     check_offset(log, offset, newest.state)
     begun = offset.version if offset.index or offset.snapshot else offset.version - 1
-    if newest.version < begun and not isinstance(log.store, ChangeSourced):
+    if newest.version < begun and not log.store.server_log:
         raise _went_back(log, begun, newest.version)
 
 
@@ -128,7 +128,7 @@ class SameTable:
             raise
         if state is not None:
             check_offset(self.log, start, state)
-        if start.index and not isinstance(self.log.store, ChangeSourced):
+        if start.index and not self.log.store.server_log:
             await self._check_begun(start.version)
         return state
 
@@ -147,7 +147,7 @@ class SameTable:
         A sharing server is not asked for a version before the first one that is read: it may not
         share that one's changes, and its answers name the table.
         """
-        if version < 0 or isinstance(self.log.store, ChangeSourced):
+        if version < 0 or self.log.store.server_log:
             return None
         name = commit_name(version)
         listed = next((file for file in self.log.listed if file.name == name), None)
@@ -171,7 +171,7 @@ class SameTable:
         ``witness`` was seen before the version's state was read. Raises :class:`OffsetError` if
         another table has come in between.
         """
-        if isinstance(self.log.store, ChangeSourced):
+        if self.log.store.server_log:
             return  # its server names the table
         if witness is None or not await self.unchanged(witness):
             await check_same(self.log, at)

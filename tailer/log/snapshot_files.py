@@ -13,7 +13,6 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import CorruptLog, TableError
 from tailer.log.listing import LogListing
 from tailer.log.ways import Damaged, read_by_any_way
-from tailer.store import ChangeSourced
 from tailer.threads import blocking, listed
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class SnapshotFiles:
         async def files() -> list[LogFile]:
             # In a store that derives changes from a server's answers, commits do not add up to a
             # snapshot.
-            return [] if isinstance(self._log.store, ChangeSourced) else await self._log.files()
+            return [] if self._log.store.server_log else await self._log.files()
 
         try:
             return await read_by_any_way(snapshot.segment, files, read)

@@ -23,7 +23,7 @@ from tailer.log.json_files import JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
 from tailer.log.snapshot_files import SnapshotFiles
 from tailer.log.ways import Damaged, read_by_any_way
-from tailer.store import LOG_DIR, FileStatus, ReadsAhead, ReadsHere, Store
+from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Store
 from tailer.store.brought import Brought, NotBrought, bring
 from tailer.threads import blocking, in_thread
 
@@ -127,16 +127,17 @@ class TableLog(LogListing):
 
     async def _readable_here(
         self, files: Sequence[LogFile]
-    ) -> tuple[ReadsHere | None, Sequence[LogFile]]:
+    ) -> tuple[BlockingFiles | None, Sequence[LogFile]]:
         """Return from where files can be read in the calling thread, and how many of the first
         ones; a slow store is asked for all of them at once."""
         store = self.store
-        if isinstance(store, ReadsHere):
-            return (store if files else None), files
-        if not isinstance(store, ReadsAhead):
+        here, budget = store.blocking_files(), store.ahead()
+        if here is not None:
+            return (here if files else None), files
+        if budget is None:
             return None, []
         some = list(takewhile(lambda file: file.size <= _BROUGHT_BYTES_MAX, files))
-        budget, size = store.ahead(), sum(file.size for file in some)
+        size = sum(file.size for file in some)
         while len(some) > 1 and not budget.take(size):
             some = some[: len(some) // 2]
             size = sum(file.size for file in some)
@@ -154,7 +155,7 @@ class TableLog(LogListing):
         return kept or await bring(self.store, reads)
 
     def _take_here(
-        self, here: ReadsHere, files: Sequence[LogFile], reconciliation: Reconciliation
+        self, here: BlockingFiles, files: Sequence[LogFile], reconciliation: Reconciliation
     ) -> int:
         """Reconcile small files in the calling thread; return how many, from the first on. The
         next one is for :meth:`_steering`, which knows its damage."""
@@ -269,7 +270,7 @@ class TableLog(LogListing):
         how = (version, lines, status, before, floor_ms)
         return await in_thread(partial(self._commit, *how, digests=digests), status.size)
 
-    def commits_here(self, after: Commit, count: int, here: ReadsHere) -> list[Commit]:
+    def commits_here(self, after: Commit, count: int, here: BlockingFiles) -> list[Commit]:
         """Read the commits after one, in the calling thread: as many as are there and can be read
         at once, at most ``count``; perhaps none. :meth:`commit` finds out about the next one.
 
@@ -356,7 +357,7 @@ class TableLog(LogListing):
             raise
 
 
-def _is_same(commit: Commit, here: ReadsHere) -> bool:
+def _is_same(commit: Commit, here: BlockingFiles) -> bool:
     """Return whether a commit's file has not changed; files that were brought do not change."""
     if isinstance(here, Brought):
         return True

@@ -9,7 +9,6 @@ from tailer.delta.snapshot import TableState
 from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
-from tailer.store import TimeTravel
 
 __all__ = ["parse_timestamp", "version_at_or_after", "version_at_or_before"]
 
@@ -71,7 +70,7 @@ async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
 
     Raises :class:`TableError` if the newest version is before it.
     """
-    if isinstance(log.store, TimeTravel):
+    if log.store.server_log:
         found = await log.store.version_at_or_after(timestamp_ms)
         return _found(log, found)
     times = await _Times.of(log)
@@ -99,7 +98,7 @@ async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
 
     Raises :class:`TableError` if the oldest version is after it.
     """
-    if isinstance(log.store, TimeTravel):
+    if log.store.server_log:
         after = await log.store.version_at_or_after(timestamp_ms + 1)
         if after is None:
             return await log.latest_version()

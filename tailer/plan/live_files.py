@@ -20,7 +20,6 @@ from tailer.delta.digests import KEY_BYTES, file_digest, split
 from tailer.errors import DataLoss, TransientError
 from tailer.log.table import TableLog
 from tailer.plan.rules import ChangeSource, counts_files
-from tailer.store import ChangeSourced
 from tailer.threads import blocking
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class LiveFiles:
             return found
         if self._keys is None or not self._leads_to(commit):
             self.forget()
-            if isinstance(log.store, ChangeSourced):
+            if log.store.server_log:
                 return frozenset()  # the server's answers already are the changes
             wanted = counts_files(commit, source)
             if not wanted or not await self._load(log, commit, spill_folder):

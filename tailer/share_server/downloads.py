@@ -55,10 +55,10 @@ def _check_inside(table: SharedTable, where: str) -> None:
     climbs = ".." in where.split("/") or "\x00" in where
     if climbs or not may_be_read(table, where):
         raise not_found("the file")
-    path = getattr(table.store, "path", None)
+    path = table.store.path(where)
     if path is None:
         return
-    real = path(where).resolve()
+    real = path.resolve()
     roots = [Path(root).resolve() for root in (table.store.root, *table.config.also)]
     if not any(real.is_relative_to(root) for root in roots):
         raise not_found("the file")

@@ -109,8 +109,7 @@ class SharedTable:
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
         """Return a function that makes URLs of the store; None if this server serves the files."""
-        presigner = None if self.config.proxy else getattr(self.store, "presigner", None)
-        return await presigner(at, ttl_s) if presigner is not None else None
+        return None if self.config.proxy else await self.store.presigner(at, ttl_s)
 
     async def sums(self, version: int) -> VersionChecksum | None:
         """Return the version's checksum file, with its size; None without one."""

@@ -12,7 +12,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from tailer.spark.options import SourceOptions
-from tailer.store import ChangeSourced, Store, open_store
+from tailer.store import Store, open_store
 
 __all__ = ["open_table", "store_portal"]
 
@@ -20,8 +20,7 @@ __all__ = ["open_table", "store_portal"]
 def open_table(options: SourceOptions) -> Store:
     """Open the store of the query's table, with the query's options."""
     store = open_store(options.table, options.store)
-    if isinstance(store, ChangeSourced):
-        store.serve(options.change_source)
+    store.serve(options.change_source)
     return store
 
 

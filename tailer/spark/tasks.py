@@ -31,7 +31,7 @@ from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.types import conform
-from tailer.store import ReadsHere, Store
+from tailer.store import Store
 
 __all__ = ["decoded", "spark_batches"]
 
@@ -192,8 +192,9 @@ def _together(
 def _contents(
     portal: BlockingPortal, store: Store, files: list[ChangeFile], decode: DecodeOptions
 ) -> list[pa.Buffer]:
-    if isinstance(store, ReadsHere):
-        return [_content(fetch_here(store, file, decode.on_read)) for file in files]
+    here = store.blocking_files()
+    if here is not None:
+        return [_content(fetch_here(here, file, decode.on_read)) for file in files]
     contents: list[pa.Buffer] = []
     for at in range(0, len(files), _FETCHES_MAX):
         contents += map(_content, portal.call(_fetched, store, files[at : at + _FETCHES_MAX]))

@@ -1,41 +1,42 @@
 """The store contract, and the function that opens the store for a table's address.
 
 A store knows files by their location: relative to the table's root, or absolute. It maps its own
-failures to the project's errors and retries nothing; only the feed does.
+failures to the project's errors and retries nothing; its callers do.
 """
 
 from __future__ import annotations
 
 import typing
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import anyio
+
+from tailer.contract import Contract
 from tailer.errors import ConfigError, TableError
 
 if typing.TYPE_CHECKING:
+    import datetime as dt
+    from pathlib import Path
+
     import pyarrow as pa
 
     from tailer.store.budget import Budget
     from tailer.store.traffic import Traffic
 
 __all__ = [
-    "ChangeSourced",
-    "Elsewhere",
+    "BlockingFiles",
+    "Entries",
     "FileStatus",
     "Found",
-    "ReadsAhead",
-    "ReadsHere",
     "Store",
-    "StoreTraits",
-    "TimeTravel",
     "Watch",
     "is_local",
     "open_store",
     "outside",
-    "rest_mark",
-    "traits_of",
 ]
 
 LOG_DIR = "_delta_log"
@@ -63,135 +64,159 @@ Found: TypeAlias = tuple[bytes, FileStatus]
 
 
 @dataclass(frozen=True, slots=True)
-class StoreTraits:
-    """Properties of a store that let log readers send it fewer requests.
+class Entries:
+    """The names in a folder, perhaps only the first thousand."""
 
-    ``atomic``: a file appears whole and never grows. ``check_s``: how often, in seconds, a reader
-    that waits for a version checks that the table is still the same and has no gap; 0: at each
-    poll.
-    """
-
-    atomic: bool = False
-    check_s: float = 0.0
+    files: Sequence[str]
+    folders: Sequence[str]
 
 
-class Store(typing.Protocol):
-    """A table's files. A store may have ``traits`` (:func:`traits_of`).
+class Watch:
+    """A watch on one folder. This one only waits, as for a store that sends no notices."""
 
-    All methods raise FileNotFoundError for a file that does not exist, :class:`TransientError` for
-    a failure that may heal, :class:`TableError` for one that will not.
-    """
+    async def wait(self, seconds: float) -> None:
+        """Return when something changed in the folder, after ``seconds`` at the latest."""
+        await anyio.sleep(seconds)
+
+
+class BlockingFiles(ABC):
+    """Files that are read in the calling thread: many small ones need only one step in a worker
+    thread. The methods are those of :class:`Store`, and block."""
 
     @property
+    @abstractmethod
     def root(self) -> str:
         """The table's address, for messages."""
 
+    @abstractmethod
+    def stat_here(self, location: str) -> FileStatus:
+        """Return a file's status, as :meth:`Store.stat` does."""
+
+    @abstractmethod
+    def read_here(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        """Return a file's bytes and status, as :meth:`Store.read` does."""
+
+    @abstractmethod
+    def open_here(self, location: str) -> pa.NativeFile:
+        """Open a data file, as :meth:`Store.open` does."""
+
+
+class Store(Contract, ABC):
+    """A table's files. The abstract methods are every store's; each other member is something that
+    a store may have, and what is said here is what a store without it does.
+
+    All methods raise FileNotFoundError for a file that does not exist, :class:`TransientError` for
+    a failure that may heal, :class:`TableError` for one that will not. A public name that is not
+    the contract's is an error when the class is made: a misspelt method would never be called.
+    """
+
+    #: A file appears whole and never grows.
+    atomic: bool = False
+    #: How often, in seconds, a reader that waits for a version checks that the table is still the
+    #: same and has no gap; 0: at each poll.
+    check_s: float = 0.0
+    #: The log is made of a server's answers, which already are the changes and name the table. Then
+    #: :meth:`serve` and :meth:`version_at_or_after` are called.
+    server_log: bool = False
+
+    @property
+    @abstractmethod
+    def root(self) -> str:
+        """The table's address, for messages."""
+
+    @abstractmethod
     def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """Yield the files in a folder whose name is greater than ``start_after``, in any order.
 
         A folder that does not exist yields nothing.
         """
 
+    @abstractmethod
     async def stat(self, location: str) -> FileStatus:
         """Return a file's status; ``mtime_ms`` is the one of :meth:`read` and :meth:`list`."""
 
+    @abstractmethod
     async def read(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         """Return a file's bytes, or a range of them, and its status; never a mix of two states."""
 
+    @abstractmethod
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
         """Open a data file for random access from worker threads; the caller closes it.
 
         ``size`` is in bytes, where the log records it.
         """
 
-    def watch(self, folder: str) -> AbstractAsyncContextManager[Watch]:
-        """Watch a folder for changes."""
-
     async def aclose(self) -> None:
         """Release connections."""
 
+    def watch(self, folder: str) -> AbstractAsyncContextManager[Watch]:  # noqa: ARG002 - no notices
+        """Watch a folder for changes."""
+        return _only_waits()
 
-class Watch(typing.Protocol):
-    """A watch on one folder."""
+    def rest_mark(self, folder: str) -> str | None:  # noqa: ARG002
+        """Return a mark of a folder that has not changed lately; None if that is costly to find
+        out. While the mark stays the same, no file was added to the folder, removed or renamed."""
+        return None
 
-    async def wait(self, seconds: float) -> None:
-        """Return when something changed in the folder, after ``seconds`` at the latest."""
+    def blocking_files(self) -> BlockingFiles | None:
+        """Return the files for reads in the calling thread; None if a read has to wait."""
+        return None
 
+    def path(self, location: str) -> Path | None:  # noqa: ARG002
+        """Return where a file lies on this machine; None if it does not."""
+        return None
 
-def traits_of(store: Store) -> StoreTraits:
-    """Return a store's traits; without any, the defaults, which promise nothing."""
-    traits = getattr(store, "traits", None)
-    return traits if isinstance(traits, StoreTraits) else StoreTraits()
+    def ahead(self) -> Budget | None:
+        """Return the budget of bytes that may be fetched ahead for this table; None if reads are
+        fast. From a store with one, the next files are opened before their turn, and a file whose
+        ``size`` is given and at most ``WHOLE_BYTES`` is fetched whole when it is opened."""
+        return None
 
+    async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
+        """Return what :meth:`read` does for the beginnings of files, each location with the most
+        bytes to read of it; None for a file that does not exist."""
+        return [await self._beginning(location, length) for location, length in reads]
 
-@typing.runtime_checkable
-class ReadsAhead(typing.Protocol):
-    """A store with slow reads, from which the next files are opened before their turn.
+    async def _beginning(self, location: str, length: int) -> Found | None:
+        try:
+            return await self.read(location, 0, length)
+        except FileNotFoundError:
+            return None
 
-    A file whose ``size`` is given and at most ``WHOLE_BYTES`` is fetched whole when it is opened.
-    """
+    async def entries(self, address: str) -> Entries | None:
+        """Return what lies right in any folder that the store reaches; None if there is no such
+        folder. It is for messages, and a store that does not know raises NotImplementedError."""
+        raise NotImplementedError
 
-    def ahead(self) -> Budget:
-        """Return the budget of bytes that may be fetched ahead for this table."""
-
-
-@typing.runtime_checkable
-class ReadsHere(typing.Protocol):
-    """A store whose files are read in the calling thread: many small ones need only one step in a
-    worker thread. The methods are those of :class:`Store`, and block."""
-
-    @property
-    def root(self) -> str:
-        """The table's address, for messages."""
-
-    def stat_here(self, location: str) -> FileStatus:
-        """Return a file's status, as :meth:`Store.stat` does."""
-
-    def read_here(
-        self, location: str, offset: int = 0, length: int | None = None
-    ) -> tuple[bytes, FileStatus]:
-        """Return a file's bytes and status, as :meth:`Store.read` does."""
-
-    def open_here(self, location: str) -> pa.NativeFile:
-        """Open a data file, as :meth:`Store.open` does."""
-
-
-@typing.runtime_checkable
-class ChangeSourced(typing.Protocol):
-    """A store that requests a table's changes from a server, in one of several ways."""
+    async def presigner(
+        self,
+        at: dt.datetime,  # noqa: ARG002
+        ttl_s: int,  # noqa: ARG002
+    ) -> Callable[[str], str | None] | None:
+        """Return a function from location to a URL that can be read without credentials for
+        ``ttl_s`` seconds, or to None for a file without one; None if the store makes none."""
+        return None
 
     def serve(self, change_source: str) -> None:
-        """Use the requests that ``change_source`` names from now on."""
-
-
-@typing.runtime_checkable
-class Elsewhere(typing.Protocol):
-    """A store that knows the URL of a file only after it has read a log entry that names it.
-
-    A reader of a file that another process has planned calls :meth:`expect` first.
-    """
+        """Use the requests that ``change_source`` names from now on; see ``server_log``."""
 
     async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
-        """Make a file known that a version's commit names, or that version's snapshot."""
-
-
-@typing.runtime_checkable
-class TimeTravel(typing.Protocol):
-    """A store whose server looks versions up by time, so that no commits need to be listed."""
+        """Make a file known that a version's commit names, or that version's snapshot: another
+        process may have planned it, and a server's URL of it is known from the log alone."""
 
     async def version_at_or_after(self, timestamp_ms: int) -> int | None:
-        """Return the first version at or after a time in epoch ms; None if all are before it."""
+        """Return the first version at or after a time in epoch ms; None if all are before it. Only
+        of a ``server_log``: for another, the commits are listed."""
+        raise NotImplementedError
 
 
-def rest_mark(store: Store, folder: str) -> str | None:
-    """Return a mark of a folder that has not changed lately; None if that is costly to find out.
-
-    While the mark stays the same, no file was added to the folder, removed or renamed there.
-    """
-    mark = getattr(store, "rest_mark", None)
-    return mark(folder) if callable(mark) else None
+@asynccontextmanager
+async def _only_waits() -> AsyncIterator[Watch]:
+    yield Watch()
 
 
 def is_local(table: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tailer.store import FileStatus, Found, Store
+from tailer.store import BlockingFiles, FileStatus, Found, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ class NotBrought(LookupError):
     """The bytes of a file are not here, or not all of them; read it from the store."""
 
 
-class Brought:
+class Brought(BlockingFiles):
     """Files of a store, by location; None: there is no such file.
 
     Its methods are those of :class:`tailer.store.Store`, without waiting. They raise
@@ -29,8 +29,13 @@ class Brought:
     """
 
     def __init__(self, root: str, files: Mapping[str, Found | None]) -> None:
-        self.root = root
+        self._root = root
         self._files = files
+
+    @property
+    def root(self) -> str:
+        """The table's address, for messages."""
+        return self._root
 
     def stat_here(self, location: str) -> FileStatus:
         """Return a file's status, as it was when the file was read."""
@@ -63,20 +68,8 @@ class Brought:
 async def bring(store: Store, reads: Sequence[tuple[str, int]]) -> Brought:
     """Read the beginnings of files: each location with the most bytes to read of it.
 
-    A store may have a method ``read_many``, which takes ``reads`` and returns what
-    :meth:`Store.read` does for each, or None. The caller bounds the sum of the bytes. Raises the
-    errors of :meth:`Store.read`, except for files that do not exist.
+    The caller bounds the sum of the bytes. Raises the errors of :meth:`Store.read`, except for
+    files that do not exist.
     """
-    at_once = getattr(store, "read_many", None)
-    if at_once is not None:
-        found = await at_once(reads)
-    else:
-        found = [await _read(store, *read) for read in reads]
+    found = await store.read_many(reads)
     return Brought(store.root, dict(zip((location for location, _ in reads), found, strict=True)))
-
-
-async def _read(store: Store, location: str, length: int) -> Found | None:
-    try:
-        return await store.read(location, 0, length)
-    except FileNotFoundError:
-        return None

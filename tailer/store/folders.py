@@ -15,6 +15,8 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from tailer.store import Watch
+
 if TYPE_CHECKING:
     from asyncinotify import Inotify
 
@@ -109,7 +111,7 @@ def _is_temporary(name: os.PathLike[str] | None) -> bool:
     return text.startswith(".") or text.endswith(".tmp")
 
 
-class FolderWatch:
+class FolderWatch(Watch):
     """Waits for a folder to change: by inotify if the system has it, else for the full time."""
 
     def __init__(self, folder: Path) -> None:

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING
 from tailer.delta.paths import location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError, may_heal, out_of_reach
-from tailer.store import FileStatus, outside
+from tailer.store import BlockingFiles, Entries, FileStatus, Store, outside
 from tailer.threads import blocking, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailer.store.folders import FolderWatch
-    from tailer.store.surroundings import Entries
 
 __all__ = ["LocalStore"]
 
@@ -66,7 +65,7 @@ def _check_regular(path: str) -> None:
 _REST_NS = 3_000_000_000
 
 
-class LocalStore:
+class LocalStore(Store, BlockingFiles):
     """A table in a local folder. ``table`` is a path or a ``file:`` URI.
 
     Its files must be below that folder, or one of ``also``, which symbolic links on the way may not
@@ -142,8 +141,8 @@ class LocalStore:
         return found
 
     async def entries(self, address: str) -> Entries | None:
-        """See :class:`tailer.store.surroundings.LooksAround`."""
-        from tailer.store.surroundings import NAMES_MAX, Entries  # on demand: for errors alone
+        """See :class:`tailer.store.Store`."""
+        from tailer.store.surroundings import NAMES_MAX  # on demand: for errors alone
 
         def scan() -> Entries | None:
             files: list[str] = []
@@ -176,7 +175,7 @@ class LocalStore:
         return self.stat_here(location)
 
     def stat_here(self, location: str) -> FileStatus:
-        """See :class:`tailer.store.ReadsHere`."""
+        """See :class:`tailer.store.BlockingFiles`."""
         path = self._name(location)
         try:
             return _status(os.path.basename(path), os.stat(path))  # noqa: PTH116, PTH119
@@ -185,8 +184,12 @@ class LocalStore:
                 raise FileNotFoundError(location) from None
             raise self._unreadable(location, e) from e
 
+    def blocking_files(self) -> BlockingFiles:
+        """See :class:`tailer.store.Store`."""
+        return self
+
     def rest_mark(self, folder: str) -> str | None:
-        """See :func:`tailer.store.rest_mark`: made of the folder's identity and modification time.
+        """See :class:`tailer.store.Store`: made of the folder's identity and modification time.
 
         None for a change so recent that a further one could have the same time.
         """
@@ -209,7 +212,7 @@ class LocalStore:
     def read_here(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
-        """See :class:`tailer.store.ReadsHere`."""
+        """See :class:`tailer.store.BlockingFiles`."""
         path = self._name(location)
         try:
             _check_regular(path)
@@ -230,7 +233,7 @@ class LocalStore:
         return self.open_here(location)
 
     def open_here(self, location: str) -> pa.NativeFile:
-        """See :class:`tailer.store.ReadsHere`."""
+        """See :class:`tailer.store.BlockingFiles`."""
         import pyarrow as pa  # on demand: a log without checkpoints is read without it
 
         path = self._name(location)
@@ -252,6 +255,3 @@ class LocalStore:
             yield watch
         finally:
             watch.close()
-
-    async def aclose(self) -> None:
-        """Do nothing: no resource is held open."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from posixpath import normpath
-from typing import Protocol, runtime_checkable
 
 from tailer.errors import TableError, TailerError
+from tailer.store import Entries, Store
 
-__all__ = ["NAMES_MAX", "Entries", "LooksAround", "no_table"]
+__all__ = ["NAMES_MAX", "no_table"]
 
 #: Most names of a folder that are looked at.
 NAMES_MAX = 1000
@@ -34,40 +33,20 @@ _SUFFIXES = (".json", ".parquet", ".share", ".toml")
 _ICEBERG = re.compile(r".*\.metadata\.json|version-hint\.text")
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """The names in a folder, :data:`NAMES_MAX` at most."""
-
-    files: Sequence[str]
-    folders: Sequence[str]
-
-
-@runtime_checkable
-class LooksAround(Protocol):
-    """A store that can list any folder that it reaches."""
-
-    @property
-    def root(self) -> str:
-        """The table's address."""
-
-    async def entries(self, address: str) -> Entries | None:
-        """Return what lies right in a folder; None if there is no such folder."""
-
-
-async def no_table(store: object) -> TableError:
+async def no_table(store: Store) -> TableError:
     """Return the error for a store's root without a Delta table: what is there, what to type."""
-    root = str(getattr(store, "root", ""))
+    root = store.root
     what, hint = f"its {_LOG} has no commit", "check the path, and that this user may read it"
-    if isinstance(store, LooksAround):
-        with suppress(TailerError, OSError, ValueError):  # what can't be listed can't be said
-            what, hint = await _Look(store).around(root)
+    # What can't be listed can't be said.
+    with suppress(TailerError, OSError, ValueError, NotImplementedError):
+        what, hint = await _Look(store).around(root)
     return TableError(f"no Delta table there: {what}", table=root, hint=hint)
 
 
 class _Look:
     """Looks around in one store."""
 
-    def __init__(self, store: LooksAround) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     async def around(self, root: str) -> tuple[str, str]:

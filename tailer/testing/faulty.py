@@ -17,7 +17,7 @@ import pyarrow as pa
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.offsets import OffsetStore
 from tailer.sink import Sink, SinkTraits, announce, sink_traits
-from tailer.store import FileStatus, Store, StoreTraits, Watch, traits_of
+from tailer.store import FileStatus, Store, Watch
 
 __all__ = ["FaultyOffsetStore", "FaultySink", "FaultyStore", "Script"]
 
@@ -39,22 +39,18 @@ class Script:
             raise error
 
 
-class FaultyStore:
+class FaultyStore(Store):
     """A store whose calls fail as the script says: list, stat, read, open."""
 
     def __init__(self, inner: Store, script: Script) -> None:
         self._inner = inner
         self.script = script
+        self.atomic, self.check_s = inner.atomic, inner.check_s
 
     @property
     def root(self) -> str:
         """See :class:`tailer.store.Store`."""
         return self._inner.root
-
-    @property
-    def traits(self) -> StoreTraits:
-        """Return the inner store's traits."""
-        return traits_of(self._inner)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 
 import pyarrow as pa
 
-from tailer.store import FileStatus, StoreTraits
+from tailer.store import BlockingFiles, FileStatus, Store, Watch
 
 __all__ = ["MemoryStore"]
 
 
-class MemoryStore:
+class MemoryStore(Store, BlockingFiles):
     """A table's files by location: their bytes, and their modification time in ms."""
 
-    traits = StoreTraits(atomic=True)
+    atomic = True
     root = "memory"
 
     def __init__(self, files: Mapping[str, tuple[bytes, int]]) -> None:
@@ -62,12 +62,14 @@ class MemoryStore:
         self.stat_here(location)
         return pa.BufferReader(self._files[location][0])
 
-    @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[MemoryStore]:  # noqa: ARG002 - at rest
-        yield self
+    def blocking_files(self) -> MemoryStore:
+        return self
 
+    @asynccontextmanager
+    async def watch(self, folder: str) -> AsyncIterator[_NoWatch]:  # noqa: ARG002 - at rest
+        yield _NoWatch()
+
+
+class _NoWatch(Watch):
     async def wait(self, seconds: float) -> None:
         raise AssertionError(f"waited {seconds} s for a version that is not there")
-
-    async def aclose(self) -> None:
-        pass

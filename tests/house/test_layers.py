@@ -31,7 +31,7 @@ LAYERS = (
     ("changes",),
     ("delta",),
     ("faults", "offset", "own_names", "settings"),
-    ("http_answers", "urls"),
+    ("contract", "http_answers", "urls"),
     ("backoff", "errors", "files", "native", "threads"),
     ("secrets",),
 )

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from tailer.errors import TransientError
-from tailer.store import FileStatus, StoreTraits
+from tailer.store import BlockingFiles, FileStatus, Store, Watch
 from tailer.store.budget import Budget
 from tests.simulation.world import World
 
@@ -84,7 +84,7 @@ class Bucket:
             changed.set()
 
 
-class _Watch:
+class _Watch(Watch):
     """A watch that is woken by changes in a table, as inotify wakes one."""
 
     def __init__(self, bucket: Bucket, folder: str) -> None:
@@ -99,10 +99,8 @@ class _Watch:
         self._changed = self._bucket.changed(self._folder)
 
 
-class _BucketStore:
+class _BucketStore(Store):
     """A table in a bucket, by the contract :class:`tailer.store.Store`."""
-
-    traits = StoreTraits()
 
     def __init__(self, bucket: Bucket, folder: str = "table") -> None:
         self._bucket = bucket
@@ -132,7 +130,7 @@ class _BucketStore:
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`."""
         place = f"{self._folder}/{folder}"
-        stale = self.traits.atomic and self._world.fault("stale list", folder)
+        stale = self.atomic and self._world.fault("stale list", folder)
 
         def found() -> list[FileStatus]:
             files = self._bucket.listed(place, stale=stale)
@@ -164,11 +162,8 @@ class _BucketStore:
         file = await self._world.request(f"open {location}", lambda: self._file(location))
         return pa.BufferReader(file.data)
 
-    async def aclose(self) -> None:
-        """Do nothing: nothing is held open."""
 
-
-class DiskStore(_BucketStore):
+class DiskStore(_BucketStore, BlockingFiles):
     """The same like a local disk: listings are never stale, a watch is woken, and worker threads
     read files without the event loop."""
 
@@ -178,53 +173,43 @@ class DiskStore(_BucketStore):
         yield _Watch(self._bucket, self._folder)
 
     def rest_mark(self, folder: str) -> str | None:
-        """See :func:`tailer.store.rest_mark`. Times are those of a disk that counts seconds."""
+        """See :class:`tailer.store.Store`. Times are those of a disk that counts seconds."""
         world = self._world
         changed = int(self._bucket.changed_at.get(f"{self._folder}/{folder}", 0.0))
         return None if world.clock() - changed < _REST_S else str(changed)
 
+    def blocking_files(self) -> DiskStore:
+        """See :class:`tailer.store.Store`."""
+        return self
+
     def stat_here(self, location: str) -> FileStatus:
-        """See :class:`tailer.store.ReadsHere`."""
+        """See :class:`tailer.store.BlockingFiles`."""
         file = self._world.call(f"stat {location}", lambda: self._file(location))
         return self._status(location, file)
 
     def read_here(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
-        """See :class:`tailer.store.ReadsHere`."""
+        """See :class:`tailer.store.BlockingFiles`."""
         file = self._world.call(f"read {location}", lambda: self._file(location))
         return self._part(location, file, offset, length)
 
     def open_here(self, location: str) -> pa.NativeFile:
-        """See :class:`tailer.store.ReadsHere`."""
+        """See :class:`tailer.store.BlockingFiles`."""
         file = self._world.call(f"open {location}", lambda: self._file(location))
         return pa.BufferReader(file.data)
-
-
-class _Sleep:
-    async def wait(self, seconds: float) -> None:
-        """See :class:`tailer.store.Watch`."""
-        await anyio.sleep(seconds)
 
 
 class ReadAheadStore(_BucketStore):
     """The same like an object store: atomic files, no notices, stale listings, reads ahead."""
 
-    traits = StoreTraits(atomic=True, check_s=10.0)
+    atomic = True
+    check_s = 10.0
 
     def __init__(self, bucket: Bucket, folder: str = "table") -> None:
         super().__init__(bucket, folder)
         self._ahead = Budget(128 * 1024 * 1024)
 
     def ahead(self) -> Budget:
-        """See :class:`tailer.store.ReadsAhead`."""
-        return self._ahead
-
-    async def open_ahead(self, location: str, size: int, first: int) -> pa.NativeFile:  # noqa: ARG002
-        """See :class:`tailer.store.ReadsAhead`."""
-        return await self.open(location, size)
-
-    @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002  # no notices
         """See :class:`tailer.store.Store`."""
-        yield _Sleep()
+        return self._ahead

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from tailer.errors import ConfigError, TableError, TransientError
-from tailer.store import open_store, rest_mark
+from tailer.store import open_store
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore
 
@@ -296,19 +296,19 @@ def test_a_folder_at_rest_has_a_mark_that_any_change_changes(tmp_path: Path) -> 
     log = tmp_path / "_delta_log"
     log.mkdir()
     store = LocalStore(str(tmp_path))
-    assert rest_mark(store, "_delta_log") is None, "it has just been made"
+    assert store.rest_mark("_delta_log") is None, "it has just been made"
     long_ago = 1_000_000_000
 
     def mark() -> str | None:
         os.utime(log, (long_ago, long_ago))
-        return rest_mark(store, "_delta_log")
+        return store.rest_mark("_delta_log")
 
     first = mark()
     assert first is not None
     assert mark() == first
     (log / "0.json").write_text("")
-    assert rest_mark(store, "_delta_log") is None, "the change is too young to be told from another"
+    assert store.rest_mark("_delta_log") is None, "the change is too young to be told from another"
     log.rename(tmp_path / "old")
-    assert rest_mark(store, "_delta_log") is None
+    assert store.rest_mark("_delta_log") is None
     log.mkdir()
     assert mark() != first, "another folder in its place"

@@ -15,7 +15,6 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.errors import CorruptLog, TableError
-from tailer.store import StoreTraits
 from tailer.store.s3.store import S3Store
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server
@@ -182,7 +181,7 @@ async def test_a_table_is_not_gone_because_a_listing_says_so(
             await upload(table.folder, bucket, "orders")
 
         async with aclosing(store_at(front.bucket)) as store:
-            store.traits = StoreTraits(atomic=True, check_s=0.0)  # it looks at each poll
+            store.check_s = 0.0  # it looks at each poll
             with anyio.fail_after(150):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(commit_later)

@@ -13,6 +13,7 @@ from tailer.cli.main import main
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 from tailer.store import Store, open_store
+from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket
 from tests.s3.tables import store_of, upload
@@ -98,15 +99,13 @@ async def test_an_empty_folder_and_dbfs_are_said(tmp_path: Path) -> None:
 
 
 async def test_a_folder_that_may_not_be_listed_changes_nothing(lake: Path) -> None:
-    class Closed:
-        root = str(lake)
-
+    class Closed(LocalStore):
         async def entries(self, address: str) -> None:
             raise PermissionError(address)
 
     from tailer.store.surroundings import no_table
 
-    assert "that this user may read it" in str(await no_table(Closed()))
+    assert "that this user may read it" in str(await no_table(Closed(str(lake))))
 
 
 ADDRESSES = [

@@ -25,7 +25,7 @@ from tailer.decode.vectors import (
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
 from tailer.errors import CorruptLog, FileGone, TableError
-from tailer.store import WHOLE_BYTES, Elsewhere, ReadsHere, Store
+from tailer.store import WHOLE_BYTES, BlockingFiles, Store
 from tailer.store.budget import Budget
 
 __all__ = ["FetchAhead", "Fetched", "fetch", "fetch_here"]
@@ -150,11 +150,10 @@ async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -
     file's. Raises :class:`FileGone` for a missing file, :class:`CorruptLog` for a deletion vector
     that fails its checks; both name version and file.
     """
-    if isinstance(store, Elsewhere):
-        vectors = [dv_location(dv) for dv in (file.only, file.without) if dv is not None]
-        for where in (file.location, *vectors):
-            if where is not None:
-                await store.expect(where, file.version, snapshot=file.origin == "snapshot")
+    vectors = [dv_location(dv) for dv in (file.only, file.without) if dv is not None]
+    for where in (file.location, *vectors):
+        if where is not None:
+            await store.expect(where, file.version, snapshot=file.origin == "snapshot")
     selection = ALL_ROWS
     if file.rows is not None:
         selection = RowSelection.of(file.rows, None)
@@ -171,7 +170,7 @@ async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -
     return Fetched(file, _of_the_log(store, file, source), selection)
 
 
-def fetch_here(store: ReadsHere, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
+def fetch_here(store: BlockingFiles, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
     """Do what :func:`fetch` does, in the calling thread."""
     selection = ALL_ROWS
     if file.rows is not None:
@@ -190,7 +189,9 @@ def fetch_here(store: ReadsHere, file: ChangeFile, on_read: OnRead | None = None
     return Fetched(file, _of_the_log(store, file, source), selection)
 
 
-def _of_the_log(store: Store | ReadsHere, file: ChangeFile, source: pa.NativeFile) -> pa.NativeFile:
+def _of_the_log(
+    store: Store | BlockingFiles, file: ChangeFile, source: pa.NativeFile
+) -> pa.NativeFile:
     """Return an open file. Raises :class:`CorruptLog` if its size is not the one in the log.
 
     The store knows the size from its first answer, so that this takes no request.
@@ -226,7 +227,7 @@ async def _row_bitmap(
 
 
 def _bitmap_here(
-    store: ReadsHere, file: ChangeFile, dv: DeletionVectorDescriptor, on_read: OnRead | None
+    store: BlockingFiles, file: ChangeFile, dv: DeletionVectorDescriptor, on_read: OnRead | None
 ) -> BitMap64:
     with _vector_named(store, file, dv):
         where = dv_location(dv)
@@ -244,7 +245,7 @@ def _parsed(stored: bytes, dv: DeletionVectorDescriptor, on_read: OnRead | None)
 
 @contextmanager
 def _vector_named(
-    store: Store | ReadsHere, file: ChangeFile, dv: DeletionVectorDescriptor
+    store: Store | BlockingFiles, file: ChangeFile, dv: DeletionVectorDescriptor
 ) -> Iterator[None]:
     """Name the deletion vector's file, or the data file of an inline one, in the block's errors."""
     where = None
@@ -257,7 +258,7 @@ def _vector_named(
         raise e.at(table=store.root, version=file.version, path=where or file.path) from None
 
 
-def _gone(store: Store | ReadsHere, file: ChangeFile, path: str, kind: str) -> FileGone:
+def _gone(store: Store | BlockingFiles, file: ChangeFile, path: str, kind: str) -> FileGone:
     error = FileGone(
         f"the {kind} file is gone",
         table=store.root,

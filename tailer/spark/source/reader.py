@@ -26,7 +26,6 @@ from tailer.spark.options import SourceOptions
 from tailer.spark.source.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.source.planning import Budget, Planner
 from tailer.spark.source.query_schema import QuerySchema
-from tailer.store import ChangeSourced
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -203,7 +202,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         """
         self.is_new = False
         log, version = planner.log, at.version - (not (at.index or at.snapshot))
-        if at.table_id is None or version < 0 or isinstance(log.store, ChangeSourced):
+        if at.table_id is None or version < 0 or log.store.server_log:
             return
         witness = await SameTable(log).witness(version)
         if witness is not None and witness == self._witness:

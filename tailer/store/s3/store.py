@@ -24,11 +24,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
-import anyio
-
 from tailer.errors import ConfigError, TableError, TransientError, first_error
 from tailer.http_answers import strong_etag
-from tailer.store import WHOLE_BYTES, FileStatus, Found, StoreTraits, outside
+from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX
 from tailer.store.s3.client import Call, S3Client
@@ -47,8 +45,6 @@ from tailer.store.traffic import Traffic
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tailer.store.surroundings import Entries
 
 __all__ = ["S3Store", "SharedClients"]
 
@@ -111,14 +107,15 @@ def _folder(address: str) -> tuple[str, str]:
     return found
 
 
-class S3Store:
+class S3Store(Store):
     """A table under a key of a bucket. ``table`` is ``s3://bucket/key``, or s3a or s3n.
 
     ``also`` are addresses of folders outside of the table's in which its files may be. ``traffic``
     counts the requests.
     """
 
-    traits = StoreTraits(atomic=True, check_s=_CHECK_S)
+    atomic = True
+    check_s = _CHECK_S
 
     def __init__(
         self,
@@ -177,7 +174,7 @@ class S3Store:
             return await client.request(call, self._traffic)
 
     def ahead(self) -> Budget:
-        """See :class:`tailer.store.ReadsAhead`."""
+        """See :class:`tailer.store.Store`."""
         self._connected()
         assert self._ahead is not None
         return self._ahead
@@ -198,9 +195,7 @@ class S3Store:
                         yield FileStatus(name, found.size, found.mtime_ms, tag)
 
     async def entries(self, address: str) -> Entries | None:
-        """See :class:`tailer.store.surroundings.LooksAround`; of a first page alone."""
-        from tailer.store.surroundings import Entries  # on demand: for errors alone
-
+        """See :class:`tailer.store.Store`; of a first page alone."""
         place = parse_s3_address(address)
         if place is None:
             return None
@@ -243,15 +238,8 @@ class S3Store:
         return data, status
 
     async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
-        """See :func:`tailer.store.brought.bring`: ``table_concurrency`` at once."""
-
-        async def found(location: str, length: int) -> Found | None:
-            try:
-                return await self.read(location, 0, length)
-            except FileNotFoundError:
-                return None
-
-        return await _side_by_side(found(*read) for read in reads)
+        """See :class:`tailer.store.Store`: ``table_concurrency`` at once."""
+        return await _side_by_side(self._beginning(location, length) for location, length in reads)
 
     async def _get(
         self, location: str, start: int, end: int | None
@@ -335,17 +323,8 @@ class S3Store:
         found = await _side_by_side(part(*ends) for ends in pairwise(bounds))
         return [one for parts in found for one in parts]
 
-    @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[_Sleep]:  # noqa: ARG002 - S3 sends no notices
-        """See :class:`tailer.store.Store`: S3 sends no notices, so the watch only waits."""
-        yield _Sleep()
-
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
-        """Return a function from location to URL.
-
-        Its URLs can be read without credentials for ``ttl_s`` seconds. It returns None for a file
-        in another bucket. None for anonymous access.
-        """
+        """See :class:`tailer.store.Store`; None for anonymous access, and for another bucket."""
         with contextlib.suppress(FileNotFoundError):
             # The answer to a request says which region the bucket is in.
             await self.stat("_delta_log/_last_checkpoint")
@@ -375,11 +354,3 @@ async def _side_by_side(requests: Iterable[Coroutine[None, None, T]]) -> list[T]
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
     return [task.result() for task in tasks]
-
-
-class _Sleep:
-    """A watch that only waits."""
-
-    async def wait(self, seconds: float) -> None:
-        """See :class:`tailer.store.Watch`."""
-        await anyio.sleep(seconds)

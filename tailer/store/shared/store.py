@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -29,8 +28,8 @@ from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import Table
 from tailer.sharing.profile import load_profile, parse_address
-from tailer.store import LOG_DIR, FileStatus, StoreTraits
-from tailer.store.https import HttpsFiles, Link
+from tailer.store import LOG_DIR, FileStatus, Store
+from tailer.store.https import HttpsFiles, Link, Links
 from tailer.store.shared.links import LinkTable
 from tailer.store.shared.log import ChangeRequests, SharedLog, Spooled
 
@@ -91,14 +90,15 @@ class SharingOptions:
         return cls(**table.take(values))
 
 
-class SharingStore:
+class SharingStore(Store, Links):
     """A shared table. ``clock`` gives epoch seconds; see :class:`tailer.store.Store`.
 
     Raises :class:`ConfigError` for an address, a profile or an option that is wrong.
     """
 
     #: Made files appear whole, and looking for more costs no request.
-    traits = StoreTraits(atomic=True)
+    atomic = True
+    server_log = True
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class SharingStore:
         return self._opened
 
     def serve(self, change_source: str) -> None:
-        """See :class:`tailer.store.ChangeSourced`."""
+        """See :class:`tailer.store.Store`."""
         if change_source not in ("auto", "cdf", "derived"):
             raise ConfigError(f"{change_source!r} is not a change source")
         self._log().serve(change_source)  # type: ignore[arg-type]  # one of the three
@@ -283,11 +283,6 @@ class SharingStore:
         """See :class:`tailer.store.Store`."""
         return await self._files.open(location, size)
 
-    @asynccontextmanager
-    async def watch(self, folder: str) -> AsyncIterator[_Pause]:  # noqa: ARG002  # a server sends no notices
-        """See :class:`tailer.store.Store`."""
-        yield _Pause()
-
     async def aclose(self) -> None:
         """Close all connections, and remove the files kept on the disk."""
         await self._client.aclose()
@@ -300,7 +295,7 @@ class SharingStore:
     # Links
 
     async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
-        """See :class:`tailer.store.Elsewhere`: another store may have read the log."""
+        """See :class:`tailer.store.Store`: another store may have read the log."""
         _, links, log = self._open()
         if location in links:
             return
@@ -326,13 +321,6 @@ class SharingStore:
                 if link.issued == old.issued:
                     raise FileNotFoundError(location)
             return link
-
-
-class _Pause:
-    """A watch that waits: the server can't announce a new version."""
-
-    async def wait(self, seconds: float) -> None:
-        await anyio.sleep(seconds)
 
 
 async def _status(location: str, made: Spooled) -> FileStatus:
