@@ -26,12 +26,12 @@ __all__ = ["CORE", "RESOLUTIONS", "environment"]
 
 #: uv's names. Lowest are those that pyproject.toml names; what these need themselves is the newest.
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
-EXTRAS = "compression,delta,demo,librdkafka,mysql,nats,postgres,rabbitmq,redis,sharing"
+EXTRAS = "compression,delta,demo,mysql,nats,postgres,rabbitmq,redis,sharing"
 # Of the development's extra: what the core's own files need.
 TOOLS = ("fastavro", "hatchling", "hypothesis", "orjson", "polars", "psutil", "pytest")
 
 #: Each dependency is driven by some of these: pyarrow, DuckDB and pyroaring; aiohttp, aiobotocore
-#: and yarl; kafka-python and librdkafka against a real broker; prometheus-client; cryptography.
+#: and yarl; kafka-python against a real broker; prometheus-client; cryptography.
 CORE = (
     "tests/conformance",
     "tests/decode",

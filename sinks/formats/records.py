@@ -49,11 +49,6 @@ class Records:
         """Return how many records there are."""
         return len(self.values)
 
-    @property
-    def num_tombstones(self) -> int:
-        """Return how many records have no value."""
-        return 0 if isinstance(self.values, Joined) else int(self.values.null_count)
-
     def whole_values(self) -> pa.BinaryArray:
         """Return the values, put together."""
         values = self.values

@@ -2,6 +2,5 @@
 
 ``sink`` is the sink itself, ``options`` are its options, ``topic_writer`` turns a batch of changes
 into records in partitions, ``progress`` is a feed's progress, kept in Kafka together with the data.
-``cluster`` queries the brokers; ``driver`` is the interface to a client library, which
-``kafka_python`` and ``librdkafka`` implement.
+``cluster`` queries the brokers, and ``client`` has what is kafka-python's.
 """

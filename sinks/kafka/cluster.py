@@ -1,6 +1,6 @@
 """What the brokers know: topics, their limits and ends, and the last record of a key.
 
-Uses kafka-python's public API, whichever driver writes: these are few requests, at a feed's start.
+Uses kafka-python's public API: these are few requests, at a feed's start.
 """
 
 from __future__ import annotations
@@ -148,11 +148,11 @@ class Cluster:
         found = answer.get("topic", {}).get(name, {})
         return {key: str(entry["value"]) for key, entry in found.items()}
 
-    def create(self, name: str, partitions: int, replication: int, config: dict[str, str]) -> Topic:
+    def create(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
         """Create a topic and wait until it can be written; a topic that another process creates
-        meanwhile is used as it is. Raises :class:`ConfigError` if the options are impossible."""
+        meanwhile is used as it is. Raises :class:`ConfigError` if no broker allows it."""
         with raised_as_failures(f"creating the topic {name}"):
-            asked = topic_admin.NewTopic(name, partitions, replication, config)
+            asked = topic_admin.NewTopic(name, partitions, config)
             topic_admin.create(self._admin, asked)
             self._admin.wait_for_topics([name])
 
@@ -164,12 +164,10 @@ class Cluster:
 
         return retried(created, _NotThereYet, self._options.request_timeout_ms / 1000, *_RETRY_S)
 
-    def could_create(
-        self, name: str, partitions: int, replication: int, config: dict[str, str]
-    ) -> None:
+    def could_create(self, name: str, partitions: int, config: dict[str, str]) -> None:
         """Ask whether :meth:`create` would succeed; raise the error that it would."""
         with raised_as_failures(f"creating the topic {name}"):
-            asked = topic_admin.NewTopic(name, partitions, replication, config)
+            asked = topic_admin.NewTopic(name, partitions, config)
             topic_admin.create(self._admin, asked, only_validate=True)
 
     def transaction_ms_max(self) -> int | None:

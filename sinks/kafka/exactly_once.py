@@ -8,7 +8,6 @@ one starts from the progress in Kafka.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,17 +18,23 @@ from typing import Any
 from sinks.kafka.client.driver import send_records
 from sinks.kafka.client.failures import Fenced
 from sinks.kafka.cluster import Topic
-from sinks.kafka.delivery import accepted, delivery_of
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
 from sinks.kafka.session import Session
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.topic_writer import TopicWriter, single_record
 from sinks.kafka.transactions import Transactions
-from sinks.kafka.versions import Begun, ended_apart, is_last_batch
+from sinks.shared.delivery import same_form
 from sinks.shared.encode_ahead import Pieces, slices
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
+from tailer.errors import (
+    ConfigError,
+    RowsRefused,
+    TableError,
+    TailerError,
+    TargetRefused,
+    TransientError,
+)
 
 __all__ = ["ExactlyOnce"]
 
@@ -39,6 +44,10 @@ _PROGRESS_CONFIG = {
     "segment.bytes": str(16 * 1024 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
 }
+#: Errors of the rows themselves, which no broker has seen whole.
+_OF_ROWS = (RowsRefused, TableError)
+#: The most rows of one transaction.
+_ROWS_MAX = 131_072
 #: Progress over versions without changes is written at most this often, in seconds.
 _IDLE_S = 0.5
 #: A newer daemon writes its claim right after it has fenced us: we wait this long to see it.
@@ -60,14 +69,14 @@ class ExactlyOnce(Session):
         self._settlement = settlement
         self.progress = Progress(feed)
         self._progress_topic = topic_name(options.progress_topic, feed)
-        self._delivery = delivery_of(options, feed)
+        self._delivery = options.form(feed)
         #: Whether it is opened only for its offset, and will write no records.
         self.only_settles = False
-        self._transactions: Topic | None = None
         self._broken = False
         self._passed: Offset | None = None  # by versions without changes, ahead of progress
         self._at: Offset | None = None  # where the feed is: progress, and versions skipped since
         self._saved_at = 0.0
+        self._committed_before_refusal: Offset | None = None
         self._schema: tuple[object, str] = (None, "")
 
     def open(self) -> Offset | None:
@@ -108,9 +117,6 @@ class ExactlyOnce(Session):
         return self.progress.offset
 
     def _open_topics(self) -> None:
-        if self.options.transaction_topic:
-            markers = topic_name(self.options.transaction_topic, self.feed)
-            self._transactions = self._made(markers, 1, {})
         name = self._topic_at_once()
         if name is not None:
             self._writers[name] = self._new_writer(self._admitted(name))
@@ -149,10 +155,11 @@ class ExactlyOnce(Session):
             )
 
     def _accepted(self, found: Progress) -> Progress:
-        """Return the progress if its delivery matches the options, or its change is accepted."""
+        """Return the progress if its delivery matches the options; one that is overwritten accepts
+        whatever they say next."""
         if found.delivery is None or self.only_settles:
-            return found
-        accepted(found.delivery, self.options, self.feed, found.offset)
+            return replace(found, delivery=None)
+        same_form({"type": "kafka", **self._delivery}, found.delivery, self.feed, found.offset)
         return replace(found, delivery=self._delivery)
 
     def _topics(self) -> list[str]:
@@ -162,13 +169,17 @@ class ExactlyOnce(Session):
         if name is None and not written:
             last = self._read(stable=True)
             written = {} if last is None else last.topics
-        others = (options.transaction_topic, options.notice_topic, options.park_topic)
-        named = [topic_name(other, self.feed) for other in others if other]
+        named = [topic_name(options.notice_topic, self.feed)] if options.notice_topic else []
         return sorted({self._progress_topic, *written, *named, *([name] if name else [])})
 
     def _read(self, *, stable: bool = False) -> Progress | None:
         record = self.cluster.last_record(self._progress_topic, self.feed.encode(), stable=stable)
-        return read_progress(record, self._progress_topic, self.feed)
+        try:
+            return read_progress(record, self._progress_topic, self.feed)
+        except TargetRefused:
+            if self.only_settles:  # it is overwritten
+                return None
+            raise
 
     def _check_claims(self, found: Progress | None) -> None:
         """Stop if a newer daemon has claimed the feed since we did."""
@@ -188,12 +199,12 @@ class ExactlyOnce(Session):
             return topic
         if topic is None:
             topic = super()._admitted(name)
-        elif any(self.cluster.ends(topic)) and not self.options.append_to_existing:
+        elif any(self.cluster.ends(topic)) and not self.only_settles:
             raise TargetRefused(
                 f"the topic {name} has been written to, and the topic {self._progress_topic} "
                 f"knows no progress of feed {self.feed!r} in it; give the feed a topic of its "
-                "own, or, if it may go on behind what is there, from the offset that the feed has "
-                "saved, set append_to_existing = true for one start"
+                "own, or, if it may append to what is there, say where it continues by `tailer "
+                "offsets set`, or by `reset` for its start"
             )
         topics = {**self.progress.topics, name: topic.id}
         self.progress = replace(self.progress, topics=topics)
@@ -206,29 +217,37 @@ class ExactlyOnce(Session):
                 self._write_rows(batch)
             else:
                 self._passed = batch.next_offset
-                left = not self._begins_or_goes_on(batch.next_offset)
-                if left or time.monotonic() - self._saved_at >= _IDLE_S:
+                if time.monotonic() - self._saved_at >= _IDLE_S:
                     self._save_passed()
             self._at = batch.next_offset
 
-    def _write_rows(self, batch: ChangeBatch) -> None:
+    def _write_rows(self, whole: ChangeBatch) -> None:
+        batch = self._left_of(whole)
+        if not batch.num_rows:
+            return
         writer = self._writer(batch)
         # Rows of a snapshot that is taken while the stream continues do not move its offset.
         following = batch.next_offset.position
         stays = batch.offset.snapshot and self._at is not None and following == self._at.position
         for part, pieces in self._begun(writer, batch):
-            ends = is_last_batch(part, self._at)
             then = batch.next_offset if stays else part.next_offset
-            self._transact(writer, part, pieces, then, ends=ends)
+            self._transact(writer, part, pieces, then)
         self._passed = None
+
+    def _left_of(self, batch: ChangeBatch) -> ChangeBatch:
+        """Return the rows of a batch that are not committed. After a refusal of rows, a batch comes
+        again in pieces, and the transactions before the refused row are committed."""
+        done = self._committed_before_refusal
+        if done is None or batch.offset.snapshot != done.snapshot:
+            return batch
+        return batch.slice(batch.rows_before(done), batch.num_rows)
 
     def announce(self, notice: Notice) -> None:
         """Write a notice, see :class:`Session`. The versions that it skips are progress too, saved
         at once: it must not come again after a restart."""
         assert self.driver is not None
         told, moves = bool(self.options.notice_topic), notice.kind != "heartbeat"
-        left = moves and not self._begins_or_goes_on(notice.next_offset)
-        if told or left or (moves and notice.next_offset != notice.offset):
+        if told or (moves and notice.next_offset != notice.offset):
             with self._dropped_on_error():
                 self.driver.begin()
                 if told:
@@ -240,69 +259,34 @@ class ExactlyOnce(Session):
             self._at = notice.next_offset
 
     def _parts(self, batch: ChangeBatch) -> list[ChangeBatch]:
-        rows_max, bytes_max = self.options.transaction_rows, self.options.transaction_bytes
-        apart = ended_apart(batch)
-        return [part for each in apart for part in slices(each, rows_max, bytes_max)]
+        return list(slices(batch, _ROWS_MAX, self.options.transaction_bytes))
 
     def _transact(
-        self,
-        writer: TopicWriter,
-        batch: ChangeBatch,
-        pieces: Pieces[Any],
-        then: Offset,
-        *,
-        ends: bool,
+        self, writer: TopicWriter, batch: ChangeBatch, pieces: Pieces[Any], then: Offset
     ) -> None:
-        """Write one transaction: the records of a batch, its markers and its progress.
-
-        A batch of several versions ends the last of them, and comes without a topic for markers.
-        """
+        """Write one transaction: the records of a batch and the progress after it."""
         assert self.driver is not None
         self.driver.begin()
         self._begin_to_look()
-        begun = self.progress.begun
-        if begun is not None and not begun.is_at(batch.offset):
-            self._send_marker(begun, "END")
-            begun = None
-        if begun is None:
-            begun = Begun.by(batch, writer.topic.name)
-            self._send_marker(begun, "BEGIN")
-        events = writer.write(batch, pieces)
-        begun = begun.plus(events, batch, writer.topic.name)
-        if ends:
-            self._send_marker(begun, "END")
+        try:
+            writer.write(batch, pieces)
+        except _OF_ROWS:
+            self.driver.abort()
+            self._committed_before_refusal = self.progress.offset
+            raise
         self._save(
             replace(
                 self.progress,
                 offset=then,
-                begun=None if ends else begun,
                 schema=self._schema_id(batch),
                 delivery=self._delivery,
             )
         )
 
-    def _begins_or_goes_on(self, offset: Offset | None) -> bool:
-        """Return whether the feed leaves no begun version if it continues from this offset."""
-        return self.progress.begun is None or self.progress.begun.is_at(offset)
-
-    def _moved_to(self, offset: Offset | None) -> Progress:
-        """Return the progress at another offset; a version that it leaves is ended."""
-        begun = self.progress.begun
-        if begun is not None and not begun.is_at(offset):
-            self._send_marker(begun, "END")
-            begun = None
-        return replace(self.progress, offset=offset, begun=begun)
-
     def _behind_passed(self) -> Progress:
-        return self.progress if self._passed is None else self._moved_to(self._passed)
-
-    def _send_marker(self, begun: Begun, status: str) -> None:
-        if self._transactions is None:
-            return
-        assert self.driver is not None
-        value = json.dumps(begun.marker(status), separators=(",", ":")).encode()
-        record = single_record(begun.id.encode(), value, begun.timestamp_ms)
-        send_records(self.driver, self._transactions.name, 0, record)
+        return (
+            self.progress if self._passed is None else replace(self.progress, offset=self._passed)
+        )
 
     def _save(self, progress: Progress) -> None:
         """Commit the open transaction, with this progress after all that was sent in it."""
@@ -322,7 +306,7 @@ class ExactlyOnce(Session):
         """Write the progress over versions without changes."""
         assert self.driver is not None
         self.driver.begin()
-        self._save(self._moved_to(self._passed))
+        self._save(replace(self.progress, offset=self._passed))
 
     def set_offset(self, offset: Offset | None) -> None:
         """Overwrite the feed's progress; None: its start decides."""
@@ -353,6 +337,8 @@ class ExactlyOnce(Session):
                 "or another producer, perhaps another feed's, has the transactional id "
                 f"{self._settlement.transactional_id} too: each feed needs one of its own"
             ) from e
+        except _OF_ROWS:  # its transaction is rolled back, and others may follow
+            raise
         except BaseException:
             self._broken = True
             raise

@@ -5,24 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from sinks.formats.load import FORMATS, SETTINGS, encoder_settings
 from sinks.formats.registry import located
 from sinks.kafka.client.security import Security
-from sinks.kafka.option_names import ANSWERS, spelling, with_dots
+from sinks.shared.delivery import form_of
 from tailer.errors import ConfigError
 from tailer.settings import REQUIRED, Setting, SettingTable, declared, settings_of
 
-__all__ = ["KafkaOptions", "topic_name"]
+__all__ = ["LINGER_MS", "KafkaOptions", "topic_name"]
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("feed", "table")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER = re.compile(r"(\[[^\]]+\]|[^:/\s]+):\d{1,5}")
-_OTHER_TOPICS = ("transaction_topic", "notice_topic", "park_topic")
+#: How long to wait for more records before sending a batch.
+LINGER_MS = 5
+#: The longest wait for the response to one request, and for the first broker.
+_REQUEST_MS, _BOOTSTRAP_MS = 15_000, 10_000
 #: What the sink fills in for its encoder.
 _FILLED_IN = ("name", "topic")
 
@@ -55,95 +57,47 @@ class KafkaOptions:
         "text", "exactly-once", "With `exactly-once`, progress is stored in Kafka, in the "
         "transaction of the data.", choices=("exactly-once", "at-least-once"),
     ))
-    driver: str = declared(Setting(
-        "text", "kafka-python", "The client library; librdkafka needs the extra `librdkafka`.",
-        choices=("kafka-python", "librdkafka"),
-    ))
-    client_id: str = declared(Setting("text", "delta-tailer", "Client id in the brokers' logs."))
-    transactional_id: str = declared(Setting(
-        "text", "delta-tailer.{feed}", "Transactional id; it must differ between installations "
-        "that share a cluster.",
-    ))
-    progress_topic: str = declared(Setting(
-        "text", "delta-tailer-progress", "Topic of progress records: one partition, compacted; the "
-        "key is the feed's name.",
-    ))
-    transaction_topic: str = declared(Setting(
-        "text", "", "Topic for markers at the beginning and end of each version.", unset="none",
-    ))
     notice_topic: str = declared(Setting(
         "text", "", "Topic for notices (schema changes, losses, skipped versions, snapshots, "
         "heartbeats) as JSON, written in the transaction that moves past them.", unset="none",
     ))
-    append_to_existing: bool = declared(Setting(
-        "flag", False, "For a single start: append to a topic that has records but no progress of "
-        "this feed.",
-    ))
-    accept_changes: bool = declared(Setting(
-        "flag", False, 'For a single start: accept changed options; see "When topic, format or key '
-        'change".',
-    ))
-    create_topics: bool = declared(Setting("flag", True, "Create missing topics."))
-    partitions: int = declared(Setting(
-        "whole", -1, "Partitions of created topics; -1 means the broker's default.",
-        also=(-1,),
-    ))
-    replication_factor: int = declared(Setting(
-        "whole", -1, "Replicas of created topics; -1 means the broker's default.",
-        also=(-1,),
-    ))
-    topic_config: dict[str, str] = declared(Setting(
-        "table", {}, "Kafka configuration of created topics.",
+    create_topics: bool = declared(Setting(
+        "flag", True, "Create missing topics, with the brokers' defaults.",
     ))
     compression: str = declared(Setting(
         "text", "none", "Compression of record batches; all but gzip need the extra `compression`.",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         elsewhere=("compression_type", "compression_codec"),
     ))
-    linger_ms: int = declared(Setting(
-        "whole", 5, "How long to wait for more records before sending a "
-        "batch.", unit="milliseconds", least=0,
-        elsewhere=("queue_buffering_max_ms",),
+    client_id: str = declared(Setting(
+        "text", "delta-tailer", "Client id in the brokers' logs.", advanced=True,
+    ))
+    transactional_id: str = declared(Setting(
+        "text", "delta-tailer.{feed}", "Transactional id; it must differ between installations "
+        "that share a cluster.", advanced=True,
+    ))
+    progress_topic: str = declared(Setting(
+        "text", "delta-tailer-progress", "Topic of progress records: one partition, compacted; the "
+        "key is the feed's name.", advanced=True,
     ))
     batch_bytes: int = declared(Setting(
         "whole", 1_000_000, "Maximum bytes per record batch; at most the topic's "
-        "`max.message.bytes`.", unit="bytes", elsewhere=("batch_size",),
-    ))
-    in_flight_bytes: int = declared(Setting(
-        "whole", 32 * 1024 * 1024, "Maximum unacknowledged bytes.", unit="bytes",
-        elsewhere=("buffer_memory",),
-    ))
-    transaction_rows: int = declared(Setting(
-        "whole", 131_072, "Maximum rows per transaction; a larger batch takes several.",
-        unit="rows",
+        "`max.message.bytes`.", unit="bytes", elsewhere=("batch_size",), advanced=True,
     ))
     transaction_bytes: int = declared(Setting(
         "whole", 32 * 1024 * 1024, "Maximum bytes per transaction; a larger batch takes several.",
-        unit="bytes",
+        unit="bytes", advanced=True,
     ))
     transaction_timeout_ms: int = declared(Setting(
         "whole", 60_000, "When Kafka aborts an uncommitted transaction; at most the brokers' "
         "`transaction.max.timeout.ms`.", unit="milliseconds",
         # A transaction takes several requests; a shorter one would be ended before its commit.
-        least=1_000,
+        least=1_000, advanced=True,
     ))
     delivery_timeout_ms: int = declared(Setting(
         "whole", 30_000, "How long to wait for an acknowledgement before the feed retries from its "
-        "offset; at least the sum of `request_timeout_ms` and `linger_ms`.", unit="milliseconds",
-        elsewhere=("message_timeout_ms",),
+        "offset.", unit="milliseconds", least=100, elsewhere=("message_timeout_ms",), advanced=True,
     ))
-    request_timeout_ms: int = declared(Setting(
-        "whole", 15_000, "How long to wait for the response to one request.", unit="milliseconds",
-    ))
-    bootstrap_timeout_ms: int = declared(Setting(
-        "whole", 10_000, "How long to wait for the first broker.", unit="milliseconds",
-    ))
-    on_oversize: str = declared(Setting(
-        "text", "fail", "What to do with an event that is too large for the topic; `park` writes a "
-        "note with its id, version, file and size to `park_topic` "
-        "instead.", choices=("fail", "park"),
-    ))
-    park_topic: str = declared(Setting("text", "", "Topic for these notes.", unset="none"))
     # fmt: on
     security: Security
     encoder: dict[str, Any] = field(repr=False)  # may hold a registry's password
@@ -153,18 +107,33 @@ class KafkaOptions:
         """Return whether progress is kept in Kafka, in one transaction with the data."""
         return self.delivery == "exactly-once"
 
+    def form(self, feed: str) -> dict[str, Any]:
+        """Return the form of a feed's records: the options that determine it, by name."""
+        # {table} may be the name in the metadata; a change of that is not a change of options.
+        table = self.encoder.get("table") or "{table}"
+        topic = self.topic.replace("{feed}", feed).replace("{table}", table)
+        return form_of(self.encoder, topic=topic, format=self.format)
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """Return how long to wait for the response to one request."""
+        return min(_REQUEST_MS, self.delivery_timeout_ms - LINGER_MS)
+
+    @property
+    def bootstrap_timeout_ms(self) -> int:
+        """Return how long to wait for the first broker."""
+        return min(_BOOTSTRAP_MS, self.delivery_timeout_ms)
+
     @classmethod
     def take(cls, options: Mapping[str, Any], folder: Path) -> KafkaOptions:
         """Return the options of one configuration table; paths in it are relative to ``folder``.
 
         Raises :class:`ConfigError` naming the key that is missing, unknown or wrong.
         """
-        given = _TABLE.rename(dict(with_dots(options, _TABLES)))
-        of_format = encoder_settings(_TABLE.value("format", given))
+        of_format = encoder_settings(_TABLE.value("format", options))
         chosen = {name: of_format[name] for name in of_format if name not in _FILLED_IN}
-        taken = replace(_TABLE, settings={**chosen, **_OWN}).take(given)
-        _check(taken)
-        taken["topic_config"] = {k: _text(v) for k, v in with_dots(taken["topic_config"])}
+        taken = replace(_TABLE, settings={**chosen, **_OWN}).take(options)
+        _check_names(taken)
         encoder = {key: taken[key] for key in chosen}
         if "registry" in encoder:
             encoder["registry"] = located(encoder["registry"], folder)
@@ -176,32 +145,35 @@ class KafkaOptions:
 
 
 _OWN = {**settings_of(KafkaOptions), **settings_of(Security)}
+_BY_HAND = "create the topic with kafka-topics.sh, as it is to be"
+_DERIVED = "it is derived from delivery_timeout_ms"
+_CONSTANT = "it is constant now; leave it out"
+_PARK = "an event that is too large for the topic is a refused row: set on_reject = 'park'"
+#: Options that there were, and what to do instead.
+_REMOVED = {
+    "driver": "kafka-python is the only client library; leave it out",
+    "transaction_topic": (
+        "a version is complete when the feed's record in the progress topic has an offset beyond it"
+    ),
+    "append_to_existing": "say where the feed continues by `tailer offsets set`",
+    "accept_changes": "accept the changed options by `tailer offsets set`",
+    "partitions": _BY_HAND,
+    "replication_factor": _BY_HAND,
+    "topic_config": _BY_HAND,
+    "linger_ms": _CONSTANT,
+    "in_flight_bytes": _CONSTANT,
+    "transaction_rows": "transaction_bytes alone limits a transaction",
+    "request_timeout_ms": _DERIVED,
+    "bootstrap_timeout_ms": _DERIVED,
+    "on_oversize": _PARK,
+    "park_topic": _PARK,
+}
 #: All options, including those of every format.
-_TABLE = SettingTable(
-    "sink 'kafka'", {**SETTINGS, **_OWN}, spelling=spelling, renames=True, answers=ANSWERS
-)
-_TABLES = tuple(name for name, setting in _TABLE.settings.items() if setting.kind == "table")
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _check(taken: dict[str, Any]) -> None:
-    if taken["driver"] == "librdkafka" and find_spec("confluent_kafka") is None:
-        raise _TABLE.wrong(
-            "driver", "is 'librdkafka', which needs pip install 'delta-tailer[librdkafka]'"
-        )
-    if taken["delivery_timeout_ms"] < taken["request_timeout_ms"] + taken["linger_ms"]:
-        what = "must be at least request_timeout_ms + linger_ms"
-        raise _wrong("delivery_timeout_ms", taken["delivery_timeout_ms"], what)
-    if taken["on_oversize"] == "park" and not taken["park_topic"]:
-        raise _TABLE.wrong("park_topic", "is missing, and on_oversize = 'park' needs it")
-    _check_names(taken)
+_TABLE = SettingTable("sink 'kafka'", {**SETTINGS, **_OWN}, removed=_REMOVED)
 
 
 def _check_names(taken: dict[str, Any]) -> None:
-    for key in ("topic", "transactional_id", "progress_topic", *_OTHER_TOPICS):
+    for key in ("topic", "transactional_id", "progress_topic", "notice_topic"):
         for name in _PLACEHOLDER.findall(taken[key]):
             if name not in _PLACEHOLDERS or (name == "table" and key != "topic"):
                 allowed = "{feed} and {table}" if key == "topic" else "{feed}"

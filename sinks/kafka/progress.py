@@ -15,7 +15,6 @@ from hashlib import blake2b
 from typing import Any
 
 from sinks.kafka.cluster import LastRecord
-from sinks.kafka.versions import Begun
 from tailer.changes import Offset
 from tailer.errors import OffsetError, TargetRefused
 
@@ -29,7 +28,7 @@ class Progress:
     """One progress record.
 
     ``offset`` is the next change to write (None: nothing is written yet, the feed's start decides);
-    ``begun`` the version that is partly written; ``epoch`` counts the claims, and ``owner`` made
+    ``epoch`` counts the claims, and ``owner`` made
     the last one; ``topics`` are those written to, with their ids; ``schema`` is the id of the
     schema of what was written last; ``delivery`` the form of the records
     (:mod:`sinks.kafka.delivery`), None before the first and empty if an earlier release, which
@@ -40,32 +39,27 @@ class Progress:
     epoch: int = 0
     owner: str = ""
     offset: Offset | None = None
-    begun: Begun | None = None
     schema: str = ""
     topics: dict[str, str] = field(default_factory=dict)
     delivery: dict[str, Any] | None = None
-
-    @property
-    def events(self) -> int:
-        """Return how many events of the partly written version are there."""
-        return 0 if self.begun is None else self.begun.events
 
     def claimed_by(self, owner: str) -> Progress:
         """Return the same progress with a new owner."""
         return replace(self, epoch=self.epoch + 1, owner=owner)
 
     def to_bytes(self) -> bytes:
-        """Return the record's value; the order of its keys never changes."""
+        """Return the record's value; the order of its keys never changes. ``events`` and ``begun``
+        are for the readers of earlier releases, which counted the events of a version."""
         document = {
             "format": _FORMAT,
             "feed": self.feed,
             "epoch": self.epoch,
             "owner": self.owner,
             "offset": None if self.offset is None else self.offset.to_json(),
-            "events": self.events,
+            "events": 0,
             "schema": self.schema,
             "topics": self.topics,
-            "begun": None if self.begun is None else self.begun.to_json(),
+            "begun": None,
             "delivery": self.delivery,
         }
         return _progress_json({**document, "checksum": _checksum(document)})
@@ -83,7 +77,7 @@ class Progress:
             raise ValueError(f"its format is {document.get('format')!r}, and {_FORMAT} is known")
         try:
             offset = document["offset"]
-            found = cls(
+            return cls(
                 feed=document["feed"],
                 epoch=document["epoch"],
                 owner=document["owner"],
@@ -92,16 +86,8 @@ class Progress:
                 topics=document["topics"],
                 delivery=document.get("delivery", None if offset is None else {}),
             )
-            return replace(found, begun=_begun(document, found))
         except (KeyError, TypeError, OffsetError) as e:
             raise ValueError(f"a field is missing or wrong: {e}") from e
-
-
-def _begun(document: dict[str, Any], found: Progress) -> Begun | None:
-    events = document["events"]
-    if "begun" in document:
-        return Begun.from_json(document["begun"], events)
-    return Begun.before_it_was_kept(found.offset, events, next(iter(found.topics), ""))
 
 
 def _progress_json(document: dict[str, Any]) -> bytes:
@@ -127,7 +113,6 @@ def read_progress(record: LastRecord | None, topic: str, feed: str) -> Progress 
         raise TargetRefused(
             f"the progress of feed {feed!r} is damaged: the record at offset {record.offset} of "
             f"the topic {topic} was not written by delta-tailer ({e}); find out who writes there, "
-            "then write a tombstone with the feed's key and start once with append_to_existing = "
-            "true, which goes on from the offset that the feed has saved"
+            "then say where the feed continues by `tailer offsets set`"
         ) from e
     return progress

@@ -18,6 +18,7 @@ from typing import Any
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Encoder
 from sinks.kafka.client.driver import Driver, send_records
+from sinks.kafka.client.kafka_python import KafkaPythonDriver
 from sinks.kafka.cluster import Cluster, Topic
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.topic_writer import TopicWriter, single_record
@@ -46,10 +47,8 @@ class Session(ABC):
         #: The topics that earlier sessions have written to, with their ids.
         self.written = dict(written or {})
         self.feed = feed
-        for template in (options.transaction_topic, options.notice_topic, options.park_topic):
-            if template:
-                topic_name(template, feed)  # before anything is written
-        self._replicas = options.replication_factor
+        if options.notice_topic:
+            topic_name(options.notice_topic, feed)  # before anything is written
         self.cluster = Cluster(options)
         self.driver: Driver | None = None
         self._writers: dict[str, TopicWriter] = {}
@@ -127,7 +126,7 @@ class Session(ABC):
         assert self.driver is not None
         topics = self.topics()
         recent = time.monotonic() - self._looked_at < _LOOK_S
-        if topics and not (recent and self.driver.went_back() is not None):
+        if topics and not recent:
             self._look_at_topics = self._looks.submit(self._look_at, topics)
 
     def _look_at(self, topics: Mapping[str, str]) -> None:
@@ -187,16 +186,13 @@ class Session(ABC):
 
     def _new_writer(self, topic: Topic) -> TopicWriter:
         assert self.driver is not None
-        park = ""
-        if self.options.on_oversize == "park":
-            park = self._made(topic_name(self.options.park_topic, self.feed), 1, {}).name
         if topic.max_message_bytes < self._batch_bytes:
             raise TargetRefused(
                 f"the topic {topic.name} takes batches of {topic.max_message_bytes} bytes at most "
                 f"(max.message.bytes), and batch_bytes is {self._batch_bytes}; lower it"
             )
         encoder = self._encoder(topic.name)
-        return TopicWriter(self.driver, encoder, topic, self._threads, park)
+        return TopicWriter(self.driver, encoder, topic, self._threads)
 
     def _open_driver(self, transactional_id: str | None) -> Driver:
         """Open a driver whose batches fit the data topic's limits, if these are known by now."""
@@ -205,7 +201,7 @@ class Session(ABC):
         if topic is not None:
             self._batch_bytes = min(self._batch_bytes, topic.max_message_bytes)
         options = replace(self.options, batch_bytes=self._batch_bytes)
-        return _opened_driver(options, transactional_id)
+        return KafkaPythonDriver(options, transactional_id)
 
     def _encoder(self, topic: str) -> Encoder:
         own = {**self.options.encoder, "name": self.feed, "topic": topic}
@@ -213,8 +209,7 @@ class Session(ABC):
 
     def _admitted(self, name: str) -> Topic:
         """Return the data topic of that name, created if that is allowed."""
-        config = {**_DATA_CONFIG, **self.options.topic_config}
-        return self._made(name, self.options.partitions, config)
+        return self._made(name, -1, _DATA_CONFIG)
 
     def _send_notice(self, notice: Notice) -> None:
         assert self.driver is not None
@@ -235,16 +230,14 @@ class Session(ABC):
                 "is false; create it"
             )
         if self._looking:
-            self.cluster.could_create(name, partitions, self._replicas, config)
+            self.cluster.could_create(name, partitions, config)
             return Topic(name, "", 1, self._batch_bytes, "")
-        return self.cluster.create(name, partitions, self._replicas, config)
+        return self.cluster.create(name, partitions, config)
 
     def _look_at_others(self) -> None:
-        """Look at the topics that are created when something is written to them."""
-        options = self.options
-        for template in (options.transaction_topic, options.notice_topic, options.park_topic):
-            if template:
-                self._made(topic_name(template, self.feed), 1, {})
+        """Look at the topic that is created when something is written to it."""
+        if self.options.notice_topic:
+            self._made(topic_name(self.options.notice_topic, self.feed), 1, {})
 
 
 class AtLeastOnce(Session):
@@ -287,18 +280,3 @@ class AtLeastOnce(Session):
         if self.options.notice_topic and self.driver is not None:
             self._send_notice(notice)
             self.driver.flush()
-
-
-def _opened_driver(options: KafkaOptions, transactional_id: str | None) -> Driver:
-    """Open a connected driver of the configured kind; without an id, without transactions.
-
-    Raises :class:`TransientError` if no broker answers, :class:`TargetRefused` if one refuses the
-    client, :class:`ConfigError` if the library is not installed.
-    """
-    if options.driver == "librdkafka":
-        from sinks.kafka.client.librdkafka import LibrdkafkaDriver
-
-        return LibrdkafkaDriver(options, transactional_id)
-    from sinks.kafka.client.kafka_python import KafkaPythonDriver
-
-    return KafkaPythonDriver(options, transactional_id)

@@ -15,11 +15,11 @@ import anyio.to_thread
 from sinks.formats.load import LISTED, load_encoder
 from sinks.kafka.client.failures import FAULTS
 from sinks.kafka.client.security import Security
-from sinks.kafka.delivery import accepted, delivery_of
 from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.session import AtLeastOnce, Session
 from sinks.kafka.settlement import Settlement
+from sinks.shared.delivery import same_form
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
 from tailer.faults import FaultTable
@@ -43,12 +43,13 @@ class KafkaSink:
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         encoder = load_encoder(options.format, options.encoder)
-        # The topic of commit ends gets two records for each version, with its number of events.
-        runs = not options.transaction_topic
-        # By append_to_existing, the operator says that progress was lost.
-        keeps = options.exactly_once and not options.append_to_existing
-        known = encoder.paired, encoder.key_columns
-        self.traits = SinkTraits(*known, runs=runs, own=encoder.own, keeps_offset=keeps)
+        self.traits = SinkTraits(
+            paired=encoder.paired,
+            key_columns=encoder.key_columns,
+            runs=True,
+            own=encoder.own,
+            keeps_offset=options.exactly_once,
+        )
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._claimed = 0
         self._settlement: Settlement | None = None
@@ -71,14 +72,14 @@ class KafkaSink:
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """See :class:`tailer.sink.KnowsDelivery`. With exactly-once delivery Kafka keeps it."""
-        kept, once = dict(kept or {}), self.options.exactly_once
-        if self._session is None:  # else it was accepted before it was opened
-            compared = {name: kept[name] for name in ("type",) if name in kept} if once else kept
-            if not accepted(compared, self.options, feed, at):
-                self._written.update(kept.get("topics", {}))
-        if once:
-            return {"type": "kafka"}
-        form = {"type": "kafka", **delivery_of(self.options, feed)}
+        form: dict[str, Any] = {"type": "kafka"}
+        if not self.options.exactly_once:
+            form |= self.options.form(feed)
+        if self._session is None:  # else it was compared before it was opened
+            same_form(form, kept, feed, at)
+            self._written.update((kept or {}).get("topics", {}))
+        if self.options.exactly_once:
+            return form
         return {**form, "topics": dict(self._written)} if self._written else form
 
     async def look(self, feed: str) -> Offset | None:

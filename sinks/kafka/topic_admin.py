@@ -16,7 +16,6 @@ class NewTopic:
 
     name: str
     partitions: int = -1
-    replication: int = -1
     config: dict[str, str] = field(default_factory=dict)
 
 
@@ -29,7 +28,7 @@ def create(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
 
     asked = {
         "num_partitions": topic.partitions,
-        "replication_factor": topic.replication,
+        "replication_factor": -1,
         "configs": topic.config,
     }
     answers = admin.create_topics(

@@ -5,15 +5,14 @@ Batches are written in pieces, which another thread encodes: see :mod:`sinks.sha
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.records import Encoder, Records
-from sinks.kafka.client.driver import Driver, Packed, send_records
+from sinks.kafka.client.driver import Driver, Packed
 from sinks.kafka.client.partitioner import partitions_of_keys
 from sinks.kafka.client.record_batch import record_sizes
 from sinks.kafka.cluster import Topic
@@ -29,10 +28,8 @@ _PIECE_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """Records as they are sent, each with its partition, or None: those go to all in turn.
-    ``count`` is how many there are, without tombstones."""
+    """Records as they are sent, each with its partition, or None: those go to all in turn."""
 
-    count: int
     packed: list[tuple[int | None, Packed]]
 
 
@@ -52,8 +49,7 @@ def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records
 
 
 class TopicWriter:
-    """Sends the records of batches to one topic, and a note about each record that is too large to
-    another topic, if there is one."""
+    """Sends the records of batches to one topic."""
 
     def __init__(
         self,
@@ -61,14 +57,11 @@ class TopicWriter:
         encoder: Encoder,
         topic: Topic,
         threads: ThreadPoolExecutor,
-        park: str = "",
     ) -> None:
         self.driver = driver
         self._threads = threads
         self.encoder = encoder
         self.topic = topic
-        self.park = park
-        self.parked = 0
         self._turn = -1
 
     def begin(self, batch: ChangeBatch) -> Pieces[list[_Ready | _TooLarge]]:
@@ -78,21 +71,17 @@ class TopicWriter:
 
     def write(
         self, batch: ChangeBatch, pieces: Pieces[list[_Ready | _TooLarge]] | None = None
-    ) -> int:
-        """Send a batch's records; return how many there were, without tombstones. ``pieces`` is the
-        result of :meth:`begin` for the batch, if that was called.
-
-        Raises :class:`SinkRejected` for a record that is larger than the topic allows.
+    ) -> None:
+        """Send a batch's records. ``pieces`` is the result of :meth:`begin` for the batch, if that
+        was called. Raises :class:`RowsRefused` for a record that is larger than the topic allows.
         """
-        sent = 0
         for encoded in self.begin(batch) if pieces is None else pieces:
             for found in encoded:
-                ready = found if isinstance(found, _Ready) else self._fitting(found)
-                for partition, packed in ready.packed:
+                if isinstance(found, _TooLarge):
+                    raise self._refused(found)
+                for partition, packed in found.packed:
                     chosen = self._in_turn() if partition is None else partition
                     self.driver.send(self.topic.name, chosen, packed)
-                sent += ready.count
-        return sent
 
     def _encode(self, batch: ChangeBatch) -> list[_Ready | _TooLarge]:
         """Return a piece's records, packed unless one is too large."""
@@ -120,7 +109,7 @@ class TopicWriter:
 
     def _packed(self, records: Records) -> _Ready:
         if not records.num_records:
-            return _Ready(0, [])
+            return _Ready([])
         count, pack = self.topic.partitions, self.driver.pack
         packed: list[tuple[int | None, Packed]]
         places = records.partitions
@@ -133,50 +122,28 @@ class TopicWriter:
             for number in pc.unique(places).to_pylist():
                 chosen = pc.indices_nonzero(pc.equal(places, number)).cast(pa.int64())
                 packed += [(number, each) for each in pack(records, chosen)]
-        return _Ready(records.num_records - records.num_tombstones, packed)
+        return _Ready(packed)
 
     def _in_turn(self) -> int:
         """Return the partition of the next batch of records without a key."""
         self._turn = (self._turn + 1) % self.topic.partitions
         return self._turn
 
-    def _fitting(self, found: _TooLarge) -> _Ready:
-        """Send a note about each record that is too large, and return the others."""
-        records, large, batch = found.records, found.large, found.piece
-        sizes = record_sizes(records).filter(large).to_pylist()
-        left_out = records.take(pc.indices_nonzero(large))
-        notes = [
-            _note(left_out, i, size, batch, self.topic.max_message_bytes)
-            for i, size in enumerate(sizes)
-        ]
-        if not self.park:
-            note = notes[0]
-            raise RowsRefused(
-                f"an event of version {batch.version} is too large for the topic "
-                f"{self.topic.name}: about {note['size']} bytes, of {note['max']} at most "
-                f"(event {note['event_id']}, file {note['file']}); raise the topic's "
-                "max.message.bytes, or set on_oversize = 'park'"
-            )
-        values = [json.dumps(note, separators=(",", ":")).encode() for note in notes]
-        parked = replace(left_out, values=pa.array(values, pa.binary()), partitions=None)
-        send_records(self.driver, self.park, 0, parked)
-        self.parked += len(values)
-        return self._packed(records.take(pc.indices_nonzero(pc.invert(large))))
+    def _refused(self, found: _TooLarge) -> RowsRefused:
+        """Return the error of the first record that is too large."""
+        records, batch = found.records, found.piece
+        place = pc.indices_nonzero(found.large)[0].as_py()
+        size = record_sizes(records)[place].as_py()
+        ids = dict(records.whole_headers()).get("_event_id")
+        event = "" if ids is None or isinstance(ids, bytes) else f"event {_text(ids[place])}, "
+        file = batch.file.path if batch.file else None
+        return RowsRefused(
+            f"an event of version {batch.version} is too large for the topic {self.topic.name}: "
+            f"about {size} bytes, of {self.topic.max_message_bytes} at most ({event}file {file}); "
+            "raise the topic's max.message.bytes, or set on_reject = 'park'"
+        )
 
 
-def _note(records: Records, i: int, size: int, batch: ChangeBatch, most: int) -> dict[str, object]:
-    """Return what is known of an event that is too large, instead of its value."""
-    headers = {
-        name: value[i].as_py()
-        for name, value in records.whole_headers()
-        if not isinstance(value, bytes)
-    }
-    event_id = headers.get("_event_id")
-    return {
-        "reason": "too large",
-        "version": batch.version,
-        "file": batch.file.path if batch.file else None,
-        "event_id": event_id.decode() if isinstance(event_id, bytes) else event_id,
-        "size": size,
-        "max": most,
-    }
+def _text(value: pa.Scalar) -> str:
+    text = value.as_py()
+    return text.decode() if isinstance(text, bytes) else str(text)

@@ -71,13 +71,18 @@ class Transactions:
         """See :class:`Driver`."""
         self.driver.flush()
 
-    def went_back(self) -> bool | None:
+    def went_back(self) -> bool:
         """See :class:`Driver`."""
         return self.driver.went_back()
 
     def commit(self) -> None:
         """See :class:`Driver`."""
         self.driver.commit()
+        self._settled = self._threads.submit(self._settle, self._written)
+
+    def abort(self) -> None:
+        """See :class:`Driver`."""
+        self.driver.abort()
         self._settled = self._threads.submit(self._settle, self._written)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@ beside what Spark does with the same table, and the client libraries with bytes 
 
     python -m tests.benchmarks.bench_kafka [--rounds N] [--only PART]... [--compression NAME]
 
-Says how the default driver compares with each, and ends with 1 where it is less than 5 times as
+Says how exactly once compares with each, and ends with 1 where it is less than 5 times as
 fast as a loop over kafka-python's ``send()``, 3 times as fast as Spark as it comes, or behind a
 loop of librdkafka's. Spark stands there twice: its producer sends 16 KiB at a time unless it is
 told to send as much as ours does.
@@ -36,7 +36,7 @@ __all__ = ["contend", "main", "make_table"]
 EVENTS = 1_000_000
 PARTITIONS = 6
 JAVA = "Java producer-perf-test"
-DEFAULT = "exactly once, kafka-python"
+DEFAULT = "exactly once"
 BOUNDS = {
     "Spark, as it comes": 3.0,
     "kafka-python send() loop": 5.0,

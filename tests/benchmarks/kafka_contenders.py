@@ -54,7 +54,7 @@ def values(count: int, size: int = VALUE_BYTES) -> list[bytes]:
     return made
 
 
-def ours(driver: str, delivery: str) -> Contender:
+def ours(delivery: str) -> Contender:
     """The table's whole feed, by the daemon's own feed, from the table to the broker."""
 
     def run(bootstrap: str, topic: str, table: str, compression: str) -> Work:
@@ -70,7 +70,7 @@ def ours(driver: str, delivery: str) -> Contender:
         from tailer.offsets.memory import MemoryOffsetStore
         from tailer.store.local import LocalStore
 
-        options = {"bootstrap_servers": bootstrap, "topic": topic, "driver": driver}
+        options = {"bootstrap_servers": bootstrap, "topic": topic}
         options |= {"delivery": delivery, "progress_topic": f"{topic}-progress"}
         options["compression"] = compression
         log = TableLog(LocalStore(table))
@@ -240,9 +240,8 @@ def spark(producer: dict[str, str]) -> Contender:
 SPARKS_BEST = {"acks": "all", "batch.size": str(BATCH_BYTES), "linger.ms": "50"}
 
 CONTENDERS: dict[str, Contender] = {
-    "exactly once, kafka-python": ours("kafka-python", "exactly-once"),
-    "exactly once, librdkafka": ours("librdkafka", "exactly-once"),
-    "at least once, kafka-python": ours("kafka-python", "at-least-once"),
+    "exactly once": ours("exactly-once"),
+    "at least once": ours("at-least-once"),
     "Spark, readChangeFeed to Kafka": spark(SPARKS_BEST),
     "Spark, as it comes": spark({}),
     "kafka-python send() loop": send_loop,

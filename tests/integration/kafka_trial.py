@@ -55,10 +55,8 @@ class Daemon:
             "type": "kafka",
             "bootstrap_servers": broker.bootstrap,
             "topic": TOPIC,
-            "transaction_rows": 50,
+            "transaction_bytes": 2_500,
             "delivery_timeout_ms": 4_000,
-            "request_timeout_ms": 2_000,
-            "bootstrap_timeout_ms": 2_000,
             "transaction_timeout_ms": 10_000,
             **options,
         }

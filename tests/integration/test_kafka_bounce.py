@@ -2,8 +2,7 @@
 committed records, one that looks on and one at the end, see each event exactly once.
 
 The shape of Kafka's own test of transactions. ``TAILER_TORTURE_ROUNDS`` / 10 is how often something
-is ended (8); ``TAILER_TORTURE_DRIVER`` is the one driver to try (kafka-python with keys and
-librdkafka without); ``--randomly-seed`` repeats the moments.
+is ended (8); ``--randomly-seed`` repeats the moments.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.topics import create_topic, read_topic
 
 ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "40")) // 10)
-DRIVER = os.environ.get("TAILER_TORTURE_DRIVER")
 pytestmark = [pytest.mark.java, pytest.mark.needs("kafka")]
-CASES = ["keyed, kafka-python", "without keys, librdkafka"]
 
 
 def bounce(trial: Trial, rounds: int) -> Counter[str]:
@@ -57,26 +54,25 @@ def bounce(trial: Trial, rounds: int) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 30 * ROUNDS)
-@pytest.mark.parametrize("case", [f"keyed, {DRIVER}"] if DRIVER else CASES)
+@pytest.mark.parametrize("case", ["keyed", "without keys"])
 def test_each_event_comes_exactly_once(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keyed, driver = case.startswith("keyed"), case.split(", ")[1]
+    keyed = case == "keyed"
     rounds = ROUNDS if keyed else max(4, ROUNDS // 2)
     with Broker() as broker:
-        seen = survives(tmp_path, broker, lambda t: bounce(t, rounds), keyed=keyed, driver=driver)
+        seen = survives(tmp_path, broker, lambda t: bounce(t, rounds), keyed=keyed)
     with capsys.disabled():
         print(seen)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
-def test_a_zombie_writes_nothing_that_is_seen(driver: str, tmp_path: Path) -> None:
+def test_a_zombie_writes_nothing_that_is_seen(tmp_path: Path) -> None:
     with Broker() as broker:
         create_topic(broker.bootstrap, TOPIC, PARTITIONS)
         writer = Writer(tmp_path, 1)
-        options: dict[str, Any] = {"driver": driver, "key": ["id"]}
+        options: dict[str, Any] = {"key": ["id"]}
         zombie = Daemon(tmp_path, broker, **options)
         newer = Daemon(tmp_path, broker, "newer", **options)
         zombie.start()

@@ -3,7 +3,7 @@ the transactions and the leaders of data and progress; then each is stopped and 
 as in an upgrade. Each event comes exactly once.
 
 ``TAILER_TORTURE_ROUNDS`` / 30 is how often one is killed (3), with a rolling restart behind each
-three. Above 100, librdkafka's driver is tried too; ``TAILER_TORTURE_DRIVER`` is the one to try.
+three.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from tests.kafka.sinks import fresh
 TORTURE = int(os.environ.get("TAILER_TORTURE_ROUNDS", "100"))
 ROUNDS = max(3, TORTURE // 30)
 ROLES = ("coordinator", "data", "progress")
-DRIVER = os.environ.get("TAILER_TORTURE_DRIVER")
-DRIVERS = [DRIVER] if DRIVER else ["kafka-python", "librdkafka"][: 2 if TORTURE > 100 else 1]
 
 
 def victim(trial: Trial, brokers: Brokers, role: str) -> Broker:
@@ -62,9 +60,8 @@ def kill_and_roll(trial: Trial, brokers: Brokers) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 60 * ROUNDS)
-@pytest.mark.parametrize("driver", DRIVERS)
 def test_each_event_comes_exactly_once_while_brokers_end(
-    driver: str, brokers: Brokers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    brokers: Brokers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = survives(
         tmp_path,
@@ -72,7 +69,6 @@ def test_each_event_comes_exactly_once_while_brokers_end(
         lambda trial: kill_and_roll(trial, brokers),
         topic=fresh("orders"),
         replicas=3,
-        driver=driver,
     )
     with capsys.disabled():
         print(seen)

@@ -18,6 +18,7 @@ from sinks.kafka.sink import KafkaSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError
 from tailer.testing.batches import change_batch
+from tests.kafka.topics import create_topic
 
 __all__ = ["SCHEMA", "batch", "begun", "fresh", "made", "opened", "refused", "session_of"]
 
@@ -45,7 +46,9 @@ def made(bootstrap: str, topic: str, **options: Any) -> KafkaSink:
 async def opened(
     bootstrap: str, topic: str, feed: str = "orders", **options: Any
 ) -> AsyncIterator[tuple[KafkaSink, Offset | None]]:
-    """An open sink and the offset that it resumes from."""
+    """An open sink and the offset that it resumes from. With ``partitions``, the topic is made."""
+    if "partitions" in options:
+        create_topic(bootstrap, topic, options.pop("partitions"))
     sink = made(bootstrap, topic, **options)
     try:
         yield sink, await sink.open(feed)

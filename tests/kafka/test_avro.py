@@ -17,6 +17,7 @@ from tailer.testing.consumer import canonical_row, read_topic
 from tests.kafka.broker import Broker
 from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
+from tests.kafka.topics import create_topic
 from tests.support.registry import Registry
 
 pytestmark = pytest.mark.needs("registry")
@@ -44,7 +45,8 @@ def test_a_table_is_rebuilt_from_avro(
 ) -> None:
     registry.call("PUT", "/config", json.dumps({"compatibility": compatibility}))
     table, topic = history_table(tmp_path, duplicates=False), fresh()
-    anyio.run(deliver, table, avro(kafka, registry, topic, envelope="debezium", partitions=2))
+    create_topic(kafka.bootstrap, topic, 2)
+    anyio.run(deliver, table, avro(kafka, registry, topic, envelope="debezium"))
     schemas: dict[int, Any] = {}
     rows: dict[str, dict[str, Any]] = {}
     for message in read_topic(kafka.bootstrap, topic):

@@ -41,11 +41,11 @@ def delivered(
     """The table, and the topic that has its events."""
     table, topic = history_table(folder, duplicates=duplicates), fresh()
     options = {"key": ["id"]} if keyed else {}
+    create_topic(kafka.bootstrap, topic, 3)
     sink = made(
         kafka.bootstrap,
         topic,
         format=name.split(maxsplit=1)[0],
-        partitions=3,
         **options,
         **FORMATS[name],
     )

@@ -19,6 +19,7 @@ from tailer.testing.table import TableBuilder
 from tests.kafka.broker import Broker
 from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
+from tests.kafka.topics import create_topic
 from tests.support.source import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -40,7 +41,8 @@ def run(name: str, *arguments: str, **environment: str) -> list[str]:
 
 def delivered(kafka: Broker, folder: Path, kind: str) -> tuple[TableBuilder, str]:
     table, topic = history_table(folder, duplicates=False), fresh()
-    sink = made(kafka.bootstrap, topic, format=kind, key=["id"], tombstones=True, partitions=2)
+    create_topic(kafka.bootstrap, topic, 2)
+    sink = made(kafka.bootstrap, topic, format=kind, key=["id"], tombstones=True)
     anyio.run(deliver, table, sink)
     return table, topic
 

@@ -26,9 +26,7 @@ from tests.support.waiting import eventually, eventually_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 IMPATIENT: dict[str, Any] = {
-    "replication_factor": 1,
     "delivery_timeout_ms": 4_000,
-    "request_timeout_ms": 2_000,
 }
 
 
@@ -83,12 +81,11 @@ def ids(brokers: Brokers, topic: str) -> list[int]:
 
 async def test_what_was_committed_is_seen(brokers: Brokers, apart: tuple[str, Broker]) -> None:
     topic, broker = apart
-    options: dict[str, Any] = {"replication_factor": 1}
-    async with opened(brokers.bootstrap, topic, **options) as (sink, _):
+    async with opened(brokers.bootstrap, topic) as (sink, _):
         await commits_without_marker(sink, brokers, topic, broker)
     brokers.start_again(broker)
     assert ids(brokers, topic) == [1], "and yet nobody sees it"
-    async with opened(brokers.bootstrap, topic, **options) as (sink, offset):
+    async with opened(brokers.bootstrap, topic) as (sink, offset):
         assert position_of(offset) == (3, 0)
         assert ids(brokers, topic) == [1, 2]
         await sink.write(batch(3, [3]))
@@ -99,7 +96,7 @@ async def test_a_daemon_that_goes_on_sees_it(
     brokers: Brokers, apart: tuple[str, Broker], caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, broker = apart
-    async with opened(brokers.bootstrap, topic, replication_factor=1) as (sink, _):
+    async with opened(brokers.bootstrap, topic) as (sink, _):
         await commits_without_marker(sink, brokers, topic, broker)
         brokers.start_again(broker)
         begun(sink, batch(3, [3]))
@@ -116,7 +113,7 @@ async def test_it_is_seen_when_nothing_comes_after_it(
     brokers: Brokers, apart: tuple[str, Broker]
 ) -> None:
     topic, broker = apart
-    async with opened(brokers.bootstrap, topic, replication_factor=1) as (sink, _):
+    async with opened(brokers.bootstrap, topic) as (sink, _):
         await commits_without_marker(sink, brokers, topic, broker)
         brokers.start_again(broker)
         await eventually_async(lambda: ids(brokers, topic) == [1, 2], why="both rows are there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,40 @@ from kafka import KafkaConsumer
 from kafka.partitioner.default import murmur2
 
 from sinks.kafka.client import producer_internals
+from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TableError, TransientError
+from tailer.feed.parking import Parking
+from tailer.feed.progress import FeedProgress
 from tailer.sink import load_sink
 from tailer.testing.batches import change_batch
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused
 from tests.kafka.topics import create_topic, events, read_topic, set_topic_config, topic_config
+from tests.support.feeds import position_of
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
-DRIVERS = pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
 DELIVERIES = pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+
+
+class Recorder:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.written: list[ChangeBatch] = []
+
+    async def open(self, feed: str) -> None:
+        pass
+
+    async def write(self, batch: ChangeBatch) -> None:
+        self.written.append(batch)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def no_save(offset: Offset) -> None:
+    """For a sink that keeps its offset."""
 
 
 async def test_the_sink_is_found_by_its_name(kafka: Broker, tmp_path: Path) -> None:
@@ -35,7 +59,6 @@ async def test_the_sink_is_found_by_its_name(kafka: Broker, tmp_path: Path) -> N
     await sink.aclose()
 
 
-@DRIVERS
 @pytest.mark.parametrize(
     ("compression", "delivery"),
     [
@@ -47,15 +70,12 @@ async def test_the_sink_is_found_by_its_name(kafka: Broker, tmp_path: Path) -> N
         ("zstd", "exactly-once"),
     ],
 )
-async def test_records_arrive_whole(
-    kafka: Broker, driver: str, delivery: str, compression: str
-) -> None:
+async def test_records_arrive_whole(kafka: Broker, delivery: str, compression: str) -> None:
     topic = fresh()
     rows = [{"id": i, "name": f"größe {i} " * (i % 40)} for i in range(500)]
     rows[7]["_change_type"] = "delete"
     changes = change_batch(SCHEMA, rows, version=3, last=True)
     options: dict[str, Any] = {
-        "driver": driver,
         "delivery": delivery,
         "compression": compression,
         "key": ["id"],
@@ -129,15 +149,9 @@ async def test_a_compression_that_is_not_installed_is_named(
     assert "install delta-tailer[compression]" in sentence
 
 
-@DRIVERS
-async def test_a_replay_is_the_same_to_the_byte(kafka: Broker, driver: str) -> None:
-    topic = fresh()
-    options: dict[str, Any] = {
-        "delivery": "at-least-once",
-        "driver": driver,
-        "partitions": 1,
-        "key": ["id"],
-    }
+async def test_a_replay_is_the_same_to_the_byte(kafka: Broker) -> None:
+    topic = create_topic(kafka.bootstrap, fresh())
+    options: dict[str, Any] = {"delivery": "at-least-once", "key": ["id"]}
     for _ in range(2):
         async with opened(kafka.bootstrap, topic, **options) as (sink, offset):
             assert offset is None
@@ -149,12 +163,9 @@ async def test_a_replay_is_the_same_to_the_byte(kafka: Broker, driver: str) -> N
     assert found[:20] == found[20:]
 
 
-@DRIVERS
-async def test_keys_keep_their_order_and_no_keys_use_all_partitions(
-    kafka: Broker, driver: str
-) -> None:
+async def test_keys_keep_their_order_and_no_keys_use_all_partitions(kafka: Broker) -> None:
     keyed, unkeyed = fresh(), fresh()
-    options: dict[str, Any] = {"driver": driver, "partitions": 4, "batch_bytes": 2_000}
+    options: dict[str, Any] = {"partitions": 4, "batch_bytes": 2_000}
     async with opened(kafka.bootstrap, keyed, key=["name"], **options) as (sink, _):
         for version in range(5):
             await sink.write(batch(version, range(version * 100, version * 100 + 100)))
@@ -171,14 +182,11 @@ async def test_keys_keep_their_order_and_no_keys_use_all_partitions(
         assert within == sorted(within)
 
 
-async def test_a_topic_is_made_as_asked_for(kafka: Broker) -> None:
+async def test_a_missing_topic_is_made_for_its_use(kafka: Broker) -> None:
     name = fresh()
-    config = {"retention.ms": 86_400_000, "max.message.bytes": 2_000_000}
-    options: dict[str, Any] = {"partitions": 5, "replication_factor": 1, "topic_config": config}
-    async with opened(kafka.bootstrap, f"{name}.{{feed}}", "fx", **options) as (sink, _):
+    async with opened(kafka.bootstrap, f"{name}.{{feed}}", "fx") as (sink, _):
         await sink.write(batch(1, range(20)))
     found = topic_config(kafka.bootstrap, f"{name}.fx")
-    assert found["retention.ms"] == "86400000"
     assert found["message.timestamp.type"] == "LogAppendTime"
     assert topic_config(kafka.bootstrap, f"{name}.{{feed}}-progress".replace("{feed}", "fx"))[
         "cleanup.policy"
@@ -222,77 +230,69 @@ async def test_an_unknown_key_column_is_named_and_the_offset_stays(
     assert len(read_topic(kafka.bootstrap, topic)) == 1
 
 
-@DRIVERS
 @DELIVERIES
-async def test_an_event_that_is_too_large_is_named(
-    kafka: Broker, driver: str, delivery: str
-) -> None:
+async def test_an_event_that_is_too_large_is_named(kafka: Broker, delivery: str) -> None:
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
     rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "y" * 6000}, {"id": 3, "name": "z"}]
     changes = change_batch(SCHEMA, rows, version=9, path="part-7.parquet", last=True)
-    options: dict[str, Any] = {"driver": driver, "delivery": delivery}
+    options: dict[str, Any] = {"delivery": delivery}
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         with pytest.raises(SinkRejected) as caught:
             await sink.write(changes)
     sentence = str(caught.value)
-    for part in ("version 9", topic, "of 5000 at most", "part-7.parquet", "max.message.bytes"):
+    for part in ("version 9", topic, "of 5000 at most", "part-7.parquet", "on_reject = 'park'"):
         assert part in sentence
     assert changes.event_ids()[1].as_py() in sentence
     assert read_topic(kafka.bootstrap, topic) == []
 
 
-@DRIVERS
-async def test_a_large_event_goes_where_the_topic_takes_it(kafka: Broker, driver: str) -> None:
+async def test_a_large_event_goes_where_the_topic_takes_it(kafka: Broker) -> None:
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="6000000")
-    async with opened(kafka.bootstrap, topic, driver=driver) as (sink, _):
+    async with opened(kafka.bootstrap, topic) as (sink, _):
         await sink.write(batch(1, [1], name="n" * 3_000_000))
         await sink.write(batch(2, [2]))
     assert [len(row["name"]) for row in events(kafka.bootstrap, topic)] == [3_000_000, 1]
 
 
-@DRIVERS
-async def test_an_event_larger_than_all_that_may_be_under_way_goes_or_is_named(
-    kafka: Broker, driver: str
+async def test_an_event_larger_than_all_that_may_be_under_way_goes(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sinks.kafka.client.kafka_python._IN_FLIGHT_BYTES", 1_000_000)
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="6000000")
-    async with opened(kafka.bootstrap, topic, driver=driver, in_flight_bytes=1_000_000) as (
-        sink,
-        _,
-    ):
+    async with opened(kafka.bootstrap, topic) as (sink, _):
         await sink.write(batch(1, [1], name="n" * 500_000))
-        if driver == "librdkafka":
-            with pytest.raises(SinkRejected, match="larger than in_flight_bytes, 1000000"):
-                await sink.write(batch(2, [2], name="n" * 3_000_000))
-        else:
-            await sink.write(batch(2, [2], name="n" * 3_000_000))
-    wanted = [1] if driver == "librdkafka" else [1, 2]
-    assert [row["id"] for row in events(kafka.bootstrap, topic)] == wanted
+        await sink.write(batch(2, [2], name="n" * 3_000_000))
+    assert [row["id"] for row in events(kafka.bootstrap, topic)] == [1, 2]
 
 
-async def test_an_event_that_is_too_large_can_be_parked(kafka: Broker) -> None:
+@DELIVERIES
+async def test_what_is_too_large_is_parked_and_the_rest_comes_once(
+    kafka: Broker, delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transactions before the refused row are committed; its own is rolled back."""
+    monkeypatch.setattr("sinks.kafka.exactly_once._ROWS_MAX", 4)
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
-    rows = [{"id": 1, "name": "x"}, {"id": 2, "name": "y" * 6000}, {"id": 3, "name": "z"}]
+    rows = [{"id": i, "name": "y" * (6000 if i == 9 else 1)} for i in range(14)]
     changes = change_batch(SCHEMA, rows, version=9, path="part-7.parquet", last=True)
-    options: dict[str, Any] = {
-        "on_oversize": "park",
-        "park_topic": f"{topic}-parked",
-        "key": ["id"],
-    }
-    async with opened(kafka.bootstrap, topic, **options) as (sink, _):
-        await sink.write(changes)
-    assert [row["id"] for row in events(kafka.bootstrap, topic)] == [1, 3]
-    (parked,) = read_topic(kafka.bootstrap, f"{topic}-parked")
-    assert parked.key == b'{"id":2}'
-    assert parked.id == changes.event_ids()[1].as_py()
-    note = parked.row
-    assert note.pop("size") > 6000
-    assert note == {
-        "reason": "too large",
-        "version": 9,
-        "file": "part-7.parquet",
-        "event_id": parked.id,
-        "max": 5000,
-    }
+    park, said = Recorder(), list[str]()
+    async with opened(kafka.bootstrap, topic, delivery=delivery) as (sink, _):
+        once = delivery == "exactly-once"
+        parking = Parking(
+            sink,
+            park,
+            FeedProgress("orders", time.time),
+            lambda parked: said.append(str(parked)),
+            keeps_progress=once,
+        )
+        await parking.write(changes, no_save)
+        await sink.write(batch(10, [20]))
+        offset = await sink.open("orders")
+        assert position_of(offset) == ((11, 0) if once else None)
+    ids = [row["id"] for row in events(kafka.bootstrap, topic)]
+    expected = [*(i for i in range(14) if i != 9), 20]
+    assert (ids if once else list(dict.fromkeys(ids))) == expected
+    assert [row["id"] for part in park.written for row in part.rows.to_pylist()] == [9]
+    assert "too large for the topic" in said[0]
 
 
 async def test_batches_stay_below_the_topics_limit(kafka: Broker) -> None:
@@ -312,7 +312,6 @@ async def test_a_compacted_topic_without_keys_is_named(kafka: Broker) -> None:
 async def test_a_limit_that_was_lowered_meanwhile_is_named(kafka: Broker) -> None:
     topic = fresh()
     options: dict[str, Any] = {"partitions": 1, "delivery_timeout_ms": 9_000}
-    options["request_timeout_ms"] = 8_000
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         set_topic_config(kafka.bootstrap, topic, "max.message.bytes", "2000")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from sinks.formats.load import load_encoder
 from sinks.formats.records import Records
 from sinks.jsonl import batch_lines
-from sinks.kafka.versions import ended_apart, is_last_batch
 from sinks.shared.encode_ahead import slices
 from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, joined
 from tailer.delta.arrow_types import VARIANT
@@ -155,16 +154,3 @@ def test_a_file_of_many_bytes_among_small_ones_is_cut_as_if_it_were_alone() -> N
     pieces = cut(run, 100, 1500)
     assert pieces.count([(2, 1)]) == 3
     assert [rows for piece in pieces for _, rows in piece] == [3, 3, 1, 1, 1, 3, 3]
-
-
-def test_a_version_that_a_run_does_not_end_is_written_apart() -> None:
-    schema = pa.schema([("id", pa.int64())])
-    one = {"id": 1}
-    run = change_run(schema, [[[one] * 2], [[one], [one] * 2]])
-    assert ended_apart(run) == [run]
-    ended, begun = ended_apart(run.slice(1, 4))
-    assert (ended.num_rows, begun.num_rows) == (1, 2)
-    assert is_last_batch(ended, None)
-    assert not is_last_batch(begun, None)
-    assert begun.offset == ended.next_offset
-    assert len(ended_apart(run.slice(0, 2))) == len(ended_apart(run.slice(2, 4))) == 1

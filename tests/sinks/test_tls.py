@@ -87,7 +87,7 @@ CASES = {
     "kafka": Case(
         lambda port, ca: {
             "bootstrap_servers": f"127.0.0.1:{port}", "topic": "t", "format": "rows",
-            "security_protocol": "SSL", "ssl_cafile": str(ca), "bootstrap_timeout_ms": 3000,
+            "security_protocol": "SSL", "ssl_cafile": str(ca), "delivery_timeout_ms": 3000,
         },
     ),
     "registry": Case(

@@ -47,15 +47,17 @@ class Driver(typing.Protocol):
     def flush(self) -> None:
         """Wait until everything sent was acknowledged by all in-sync replicas."""
 
-    def went_back(self) -> bool | None:
+    def went_back(self) -> bool:
         """Return whether records were stored at a lower offset than others before them in their
-        partition, as in a topic that was made again; None if that is not known. Only what was
-        flushed counts."""
+        partition, as in a topic that was made again. Only what was flushed counts."""
 
     def commit(self) -> None:
         """Flush and commit. When this returns, the transaction's outcome is decided; readers of
         committed records see it all once its markers are written (:mod:`sinks.kafka.settlement`).
         """
+
+    def abort(self) -> None:
+        """Roll the transaction back: readers of committed records see nothing of it."""
 
     def close(self) -> None:
         """Release everything at once; records that were not flushed or committed are dropped."""

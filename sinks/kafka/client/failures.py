@@ -23,26 +23,14 @@ def _pattern(mark: str) -> str:
     return f"*{mark.replace(' ', '?')}*"
 
 
-#: The two libraries' names for the errors of a fenced producer; the last three are librdkafka's for
-#: the records of a producer that has failed for good.
-_FENCED = (
-    "ProducerFenced",
-    "InvalidProducerEpoch",
-    "_FENCED",
-    "INVALID_PRODUCER_EPOCH",
-    "_FATAL",
-    "_PURGE_QUEUE",
-    "_PURGE_INFLIGHT",
-)
+#: The names of the errors of a fenced producer.
+_FENCED = ("ProducerFenced", "InvalidProducerEpoch")
 
 #: Errors that no retry heals, by a part of the error's name or text, and the operator's remedy.
 _REFUSED = (
     ("TopicAuthorizationFailed", "the user may not use this topic: grant it Write and Describe"),
-    ("TOPIC_AUTHORIZATION", "the user may not use this topic: grant it Write and Describe"),
     ("TransactionalIdAuthorization", "grant the user Write on the transactional id"),
-    ("TRANSACTIONAL_ID_AUTHORIZATION", "grant the user Write on the transactional id"),
     ("ClusterAuthorization", "the user may not do this on the cluster"),
-    ("CLUSTER_AUTHORIZATION", "the user may not do this on the cluster"),
     ("GroupAuthorization", "the user may not do this with the group"),
     ("PolicyViolation", "the broker's policy forbids it"),
 )
@@ -50,34 +38,24 @@ _REFUSED = (
 _NOT_TAKEN = (
     ("MessageSizeTooLarge", "lower batch_bytes, or raise the topic's max.message.bytes"),
     ("RecordListTooLarge", "lower batch_bytes"),
-    ("MSG_SIZE_TOO_LARGE", "lower batch_bytes, or raise the topic's max.message.bytes"),
     ("InvalidRecord", "is the topic compacted, and do the records have keys?"),
-    ("INVALID_RECORD", "is the topic compacted, and do the records have keys?"),
 )
 #: Options that no cluster, or not this one, supports.
 _MISCONFIGURED = (
     ("InvalidTransactionTimeout", "lower transaction_timeout_ms to the broker's maximum"),
-    ("INVALID_TRANSACTION_TIMEOUT", "lower transaction_timeout_ms to the broker's maximum"),
-    ("InvalidReplicationFactor", "lower replication_factor, or start more brokers"),
-    ("InvalidPartitions", "choose another number of partitions"),
+    ("InvalidReplicationFactor", "start more brokers, or create the topic yourself"),
     ("InvalidTopic", "choose another topic"),
-    ("InvalidConfig", "correct topic_config"),
+    ("InvalidConfig", "correct the brokers' defaults, or create the topic yourself"),
 )
 #: The same for connections. A client library only logs these and keeps trying.
 _UNWELCOME = (
     ("SaslAuthenticationFailed", "check the user name, the password and sasl_mechanism"),
-    ("SASL authentication error", "check the user name, the password and sasl_mechanism"),
     ("UnsupportedSaslMechanism", "choose a sasl_mechanism that the listener offers"),
-    ("Unsupported SASL mechanism", "choose a sasl_mechanism that the listener offers"),
     ("IllegalSaslState", "check security_protocol: this listener wants no SASL, or another"),
     ("CERTIFICATE_VERIFY_FAILED", "check ssl_cafile, and the name in the broker's certificate"),
-    ("certificate verify failed", "check ssl_cafile, and the name in the broker's certificate"),
     ("BAD_CERTIFICATE", "the listener asks for ssl_certfile and ssl_keyfile of its own clients"),
-    ("bad certificate", "the listener asks for ssl_certfile and ssl_keyfile of its own clients"),
     ("CERTIFICATE_REQUIRED", "the listener asks for ssl_certfile and ssl_keyfile"),
-    ("certificate required", "the listener asks for ssl_certfile and ssl_keyfile"),
     ("WRONG_VERSION_NUMBER", "check security_protocol: this listener does not speak TLS"),
-    ("wrong version number", "check security_protocol: this listener does not speak TLS"),
     # The first bytes of a TLS alert, read as a length.
     ("Invalid frame length: 35251", "check security_protocol: this listener wants TLS"),
     ("no token from", "check the options sasl_oauthbearer_..."),
@@ -93,7 +71,7 @@ _STRANGE = (("UNEXPECTED_EOF", "check security_protocol: this listener may not s
 _BACKOFF = re.compile(r" \(backoff [0-9.]+ secs\)")
 #: The client's words about its own requests, and the protocol's numbers of errors.
 _INTERNALS = re.compile(r"Request '.*' failed with response '.*'\.?|\[Error \d+\] ?")
-#: The libraries' prefixes of errors, and where they occurred.
+#: The library's prefixes of errors, and where they occurred.
 _NAMES = re.compile(r"(Unexpected error in \w+: *)?\b[A-Z]\w+Error\b:?")
 _FIRST_SPELL_MS = 500
 
@@ -109,7 +87,7 @@ def failure(error: BaseException, doing: str) -> TailerError:
     """Return our error for a client's error; ``doing`` says what was being done."""
     if isinstance(error, TailerError):
         return error
-    name, text = _name_and_text(error)
+    name, text = type(error).__name__, str(error)
     both = f"{name} {text}"
     if any(mark in both for mark in _FENCED):
         return Fenced(f"Kafka ended the transaction while {doing}: {_short(name, text)}")
@@ -121,14 +99,6 @@ def failure(error: BaseException, doing: str) -> TailerError:
         if mark in both:
             return ConfigError(f"Kafka refused {doing}{_words(text)}; {remedy}")
     return TransientError(f"Kafka failed {doing}: {_short(name, text)}")
-
-
-def _name_and_text(error: BaseException) -> tuple[str, str]:
-    """Return an error's name and text; librdkafka wraps its errors in one that says little."""
-    inner: Any = error.args[0] if error.args else None
-    if callable(getattr(inner, "name", None)) and callable(getattr(inner, "str", None)):
-        return inner.name(), inner.str()
-    return type(error).__name__, str(error)
 
 
 def _short(name: str, text: str) -> str:

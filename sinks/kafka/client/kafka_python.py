@@ -18,7 +18,7 @@ from sinks.kafka.client.driver import Packed
 from sinks.kafka.client.failures import connected, raised_as_failures
 from sinks.kafka.client.record_batch import cut, record_batches
 from sinks.kafka.client.settings import client_settings
-from sinks.kafka.options import KafkaOptions
+from sinks.kafka.options import LINGER_MS, KafkaOptions
 from tailer.errors import ConfigError, TransientError
 
 __all__ = ["KafkaPythonDriver"]
@@ -27,6 +27,8 @@ __all__ = ["KafkaPythonDriver"]
 #: 100 ms.
 _RETRY_BACKOFF_MS = 5
 _REQUEST_BATCHES = 8
+#: The most bytes that are not acknowledged yet.
+_IN_FLIGHT_BYTES = 32 * 1024 * 1024
 #: Smaller buffers are not kept to be used again: to make one larger copies it.
 _SPARE_BYTES_MIN = 128 * 1024
 
@@ -60,7 +62,7 @@ class KafkaPythonDriver:
             "compression_type": None if options.compression == "none" else options.compression,
             "batch_size": options.batch_bytes,
             "max_request_size": max(options.batch_bytes * _REQUEST_BATCHES, 1024 * 1024),
-            "linger_ms": options.linger_ms,
+            "linger_ms": LINGER_MS,
             "delivery_timeout_ms": options.delivery_timeout_ms,
             "max_block_ms": options.delivery_timeout_ms,
             "retry_backoff_ms": _RETRY_BACKOFF_MS,
@@ -106,7 +108,7 @@ class KafkaPythonDriver:
                 self._send_each(topic, partition, packed)
                 return
             size = len(packed.buffer)
-            self._wait_until_under_way_are(self._options.in_flight_bytes - size)
+            self._wait_until_under_way_are(_IN_FLIGHT_BYTES - size)
             future = producer_internals.append_batch(
                 self._producer,
                 topic,
@@ -138,7 +140,7 @@ class KafkaPythonDriver:
             ]
             key, value = None if keys is None else keys[i].as_py(), values[i].as_py()
             size = len(key or b"") + len(value or b"")
-            self._wait_until_under_way_are(self._options.in_flight_bytes - size)
+            self._wait_until_under_way_are(_IN_FLIGHT_BYTES - size)
             future = self._producer.send(
                 topic,
                 value,
@@ -182,7 +184,7 @@ class KafkaPythonDriver:
             self._went_back = self._went_back or offset < self._ends.get(place, 0)
             self._ends[place] = offset + sent.count
 
-    def went_back(self) -> bool | None:
+    def went_back(self) -> bool:
         """See :class:`sinks.kafka.client.driver.Driver`."""
         return self._went_back
 
@@ -220,6 +222,19 @@ class KafkaPythonDriver:
             raise TransientError(
                 f"Kafka has not answered in {self._patience_s:g} s whether a transaction is "
                 "committed"
+            )
+
+    def abort(self) -> None:
+        """See :class:`sinks.kafka.client.driver.Driver`."""
+        # Their buffers too: the client may be sending them still.
+        self._sent.clear()
+        self._sent_bytes = 0
+        with raised_as_failures("rolling a transaction back"):
+            done = _done_within(self._producer.abort_transaction, self._patience_s)
+        if not done:
+            raise TransientError(
+                f"Kafka has not answered in {self._patience_s:g} s whether a transaction is rolled "
+                "back"
             )
 
     def close(self) -> None:

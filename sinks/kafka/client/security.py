@@ -52,17 +52,19 @@ class Security:
         "text", "", "Password of the user.", elsewhere=("sasl_plain_password",), secret=True,
     ))
     sasl_oauthbearer_token: str = declared(Setting(
-        "text", "", "Token for OAUTHBEARER.", secret=True,
+        "text", "", "Token for OAUTHBEARER.", secret=True, advanced=True,
     ))
     sasl_oauthbearer_token_endpoint_url: str = declared(Setting(
         "text", "", "Endpoint that issues OAUTHBEARER tokens for the client id and secret.",
-        form="an https:// URL",
+        form="an https:// URL", advanced=True,
     ))
-    sasl_oauthbearer_client_id: str = declared(Setting("text", "", "Client id for tokens."))
+    sasl_oauthbearer_client_id: str = declared(Setting(
+        "text", "", "Client id for tokens.", advanced=True,
+    ))
     sasl_oauthbearer_client_secret: str = declared(Setting(
-        "text", "", "Client secret for tokens.", secret=True,
+        "text", "", "Client secret for tokens.", secret=True, advanced=True,
     ))
-    sasl_oauthbearer_scope: str = declared(Setting("text", "", "Scope of tokens."))
+    sasl_oauthbearer_scope: str = declared(Setting("text", "", "Scope of tokens.", advanced=True))
     ssl_cafile: str = declared(Setting(
         "text", "", "PEM file of the trusted authorities, relative to the configuration file.",
         unset="the system's authorities", elsewhere=("ssl_ca_location",),
