@@ -18,7 +18,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_footers.c tailer/nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-highest lint format docs golden bench bench-quick torture \
+.PHONY: help demo test check test-lowest test-highest lint format docs golden bench bench-quick torture \
 	fuzz prose simulate wheel clean
 
 help: ## show this list
@@ -29,6 +29,9 @@ demo: $(DEMO) ## watch the changes of a real Delta table arrive
 
 test: $(DEV) ## run all tests, in four parts side by side (ARGS="-k feed" for some, in one)
 	$(RUN) $(if $(ARGS),pytest $(ARGS),tests)
+
+check: lint ## what a pull request must pass: lint, and the tests that start no server and no Java
+	$(RUN) pytest -q -n auto -m "not programs and not java" $(ARGS)
 
 test-lowest: $(DEV) ## the core of the tests with the lowest versions of what this needs
 	$(RUN) tests.versions lowest $(ARGS)
