@@ -24,7 +24,7 @@ from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
 from tailer.native.rowbytes import Column, Joined, whole_numbers
-from tailer.offset import COUNTING, Offset, counting_id
+from tailer.offset import Offset, counting_id
 
 __all__ = [
     "CHANGE_TYPE",
@@ -32,7 +32,6 @@ __all__ = [
     "COMING_KINDS",
     "COMMIT_TIMESTAMP",
     "COMMIT_VERSION",
-    "COUNTING",
     "LEAVING_KINDS",
     "METADATA_FIELDS",
     "ChangeBatch",

@@ -9,19 +9,15 @@ from typing import Any, Self
 
 from tailer.errors import OffsetError
 
-__all__ = ["COUNTING", "Offset", "counting_id"]
+__all__ = ["Offset", "counting_id"]
 
-#: How changes are counted within a version. Counting 1 trusted statistics, kept the rows of a cdc
-#: file in their writer's order, and counted rows of files that a remove did not find, or that
-#: an add found already there.
-COUNTING = 2
+#: How changes are counted within a version; another number for another way.
+_COUNTING = 2
 
 
-def counting_id(*named: Any, counting: int = COUNTING) -> str:
+def counting_id(*named: Any) -> str:
     """Return an id of what determines how the changes of a version are counted: 12 hex digits."""
-    # Counting 1 had no number: offsets saved under it are recognized by their ids.
-    text = json.dumps(named if counting == 1 else [counting, *named])
-    return blake2b(text.encode(), digest_size=6).hexdigest()
+    return blake2b(json.dumps([_COUNTING, *named]).encode(), digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +51,10 @@ class Offset:
         """Return the start of the version after this one, whose commit had that timestamp."""
         return Offset(self.version + 1, 0, False, self.table_id, timestamp_ms)
 
-    def under(self, *ways: str) -> Offset:
-        """Return the offset to resume from if changes are counted in one of these ways; within a
-        version whose changes were counted in another way, the version's start."""
-        if self.index and self.counted_by is not None and self.counted_by not in ways:
+    def under(self, counted_by: str) -> Offset:
+        """Return the offset to resume from if changes are counted so; within a version whose
+        changes were counted otherwise, the version's start."""
+        if self.index and self.counted_by not in (None, counted_by):
             return replace(self, index=0, counted_by=None)
         return self
 

@@ -317,15 +317,7 @@ async def reopen(sink: object) -> None:
 def sink_traits(sink: object) -> SinkTraits:
     """Return what a sink requires of its feed. Raises :class:`ConfigError` for traits of another
     class."""
-    traits = getattr(sink, "traits", None)
-    if traits is None:
-        # Sinks written for 0.1 have an attribute for each trait.
-        return SinkTraits(
-            paired=bool(getattr(sink, "paired", False)),
-            key_columns=tuple(getattr(sink, "key_columns", ())),
-            row_ids=bool(getattr(sink, "row_ids", False)),
-            exclusive=getattr(sink, "exclusive", None),
-        )
+    traits = getattr(sink, "traits", SinkTraits())
     if not isinstance(traits, SinkTraits):
         raise ConfigError(
             f"the sink {type(sink).__name__} has traits of the class {type(traits).__name__}; "

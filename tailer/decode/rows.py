@@ -48,7 +48,6 @@ __all__ = [
     "Skip",
     "decode_file",
     "given_kinds",
-    "is_reordered",
 ]
 
 
@@ -91,16 +90,6 @@ def decode_file(
         how = selection, options, shapes or Shapes(options)
         decoder = _Decoder(parquet, source, file, *how)
         yield from decoder.batches(skip, part)
-    except TableError as e:
-        raise e.at(version=file.version, path=file.path) from None
-    except UNREADABLE as e:
-        raise unreadable(file, e) from None
-
-
-def is_reordered(source: pa.NativeFile, file: ChangeFile) -> bool:
-    """Return whether a cdc file's rows are delivered in another order than the file's."""
-    try:
-        return not is_ordered(open_parquet(source, file, DecodeOptions()))
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:

@@ -128,7 +128,7 @@ async def _planned(reading: Reading, commit: Commit, at: Offset, *, notices: boo
     """Plan a commit. An error is part of the plan: what lies before it is read first."""
     if at.table_id != commit.after.table_id:
         at = replace(at, table_id=commit.after.table_id)
-    first = at.under(reading.counted_by, reading.former)
+    first = at.under(reading.counted_by)
     if commit.version in reading.orders.skips:
         return _Planned(first, skip_notice(first, commit.timestamp_ms))
     notice = None
@@ -171,15 +171,11 @@ async def _with_files(
     reading: Reading, commit: Commit, first: Offset, notice: Notice | None
 ) -> _Planned:
     files = await _files(reading, commit)
-    if reading.is_former(first) and reading.live.known(commit.version):
-        first = replace(first, index=0)  # counted rows of files that the version lacks
     pairing = None
     if reading.options.paired:
         from tailer.feed.pairing import pair_updates  # loads on demand
 
         files, pairing = await pair_updates(reading, commit, files)
-        if pairing and reading.is_former(first):
-            first = replace(first, index=await reading.settled(first, files))
     if commit.header.files is not None:
         files = list(files)
     version = Version(commit.version, commit.timestamp_ms, commit.after, files)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tailer.backoff import Backoff
-from tailer.changes import COUNTING, counting_id
+from tailer.changes import counting_id
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.policy import Policies
@@ -77,8 +77,8 @@ class FeedOptions:
             return options
         return replace(options, paired=True, key=self.key or traits.key_columns)
 
-    def counting_id(self, counting: int = COUNTING) -> str:
+    def counting_id(self) -> str:
         """Return an id of the options that determine how the changes of a version are counted."""
         where = self.selection.where.text if self.selection.where else None
         passing = (self.policies.ignore_deletes, self.policies.skip_change_commits)
-        return counting_id(self.change_source, self.key, where, *passing, counting=counting)
+        return counting_id(self.change_source, self.key, where, *passing)

@@ -116,7 +116,7 @@ async def send_items(
                 raise
             # Or they are missing because the table is another one.
             at = await check_same(log, sent.at)
-            at = at.under(reading.counted_by, reading.former)
+            at = at.under(reading.counted_by)
             notice = await after_loss(log, at, loss, policy, reading.lost)
             reading.observer.lost(notice)
             await sent(notice)

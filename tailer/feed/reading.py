@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
@@ -27,7 +27,6 @@ from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
 from tailer.store import BlockingFiles
 from tailer.store.budget import Budget
-from tailer.threads import stepwise
 
 __all__ = ["Emit", "EmitBatch", "Item", "Reading"]
 
@@ -45,7 +44,7 @@ class Reading:
 
     ``decode`` are the options' decode options, for the selected columns and with the observer
     notified of what is read. ``counted_by`` names the options that determine how changes are
-    counted, ``former`` the same for offsets of older releases. ``shapes`` are what the files before
+    counted. ``shapes`` are what the files before
     were found to look like; ``here`` is the store, if a thread may read it without the event loop,
     and ``budget`` what may be fetched of it ahead of time. ``part`` are the files of a version that
     are read, by their numbers among the selected ones. ``fits`` raises for a schema that a sink
@@ -61,7 +60,6 @@ class Reading:
     selector: Selector
     decode: DecodeOptions
     counted_by: str
-    former: str
     shapes: Shapes
     here: BlockingFiles | None
     budget: Budget | None
@@ -88,7 +86,6 @@ class Reading:
         selector = Selector(options.selection, zone, partitions, texts)
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
-        ways = options.counting_id(), options.counting_id(counting=1)
         known = orders or Orders(), lost or LostFiles(), live or LiveFiles()
         store = log.store
         return cls(
@@ -98,7 +95,7 @@ class Reading:
             *known,
             selector,
             decode,
-            *ways,
+            options.counting_id(),
             shapes=Shapes(decode),
             here=store.blocking_files(),
             budget=store.ahead(),
@@ -142,20 +139,6 @@ class Reading:
         schema = output_schema(self.decode.target or state, self.decode.columns)
         return self.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
 
-    def is_former(self, first: Offset) -> bool:
-        """Return whether the index was counted in the former way, or in an unknown way."""
-        return first.index > 0 and first.counted_by != self.counted_by
-
     def place(self, first: Offset) -> Place:
         """Find where an offset's index lies among the files of its version."""
-        return Place(self.log.store, first, former=self.is_former(first), lost=self.lost)
-
-    async def settled(self, first: Offset, files: Iterable[ChangeFile]) -> int:
-        """Return the index to start at, in the present way of counting."""
-        place = self.place(first)
-        async with (
-            aclosing(stepwise(iter(files))) as planned,
-            aclosing(place.onwards(planned)) as found,
-        ):
-            await anext(found, None)
-        return place.index
+        return Place(self.log.store, first, lost=self.lost)

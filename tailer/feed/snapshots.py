@@ -112,7 +112,7 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
     snapshot = await snapshot_for(reading.log, start, start.version)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
     first = replace(start, table_id=snapshot.state.table_id)
-    first = first.under(reading.counted_by, reading.former)
+    first = first.under(reading.counted_by)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))

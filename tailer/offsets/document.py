@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from hashlib import sha256
 from typing import Any
 
@@ -14,8 +13,6 @@ __all__ = [
     "damaged",
     "document_name",
     "from_bytes",
-    "is_anothers",
-    "older_name",
     "to_bytes",
 ]
 
@@ -40,25 +37,6 @@ def document_name(feed: str, ending: str = ".offset.json") -> str:
         return name
     digest = sha256(raw).hexdigest()
     return f"{name[: most - len(digest) - 1]}~{digest}"
-
-
-def older_name(feed: str) -> str | None:
-    """Return the name that versions up to 0.1 gave the document, if it differs.
-
-    Two feeds could have the same.
-    """
-    older = re.sub(r"[^A-Za-z0-9._-]", lambda m: f"%{ord(m[0]):02X}", feed)
-    return older if older != document_name(feed) else None
-
-
-def is_anothers(text: bytes, feed: str) -> bool:
-    """Return whether a document is whole and another feed's. A damaged one may be this feed's."""
-    try:
-        document: dict[str, Any] = json.loads(text)
-        checksum = document.pop("checksum")
-        return bool(checksum == _checksum(document) and document["feed"] != feed)
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        return False
 
 
 def to_bytes(document: dict[str, Any]) -> bytes:

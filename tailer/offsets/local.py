@@ -31,8 +31,6 @@ from tailer.offsets.document import (
     FORMAT,
     document_name,
     from_bytes,
-    is_anothers,
-    older_name,
     to_bytes,
 )
 from tailer.offsets.lock_holder import lock_holder
@@ -42,17 +40,6 @@ __all__ = ["LocalOffsetStore"]
 _STANDBY_PAUSE_S = 0.5
 
 
-def _path(folder: Path, name: str) -> Path:
-    """Return the feed's file: the one that an earlier version made, if it exists."""
-    older = older_name(name)
-    if older is not None:
-        path = folder / f"{older}.offset.json"
-        with suppress(OSError):  # also for a name that is too long
-            if not is_anothers(path.read_bytes(), name):
-                return path
-    return folder / f"{document_name(name)}.offset.json"
-
-
 class LocalOffsetStore(OffsetStore):
     """The offset of feed ``name`` in the folder ``folder``.
 
@@ -60,7 +47,7 @@ class LocalOffsetStore(OffsetStore):
     """
 
     def __init__(self, folder: Path, name: str, *, standby: bool = False) -> None:
-        self.path = _path(folder, name)
+        self.path = folder / f"{document_name(name)}.offset.json"
         self.name = name
         self._standby = standby
         self._waiting_for: str | None = None

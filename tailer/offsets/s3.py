@@ -28,8 +28,6 @@ from tailer.offsets.document import (
     damaged,
     document_name,
     from_bytes,
-    is_anothers,
-    older_name,
     to_bytes,
 )
 from tailer.offsets.owner import describe, is_dead, this_process
@@ -45,10 +43,6 @@ __all__ = ["S3OffsetStore"]
 _TRUSTED_PART = 0.8
 #: An ETag that no object has.
 _NO_ETAG = '"00000000000000000000000000000000"'
-
-
-#: The longest key on S3.
-_KEY_BYTES_MAX = 1024
 
 
 class S3OffsetStore(OffsetStore):
@@ -76,8 +70,6 @@ class S3OffsetStore(OffsetStore):
         self._bucket, prefix = place
         folder = f"{prefix}/" if prefix else ""
         self._key = f"{folder}{document_name(feed)}.offset.json"
-        older = older_name(feed)
-        self._older_key = None if older is None else f"{folder}{older}.offset.json"
         self._options = (
             options if isinstance(options, S3Options) else S3Options.from_options(options)
         )
@@ -356,9 +348,6 @@ class S3OffsetStore(OffsetStore):
 
     async def _get(self) -> Seen:
         async with self._connected() as client:
-            if self._older_key is not None:
-                await self._prefer(client, self._older_key)
-                self._older_key = None
             call = Call("get", "GET", self._bucket, self._key)
             answer = await client.request(call, self._traffic)
         now = steady_now()
@@ -371,15 +360,6 @@ class S3OffsetStore(OffsetStore):
         except OffsetError as e:
             document = {"epoch": 0, "damaged": e.what.partition(": ")[2]}
         return Seen(document, answer.headers.get("etag", ""), age_s(answer), now)
-
-    async def _prefer(self, client: S3Client, key: str) -> None:
-        """Use the object that an earlier version made, if it exists."""
-        if len(key.encode("utf-8", "surrogatepass")) > _KEY_BYTES_MAX:
-            return
-        call = Call("get", "GET", self._bucket, key)
-        answer = await client.request(call, self._traffic)
-        if answer.status == 200 and not is_anothers(answer.body, self._feed):
-            self._key = key
 
     async def _put(self, body: bytes, condition: Mapping[str, str]) -> str | None:
         """Write the object on a condition.

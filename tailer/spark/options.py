@@ -66,13 +66,13 @@ class SourceOptions:
     torn_commit_max_s: float = 10.0
     store: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def counting_id(self, counting: int) -> str:
+    def counting_id(self) -> str:
         """Return an id of the options that determine how the changes of a version are counted, as
         for a daemon's feed."""
         passing = (self.ignore_deletes, self.skip_change_commits)
         excluded = [] if self.exclude is None else [self.exclude]
         named = (self.change_source, self.key, None)
-        return counting_id(*named, *passing, *excluded, counting=counting)
+        return counting_id(*named, *passing, *excluded)
 
     def decoding(
         self, target: tuple[TableState, int], removals: tuple[Removal, ...]

@@ -27,7 +27,6 @@ LETTERS = {
     "b": "update_preimage",
     "d": "delete",
 }
-FORMER = FeedOptions().counting_id(counting=1)
 PLAN = FeedOptions().counting_id()
 
 
@@ -91,23 +90,6 @@ def test_statistics_of_the_change_types_are_hints(tmp_path: Path) -> None:
     assert lie != content[footer:]
     file.write_bytes(content[:footer] + lie)
     assert found(table) == "1d 3d 0i 2i"
-
-
-def test_an_index_in_the_writers_order_begins_with_its_file(tmp_path: Path) -> None:
-    table = TableBuilder(tmp_path / "t", ID, cdf=True)
-    table.create()
-    files = [table.cdc([{"id": 9, "_change_type": "insert"}])]
-    for kinds in ("aabb", "baba"):
-        rows = [{"id": n, "_change_type": LETTERS[kind]} for n, kind in enumerate(kinds)]
-        files.append(table.cdc(rows))
-    table.commit(*files)
-    whole = ["0i", "2b", "3b", "0a", "1a", "0b", "1a", "2b", "3a"]
-    begins = [0, 1, 1, 1, 1, 5, 6, 7, 8]
-    for index, first in enumerate(begins):
-        for plan in (None, FORMER):
-            assert found(table, Offset(1, index, counted_by=plan)) == " ".join(whole[first:])
-        own = Offset(1, index, counted_by=PLAN)
-        assert found(table, own) == " ".join(whole[index:])
 
 
 def violations(kinds: list[str]) -> bool:

@@ -22,7 +22,6 @@ from tailer.spark.source.planning import Budget, Planner
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import ID, batches, events, refusal, table_log, without_pages
 
-FORMER = FeedOptions().counting_id(counting=1)
 PLAN = FeedOptions().counting_id()
 VECTORS = ["deletionVectors", "changeDataFeed"]
 #: Per file: rows, and how many of them the statistics tell.
@@ -105,7 +104,7 @@ def test_of_a_file_that_is_gone_the_log_is_believed(table: TableBuilder) -> None
     assert "4: the data file is gone" in message, "one of its rows was not delivered"
 
 
-@pytest.mark.parametrize("plan", [None, FORMER, PLAN])
+@pytest.mark.parametrize("plan", [None, PLAN])
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_statistics_that_contradict_a_file_are_refused(
     table: TableBuilder, plan: str | None, *, snapshot: bool
@@ -119,29 +118,12 @@ def test_statistics_that_contradict_a_file_are_refused(
         assert "the log says that it has 3 rows (numRecords), and its footer 5" in message
 
 
-def test_an_index_counted_otherwise_stays_where_no_file_is_doubtful(table: TableBuilder) -> None:
-    version = table.commit(*(table.add([{"id": n}, {"id": n + 1}]) for n in range(0, 6, 2)))
-    for index in range(1, 6):
-        assert ids(table, Offset(version, index, counted_by=FORMER)) == list(range(index, 6))
-
-
 def test_offsets_within_a_version_say_how_they_count(table: TableBuilder) -> None:
     version = table.commit(*some_adds(table)[:2])
-    assert PLAN != FORMER
     for batch in batches(table, version, batch_rows_max=4):
         for row in range(1, batch.num_rows):
             cut = batch.slice(0, row).next_offset
             assert (cut.index, cut.counted_by) == (batch.offset.index + row, PLAN)
-
-
-def test_an_index_that_counted_files_that_are_not_there_reads_the_version_again(
-    table: TableBuilder,
-) -> None:
-    there = table.add([{"id": 1}])
-    table.commit(there)
-    version = table.commit(there, table.add([{"id": 2}, {"id": 3}]))
-    assert ids(table, Offset(version, 2, counted_by=FORMER)) == [2, 3]
-    assert ids(table, Offset(version, 1, counted_by=PLAN)) == [3]
 
 
 def plan_of(table: TableBuilder, start: Offset, *, files: int = 1) -> list[list[FileOrder]]:
@@ -180,8 +162,8 @@ def test_spark_cuts_a_version_by_what_its_files_have(
         assert rows == list(range(TOTAL))
 
 
-@pytest.mark.parametrize(("plan", "first"), [(None, 0), (FORMER, 0), ("another", 0), ("own", 7)])
-def test_spark_begins_where_an_index_is_beyond_doubt(
+@pytest.mark.parametrize(("plan", "first"), [(None, 7), ("another", 0), ("own", 7)])
+def test_spark_begins_again_where_an_index_was_counted_otherwise(
     table: TableBuilder, plan: str | None, first: int
 ) -> None:
     version = table.commit(*some_adds(table, wrong=True))

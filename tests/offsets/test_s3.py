@@ -18,6 +18,7 @@ import pytest
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, OffsetError, TableError, TransientError
 from tailer.offsets import OffsetStore, open_offset_store
+from tailer.offsets.document import to_bytes
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.owner import is_dead, this_process
 from tailer.offsets.s3 import S3OffsetStore
@@ -429,6 +430,44 @@ async def test_no_secret_is_in_the_document(bucket: Bucket, objects: Objects) ->
     await owner.save(Offset(1))
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in json.dumps(await document(objects))
     await owner.release()
+
+
+#: As the first release writes it, while a process holds the lease. Never change it: a later release
+#: must read it.
+HELD = {
+    "format": 1, "feed": "orders",
+    "owner": {
+        "id": "1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d", "host": "node-1", "pid": 4711,
+        "run": "5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e", "machine": "a boot pid:[1] time:[2]",
+        "started": 12345,
+    },
+    "lease_s": 1.0, "epoch": 1, "sequence": 3,
+    "offset": {
+        "format": 1, "table_id": "kept", "version": 3, "index": 4, "snapshot": False,
+        "timestamp_floor_ms": 1700000002000, "plan": "7c45662334b3",
+    },
+    "orders": {"skips": [9]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("owned", [True, False])
+async def test_a_lease_of_the_first_release_is_taken_over_with_offset_and_orders(
+    bucket: Bucket, objects: Objects, *, owned: bool
+) -> None:
+    """Its owner is no process of this machine: a lease that is held runs out."""
+    kept = {name: value for name, value in HELD.items() if owned or name != "owner"}
+    await objects.put(KEY, to_bytes(kept))
+    store = offsets_of(bucket)
+    await store.acquire()
+    place = Offset(3, 4, False, "kept", 1_700_000_002_000, "7c45662334b3")
+    assert await store.load() == place
+    assert await store.load_orders() == {"skips": [9]}
+    assert store.epoch == 2
+    await store.save(place)
+    after = await document(objects)
+    await store.release()
+    assert set(after) == {*HELD, "checksum"}
+    assert json.dumps(after["offset"]) == json.dumps(HELD["offset"])
 
 
 async def test_stores_are_opened_by_their_address(bucket: Bucket, tmp_path: Path) -> None:

@@ -23,17 +23,6 @@ class Plain:
     async def aclose(self) -> None: ...
 
 
-class WrittenFor01(Plain):
-    """Traits as sinks of 0.1 have them: an attribute each."""
-
-    paired = True
-    row_ids = True
-    exclusive = "the target"
-
-    def __init__(self) -> None:
-        self.key_columns = ["id"]
-
-
 class Mapped(Plain):
     traits = {"paired": True}  # noqa: RUF012  # as somebody may write it
 
@@ -41,12 +30,6 @@ class Mapped(Plain):
 def test_a_sink_without_traits_asks_nothing() -> None:
     assert sink_traits(Plain()) == SinkTraits()
     assert FeedOptions().for_sink(Plain()) == FeedOptions()
-
-
-def test_a_sink_that_was_written_for_0_1_has_its_traits() -> None:
-    assert sink_traits(WrittenFor01()) == SinkTraits(
-        paired=True, key_columns=("id",), row_ids=True, exclusive="the target"
-    )
 
 
 def test_an_unknown_trait_is_an_error_that_names_it() -> None:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
 from tailer.decode.damage import UNREADABLE, unreadable
-from tailer.decode.rows import EARLY_KINDS, Skip, is_reordered
+from tailer.decode.rows import EARLY_KINDS, Skip
 from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
@@ -93,24 +93,14 @@ def _of_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:
 class Place:
     """Finds the file in which an offset's index lies, among a version's files in their order.
 
-    ``former``: the index may have been counted from statistics, and in cdc files in their writer's
-    order. In the first file where that makes a difference, the place is the beginning of the file:
-    changes from there on are delivered again. ``lost`` are files recorded as lost. ``index`` is the
+    ``lost`` are files recorded as lost. ``index`` is the
     index of the first change that is read from the place on.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        first: Offset,
-        *,
-        former: bool = False,
-        lost: Container[ChangeFile] = (),
-    ) -> None:
+    def __init__(self, store: Store, first: Offset, lost: Container[ChangeFile] = ()) -> None:
         self.index = first.index
         self.skip = Skip(first.index)
         self._store = store
-        self._former = former
         self._lost = lost
         self._counted: deque[tuple[ChangeFile, asyncio.Task[int]]] = deque()
 
@@ -133,7 +123,7 @@ class Place:
                 if not self._counted:
                     return
                 file, task = self._counted.popleft()
-                if not await self._passes(file, await task):
+                if not self._passes(file, await task):
                     yield file
                     break
             rest = [file for file, _ in self._counted]
@@ -150,31 +140,17 @@ class Place:
             return logged_rows(file) or 0
         return await known_changes(self._store, file)
 
-    async def _passes(self, file: ChangeFile, count: int) -> bool:
+    def _passes(self, file: ChangeFile, count: int) -> bool:
         """Return whether all of a file's changes lie before the place."""
         before = self.skip.remaining
         if file in self._lost:  # changes that were not delivered are counted as if they were
             self.skip.remaining -= min(count, before)
             self.index += count - min(count, before)
             return True
-        doubtful = self._former and logged_rows(file) not in (None, count)
-        if not doubtful and count > before:
-            doubtful = self._former and await self._is_reordered(file)
-            if not doubtful:
-                return False
-        if doubtful:
-            self.index -= before
-            self.skip.remaining = 0
+        if count > before:
             return False
         self.skip.remaining -= count
         return True
-
-    async def _is_reordered(self, file: ChangeFile) -> bool:
-        if file.change_type is not None or file.kinds is not None:
-            return False
-        fetched = await fetch(self._store, file)
-        with fetched.source as source:
-            return await anyio.to_thread.run_sync(is_reordered, source, file)
 
     async def _let_go(self) -> None:
         counted, self._counted = list(self._counted), deque()

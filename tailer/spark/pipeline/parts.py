@@ -36,7 +36,7 @@ async def divided(reading: Reading, order: VersionOrder, size: int) -> list[Vers
     It stays whole if it is small, if its changes must be compared or paired, or if an offset in it
     counts files in another way than reading them does. The cost of a snapshot is known after this.
     """
-    first = order.start.under(reading.counted_by, reading.former)
+    first = order.start.under(reading.counted_by)
     if not first.snapshot and (order.cost <= size or order.files < 2):
         return [order]
     # What the planner has found out of the files before is not read again.
@@ -44,7 +44,7 @@ async def divided(reading: Reading, order: VersionOrder, size: int) -> list[Vers
     files = await _files(reading, first)
     if files is None:
         return [order]
-    whole = reading.is_former(first) or reading.lost.has(first.version)
+    whole = reading.lost.has(first.version)
     cut = await _cut(reading, replace(first, index=0) if whole else first, files, size)
     if whole or len(cut.costs) < 2:
         return [replace(order, cost=sum(cut.costs), files=cut.edges[-1] - cut.edges[0])]

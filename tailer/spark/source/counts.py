@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 
-from tailer.changes import COUNTING, ChangeFile, Offset
-from tailer.spark.options import SourceOptions
+from tailer.changes import ChangeFile, Offset
 from tailer.store import Store
 
 __all__ = ["Counts"]
@@ -22,31 +20,10 @@ class Counts:
     The counts of the latest version are kept for the next batch, which may begin in it.
     """
 
-    def __init__(self, store: Store, options: SourceOptions) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        #: The ids of this way of counting and of the former one.
-        self.ids = tuple(options.counting_id(counting) for counting in (COUNTING, 1))
         self._place: tuple[int, bool] | None = None
         self._known: list[int] = []
-
-    def is_former(self, offset: Offset) -> bool:
-        """Return whether the index was counted in the former way, or in an unknown way."""
-        return offset.index > 0 and offset.counted_by != self.ids[0]
-
-    async def first(self, offset: Offset, files: Sequence[ChangeFile]) -> int:
-        """Return the index of the first change to be read, of a version with these files."""
-        if not self.is_former(offset):
-            return offset.index
-        from tailer.feed.rows.counting import Place
-
-        async def given() -> AsyncGenerator[ChangeFile, None]:
-            for file in files:
-                yield file
-
-        place = Place(self._store, offset, former=True)
-        async with aclosing(given()) as all_files, aclosing(place.onwards(all_files)) as found:
-            await anext(found, None)
-        return place.index
 
     async def changes(
         self, offset: Offset, files: Sequence[ChangeFile]

@@ -96,7 +96,8 @@ class Planner:
         self.log = log
         self.options = options
         self._live = LiveFiles()
-        self._counts = Counts(log.store, options)
+        self._counts = Counts(log.store)
+        self._counted_by = options.counting_id()
         self._schema: QuerySchema | None = None
         self._left_out: set[int] = set()
         #: In the state ``advanced``: the batch's two offsets and its versions.
@@ -118,7 +119,7 @@ class Planner:
         the query accepts loss, versions that the log has no more are left out.
         """
         if not self.options.paired:
-            start = start.under(*self._counts.ids)
+            start = start.under(self._counted_by)
         if start.snapshot:
             planned = await self._snapshot(start, files=files)
             yield planned
@@ -183,8 +184,6 @@ class Planner:
             told = {commit.version: moot} if moot else {}
             order = VersionOrder(at, at.version, header.file_bytes, count, moot=told)
             return replace(planned, rewrite=order)
-        if moot and self._counts.is_former(at):  # the count included rows that the version lacks
-            planned = replace(planned, offset=replace(at, index=0))
         if is_passed_over(commit, options):
             return planned
         plan = await plan_commit(self.log, commit, source, moot)
@@ -292,9 +291,8 @@ class Planner:
     async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
         """Return the offset between two files of a version up to which it fits into the batch."""
         passed = 0
-        version = planned.offset, planned.files
-        first = index = await self._counts.first(*version)
-        async with aclosing(self._counts.changes(*version)) as counted:
+        first = index = planned.offset.index
+        async with aclosing(self._counts.changes(planned.offset, planned.files)) as counted:
             async for file, changes in counted:
                 passed += changes
                 if passed <= first:
@@ -302,9 +300,8 @@ class Planner:
                 left = budget.rows
                 over = left is not None and budget.taken and passed - index > left
                 if over or not budget.admits(1, file.size or 0):
-                    return replace(
-                        planned.offset, index=index, counted_by=self._counts.ids[0]
-                    ), False
+                    end = replace(planned.offset, index=index, counted_by=self._counted_by)
+                    return end, False
                 budget.take(1, file.size or 0)
                 budget.rows = None if left is None else max(0, left - (passed - index))
                 index = passed
@@ -369,9 +366,8 @@ class Planner:
             for file in planned.files:
                 yield FileOrder(file)
             return
-        version = planned.offset, planned.files
-        passed, skip = 0, await self._counts.first(*version)
-        async with aclosing(self._counts.changes(*version)) as counted:
+        passed = 0
+        async with aclosing(self._counts.changes(planned.offset, planned.files)) as counted:
             async for file, changes in counted:
                 first, end = max(skip - passed, 0), changes
                 if until is not None:
