@@ -27,14 +27,13 @@ NAMES = (
     "remote",
     "sinks",
     "kafka",
-    "kafka_runs",
     "spark",
     "spark_frames",
     "cluster",
     "share",
 )
 #: Those that start a JVM.
-JAVA = ("kafka", "kafka_runs", "spark", "spark_frames", "cluster")
+JAVA = ("kafka", "spark", "spark_frames", "cluster")
 
 
 def main() -> None:
