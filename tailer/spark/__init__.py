@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["changes", "foreach_batch", "stream"]  # made on first use
+__all__ = ["changes", "foreach_batch"]  # made on first use
 
 
 def __getattr__(name: str) -> Any:
@@ -17,8 +17,10 @@ def __getattr__(name: str) -> Any:
         from tailer.spark.frames.changes import changes
 
         return changes
-    if name in ("foreach_batch", "stream"):
-        from tailer.spark.frames import streams
+    if name == "foreach_batch":
+        from tailer.spark.frames.streams import foreach_batch
 
-        return getattr(streams, name)
+        return foreach_batch
+    if name == "stream":
+        raise ImportError("stream() was removed: use foreach_batch() or format('tailer') instead")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -31,6 +30,8 @@ STORE_PREFIX = "store."
 
 _SYMBOLS = ("latest", "earliest", "snapshot")
 _MIB = 1024 * 1024
+#: Rows of an Arrow batch: Java holds it twice.
+_BATCH_ROWS_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,6 @@ class SourceOptions:
     ignore_deletes: bool = False
     skip_change_commits: bool = False
     fail_on_data_loss: bool = True
-    exclude: str | None = None
     change_source: ChangeSource = "auto"
     key: tuple[str, ...] = ()
     on_schema_change: SchemaChange = "fail"
@@ -70,9 +70,8 @@ class SourceOptions:
         """Return an id of the options that determine how the changes of a version are counted, as
         for a daemon's feed."""
         passing = (self.ignore_deletes, self.skip_change_commits)
-        excluded = [] if self.exclude is None else [self.exclude]
         named = (self.change_source, self.key, None)
-        return counting_id(*named, *passing, *excluded)
+        return counting_id(*named, *passing)
 
     def decoding(
         self, target: tuple[TableState, int], removals: tuple[Removal, ...]
@@ -95,14 +94,6 @@ def _names(names: list[str]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError(names)
     return tuple(names)
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as e:
-        raise ValueError(text) from e
-    return text
 
 
 def _offset(text: str) -> Offset:
@@ -130,9 +121,10 @@ def _time(text: str) -> str:
 _COLUMNS = "column names, separated by commas or as a JSON list, each once"
 _TIME = "a time such as 2026-01-31T12:00:00Z, in the session's zone unless it says another"
 SOURCE: dict[str, Setting] = {
-    "path": Setting("text", None, "Address of the table, as given to "
-        "`load(...)`.", form="an address"),
-    "table": Setting("text", None, "Another name of `path`.", form="an address"),
+    "path": Setting(
+        "text", None, "Address of the table, as given to `load(...)`; in SQL also as `table`.",
+        form="an address", elsewhere=("table",),
+    ),
     "startingVersion": Setting(
         "text", None, "First version, inclusive; `snapshot` gives all rows as inserts, then the "
         "changes that follow.", form="a version, latest, earliest or snapshot", parse=_start,
@@ -143,7 +135,7 @@ SOURCE: dict[str, Setting] = {
     ),
     "startingOffset": Setting(
         "text", None, "Stream: an offset of the daemon, as printed by `tailer offsets export`.",
-        form="an offset of this table as JSON", parse=_offset,
+        form="an offset of this table as JSON", parse=_offset, advanced=True,
     ),
     "endingVersion": Setting(
         "text", None, "Last version, inclusive; rows have its schema, also in a stream.",
@@ -160,28 +152,17 @@ SOURCE: dict[str, Setting] = {
         "whole", None, "Stream: maximum bytes per batch, but at least one file.", unit="bytes",
     ),
     "maxVersionsPerTrigger": Setting(
-        "whole", None, "Stream: maximum versions per batch.", unit="versions",
+        "whole", None, "Stream: maximum versions per batch.", unit="versions", advanced=True,
     ),
     "ignoreDeletes": FEED["ignore_deletes"],
     "skipChangeCommits": FEED["skip_change_commits"],
-    "ignoreChanges": Setting(
-        "flag", False, "Delta's option for reading a table instead of its changes; true is "
-        "refused.",
-    ),
     "failOnDataLoss": Setting(
         "flag", True, "If false, continue at the first version whose changes can still be read; a "
         "warning names what is skipped.",
     ),
-    "excludeRegex": Setting(
-        "text", None, "Skip data files whose path matches.", form="a regular expression",
-        parse=_pattern,
-    ),
     "readChangeFeed": Setting(
-        "flag", True, "Accepted because this source reads nothing else; false is refused.",
-    ),
-    "readChangeData": Setting("flag", True, "Delta's older name of `readChangeFeed`."),
-    "withEventTimeOrder": Setting(
-        "flag", False, "Accepted without effect: changes are always in version order.",
+        "flag", True, "Accepted because this source reads nothing else; false is refused. Also "
+        "`readChangeData`.", elsewhere=("readchangedata",), advanced=True,
     ),
     "changeSource": FEED["change_source"],
     "key": replace(FEED["key"], form=_COLUMNS, parse=_names),
@@ -197,23 +178,22 @@ SOURCE: dict[str, Setting] = {
     "withIds": Setting("flag", False, "Add the columns `_event_id` and `_origin`."),
     "minPartitions": Setting(
         "whole", None, "Minimum number of tasks, if there is enough to read.", unit="tasks",
-        unset="processors of the driver",
+        unset="processors of the driver", advanced=True,
     ),
-    "maxPartitionBytes": Setting("whole", 128 * _MIB, "Maximum bytes of files per "
-        "task.", unit="bytes"),
+    "maxPartitionBytes": Setting(
+        "whole", 128 * _MIB, "Maximum bytes of files per task.", unit="bytes", advanced=True,
+    ),
     "diffMemoryBytesMax": Setting(
         "whole", DiffOptions().memory_bytes_max, "Memory limit for a comparison, per task.",
         unit="bytes", least=16 * _MIB,  # the engine of comparisons needs this much to begin with
+        advanced=True,
     ),
     "spillFolder": Setting(
         "text", None, "Folder for temporary files of comparisons; every executor must be able to "
-        "write to it.", unset="the system's temporary folder",
+        "write to it.", unset="the system's temporary folder", advanced=True,
     ),
-    "batchRowsMax": Setting("whole", 65_536, "Maximum rows per Arrow batch.", unit="rows"),
-    "batchBytesMax": Setting("whole", 32 * _MIB, "Maximum bytes per Arrow batch.", unit="bytes"),
-    "writerTimezone": FEED["writer_timezone"],
-    "pageChecksums": FEED["page_checksums"],
-    "tornCommitMaxSeconds": FEED["torn_commit_max_s"],
+    "writerTimezone": replace(FEED["writer_timezone"], advanced=True),
+    "pageChecksums": replace(FEED["page_checksums"], advanced=True),
 }  # fmt: skip
 _NO_TABLE = "changes are read from startingVersion to endingVersion, and tables by format delta"
 _TABLE = SettingTable(
@@ -223,7 +203,17 @@ _TABLE = SettingTable(
         "timestampasof": _NO_TABLE,
         "schematrackinglocation": "leave it out, columns are followed through renames without it",
     },
-    removed={"derivedfanout": "leave it out, comparisons are divided by their size"},
+    removed={
+        "native": "in Python it is spark_reader now",
+        "derivedfanout": "leave it out, comparisons are divided by their size",
+        "ignorechanges": "it is for reading tables; to skip commits that update or delete, set "
+        "skipChangeCommits",
+        "excluderegex": "leave it out, and filter rows by a condition of the query",
+        "witheventtimeorder": "leave it out, changes are always in the order of versions",
+        "batchrowsmax": "leave it out, batches are at most 65,536 rows",
+        "batchbytesmax": "leave it out, batches are at most 32 MiB",
+        "torncommitmaxseconds": "leave it out, a half-written commit is awaited for 10 s",
+    },
 )  # fmt: skip
 
 
@@ -242,18 +232,13 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     given = {name.lower(): value for name, value in options.items()}
     store = {name: value for name, value in given.items() if name.startswith(STORE_PREFIX)}
     taken = _TABLE.take({name: given[name] for name in given if name not in store})
-    path, table = taken["path"], taken["table"]
-    if bool(path) == bool(table):
-        raise ConfigError("say which table: load(path), or option table, and not both")
-    for name in ("readChangeFeed", "readChangeData"):
-        if not taken[name]:
-            raise _TABLE.wrong(name, "is false, and the source reads nothing else")
-    if taken["ignoreChanges"]:
-        what = "is for reading tables; to skip commits that update or delete, set skipChangeCommits"
-        raise _TABLE.wrong("ignoreChanges", what)
+    if not taken["path"]:
+        raise ConfigError("say which table: load(path), or in SQL the option path or table")
+    if not taken["readChangeFeed"]:
+        raise _TABLE.wrong("readChangeFeed", "is false, and the source reads nothing else")
     start = _one_of(taken, "startingVersion", "startingTimestamp", "startingOffset")
     return SourceOptions(
-        table=path or table,
+        table=taken["path"],
         start=start if isinstance(start, str) else None,
         start_offset=taken["startingOffset"],
         ending=_one_of(taken, "endingVersion", "endingTimestamp"),
@@ -263,7 +248,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         ignore_deletes=taken["ignoreDeletes"],
         skip_change_commits=taken["skipChangeCommits"],
         fail_on_data_loss=taken["failOnDataLoss"],
-        exclude=taken["excludeRegex"],
         change_source=taken["changeSource"],
         key=taken["key"],
         on_schema_change=taken["onSchemaChange"],
@@ -273,11 +257,9 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         partitions_min=taken["minPartitions"] or os.cpu_count() or 2,
         diff=DiffOptions(taken["diffMemoryBytesMax"], taken["spillFolder"]),
         decode=DecodeOptions(
-            batch_rows_max=taken["batchRowsMax"],
-            batch_bytes_max=taken["batchBytesMax"],
+            batch_rows_max=_BATCH_ROWS_MAX,
             writer_timezone=taken["writerTimezone"],
             page_checksums=taken["pageChecksums"],
         ),
-        torn_commit_max_s=taken["tornCommitMaxSeconds"],
         store={name.removeprefix(STORE_PREFIX): value for name, value in store.items()},
     )

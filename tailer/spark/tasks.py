@@ -27,9 +27,9 @@ from tailer.decode.vectors import ALL_ROWS
 from tailer.errors import ConfigError, TableError
 from tailer.feed.derive import derive
 from tailer.feed.rows.fetch import Fetched, fetch, fetch_here
-from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
+from tailer.spark.table_store import store_portal
 from tailer.spark.types import conform
 from tailer.store import Store
 

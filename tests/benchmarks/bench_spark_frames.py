@@ -1,4 +1,4 @@
-"""`changes`, `stream` and `foreach_batch` against Spark's own readChangeFeed, all to noop.
+"""`changes` and `foreach_batch` against Spark's own readChangeFeed, all to noop.
 
     python -m tests.benchmarks.bench_spark_frames [--rounds 5] [--quick]
 
@@ -54,23 +54,18 @@ def readers(spark: SparkSession, table: Path) -> dict[str, Callable[[], DataFram
 
 def streams(spark: SparkSession, table: Path) -> dict[str, Callable[[Path], DataStreamWriter]]:
     """Each contender's writer of a stream of all changes, from a checkpoint."""
-    from tailer.spark import foreach_batch, stream
+    from tailer.spark import foreach_batch
 
     def by_format(name: str) -> Callable[[Path], DataStreamWriter]:
         reader = spark.readStream.format(name).option("readChangeFeed", "true")
         frame = reader.option("startingVersion", STARTING_VERSION)
         return lambda at: _to_noop(frame.load(str(table)), at)
 
-    def planned(at: Path) -> DataStreamWriter:
-        frame = stream(spark, str(table), str(at), startingVersion=STARTING_VERSION)
-        return _to_noop(frame, at)
-
     return {
         "readChangeFeed": by_format("delta"),
         "foreach_batch()": lambda at: foreach_batch(
             spark, str(table), str(at), _keep, startingVersion=STARTING_VERSION
         ),
-        "stream()": planned,
         "format(tailer)": by_format("tailer"),
     }
 

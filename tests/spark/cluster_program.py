@@ -1,10 +1,10 @@
-"""What the cluster's test runs as a driver: four queries over one table, until all is read.
+"""What the cluster's test runs as a driver: three queries over one table, until all is read.
 
     python -m tests.spark.cluster_program SETTINGS.json FOLDER
 
 ``mirror`` derives the changes and merges them into a Delta table; ``files`` takes them from the
-change data feed and writes Parquet by Spark's own sink. ``orders`` and ``frames`` merge too, from
-:func:`tailer.spark.stream` and :func:`tailer.spark.foreach_batch`.
+change data feed and writes Parquet by Spark's own sink. ``frames`` merges too, from
+:func:`tailer.spark.foreach_batch`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from tailer.spark import foreach_batch, stream
+from tailer.spark import foreach_batch
 from tailer.spark.frames.mirror import mirror_into
 from tailer.spark.source.data_source import TailerSource
 
 __all__ = ["QUERIES", "changes", "start"]
 
-QUERIES = ("mirror", "files", "orders", "frames")
+QUERIES = ("mirror", "files", "frames")
 
 
 def changes(spark: SparkSession, **options: Any) -> DataStreamReader:
@@ -44,11 +44,9 @@ def start(spark: SparkSession, folder: str) -> list[StreamingQuery]:
         name: mirror_into(f"{folder}/{name}-mirror", key=["id"], app=name) for name in QUERIES
     }
     planned: dict[str, Any] = {"startingVersion": 0, "maxFilesPerTrigger": 2, "minPartitions": 2}
-    orders = stream(spark, table, checkpoints["orders"], **planned)
     writers = (
         derived.writeStream.foreachBatch(merges["mirror"]),
         given.writeStream.format("parquet").option("path", f"{folder}/files"),
-        orders.writeStream.foreachBatch(merges["orders"]),
         foreach_batch(spark, table, checkpoints["frames"], merges["frames"], **planned),
     )
     return [

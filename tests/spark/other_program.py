@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailer.spark import foreach_batch
-from tailer.spark.failing import TailerSourceError
+from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.frames.mirror import mirror_into
 from tailer.spark.source.data_source import TailerSource
 

@@ -204,7 +204,7 @@ def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:
 def check(spark: SparkSession, folder: Path, orders: Orders) -> None:
     """All outputs are exact."""
     expected = orders.table.to_pyarrow_table().sort_by("id")
-    for name in ("mirror", "orders", "frames"):
+    for name in ("mirror", "frames"):
         path = str(folder / f"{name}-mirror")
         mirror = deltalake.DeltaTable(path).to_pyarrow_table().sort_by("id")
         assert mirror.equals(expected.select(mirror.schema.names)), name

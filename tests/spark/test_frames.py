@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tailer.spark import changes
-from tailer.spark.failing import TailerSourceError
-from tailer.spark.frames import native
+from tailer.spark.error_sentence import TailerSourceError
+from tailer.spark.frames import spark_reader
 from tailer.spark.source.data_source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.golden.compare import difference
@@ -43,7 +43,7 @@ def hold_alike(spark: SparkSession, table: Path, **options: Any) -> pa.Table:
     options = {"startingVersion": 0, **options}
     frame = changes(spark, str(table), **options)
     assert "FileScan parquet" in plan(frame)
-    decoded = changes(spark, str(table), native="never", **options)
+    decoded = changes(spark, str(table), spark_reader="never", **options)
     assert "FileScan parquet" not in plan(decoded)
     assert [(f.name, f.dataType) for f in frame.schema] == [
         (f.name, f.dataType) for f in decoded.schema
@@ -151,7 +151,7 @@ def test_many_versions_are_one_scan(spark: SparkSession, table: TableBuilder) ->
 def test_hundreds_of_small_files_are_the_decoders(
     spark: SparkSession, table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "_SMALL_FILES_MAX", 20)
+    monkeypatch.setattr(spark_reader, "_SMALL_FILES_MAX", 20)
     for number in range(5, 40):
         table.insert(rows(number))
     frame = changes(spark, str(table.folder), startingVersion=0)
@@ -166,7 +166,7 @@ def test_a_small_file_that_is_damaged_is_named(spark: SparkSession, table: Table
     damaged = next(action["add"]["path"] for action in table.actions()[::-1] if "add" in action)
     file = table.folder / damaged
     file.write_bytes(file.read_bytes()[:-40] + bytes(40))
-    frame = changes(spark, str(table.folder), native="never", startingVersion=0)
+    frame = changes(spark, str(table.folder), spark_reader="never", startingVersion=0)
     with pytest.raises(PySparkException, match=damaged):
         frame.collect()
 
@@ -231,7 +231,8 @@ def test_a_range_without_changes_has_no_rows(spark: SparkSession, table: TableBu
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"native": "sometimes"}, r"\[config\].*native.*auto or never"),
+        ({"native": "never"}, r"\[config\].*was removed.*spark_reader"),
+        ({"spark_reader": "sometimes"}, r"\[config\].*spark_reader.*auto or never"),
         ({"startingVersoin": 0}, r"\[config\].*startingversoin"),
         ({}, r"\[config\].*startingVersion"),
     ],

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tailer.spark import changes, foreach_batch, stream
+from tailer.spark import changes, foreach_batch
 from tailer.spark.source.data_source import TailerSource
 from tests.golden.answers import ANSWER_SETTINGS
 from tests.golden.compare import difference, read_folder
@@ -113,21 +113,9 @@ def streamed(
     return rows
 
 
-def by_orders(spark: SparkSession, table: Path, start: int, checkpoint: Path) -> pa.Table:
-    """The changes by the stream of work orders, which is interrupted in its first batch."""
-    options = {"startingVersion": start, "maxFilesPerTrigger": 2}
-    return interrupted(
-        lambda keep: (
-            stream(spark, str(table), str(checkpoint), **options)
-            .writeStream.option("checkpointLocation", str(checkpoint))
-            .foreachBatch(keep)
-        ),
-        checkpoint,
-    )
-
-
 def by_frames(spark: SparkSession, table: Path, start: int, checkpoint: Path) -> pa.Table:
-    """The same, each batch as a frame that Spark reads itself where it can."""
+    """The changes of a stream that is interrupted in its first batch, each batch as a frame that
+    Spark reads itself where it can."""
     options = {"startingVersion": start, "maxFilesPerTrigger": 2}
     return interrupted(
         lambda keep: foreach_batch(spark, str(table), str(checkpoint), keep, **options), checkpoint
@@ -191,11 +179,7 @@ def test_a_batch_has_the_rows_of_tailer_read_and_of_spark(
 
 @pytest.mark.parametrize(
     ("read", "name"),
-    [
-        (read, name)
-        for read in (streamed, by_orders, by_frames)
-        for name in (STREAMABLE if ALL else STREAMS)
-    ],
+    [(read, name) for read in (streamed, by_frames) for name in (STREAMABLE if ALL else STREAMS)],
 )
 def test_a_stream_of_small_batches_has_the_same_rows(
     read: Callable[[SparkSession, Path, int, Path], pa.Table],

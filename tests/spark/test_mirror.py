@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tailer.errors import ConfigError, SinkRejected
 from tailer.spark import foreach_batch
-from tailer.spark.failing import TailerSourceError
+from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.frames.mirror import mirror_into
 from tailer.spark.source.data_source import TailerSource
 from tailer.testing.table import TableBuilder
@@ -132,7 +132,7 @@ def test_an_error_in_a_batch_is_on_the_first_line_of_sparks(
     for file in table.folder.glob("*.parquet"):
         file.unlink()
     by_decoder = foreach_batch(
-        spark, table.folder, tmp_path / "3", read, startingVersion=0, native="never"
+        spark, table.folder, tmp_path / "3", read, startingVersion=0, spark_reader="never"
     )
     merge = mirror_into(tmp_path / "mirror", "id", "a")
     for writer in (

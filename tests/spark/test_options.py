@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tailer.spark.failing import TailerSourceError
+from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.source.data_source import TailerSource
-from tailer.spark.source.limited import LimitedStreamReader
+from tailer.spark.source.limited_stream import LimitedStreamReader
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -57,7 +57,7 @@ def stream(folder: Path | str, **options: Any) -> int:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "/nowhere"}, r"\[table\] /nowhere: no Delta table there"),
     ({"path": ""}, "say which table"),
-    ({"table": "x"}, "say which table: load.path., or option table, and not both"),
+    ({"table": "x"}, "'table' of the tailer source is the same as 'path'; leave one out"),
     ({"path": "gs://bucket/t"}, "no store for 'gs://bucket/t'"),
     ({"startingVersion": -1}, "must be a version, latest, earliest or snapshot"),
     ({"startingVersion": "1.5"}, "must be a version, latest, earliest or snapshot"),
@@ -72,9 +72,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "is '0', and must be a whole number of files, greater than 0"),
     ({**RANGE, "maxBytesPerTrigger": "1x"}, "'maxBytesPerTrigger' of the tailer source is '1x'"),
     ({**RANGE, "ignoreDeletes": "perhaps"}, "must be true or false"),
-    ({**RANGE, "ignoreChanges": "true"}, "set skipChangeCommits"),
+    ({**RANGE, "ignoreChanges": "false"}, "was removed: it is for reading tables"),
+    ({**RANGE, "excludeRegex": "part-1"}, "was removed: leave it out, and filter rows"),
+    ({**RANGE, "derivedFanOut": 1}, "was removed: leave it out"),
+    ({**RANGE, "batchRowsMax": 1}, "was removed: leave it out"),
+    ({**RANGE, "batchBytesMax": 1}, "was removed: leave it out"),
+    ({**RANGE, "tornCommitMaxSeconds": 1}, "was removed: leave it out"),
+    ({**RANGE, "withEventTimeOrder": "true"}, "always in the order of versions"),
     ({**RANGE, "readChangeFeed": "false"}, "the source reads nothing else"),
-    ({**RANGE, "excludeRegex": "("}, "must be a regular expression"),
     ({**RANGE, "changeSource": "x"}, "must be one of auto, cdf, derived"),
     ({**RANGE, "onSchemaChange": "x"}, "must be one of fail, cast"),
     ({**RANGE, "key": "nope"}, "has no column 'nope'; it has id, name"),
@@ -92,7 +97,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "access_key_id and secret_access_key go together"),
     ({**RANGE, "readChangeData": "false"}, "the source reads nothing else"),
     ({**RANGE, "frobnicate": 1},
-     "option 'frobnicate' of the tailer source is not known; known are batchBytesMax"),
+     "option 'frobnicate' of the tailer source is not known; known are changeSource"),
     ({**RANGE, "startingVersoin": 1},
      r"option 'startingversoin' of the tailer source is not known .did you mean .*.$"),
     ({**RANGE, "versionAsOf": 1}, "changes are read from startingVersion to endingVersion"),
@@ -129,7 +134,7 @@ def test_a_range_and_a_streams_end_are_told_apart(table: TableBuilder) -> None:
 @pytest.mark.parametrize(
     "options",
     [{"columns": '["id"]'}, {"columns": "name, id"}, {"key": "id"}, {"startingVersion": " 0 "},
-     {"readChangeFeed": "true", "readChangeData": "true", "withEventTimeOrder": "true"},
+     {"readChangeFeed": "true"}, {"readChangeData": "true"},
      {"maxBytesPerTrigger": "10m"}, {"CHANGESOURCE": "Derived"}, {"writerTimezone": "Asia/Tokyo"}],
     ids=str,
 )  # fmt: skip

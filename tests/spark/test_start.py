@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
-from tailer.spark.failing import TailerSourceError
+from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.source.data_source import TailerSource
-from tailer.spark.source.limited import LimitedStreamReader
+from tailer.spark.source.limited_stream import LimitedStreamReader
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64())])

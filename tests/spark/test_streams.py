@@ -1,9 +1,8 @@
-"""`tailer.spark.stream` and `foreach_batch`: exactly once from Spark's checkpoint."""
+"""`tailer.spark.foreach_batch`: exactly once from Spark's checkpoint."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailer.cli.spark import checkpoint_offset
-from tailer.spark import foreach_batch, stream
-from tailer.spark.failing import TailerSourceError
+from tailer.spark import foreach_batch
+from tailer.spark.error_sentence import TailerSourceError
 from tailer.testing.table import TableBuilder
 from tests.support.waiting import eventually
 
@@ -58,28 +57,16 @@ class Sink:
         return [number for _, found in sorted(self.batches.items()) for number in found]
 
 
-Way = Callable[..., Any]
-
-
 def started(writer: Any, **trigger: Any) -> StreamingQuery:
     """A query for what is there, or with another trigger."""
     query: StreamingQuery = writer.trigger(**(trigger or {"availableNow": True})).start()
     return query
 
 
-def by_stream(spark: SparkSession, table: Path, checkpoint: Path, sink: Any, **options: Any) -> Any:
-    """The writer of the frame."""
-    frame = stream(spark, str(table), str(checkpoint), **{"startingVersion": 0, **options})
-    return frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(sink)
-
-
 def by_batch(spark: SparkSession, table: Path, checkpoint: Path, sink: Any, **options: Any) -> Any:
     """The writer of the frames that Spark reads."""
     options = {"startingVersion": 0, **options}
     return foreach_batch(spark, str(table), str(checkpoint), sink, **options)
-
-
-both = pytest.mark.parametrize("way", [by_stream, by_batch])
 
 
 def failed(query: StreamingQuery, sentence: str) -> None:
@@ -92,51 +79,49 @@ def finished(query: StreamingQuery) -> None:
     assert query.awaitTermination(200)
 
 
-@both
 def test_a_batch_that_failed_comes_again_with_the_same_rows(
-    way: Way, spark: SparkSession, table: TableBuilder, tmp_path: Path
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
 ) -> None:
     checkpoint, sink = tmp_path / "checkpoint", Sink(fail_at=1)
     failed(
-        started(way(spark, table.folder, checkpoint, sink, maxVersionsPerTrigger=2)), "in mid-batch"
+        started(by_batch(spark, table.folder, checkpoint, sink, maxVersionsPerTrigger=2)),
+        "in mid-batch",
     )
     assert sink.batches == {0: [1, 2, 3]}
     table.insert(rows(5))
     # The batch that was begun stays what it was, whatever is asked for now.
-    finished(started(way(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
+    finished(started(by_batch(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
     assert sink.batches == {0: [1, 2, 3], 1: [4], 2: [5]}
     assert checkpoint_offset(checkpoint).version == 4
 
 
-@both
 def test_spark_may_take_two_files_for_a_batch(
-    way: Way, spark: SparkSession, table: TableBuilder, tmp_path: Path
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
 ) -> None:
     checkpoint, sink = tmp_path / "checkpoint", Sink()
-    finished(started(way(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
+    finished(started(by_batch(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
     assert sink.batches == {0: [1, 2, 3], 1: [4]}
     # Killed between Spark's list of files and its list of batches.
     for place in ("offsets", "commits"):
         for file in (checkpoint / place / "1", checkpoint / place / ".1.crc"):
             file.unlink()
     table.insert(rows(5))
-    finished(started(way(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
+    finished(started(by_batch(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
     assert sink.batches == {0: [1, 2, 3], 1: [4, 5]}
     assert checkpoint_offset(checkpoint).version == 4
 
 
-@both
 def test_a_running_query_follows_the_table_until_its_schema_changes(
-    way: Way, spark: SparkSession, table: TableBuilder, tmp_path: Path
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
 ) -> None:
     checkpoint, sink = tmp_path / "checkpoint", Sink()
-    query = started(way(spark, table.folder, checkpoint, sink), processingTime="0 seconds")
+    query = started(by_batch(spark, table.folder, checkpoint, sink), processingTime="0 seconds")
     table.insert(rows(5))
     eventually(lambda: sink.ids == [1, 2, 3, 4, 5], why=query.exception)
     table.schema = pa.schema([*SCHEMA, ("size", pa.int32())])
     table.commit(table.metadata(), table.add([{"id": 6, "name": "6", "size": 1}]))
     failed(query, r"\[schema\].* version 4.*it adds size; restart the query to take up")
-    finished(started(way(spark, table.folder, checkpoint, sink)))
+    finished(started(by_batch(spark, table.folder, checkpoint, sink)))
     assert sink.ids == [1, 2, 3, 4, 5, 6]
 
 
@@ -149,11 +134,16 @@ def test_each_batch_is_a_frame_that_spark_reads_itself(
         plans.append(plan(frame.where("id > 1").select("name")))
 
     finished(started(by_batch(spark, table.folder, tmp_path / "checkpoint", keep)))
-    writer = by_batch(spark, table.folder, tmp_path / "other", keep, native="never")
+    writer = by_batch(spark, table.folder, tmp_path / "other", keep, spark_reader="never")
     finished(started(writer))
     assert "PushedFilters: [IsNotNull(id), GreaterThan(id,1)]" in plans[0]
     assert "MapInArrow" not in plans[0]
     assert "FileScan parquet" not in plans[1]
+
+
+def test_stream_that_was_removed_says_what_to_use() -> None:
+    with pytest.raises(ImportError, match=r"foreach_batch\(\) or format\('tailer'\)"):
+        from tailer.spark import stream  # noqa: F401
 
 
 def test_the_query_has_the_id_that_its_checkpoint_was_given(
@@ -203,4 +193,4 @@ def test_what_is_wrong_is_said_before_the_query_starts(
     table: TableBuilder,
 ) -> None:
     with pytest.raises(TailerSourceError, match=expected):
-        stream(spark, str(table.folder), checkpoint, **options)
+        foreach_batch(spark, str(table.folder), checkpoint, lambda *_: None, **options)

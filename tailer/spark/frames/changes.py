@@ -4,9 +4,9 @@
 
     changes(spark, "/data/orders", startingVersion=0).where("amount > 100").show()
 
-The files that Spark's own Parquet reader reads right (:mod:`tailer.spark.frames.native`) get no
-further than Java; conditions and the choice of columns reach them. All others go through the
-decoder, in the same frame.
+The files that Spark's own Parquet reader reads right (:mod:`tailer.spark.frames.spark_reader`) stay
+in Java; conditions and the choice of columns reach them. All others go through the decoder, in the
+same frame.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import structs
 
 from tailer.errors import ConfigError
-from tailer.spark.failing import one_sentence
-from tailer.spark.frames.native import NativeFiles
+from tailer.spark.error_sentence import one_sentence
 from tailer.spark.frames.planned_files import java_session
-from tailer.spark.mapped import Decoder, Task, rows_of_tasks
-from tailer.spark.opening import open_table
+from tailer.spark.frames.spark_reader import SparkFiles
+from tailer.spark.mapped_tasks import Decoder, Task, rows_of_tasks
 from tailer.spark.python import use_this_python
 from tailer.spark.session_zone import as_time, zone_of
 from tailer.spark.source.data_source import ChangeReader, TailerSource
 from tailer.spark.source.driver import tasks_of
 from tailer.spark.source.reader import ChangeStreamReader
+from tailer.spark.table_store import open_table
 from tailer.store.local import LocalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Native", "changes", "check_native", "frame_of", "source_of"]
+__all__ = ["SparkReader", "changes", "check_spark_reader", "frame_of", "source_of"]
 
 #: Whether Spark reads files itself: wherever that gives the rows, or never.
-Native = Literal["auto", "never"]
+SparkReader = Literal["auto", "never"]
 
 
 @one_sentence
@@ -48,20 +48,20 @@ def changes(
     spark: SparkSession,
     table: str | PathLike[str],
     *,
-    native: Native = "auto",
+    spark_reader: SparkReader = "auto",
     **options: Any,
 ) -> DataFrame:
     """Return a table's changes: the rows and columns of ``format("tailer")``, with its options.
 
     The log is read now, so the frame always has the same rows; one of ``format("tailer")`` follows
-    the table. ``native="never"`` leaves all reading to the decoder.
+    the table. ``spark_reader="never"`` leaves all reading to the decoder.
     """
-    check_native(native)
+    check_spark_reader(spark_reader)
     source = source_of(spark, table, options)
     schema = source.schema()
     reader = source.reader(schema)
     assert isinstance(reader, ChangeReader)
-    files = _native_files(spark, reader, schema, native)
+    files = _spark_files(spark, reader, schema, spark_reader)
     orders, removals = reader.planned()
     left = orders if files is None else files.take(orders)
     parts = tasks_of(reader.options, left, removals)
@@ -69,17 +69,20 @@ def changes(
     return _united(spark, reader, schema, files, tasks)
 
 
-def check_native(native: str) -> None:
+def check_spark_reader(spark_reader: str) -> None:
     """Refuse another value."""
-    if native not in ("auto", "never"):
-        raise ConfigError(f"the option native is {native!r}; it must be auto or never")
+    if spark_reader not in ("auto", "never"):
+        raise ConfigError(f"spark_reader is {spark_reader!r}; it must be auto or never")
 
 
 def frame_of(
-    spark: SparkSession, reader: ChangeStreamReader, tasks: Iterable[Task], native: Native
+    spark: SparkSession,
+    reader: ChangeStreamReader,
+    tasks: Iterable[Task],
+    spark_reader: SparkReader,
 ) -> DataFrame:
     """Return the rows of a stream's tasks in the same way."""
-    files = _native_files(spark, reader, reader.schema, native)
+    files = _spark_files(spark, reader, reader.schema, spark_reader)
     if files is not None:
         left = ((task, tuple(files.take(task.orders))) for task in tasks)
         tasks = [structs.replace(task, orders=orders) for task, orders in left if orders]
@@ -108,32 +111,32 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _native_files(
+def _spark_files(
     spark: SparkSession,
     reader: ChangeReader | ChangeStreamReader,
     schema: StructType,
-    native: Native,
-) -> NativeFiles | None:
+    spark_reader: SparkReader,
+) -> SparkFiles | None:
     """Return what takes the files for Spark; None if the query can have none of them.
 
     An S3 table's files are not at an address that this Spark is known to reach, and ids are made
     of places in the files. A client of Spark Connect has no Java to tell of the files.
     """
     options = reader.options
-    if native == "never" or options.with_ids or java_session(spark) is None:
+    if spark_reader == "never" or options.with_ids or java_session(spark) is None:
         return None
     store = open_table(options)
     by_name = spark.conf.get("spark.sql.caseSensitive") == "false"
     if not (isinstance(store, LocalStore) and by_name):
         return None
-    return NativeFiles(store, reader.target[0], schema, options.decode.writer_timezone)
+    return SparkFiles(store, reader.target[0], schema, options.decode.writer_timezone)
 
 
 def _united(
     spark: SparkSession,
     reader: ChangeReader | ChangeStreamReader,
     schema: StructType,
-    files: NativeFiles | None,
+    files: SparkFiles | None,
     tasks: Sequence[Task],
 ) -> DataFrame:
     """Return the rows of the files that Spark reads, and of the tasks, for the decoder."""

@@ -21,7 +21,7 @@ import anyio
 from tailer.changes import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
 from tailer.log.table import TableLog
-from tailer.spark.failing import said_first
+from tailer.spark.error_sentence import said_first
 from tailer.store import open_store
 
 if TYPE_CHECKING:

@@ -1,13 +1,11 @@
 """Changes as a stream of work orders: planned in the driver, ahead of Spark.
 
-    from tailer.spark import stream
+    from tailer.spark import foreach_batch
 
-    changes = stream(spark, "/data/orders", "/data/checkpoints/orders", startingVersion=0)
-    changes.writeStream.option("checkpointLocation", "/data/checkpoints/orders") ...
+    foreach_batch(spark, "/data/orders", "/data/checkpoints/orders", function, startingVersion=0)
 
 Spark's own file source reads the orders (:mod:`tailer.spark.frames.order_files`), so its checkpoint
-says which changes were delivered. :func:`stream` turns them into rows by the decoder;
-:func:`foreach_batch` gives each batch as a frame that Spark reads itself where it can.
+says which changes were delivered. Each batch is a frame that Spark reads itself where it can.
 """
 
 from __future__ import annotations
@@ -19,24 +17,23 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyspark
 
 from tailer.errors import ConfigError
-from tailer.spark.failing import one_sentence, said, said_first
-from tailer.spark.frames.ahead import PlanAhead, plan_ahead
-from tailer.spark.frames.changes import Native, check_native, frame_of, source_of
+from tailer.spark.error_sentence import one_sentence, said, said_first
+from tailer.spark.frames.changes import SparkReader, check_spark_reader, frame_of, source_of
 from tailer.spark.frames.order_files import OrderHead
+from tailer.spark.frames.plan_ahead import PlanAhead, plan_ahead
 from tailer.spark.frames.planned_files import java_session
-from tailer.spark.mapped import Decoder, Task, map_in_arrow
+from tailer.spark.mapped_tasks import Task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from tailer.spark.source.limited import LimitedStreamReader
+    from tailer.spark.source.limited_stream import LimitedStreamReader
 
-__all__ = ["foreach_batch", "stream"]
+__all__ = ["foreach_batch"]
 
 #: What may precede the path of a local file, and what precedes all else, such as ``dbfs:/``.
 _FILE = re.compile(r"^file:(//)?(?=/)")
@@ -46,39 +43,13 @@ _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
 @one_sentence
-def stream(
-    spark: SparkSession,
-    table: str | PathLike[str],
-    checkpoint: str | PathLike[str],
-    **options: Any,
-) -> DataFrame:
-    """Return a table's changes as a streaming frame: the rows and columns of ``format("tailer")``,
-    with its options.
-
-    ``checkpoint`` must be the query's ``checkpointLocation``. What the table has now is planned
-    now; call it again for each start of the query.
-    """
-    reader = _stream_reader("stream", spark, table, options)
-    ahead = _planned(spark, reader, fspath(checkpoint))
-    decoder = Decoder(reader.options, reader.arrow_schema)
-
-    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for task in _tasks(batch.column(0).to_pylist()):
-                yield from decoder.rows(task)
-
-    lines = _lines(spark, ahead).repartition(reader.options.partitions_min)
-    return map_in_arrow(lines, decode, reader.schema)
-
-
-@one_sentence
 def foreach_batch(
     spark: SparkSession,
     table: str | PathLike[str],
     checkpoint: str | PathLike[str],
     function: Callable[[DataFrame, int], None],
     *,
-    native: Native = "auto",
+    spark_reader: SparkReader = "auto",
     **options: Any,
 ) -> DataStreamWriter:
     """Return a writer that calls ``function(frame, batch id)`` with each batch of changes.
@@ -86,32 +57,34 @@ def foreach_batch(
     The frames are those of :func:`tailer.spark.changes`. The writer has the checkpoint and the
     function already: give it a trigger and start it.
     """
-    check_native(native)
-    reader = _stream_reader("foreach_batch", spark, table, options)
+    check_spark_reader(spark_reader)
+    reader = _stream_reader(spark, table, options)
     ahead = _planned(spark, reader, fspath(checkpoint))
 
     @said_first
     def call(lines: DataFrame, batch: int) -> None:
         # Read here: as rows of the frame, they are a job of their own.
         tasks = list(_tasks(ahead.files.lines_of(batch)))
-        function(frame_of(lines.sparkSession, reader, tasks, native), batch)
+        function(frame_of(lines.sparkSession, reader, tasks, spark_reader), batch)
 
     writer = _lines(spark, ahead).writeStream.option("checkpointLocation", fspath(checkpoint))
     return writer.foreachBatch(call)
 
 
 def _stream_reader(
-    name: str, spark: SparkSession, table: str | PathLike[str], options: dict[str, Any]
+    spark: SparkSession, table: str | PathLike[str], options: dict[str, Any]
 ) -> LimitedStreamReader:
-    """Return the reader of the stream that the function ``name`` makes."""
+    """Return what plans the stream."""
     instead = "use format tailer, with foreachBatch for a function"
     if find_spec("pyspark.sql.streaming.datasource") is None:
-        raise ConfigError(f"{name} needs PySpark 4.2, and this is {pyspark.__version__}; {instead}")
+        raise ConfigError(
+            f"foreach_batch needs PySpark 4.2, and this is {pyspark.__version__}; {instead}"
+        )
     if java_session(spark) is None:
         raise ConfigError(
-            f"{name} plans beside Spark, which Spark Connect does not let it; {instead}"
+            f"foreach_batch plans beside Spark, which Spark Connect does not let it; {instead}"
         )
-    from tailer.spark.source.limited import LimitedStreamReader
+    from tailer.spark.source.limited_stream import LimitedStreamReader
 
     source = source_of(spark, table, options)
     reader = source.stream_reader(LimitedStreamReader, source.schema())

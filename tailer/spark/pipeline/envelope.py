@@ -27,10 +27,10 @@ from tailer.feed.reading import Item, Reading
 from tailer.feed.where import PartitionColumns
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
-from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder
 from tailer.spark.pipeline.parts import Begun, fitted, moved
+from tailer.spark.table_store import store_portal
 
 __all__ = ["SCHEMA", "VersionReader", "items", "joined"]
 

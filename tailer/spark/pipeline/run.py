@@ -26,7 +26,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.feed.read import ReadOn, Sent, read_here
 from tailer.feed.reading import Item, Reading
-from tailer.spark.mapped import rows_of_tasks
+from tailer.spark.mapped_tasks import rows_of_tasks
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import VersionOrder, pack
 from tailer.spark.pipeline.envelope import VersionReader, items, joined

@@ -28,15 +28,15 @@ from tailer.decode.options import DecodeOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
-from tailer.spark.failing import TailerSourceError, in_worker, one_sentence
+from tailer.spark.error_sentence import TailerSourceError, in_worker, one_sentence
 from tailer.spark.options import SourceOptions, source_options
 from tailer.spark.orders import Order
 from tailer.spark.python import use_this_python
 from tailer.spark.session_zone import tell_session_zone
 from tailer.spark.source.catalog import in_catalog, kept_options, own_options, with_options
 from tailer.spark.source.driver import TaskPartition, plan_once, tasks_of
+from tailer.spark.source.empty_profiles import drop_empty_profiles
 from tailer.spark.source.planning import Planner
-from tailer.spark.source.quiet import drop_empty_profiles
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _stream_kind() -> type[ChangeStreamReader]:
         from tailer.spark.source.reader import ClassicStreamReader
 
         return ClassicStreamReader
-    from tailer.spark.source.limited import LimitedStreamReader
+    from tailer.spark.source.limited_stream import LimitedStreamReader
 
     return LimitedStreamReader
 

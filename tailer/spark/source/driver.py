@@ -15,10 +15,10 @@ from pyspark.sql.datasource import InputPartition
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.log.table import TableLog
-from tailer.spark.opening import store_portal
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, pack
 from tailer.spark.source.planning import Planner
+from tailer.spark.table_store import store_portal
 
 __all__ = ["Driver", "TaskPartition", "plan_once", "tasks_of"]
 

@@ -24,17 +24,16 @@ remembers the versions in between, so that the log is read once:
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from tailer.changes import ChangeFile, Offset
+from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import TableState
-from tailer.errors import DataLoss, FileGone, SchemaChanged, TableError, UnsupportedTable
+from tailer.errors import DataLoss, FileGone, SchemaChanged, TableError
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.same_table import check_offset
 from tailer.log.table import TableLog
@@ -44,7 +43,7 @@ from tailer.plan.rules import is_passed_over, plan_snapshot
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FAN_OUT, FileOrder, Order, VersionOrder, fan_out, rewrite_order
 from tailer.spark.source.counts import Counts
-from tailer.spark.source.planned import Planned
+from tailer.spark.source.planned_version import Planned
 from tailer.spark.source.query_schema import QuerySchema
 
 __all__ = ["Budget", "Planner"]
@@ -160,9 +159,7 @@ class Planner:
             return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
         if files:
             async for add in self.log.live_files(snapshot, WITH_STATISTICS):
-                if self._wanted(add.path):
-                    order = plan_snapshot(add, start.version, timestamp, snapshot.state)
-                    planned.files.append(order)
+                planned.files.append(plan_snapshot(add, start.version, timestamp, snapshot.state))
             planned.files.sort(key=lambda file: file.path)  # the order of the daemon's snapshot
         return planned
 
@@ -188,32 +185,13 @@ class Planner:
             return planned
         plan = await plan_commit(self.log, commit, source, moot)
         if not plan.compares:
-            planned.files.extend(f for f in plan.files() if self._wanted(f.path))
+            planned.files.extend(plan.files())
             return planned
         rewrite = plan.rewrite()
         if rewrite.needs_diff:
-            if options.exclude is not None:
-                self._check_exclusion(rewrite.leaving + rewrite.coming, commit)
             return replace(planned, rewrite=rewrite_order(commit, rewrite))
-        planned.files.extend(f for f in (*rewrite.leaving, *rewrite.coming) if self._wanted(f.path))
+        planned.files.extend((*rewrite.leaving, *rewrite.coming))
         return planned
-
-    def _wanted(self, path: str) -> bool:
-        exclude = self.options.exclude
-        return exclude is None or re.search(exclude, path) is None
-
-    def _check_exclusion(self, files: list[ChangeFile], commit: Commit) -> None:
-        """Refuse it: leaving out a file on one side of a comparison would make its rows look
-        changed."""
-        for file in files:
-            if not self._wanted(file.path):
-                raise UnsupportedTable(
-                    "excludeRegex leaves out a file of a version whose changes are derived by "
-                    "comparing files",
-                    version=commit.version,
-                    path=file.path,
-                    hint="exclude no such file, or read a table with a change data feed",
-                )
 
     async def newest(self) -> int:
         """Return the table's newest version."""

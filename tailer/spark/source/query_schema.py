@@ -30,7 +30,7 @@ from tailer.errors import CorruptRow, SchemaChanged
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import KnownRemovals
-from tailer.spark.source.planned import Planned
+from tailer.spark.source.planned_version import Planned
 
 __all__ = ["QuerySchema"]
 

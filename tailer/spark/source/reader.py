@@ -21,7 +21,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, OffsetError, TableError, TableReplaced
 from tailer.log.same_table import SameTable, Witness
 from tailer.log.starts import start_offset, start_to_keep
-from tailer.spark.failing import one_sentence
+from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
 from tailer.spark.source.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.source.planning import Budget, Planner

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 from tailer import __version__
 from tailer.errors import OffsetError, unexpected
-from tailer.spark.failing import TailerSourceError, one_sentence
+from tailer.spark.error_sentence import TailerSourceError, one_sentence
 from tailer.spark.frames.order_files import OrderFiles, OrderHead
-from tailer.spark.mapped import Task
+from tailer.spark.mapped_tasks import Task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailer.spark.source.driver import TaskPartition
-    from tailer.spark.source.limited import LimitedStreamReader
+    from tailer.spark.source.limited_stream import LimitedStreamReader
 
 __all__ = ["PlanAhead", "plan_ahead"]
 

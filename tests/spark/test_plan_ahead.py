@@ -14,12 +14,12 @@ import pytest
 from tailer.changes import Offset
 from tailer.cli.spark import checkpoint_offset
 from tailer.errors import OffsetError
-from tailer.spark.failing import TailerSourceError
-from tailer.spark.frames.ahead import PlanAhead
+from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.frames.order_files import OrderFiles
-from tailer.spark.mapped import Decoder, Task
+from tailer.spark.frames.plan_ahead import PlanAhead
+from tailer.spark.mapped_tasks import Decoder, Task
 from tailer.spark.source.data_source import TailerSource
-from tailer.spark.source.limited import LimitedStreamReader
+from tailer.spark.source.limited_stream import LimitedStreamReader
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tailer.changes import Offset
-from tailer.spark.failing import one_sentence
+from tailer.spark.error_sentence import one_sentence
 from tailer.spark.source.planning import Planner
 from tailer.spark.source.reader import ChangeStreamReader, budget_of, no_lower
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tailer.decode.naming import Removal
 from tailer.delta.snapshot import TableState
-from tailer.spark.failing import one_sentence
+from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order
 from tailer.spark.source.driver import TaskPartition

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["NativeFiles"]
+__all__ = ["SparkFiles"]
 
 #: Spark's reader takes a millisecond to open a file.
 _SMALL_FILES_MAX = 200
@@ -77,7 +77,7 @@ class _Layout:
     data: bool = False
 
 
-class NativeFiles:
+class SparkFiles:
     """Takes the orders that Spark can read, and gives their rows as frames.
 
     ``target`` is the query's schema, ``schema`` the same for Spark, with the metadata columns.
