@@ -1,8 +1,9 @@
 """The connections of a server, with bounds on what an unknown client can hold.
 
 The bounds apply before a request has a handler, and so before any client is authenticated: to
-connections (TLS handshakes among them), the time until a request is whole, and the bytes and lines
-of its head and body. They are set here, because the supported releases of aiohttp differ in theirs.
+connections (TLS handshakes among them), the time until a request is whole, and the bytes that are
+received before its answer. aiohttp itself bounds the lines of a head, the chunks of a body, the
+headers after it, and the requests that wait behind the one being answered.
 """
 
 from __future__ import annotations
@@ -25,21 +26,14 @@ from typing import Any
 import anyio
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from aiohttp.http_exceptions import LineTooLong
 from anyio.abc import TaskGroup
 
 __all__ = ["SERVER_NAME", "Bounds", "Connection", "Connections", "Watch", "network_of"]
 
-#: Bytes of a request's line and headers together, and their number of lines.
-_HEAD_BYTES_MAX = 32 * 1024
-_HEAD_LINES_MAX = 500
-#: Lines of a request whose body comes in chunks: there may be headers after it, too.
-_CHUNKED_LINES_MAX = 2000
-#: Bytes beyond the largest body, for the lines of chunks and for requests sent ahead.
-_AHEAD_BYTES_MAX = 64 * 1024
-#: Requests that may wait behind the one being answered.
-_REQUESTS_AHEAD_MAX = 64
-#: Bytes that are parsed before the requests in them are counted.
-_PARSED_AT_ONCE_BYTES = 16 * 1024
+#: Bytes that are received before an answer, beyond twice the largest body: the head, the lines of
+#: chunks, and requests sent ahead.
+_RECEIVED_BYTES_MAX = 96 * 1024
 #: Bytes that the kernel holds of an answer beyond what is on its way: the rest stays here, where
 #: it is counted.
 _UNSENT_BYTES_MAX = 128 * 1024
@@ -47,7 +41,7 @@ _UNSENT_BYTES_MAX = 128 * 1024
 _FAREWELL_S = 1.0
 #: Between two attempts to accept a connection, and the longest time between two checks of all.
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
-#: Disables aiohttp's timers, which start at different moments in each release.
+#: Disables aiohttp's own timer, which knows nothing of a client that still reads.
 _NEVER_S = 30 * 86_400.0
 #: The value of the header "Server".
 SERVER_NAME = "delta-tailer"
@@ -76,7 +70,7 @@ class Bounds:
 
 
 class Watch:
-    """One connection from its acceptance on: its clock, and the bytes it has sent ahead."""
+    """One connection from its acceptance on: its clock, and the bytes it has sent."""
 
     def __init__(self, connections: Connections, network: str) -> None:
         self._connections = connections
@@ -87,18 +81,11 @@ class Watch:
         self.handshake = anyio.CancelScope()
         self.transport: asyncio.Transport | None = None
         self.refused = False
-        self._answering = 0
-        self._chunked = self._left_over = False
-        self._new = False  # no byte has arrived since the last answer
-        self._in_head = True
-        self._received = self._lines = 0
-        self._last = b""
+        #: Whether no request is being answered.
+        self.waiting = True
+        self._idle = False  # no byte has arrived since the last answer
+        self._received = 0
         self._unsent = 0
-
-    @property
-    def waiting(self) -> bool:
-        """Whether no request is being answered."""
-        return not self._answering
 
     @property
     def due(self) -> float:
@@ -109,55 +96,25 @@ class Watch:
         """Record that the answer has no end: it is counted apart, as a stream."""
         self._connections.make_stream(self)
 
-    def begin(self, *, chunked: bool) -> None:
-        """Record that a request has its handler; ``chunked``: its body comes in chunks."""
-        self._answering += 1
-        self._in_head = self._new = False
-        self._chunked = chunked
+    def begin(self) -> None:
+        """Record that a request has its handler."""
+        self.waiting = self._idle = False
         self._unsent = 0
-        if self._left_over:  # the bytes counted so far belong to the request before
-            self._left_over = False
-            self._received = self._lines = 0
-        if self._too_much():
-            self.drop()
 
-    def end(self, *, whole: bool) -> None:
-        """Record that the handler is done; ``whole``: the request's body was read to its end."""
-        self._answering -= 1
+    def end(self) -> None:
+        """Record that the handler is done."""
+        self.waiting = self._idle = True
         self.since = self._connections.now()
-        self._in_head = self._new = whole
-        self._left_over = not whole
-        if whole:
-            self._chunked = False
-            self._received = self._lines = 0
-            self._last = b""
+        self._received = 0
 
-    def takes(self, data: bytes) -> bool:
+    def receive(self, size: int) -> bool:
         """Count received bytes. If they are too many, refuse the connection and return False."""
-        if self._new:
-            self._new, self.since = False, self._connections.now()
-        if self._in_head:
-            if not self._received:
-                data = data.lstrip(b"\r\n")  # empty lines in front of a head do not count
-            known, joined = len(self._last), self._last + data
-            place = joined.find(b"\n\r\n")
-            self._last = joined[-2:]
-            head = data if place < 0 else data[: max(0, place - known)]
-            size, lines = self._received + len(head), self._lines + head.count(b"\n")
-            if size > _HEAD_BYTES_MAX or lines > _HEAD_LINES_MAX:
-                self.refuse(431)
-                return False
-            self._in_head = place < 0
-        self._received += len(data)
-        self._lines += data.count(b"\n")
-        if self._too_much():
-            self.drop()
-            return False
-        return True
-
-    def _too_much(self) -> bool:
-        most = _HEAD_BYTES_MAX + 2 * self._connections.bounds().body_bytes + _AHEAD_BYTES_MAX
-        return self._received > most or (self._chunked and self._lines > _CHUNKED_LINES_MAX)
+        if self._idle:
+            self._idle, self.since = False, self._connections.now()
+        self._received += size
+        if self._received > _RECEIVED_BYTES_MAX + 2 * self._connections.bounds().body_bytes:
+            self.refuse(431)
+        return not self.refused
 
     def check(self, now: float) -> None:
         """Close the connection if it has been without a whole request for too long."""
@@ -166,13 +123,13 @@ class Watch:
         before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
         if self._unsent and (not before or self._unsent < before):
             self.since = now  # the client is still reading the last answer
-        elif self._received and self._in_head:
+        elif self._received:
             self.refuse(408)
         else:
             self.drop()
 
     def refuse(self, status: int) -> None:
-        """Send a status for a bad head, unless an answer is still being sent, and close."""
+        """Send a status for a bad head, unless an answer is being made or sent, and close."""
         transport = self.transport
         if transport is None or self.refused:
             return
@@ -243,20 +200,16 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """See :class:`asyncio.Protocol`."""
-        if self.watch.refused or (data and not self.watch.takes(data)):
-            return
-        for at in range(0, len(data) or 1, _PARSED_AT_ONCE_BYTES):
-            super().data_received(data[at : at + _PARSED_AT_ONCE_BYTES])
-            # Releases of aiohttp from 3.14 on limit this themselves.
-            if len(getattr(self, "_messages", ())) > _REQUESTS_AHEAD_MAX:
-                self.watch.drop()
-                return
+        # aiohttp calls it with nothing, to parse what waits.
+        if not self.watch.refused and (not data or self.watch.receive(len(data))):
+            super().data_received(data)
 
     def handle_error(
         self, request: Any, status: int = 500, exc: Any = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answer data that is not HTTP with a status and nothing else."""
         response: web.StreamResponse
+        status = 431 if isinstance(exc, LineTooLong) else status
         if status >= 500:
             response = super().handle_error(request, status, exc, message)
         else:

@@ -97,7 +97,7 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
         await connection.last_taken()
         await asyncio.sleep(0)  # requests sent ahead don't keep others' from their turn
         watch = connection.watch
-        watch.begin(chunked="chunked" in request.headers.get("Transfer-Encoding", "").lower())
+        watch.begin()
         try:
             packed = request.headers.get("Content-Encoding", "").strip().lower()
             if packed not in ("", "identity"):
@@ -109,7 +109,7 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
             await asyncio.sleep(0)  # requests sent ahead don't keep others from their turn
             return response
         finally:
-            watch.end(whole=request.content.is_eof())
+            watch.end()
 
     return admitted
 

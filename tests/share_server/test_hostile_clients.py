@@ -91,7 +91,12 @@ def test_a_token_that_is_no_text_is_a_wrong_token(server: Served, authorization:
     ],
 )
 def test_http_that_is_none_is_refused(server: Served, request_of: Any) -> None:
-    reply = raw(server, request_of(head(server)))
+    request = request_of(head(server))
+    try:
+        reply = raw(server, request)
+    except ConnectionError:  # it was still being sent when the connection was closed
+        assert len(request) > 100_000
+        return
     assert reply.split(b" ")[1] in (b"400", b"431")
     assert b"aiohttp" not in reply
     assert server.bearer.encode() not in reply
