@@ -13,12 +13,11 @@ RUN := $(VENV)/bin/python -m
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 VALE := $(or $(shell command -v vale),$(CURDIR)/.cache/bin/vale)
-BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_footers.c tailer/native/_pages.c tailer/native/_rowbytes.c \
-	tailer/native/_crc32.h tailer/native/_snappy.h tailer/native/_thrift.h tailer/native/_values.h
+BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_rowbytes.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-lowest test-highest lint format docs golden bench bench-quick torture \
+.PHONY: help demo native test check test-lowest test-highest lint format docs golden bench bench-quick torture \
 	fuzz prose simulate wheel clean
 
 help: ## show this list
@@ -26,6 +25,9 @@ help: ## show this list
 
 demo: $(DEMO) ## watch the changes of a real Delta table arrive
 	@$(RUN) tailer.testing.demo $(ARGS)
+
+native: $(DEV) ## build what decodes Parquet (needs cargo; without it pyarrow does, slower)
+	$(RUN) tests.prepare native
 
 test: $(DEV) ## run all tests, in four parts side by side (ARGS="-k feed" for some, in one)
 	$(RUN) $(if $(ARGS),pytest $(ARGS),tests)
@@ -44,6 +46,7 @@ lint: $(DEV) ## check style, types and spelling
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(RUN) codespell_lib
+	$(RUN) tests.support.crate
 
 prose: $(VALE) ## check the language of the pages with Vale, which Go builds once if it is missing
 	$(VALE) --output=line README.md CONTRIBUTING.md SECURITY.md tests/README.md docs

@@ -1,12 +1,17 @@
-"""Builds the compiled modules (tailer/_*.c) into the wheel, where there is a C compiler.
+"""Builds the compiled modules into the wheel: ``_rowbytes.c`` where there is a C compiler, and the
+crate in native/ where there is cargo.
 
-Without one, or with TAILER_PURE=1, the wheel is pure Python: the same results, made by Arrow's
-functions at more cost.
+Without these, or with TAILER_PURE=1, the wheel is pure Python: the same results, made by Arrow's
+functions at more cost. An editable installation has the crate from ``make native`` alone: its first
+build takes minutes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -14,16 +19,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["CompiledModules"]
+__all__ = ["CompiledModules", "crate", "crate_target"]
 
-SOURCES = ("tailer/native/_footers.c", "tailer/native/_pages.c", "tailer/native/_rowbytes.c")
-#: What they include.
-HEADERS = (
-    "tailer/native/_crc32.h",
-    "tailer/native/_snappy.h",
-    "tailer/native/_thrift.h",
-    "tailer/native/_values.h",
-)
+SOURCE = "tailer/native/_rowbytes.c"
+CRATE, BUILT, INSTALLED = "native", "release/lib_parquet.so", "tailer/native/_parquet.abi3.so"
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 
@@ -31,13 +30,14 @@ ABI, TAG = "0x030b0000", "cp311-abi3"
 class CompiledModules(BuildHookInterface[Any]):
     """Hatch's build hook of this project."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """See Hatch's documentation, "Build hook plugins"."""
         if self.target_name != "wheel" or os.environ.get("TAILER_PURE") == "1":
             return
-        built = compiled(Path(self.root))
+        root = Path(self.root)
+        built = [*compiled(root), *(crate(root) if version != "editable" else [])]
         if not built:
-            self.app.display_warning("the wheel is pure Python: its C files can't be compiled")
+            self.app.display_warning("the wheel is pure Python: nothing can be compiled here")
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
@@ -50,28 +50,49 @@ def compiled(root: Path) -> list[str]:
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    modules = [
-        Extension(
-            source.removesuffix(".c").replace("/", "."),
-            [source],
-            define_macros=[("Py_LIMITED_API", ABI)],
-            extra_compile_args=["-O3"],
-            depends=list(HEADERS),
-            py_limited_api=True,
-        )
-        for source in SOURCES
-    ]
+    module = Extension(
+        SOURCE.removesuffix(".c").replace("/", "."),
+        [SOURCE],
+        define_macros=[("Py_LIMITED_API", ABI)],
+        extra_compile_args=["-O3"],
+        py_limited_api=True,
+    )
     before = Path.cwd()
     os.chdir(root)
     try:
-        command = build_ext(Distribution({"name": "delta-tailer", "ext_modules": modules}))
+        command = build_ext(Distribution({"name": "delta-tailer", "ext_modules": [module]}))
         command.inplace = True
         command.build_temp = str(root / "build" / "native")
         command.ensure_finalized()
         command.run()
-        return [str(command.get_ext_filename(module.name)) for module in modules]
+        return [str(command.get_ext_filename(module.name))]
     except Exception as e:  # noqa: BLE001  # of whatever kind: nobody needs it
-        print(f"{', '.join(SOURCES)}: {e}", file=sys.stderr)
+        print(f"{SOURCE}: {e}", file=sys.stderr)
         return []
     finally:
         os.chdir(before)
+
+
+def crate(root: Path) -> list[str]:
+    """Return the path of the crate's module below the root, built anew if it is not up to date;
+    nothing where it can't be built."""
+    manifest = root / CRATE / "Cargo.toml"
+    cargo = shutil.which("cargo")
+    if cargo is None or not manifest.exists():
+        return []
+    target = crate_target(root)
+    command = [cargo, "build", "--release", "--locked", "--quiet", "--manifest-path", str(manifest)]
+    done = subprocess.run([*command, "--target-dir", str(target)], check=False)  # noqa: S603
+    if done.returncode:
+        return []
+    part = root / f"{INSTALLED}.{os.getpid()}"  # a process that has loaded the old one keeps it
+    shutil.copy(target / BUILT, part)
+    part.replace(root / INSTALLED)
+    return [INSTALLED]
+
+
+def crate_target(root: Path) -> Path:
+    """Return the folder of what cargo builds, by the versions of Cargo.lock: in .cache where the
+    tests have one."""
+    key = hashlib.sha256((root / CRATE / "Cargo.lock").read_bytes()).hexdigest()[:16]
+    return root / (".cache" if (root / ".cache").exists() else "build") / f"cargo-{key}"

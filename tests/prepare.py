@@ -25,12 +25,13 @@ from tests.spark.others import OTHERS
 from tests.support.aws import MOTO
 from tests.support.components import DELTA, Component, NotMade
 from tests.support.connect import CONNECT
+from tests.support.crate import CRATE
 from tests.support.flink import FLINK
 from tests.support.registry import REGISTRY
 
 __all__ = ["COMPONENTS", "prepare", "prepare_all"]
 
-EVERY_RUN = (S3_SERVER, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, CONNECT, FLINK)
+EVERY_RUN = (CRATE, S3_SERVER, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, CONNECT, FLINK)
 COMPONENTS = {component.name: component for component in (*EVERY_RUN, *OTHERS.values())}
 
 # How often it is said what is still being made.

@@ -53,17 +53,7 @@ CORE = (
     "tests/feed/test_feed.py",
     "tests/daemon/test_metrics.py",
 )
-BUILT_FROM = (
-    "pyproject.toml",
-    "hatch_build.py",
-    "tailer/native/_footers.c",
-    "tailer/native/_pages.c",
-    "tailer/native/_rowbytes.c",
-    "tailer/native/_crc32.h",
-    "tailer/native/_snappy.h",
-    "tailer/native/_thrift.h",
-    "tailer/native/_values.h",
-)
+BUILT_FROM = ("pyproject.toml", "hatch_build.py", "tailer/native/_rowbytes.c")
 
 
 def environment(which: str) -> Component:

@@ -364,8 +364,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse_foreign_owner()
         if arguments.version:
             from tailer import __version__
+            from tailer.native.compiled import absent
 
-            print(f"delta-tailer {__version__}")
+            slower = f" (not compiled: {', '.join(absent())})" if absent() else ""
+            print(f"delta-tailer {__version__}{slower}")
             return 0
         if arguments.command is None:
             parser().print_help(sys.stderr)

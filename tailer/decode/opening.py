@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, ChangeFile
 from tailer.decode.options import DecodeOptions
-from tailer.delta.arrow_views import plain_type, without_views
 from tailer.delta.footer import maps_as_lists
 from tailer.delta.parquet_columns import ParquetColumns, footer_bytes, parse_footer
 from tailer.errors import CorruptLog, CorruptRow
 
-__all__ = ["SMALL_BYTES", "open_parquet", "usable"]
+__all__ = ["SMALL_BYTES", "check_nested", "open_parquet"]
 
 #: A file up to this size is read without buffers of its columns, and decoded by one thread.
 SMALL_BYTES = 1024 * 1024
@@ -36,24 +34,13 @@ def open_parquet(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions
         dictionaries=[CHANGE_TYPE] if file.change_type is None else None,
     )
     try:
-        try:
-            parquet = opened()
-        except pa.ArrowInvalid as refusal:
-            if _OPTIONAL_KEYS not in str(refusal):
-                raise
-            return opened(metadata=parse_footer(maps_as_lists(_footer(source))))
-        if large and any(plain_type(field.type) != field.type for field in parquet.schema):
-            return opened(metadata=_without_arrow_types(source))
+        return opened()
     except KeyError:
         raise CorruptRow(f"the cdc file has no column {CHANGE_TYPE}") from None
-    return parquet
-
-
-def _without_arrow_types(source: pa.NativeFile) -> Any:
-    """Return the footer without the writer's Arrow types: pyarrow would decode strings to views, of
-    which each value is then copied once more."""
-    footer = _footer(source).replace(b"ARROW:schema", b"arrow:schema")
-    return parse_footer(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    except pa.ArrowInvalid as refusal:
+        if _OPTIONAL_KEYS not in str(refusal):
+            raise
+        return opened(metadata=parse_footer(maps_as_lists(_footer(source))))
 
 
 def _footer(source: pa.NativeFile) -> bytes:
@@ -61,14 +48,12 @@ def _footer(source: pa.NativeFile) -> bytes:
     return footer_bytes(source, int(source.size())) or b""
 
 
-def usable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without views, after its nested columns were checked."""
+def check_nested(batch: pa.RecordBatch) -> None:
+    """Check nested columns. Raises :class:`CorruptLog` or a :class:`pyarrow.ArrowException`."""
     for column in batch.columns:
         if pa.types.is_nested(column.type):
             column.validate()
             _check_maps(column)
-    columns = [without_views(column) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _check_maps(array: pa.Array) -> None:

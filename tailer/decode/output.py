@@ -16,7 +16,6 @@ from tailer.decode.options import DecodeOptions
 from tailer.decode.project import Convert, FileFields, converter, find_field
 from tailer.decode.tracking import row_id_column, tells_row_ids
 from tailer.delta.arrow_types import arrow_schema, arrow_type
-from tailer.delta.arrow_views import plain_type
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import StructField
@@ -61,7 +60,7 @@ class Projection:
         state = file.state
         self._file = file
         self._options = options
-        self._present = FileFields(f.with_type(plain_type(f.type)) for f in parquet.schema)
+        self._present = FileFields(parquet.schema)
         self._calendar = calendar_of(parquet.metadata.metadata)
         self._partitions = {state.physical_name(f): f for f in state.partition_fields()}
         self._own = {state.physical_name(f).lower() for f in state.schema}
@@ -121,7 +120,7 @@ class Shape:
     """How the rows of a file become rows of the output.
 
     ``schema`` is the output's, ``parts`` are its data columns, and ``names`` the columns that are
-    read. ``plain``: none of these is nested or a view; ``flat``: those that are not nested.
+    read. ``plain``: none of these is nested; ``flat``: those that are not nested.
     ``varying``: those whose values differ in size; the others have ``fixed_bits`` in each row.
     ``row_ids``: the ids of the rows are wanted and known; ``row_id_column`` stores them.
     """
@@ -154,7 +153,7 @@ class Shape:
                 raise CorruptLog(f"the data file has two columns {name!r}")
         schema = output_schema(options.target or file.state, options.columns)
         types = [in_file.field(name).type for name in names]
-        plain = not any(pa.types.is_nested(t) or plain_type(t) != t for t in types)
+        plain = not any(pa.types.is_nested(t) for t in types)
         flat = [n for n, t in zip(names, types, strict=True) if not pa.types.is_nested(t)]
         widths = [t.bit_width if _is_fixed(t) else None for t in types]
         varying = [name for name, width in zip(names, widths, strict=True) if width is None]

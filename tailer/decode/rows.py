@@ -27,15 +27,13 @@ from tailer.decode.ahead import announce
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.constants import constant, kinds_column, of_kind
 from tailer.decode.damage import MAY_BE_SOUND, UNREADABLE, unreadable
-from tailer.decode.flat import FlatColumns
-from tailer.decode.opening import SMALL_BYTES, open_parquet, usable
+from tailer.decode.opening import SMALL_BYTES, check_nested, open_parquet
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
 from tailer.decode.output import Shapes, converted
-from tailer.decode.pages import native
 from tailer.decode.tracking import row_ids
 from tailer.decode.vectors import RowSelection, positions_within
-from tailer.delta.bounded import SAMPLE_ROWS, BoundedColumns
+from tailer.delta.bounded import BoundedColumns
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
@@ -60,9 +58,6 @@ class Skip:
 
 #: Change types as early writers spelled them.
 EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage"}
-
-#: Of a text in an array, besides its own bytes.
-_OFFSET_BYTES = 5
 
 #: The kinds of change that one pass over a cdc file gives; None: all of them.
 _Kinds: TypeAlias = tuple[ChangeType, ...] | None
@@ -154,10 +149,7 @@ class _Decoder:
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
         self.row_groups = RowGroups(parquet, source)
         self.row_groups.check(file.num_records, shape.flat)
-        self.flat: FlatColumns | None = None
         self.bounded = BoundedColumns(parquet, self.row_groups, options.batch_bytes_max)
-        if self._is_worth_pages():
-            self.flat = FlatColumns(source, self.bounded, self.names, self.varying)
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
@@ -234,9 +226,10 @@ class _Decoder:
             if last is None:
                 self._count_read(group)
             last = first + batch.num_rows
-            columns = batch if self.plain else usable(batch)
+            if not self.plain:
+                check_nested(batch)
             for kinds in passes:
-                found = self._select(columns, first, last, kinds)
+                found = self._select(batch, first, last, kinds)
                 if found is not None:
                     yield kinds, found
             first = last
@@ -250,12 +243,7 @@ class _Decoder:
                 hint=MAY_BE_SOUND,
             )
 
-    def _is_worth_pages(self) -> bool:
-        return native is not None and self.size > SMALL_BYTES
-
     def _decoded(self, size: int, group: int) -> Iterator[pa.RecordBatch]:
-        if self.flat is not None:
-            return self.flat.batches(size, group)
         threads = self.size > SMALL_BYTES
         return self.bounded.batches(size, group, self.names, varying=self.varying, threads=threads)
 
@@ -283,13 +271,7 @@ class _Decoder:
         varying = self.varying
         if not varying or self.bounded.fits(self.options.batch_rows_max, group, varying):
             return max(1, encoded, decoded)
-        if self.flat is not None:
-            known = self.flat.text_bytes(group, varying, SAMPLE_ROWS)
-            decoded += sum(size + _OFFSET_BYTES for size in known.values())
-            varying = [name for name in varying if name not in known]
-        if varying:
-            decoded += self.bounded.sizes(group, varying).average
-        return max(1, encoded, decoded)
+        return max(1, encoded, decoded + self.bounded.sizes(group, varying).average)
 
     def _constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
         for at in range(first, first + count, size):

@@ -1,9 +1,9 @@
 """Many small files of one form, decoded in one step.
 
-Opening a file and each of its columns costs several times as much as decoding a hundred rows. So
-the files are merged to one Parquet file in memory, whose row groups they are (``_footers.c``). Only
-files are merged whose footers are equal but for their row groups. If anything is wrong, the files
-are decoded one by one (:mod:`tailer.decode.rows`), which finds the file at fault.
+Opening a file by pyarrow costs several times as much as decoding a hundred rows. So the crate in
+``native/`` decodes many of them in one call, on all cores. Only files come together whose footers
+are equal but for their row groups. If anything is wrong, the files are decoded one by one
+(:mod:`tailer.decode.rows`), which finds the file at fault.
 """
 
 from __future__ import annotations
@@ -17,22 +17,14 @@ import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.damage import UNREADABLE
+from tailer.decode.opening import check_nested
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
-from tailer.delta.bounded import SAMPLE_ROWS
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
-from tailer.native.compiled import loaded
+from tailer.native.parquet import native
 
-__all__ = ["SmallFiles", "native"]
-
-#: The version of ``_footers.c`` that this file needs.
-_INTERFACE = 1
-
-native: Any = loaded("_footers", _INTERFACE)
-
-#: Of row groups up to this size, some rows may be decoded although each may be as large.
-_LARGEST_BYTES = 512 * 1024
+__all__ = ["SmallFiles"]
 
 
 class SmallFiles:
@@ -58,7 +50,7 @@ class SmallFiles:
         )
 
     def rows(
-        self, files: Sequence[ChangeFile], contents: Sequence[pa.Buffer]
+        self, files: Sequence[ChangeFile], contents: Sequence[bytes]
     ) -> tuple[list[int], Rows | None]:
         """Decode files, as many of the first ones as are alike and within the bounds of a batch.
 
@@ -71,45 +63,41 @@ class SmallFiles:
             if not self._shapes.alike(files[0], file):
                 alike = at
                 break
-        bytes_max = int(options.batch_bytes_max / self._growth)
-        data, counts, largest = native.merge(
-            list(contents[:alike]), options.batch_rows_max, bytes_max
-        )
+        try:
+            parquet = ParquetColumns(pa.BufferReader(contents[0]), checksums=options.page_checksums)
+            shape = self._shapes.of(parquet, files[0])
+        except (TableError, *UNREADABLE):
+            return [0], None
+        if not shape.names:
+            return [0], None
+        counts, rows = self._decoded(parquet.schema, shape.names, contents[:alike])
         logged = (file.num_records for file in files)
-        if len(counts) < 2 or any(n not in (None, c) for n, c in zip(logged, counts, strict=False)):
+        if rows is None or any(n not in (None, c) for n, c in zip(logged, counts, strict=False)):
             return counts or [0], None  # what contradicts the log is found by its own reading
         try:
-            rows = self._decoded(files, counts, data, largest)
+            if not shape.plain:
+                check_nested(rows)
+            output = _output(shape, rows, files, counts)
         except (TableError, *UNREADABLE):
             return counts, None
-        if rows is not None and options.on_read is not None:
-            options.on_read(sum(content.size for content in contents[: len(counts)]))
-        return counts, rows
+        if options.on_read is not None:
+            options.on_read(sum(len(content) for content in contents[: len(counts)]))
+        return counts, output
 
     def _decoded(
-        self, files: Sequence[ChangeFile], counts: list[int], data: bytes, largest: int
-    ) -> Rows | None:
-        """Return the rows of a merged file; None if they are too large for one batch, or not as
-        many as the footers say."""
+        self, schema: pa.Schema, names: Sequence[str], contents: Sequence[bytes]
+    ) -> tuple[list[int], pa.RecordBatch | None]:
+        """Return the rows of each file, and all of them, as far as they are in one batch."""
         options = self._options
-        parquet = ParquetColumns(pa.BufferReader(data), checksums=options.page_checksums)
-        shape = self._shapes.of(parquet, files[0])
-        if not shape.plain or not shape.names:
-            return None  # how many rows a nested column has, only its values say
-        # With a dictionary, each row may have a value that is as large as its row group.
-        size = min(options.batch_rows_max, options.batch_bytes_max // max(1, largest))
-        size = max(size, SAMPLE_ROWS if largest <= _LARGEST_BYTES else 1)
-        groups = range(parquet.num_row_groups)
-        batches, held = [], 0
-        for batch in parquet.batches(size, groups, shape.names, threads=False):
-            batches.append(batch)
-            held += int(batch.nbytes)
-            if held > options.batch_bytes_max:
-                self._growth *= 2
-                return None
-        if not batches or sum(b.num_rows for b in batches) != sum(counts):
-            return None
-        return _output(shape, pa.concat_batches(batches), files, counts)
+        stored_bytes_max = int(options.batch_bytes_max / self._growth)
+        bounds = options.batch_rows_max, stored_bytes_max, options.batch_bytes_max
+        counts, rows, is_outgrown = native.small_files(
+            list(contents), schema, list(names), bounds, pa.cpu_count()
+        )
+        self._growth *= 2 if is_outgrown else 1
+        if rows is None or any(f.type != schema.field(f.name).type for f in rows.schema):
+            return counts, None
+        return counts, rows
 
 
 def _output(

@@ -1,6 +1,6 @@
-"""Columns that pyarrow decodes, in batches that are bounded by bytes.
+"""Columns that are decoded in batches that are bounded by bytes.
 
-pyarrow is asked for a number of rows and gives them, however large they are: a dictionary of one
+A decoder is asked for a number of rows and gives them, however large they are: a dictionary of one
 long text, repeated in a few bytes, becomes gigabytes. So before a row group is decoded, the longest
 texts of its dictionaries are looked up, and it is decoded in steps of so few rows that they can't
 outgrow a batch; small steps are joined. Where rows grow otherwise, the first batch that is too
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tailer.delta.arrow_views import without_views
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
 from tailer.delta.row_groups import BYTE_ARRAY, RowGroups
 from tailer.errors import UnsupportedTable
@@ -46,7 +45,7 @@ class Sizes:
 
 
 class BoundedColumns:
-    """Decodes columns of an open file by pyarrow, in batches of up to ``bytes_max``."""
+    """Decodes columns of an open file, in batches of up to ``bytes_max``."""
 
     def __init__(self, parquet: ParquetColumns, row_groups: RowGroups, bytes_max: int) -> None:
         self.parquet = parquet
@@ -83,11 +82,11 @@ class BoundedColumns:
         step = self._step(rows_max, group, varying)
         done, total = 0, int(self.parquet.metadata.row_group(group).num_rows)
         while done < total:
-            passed, before = done, done
-            found = self.parquet.batches(step, [group], names, threads=threads)
-            for batch in _joined(_behind(found, passed), rows_max, self.bytes_max):
+            before = done
+            found = self.parquet.rows(step, group, names, threads=threads, first=done)
+            for batch in _joined(found, rows_max, self.bytes_max):
                 done += batch.num_rows
-                size = _bytes_of(batch)
+                size = int(batch.nbytes)
                 if size <= self.bytes_max:
                     yield batch
                     continue
@@ -133,10 +132,10 @@ class BoundedColumns:
             some = _FEW_ROWS
         else:
             some = max(1, min(SAMPLE_ROWS, self.bytes_max // max(1, texts)))
-        sample = next(self.parquet.batches(some, [group], names, threads=False), None)
+        sample = next(self.parquet.rows(some, group, names, threads=False), None)
         if sample is None or not sample.num_rows:
             return Sizes(1, 1)
-        average = max(1, _bytes_of(sample) // sample.num_rows)
+        average = max(1, int(sample.nbytes) // sample.num_rows)
         if texts is None:
             return Sizes(average, max(average, self.bytes_max // _UNKNOWN_ROWS))
         return Sizes(average, average + texts)
@@ -169,15 +168,6 @@ class BoundedColumns:
                     )
 
 
-def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batches without the first rows."""
-    for batch in batches:
-        passed = min(rows, batch.num_rows)
-        rows -= passed
-        if passed < batch.num_rows:
-            yield batch.slice(passed) if passed else batch
-
-
 def _joined(
     batches: Iterator[pa.RecordBatch], rows_max: int, bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
@@ -186,7 +176,7 @@ def _joined(
     rows = size = 0
     for batch in batches:
         count = batch.num_rows
-        more = _bytes_of(batch) if held or count < rows_max else 0
+        more = int(batch.nbytes) if held or count < rows_max else 0
         if held and (rows + count > rows_max or size + more > bytes_max):
             yield pa.concat_batches(held) if len(held) > 1 else held[0]
             held, rows, size = [], 0, 0
@@ -202,20 +192,8 @@ def _joined(
 def halved(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows in parts of up to so many bytes, or of one row."""
     rows = batch.num_rows
-    if rows < 2 or _bytes_of(batch) <= bytes_max:
+    if rows < 2 or int(batch.nbytes) <= bytes_max:
         yield batch
         return
     yield from halved(batch.slice(0, rows // 2), bytes_max)
     yield from halved(batch.slice(rows // 2), bytes_max)
-
-
-def _bytes_of(batch: pa.RecordBatch) -> int:
-    try:
-        return int(batch.nbytes)
-    except (pa.ArrowException, NotImplementedError):  # older versions can't tell it of views
-        return int(_plain(batch).nbytes)
-
-
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [without_views(column) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 
 from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
-from tailer.delta.arrow_views import without_views
 from tailer.delta.bounded import BoundedColumns
 from tailer.delta.damage import library_reason
 from tailer.delta.footer import maps_as_lists, pruned_footer, thrift_part
@@ -310,7 +309,7 @@ def _column_actions(kind: str, column: pa.Array) -> Iterator[Action]:
     if _key_values(column).null_count == len(column):
         return
     key = _key_field(column.type)
-    for row in without_views(column).to_pylist(maps_as_pydicts="lossy"):
+    for row in column.to_pylist(maps_as_pydicts="lossy"):
         if row is not None and (key is None or row[key] is not None):
             action = action_of(kind, row)
             if action is not None:
@@ -318,7 +317,7 @@ def _column_actions(kind: str, column: pa.Array) -> Iterator[Action]:
 
 
 def _present_rows(column: pa.Array) -> pa.Array:
-    plain = _plain(without_views(column))
+    plain = _plain(column)
     return plain.filter(_present(plain))
 
 

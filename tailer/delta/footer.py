@@ -152,7 +152,7 @@ def column_ranges(footer: bytes, columns: Sequence[str]) -> list[list[tuple[int,
 
 
 def group_numbers(footer: bytes) -> list[GroupNumbers] | None:
-    """Return each row group as (rows, bytes, chunks), as ``_pages.c`` does; None if one of them
+    """Return each row group as (rows, bytes, chunks), as the crate does; None if one of them
     can't be read.
 
     A chunk is (physical type, codec, mask of encodings, values, unpacked bytes, start, size); None

@@ -1,17 +1,22 @@
-"""Columns of a Parquet file, read without ``pyarrow.parquet``.
+"""Columns of a Parquet file, read by the crate in ``native/`` and by pyarrow.
 
-That module wraps the reader that is used here, and loads all of pyarrow's file systems besides,
-those of S3 among them: this takes half as long as to load pyarrow. Once it loads them on demand, it
-can replace this one.
+pyarrow opens each file, and stays the judge: what the crate refuses, it decodes, or it says what is
+wrong. It is used without ``pyarrow.parquet``, which wraps the same reader and loads all of its
+file systems besides, those of S3 among them: this takes half as long as to load pyarrow. Once it
+loads them on demand, it can replace this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+
+from tailer.delta.arrow_views import plain_type, without_views
+from tailer.delta.damage import UNREADABLE
+from tailer.native.parquet import native
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -20,6 +25,11 @@ __all__ = ["ColumnPath", "ParquetColumns", "footer_bytes", "parse_footer"]
 
 #: A column by its name, or a field of nested columns by its names.
 ColumnPath: TypeAlias = "str | tuple[str, ...]"
+
+#: Longer footers are pyarrow's alone.
+_FOOTER_BYTES_MAX = 64 * 1024 * 1024
+#: Each has a batch of its own columns in memory, and few files have enough columns for more.
+_THREADS_MAX = 4
 
 
 class ParquetColumns:
@@ -46,7 +56,8 @@ class ParquetColumns:
         from pyarrow._parquet import ParquetReader  # on demand: many logs have no checkpoint
 
         self.dictionaries = frozenset(dictionaries or ())
-        self.checksums = checksums
+        self._source = source
+        self._is_native = not prefetch  # pyarrow alone requests many ranges together
         self._reader = ParquetReader()
         self._reader.open(
             source,
@@ -61,8 +72,9 @@ class ParquetColumns:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The file's schema, as Arrow types."""
-        return self._reader.schema_arrow
+        """The file's schema, as Arrow types without views."""
+        fields = self._reader.schema_arrow
+        return pa.schema([field.with_type(plain_type(field.type)) for field in fields])
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
@@ -97,6 +109,52 @@ class ParquetColumns:
             if leaf[: len(path)] == path
         ]
 
+    @cached_property
+    def _native(self) -> Any:
+        """The file as the crate opens it."""
+        footer = footer_bytes(self._source, _FOOTER_BYTES_MAX)
+        return native.Columns(self._source, footer or b"", self.schema)
+
+    def rows(
+        self,
+        rows_max: int,
+        group: int,
+        columns: Sequence[ColumnPath],
+        *,
+        threads: bool,
+        first: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a row group from ``first`` on: those that the crate decodes and, from
+        where it gives up, pyarrow's."""
+        total = int(self.metadata.row_group(group).num_rows)
+        if native is not None and self._is_native:
+            try:
+                for batch in self._native_rows(rows_max, group, columns, first, threads=threads):
+                    first += batch.num_rows
+                    yield batch
+            except UNREADABLE:
+                self._is_native = False
+        if first < total:
+            found = self.batches(rows_max, [group], columns, threads=threads)
+            for batch in _behind(found, first):
+                arrays = [without_views(column) for column in batch.columns]
+                yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+    def _native_rows(
+        self,
+        rows_max: int,
+        group: int,
+        columns: Sequence[ColumnPath],
+        first: int,
+        *,
+        threads: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        parts = min(_THREADS_MAX, int(pa.cpu_count())) if threads else 1
+        reader = self._native.rows(group, self.numbers(columns), first, rows_max, parts)
+        if any(field.type != self.schema.field(field.name).type for field in reader.schema):
+            raise ValueError("the crate takes a column for another type than pyarrow does")
+        yield from reader
+
     def batches(
         self,
         rows_max: int,
@@ -105,13 +163,23 @@ class ParquetColumns:
         *,
         threads: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some row groups, of these columns with all fields below them."""
+        """Yield the rows of some row groups as pyarrow decodes them, of these columns with all
+        fields below them."""
         yield from self._reader.iter_batches(
             rows_max,
             row_groups=groups,
             column_indices=self.numbers(columns),
             use_threads=threads,
         )
+
+
+def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches without the first rows."""
+    for batch in batches:
+        passed = min(rows, batch.num_rows)
+        rows -= passed
+        if passed < batch.num_rows:
+            yield batch.slice(passed) if passed else batch
 
 
 def footer_bytes(source: pa.NativeFile, bytes_max: int) -> bytes | None:

@@ -2,8 +2,8 @@
 
 pyarrow has this too, but ``RowGroupMetaData.column()`` must never be called: for an encrypted
 column, and for some damaged ones, it throws out of a function that must not throw, which ends the
-whole process and all feeds in it. So the footer is read here: by ``_pages.c``, or where that is
-absent or finds something unusual, by :mod:`tailer.delta.footer`.
+whole process and all feeds in it. So the footer is read here: by the crate in ``native/``, or
+where that is absent or finds something unusual, by :mod:`tailer.delta.footer`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,9 @@ from tailer.delta.damage import UNREADABLE
 from tailer.delta.footer import group_numbers, page_sizes
 from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 from tailer.errors import CorruptLog
-from tailer.native.compiled import loaded
+from tailer.native.parquet import native
 
-__all__ = ["BYTE_ARRAY", "Chunk", "PageSize", "RowGroup", "RowGroups", "native"]
-
-#: The version of ``_pages.c`` that is needed here and in :mod:`tailer.decode.pages`.
-_INTERFACE = 6
-
-native: Any = loaded("_pages", _INTERFACE)
+__all__ = ["BYTE_ARRAY", "Chunk", "PageSize", "RowGroup", "RowGroups"]
 
 #: The number of a physical type in parquet.thrift.
 BYTE_ARRAY = 6

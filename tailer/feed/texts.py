@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS
-from tailer.decode.pages import native
 from tailer.errors import CorruptRow, printable
 from tailer.feed.progress import Observer
 
@@ -134,8 +133,6 @@ def _is_ascii(array: pa.StringArray) -> bool:
         return True
     ends = memoryview(offsets).cast("i")
     start, end = ends[array.offset], ends[array.offset + len(array)]
-    if native is not None:
-        return bool(native.is_ascii(data, start, end))
     edges = struct.pack("qq", start, end)
     whole = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(edges), data])
     return bool(pc.string_is_ascii(whole)[0].as_py())

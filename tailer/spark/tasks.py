@@ -191,11 +191,11 @@ def _together(
 
 def _contents(
     portal: BlockingPortal, store: Store, files: list[ChangeFile], decode: DecodeOptions
-) -> list[pa.Buffer]:
+) -> list[bytes]:
     here = store.blocking_files()
     if here is not None:
         return [_content(fetch_here(here, file, decode.on_read)) for file in files]
-    contents: list[pa.Buffer] = []
+    contents: list[bytes] = []
     for at in range(0, len(files), _FETCHES_MAX):
         contents += map(_content, portal.call(_fetched, store, files[at : at + _FETCHES_MAX]))
     return contents
@@ -206,10 +206,10 @@ async def _fetched(store: Store, files: list[ChangeFile]) -> list[Fetched]:
     return await asyncio.gather(*(fetch(store, file) for file in files))
 
 
-def _content(fetched: Fetched) -> pa.Buffer:
+def _content(fetched: Fetched) -> bytes:
     with fetched.source:
         try:
-            return fetched.source.read_buffer()
+            return bytes(fetched.source.read())
         except UNREADABLE as e:
             raise unreadable(fetched.file, e) from None
 

@@ -143,13 +143,13 @@ def test_what_outgrows_its_steps_is_halved_and_read_on_in_smaller_ones() -> None
     source = pa.BufferReader(data)
     file = ParquetColumns(source)
     asked: list[int] = []
-    batches = file.batches
+    rows = file.rows
 
     def spied(rows_max: int, *arguments: Any, **more: Any) -> Any:
         asked.append(rows_max)
-        return batches(rows_max, *arguments, **more)
+        return rows(rows_max, *arguments, **more)
 
-    file.batches = spied  # type: ignore[method-assign]
+    file.rows = spied  # type: ignore[method-assign]
     columns = BoundedColumns(file, RowGroups(file, source), 100_000)
     found = list(columns.batches(4000, 0, ["s"], varying=["s"], threads=False))
     assert [t for batch in found for t in batch.column("s").to_pylist()] == texts

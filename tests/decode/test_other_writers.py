@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tailer.delta import parquet_columns
 from tailer.errors import CorruptRow, UnsupportedTable
+from tailer.native.parquet import native
 from tailer.testing.table import TableBuilder
 from tests.decode.test_rows import decoded, order, values
 from tests.support.feeds import ID, events, refusal, state
@@ -113,13 +115,12 @@ def test_a_list_of_pairs_is_no_map_without_need(tmp_path: Path) -> None:
             INT32,
             [Page(1, struct.pack("<i", 7), is_dictionary=True), Page(4, b"\0", DICTIONARY)], {},
         ),
-        (INT32, [Page(0, b""), Page(4, struct.pack("<4i", *range(4)))], {}),
         (
             FIXED, [Page(4, b"".join(i.to_bytes(20, "big") for i in range(4)))],
             {"annotation": 5, "length": 20, "precision": 38, "scale": 2},
         ),
     ],
-    ids=["a dictionary of one without a run", "a first page without values", "a long decimal"],
+    ids=["a dictionary of one without a run", "a long decimal"],
 )  # fmt: skip
 def test_what_pyarrow_can_not_read_is_not_called_damage(
     tmp_path: Path, kind: int, pages: list[Page], column: dict[str, Any]
@@ -130,6 +131,18 @@ def test_what_pyarrow_can_not_read_is_not_called_damage(
     error = refusal(lambda: decoded(data, file), UnsupportedTable)
     assert "may well be sound" in str(error)
     assert "DuckDB" in str(error)
+
+
+def test_a_first_page_without_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crate reads on, where pyarrow takes it for the end."""
+    pages = [Page(0, b""), Page(4, struct.pack("<4i", *range(4)))]
+    data = flat(tmp_path / "a.parquet", INT32, pages, 4)
+    file = order(state(pa.schema([("x", pa.int32())])))
+    if native is not None:
+        assert values(decoded(data, file), "x") == [0, 1, 2, 3]
+    monkeypatch.setattr(parquet_columns, "native", None)
+    error = refusal(lambda: decoded(data, file), UnsupportedTable)
+    assert "may well be sound" in str(error)
 
 
 def test_texts_without_their_annotation_may_be_no_texts(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.opening import SMALL_BYTES, usable
+from tailer.decode.opening import SMALL_BYTES, check_nested
 from tailer.decode.output import output_schema
 from tailer.decode.rows import (
     DecodeOptions,
@@ -485,4 +485,4 @@ def test_a_map_of_other_numbers_of_keys_and_values_is_refused(*, nested: bool) -
     if nested:
         uneven = pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([uneven], ["m"]))
     with pytest.raises(CorruptLog, match="a key without a value"):
-        usable(pa.record_batch({"m": uneven}))
+        check_nested(pa.record_batch({"m": uneven}))

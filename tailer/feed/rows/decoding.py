@@ -32,7 +32,7 @@ class _Whole:
     """A small file that is in memory. Two of them are never the same, whatever their contents."""
 
     file: ChangeFile
-    content: pa.Buffer
+    content: bytes
 
 
 #: Consecutive small files, and the ends of versions between and after them.
@@ -145,7 +145,7 @@ class Decoding:
         fetched = self._opened(entry)
         with fetched.source:
             try:
-                return _Whole(fetched.file, fetched.source.read_buffer())
+                return _Whole(fetched.file, fetched.source.read())
             except UNREADABLE as e:
                 raise unreadable(fetched.file, e) from None
 

@@ -26,11 +26,11 @@ from tailer.changes import (
     ChangeFile,
 )
 from tailer.decode.rows import EARLY_KINDS
-from tailer.decode.small_files import native
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import PrimitiveType
 from tailer.errors import FileGone, TableError
+from tailer.native.parquet import native
 from tailer.spark.frames.planned_files import PlannedFile, frame_of_files
 from tailer.spark.orders import FileOrder, Order, is_small
 from tailer.spark.types import spark_type

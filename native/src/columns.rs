@@ -1,0 +1,261 @@
+//! Columns of one row group, as Arrow batches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_pyarrow::PyArrowType;
+use arrow_schema::{ArrowError, Fields, Schema, SchemaRef};
+use parquet::arrow::arrow_reader::{
+    ParquetRecordBatchReader, RowGroups, RowSelection, RowSelector,
+};
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::column::page::{PageIterator, PageReader};
+use parquet::errors::Result;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::serialized_reader::SerializedPageReader;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+
+use crate::errors::{fields_of, guarded, odd, panicked, to_python};
+use crate::footer::parsed;
+use crate::source::{ChunkBytes, Source};
+
+/// All columns together are read so many bytes at a time, each within these bounds.
+const WINDOWS_BYTES: u64 = 8 * 1024 * 1024;
+const WINDOW_BYTES_MIN: u64 = 256 * 1024;
+const WINDOW_BYTES_MAX: u64 = 512 * 1024;
+
+/// An open file.
+#[pyclass(frozen)]
+pub struct Columns {
+    source: Arc<Source>,
+    metadata: Arc<ParquetMetaData>,
+    fields: Fields,
+}
+
+#[pymethods]
+impl Columns {
+    /// Open a file by its footer, the Thrift struct alone. `schema` has the Arrow types of all
+    /// columns. Raises `ValueError`.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        source: Py<PyAny>,
+        footer: PyBackedBytes,
+        schema: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let fields = fields_of(schema).map_err(|e| to_python(&e))?;
+        let metadata = py.detach(|| guarded(|| parsed(&footer))).map_err(|e| to_python(&e))?;
+        Ok(Self { source: Arc::new(Source::File(source)), metadata: Arc::new(metadata), fields })
+    }
+
+    /// Return a reader of a row group's rows, from `first` on, `rows_max` at a time; of these
+    /// leaves. `threads`: the most that share the columns. Raises `ValueError`.
+    fn rows(
+        &self,
+        py: Python<'_>,
+        group: usize,
+        leaves: Vec<usize>,
+        first: usize,
+        rows_max: usize,
+        threads: usize,
+    ) -> PyResult<PyArrowType<Box<dyn RecordBatchReader + Send>>> {
+        let opened = || {
+            let chosen = Group::new(&self.source, &self.metadata, group, leaves.len())?;
+            Batches::new(&chosen, &self.fields, &leaves, first, rows_max, threads)
+        };
+        let batches = py.detach(|| guarded(opened)).map_err(|e| to_python(&e))?;
+        Ok(PyArrowType(Box::new(batches)))
+    }
+}
+
+/// A row group of a file.
+pub struct Group<'a> {
+    source: &'a Arc<Source>,
+    metadata: &'a ParquetMetaData,
+    numbers: &'a RowGroupMetaData,
+    rows: usize,
+    window_bytes: u64,
+}
+
+impl<'a> Group<'a> {
+    pub fn new(
+        source: &'a Arc<Source>,
+        metadata: &'a ParquetMetaData,
+        group: usize,
+        columns: usize,
+    ) -> Result<Self> {
+        let group = metadata.row_groups().get(group).ok_or_else(|| odd("no such row group"))?;
+        let window_bytes = WINDOWS_BYTES / columns.max(1) as u64;
+        Ok(Self {
+            source,
+            metadata,
+            numbers: group,
+            rows: usize::try_from(group.num_rows())?,
+            window_bytes: window_bytes.clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX),
+        })
+    }
+
+    /// Return a reader of these leaves, which chooses among all rows.
+    pub fn reader(
+        &self,
+        fields: &Fields,
+        leaves: &[usize],
+        rows_max: usize,
+        selection: Option<RowSelection>,
+    ) -> Result<ParquetRecordBatchReader> {
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        if leaves.iter().any(|leaf| *leaf >= descriptor.num_columns()) {
+            return Err(odd("no such column"));
+        }
+        let mask = ProjectionMask::leaves(descriptor, leaves.iter().copied());
+        let levels = parquet_to_arrow_field_levels(descriptor, mask, Some(fields))?;
+        ParquetRecordBatchReader::try_new_with_row_groups(&levels, self, rows_max, selection)
+    }
+}
+
+impl RowGroups for Group<'_> {
+    fn num_rows(&self) -> usize {
+        self.rows
+    }
+
+    fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>> {
+        let chunk = self.numbers.columns().get(leaf).ok_or_else(|| odd("no such column"))?;
+        if chunk.file_path().is_some() {
+            return Err(odd("a column is in another file"));
+        }
+        let (start, size) = chunk.byte_range();
+        let bytes = ChunkBytes::new(Arc::clone(self.source), start, size, self.window_bytes)?;
+        let reader = SerializedPageReader::new(Arc::new(bytes), chunk, self.rows, None)?;
+        Ok(Box::new(Chunks(Some(Box::new(reader)))))
+    }
+
+    fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
+        Box::new(std::iter::once(self.numbers))
+    }
+
+    fn metadata(&self) -> &ParquetMetaData {
+        self.metadata
+    }
+}
+
+/// The one chunk of a column.
+struct Chunks(Option<Box<dyn PageReader>>);
+
+impl Iterator for Chunks {
+    type Item = Result<Box<dyn PageReader>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.take().map(Ok)
+    }
+}
+
+impl PageIterator for Chunks {}
+
+/// The batches of a row group. Its columns are shared out among threads.
+struct Batches {
+    parts: Vec<ParquetRecordBatchReader>,
+    /// The part and the number in it of each column, in the order of the file.
+    places: Vec<(usize, usize)>,
+    schema: SchemaRef,
+}
+
+impl Batches {
+    fn new(
+        group: &Group,
+        fields: &Fields,
+        leaves: &[usize],
+        first: usize,
+        rows_max: usize,
+        threads: usize,
+    ) -> Result<Self> {
+        let rest = group.rows.checked_sub(first).ok_or_else(|| odd("no such row"))?;
+        let selection: Option<RowSelection> =
+            (first > 0).then(|| vec![RowSelector::skip(first), RowSelector::select(rest)].into());
+        let mut parts = Vec::new();
+        let mut columns = BTreeMap::new();
+        let descriptor = group.metadata.file_metadata().schema_descr();
+        for own in shares(group, leaves, threads) {
+            let part = group.reader(fields, &own, rows_max, selection.clone())?;
+            let mut roots: Vec<_> =
+                own.iter().map(|leaf| descriptor.get_column_root_idx(*leaf)).collect();
+            roots.sort_unstable();
+            roots.dedup();
+            for (number, root) in roots.into_iter().enumerate() {
+                let field = Arc::clone(
+                    part.schema().fields().get(number).ok_or_else(|| odd("no such column"))?,
+                );
+                columns.insert(root, ((parts.len(), number), field));
+            }
+            parts.push(part);
+        }
+        let (places, fields): (Vec<_>, Vec<_>) = columns.into_values().unzip();
+        Ok(Self { parts, places, schema: Arc::new(Schema::new(fields)) })
+    }
+
+    fn batch(&mut self) -> Result<Option<RecordBatch>> {
+        let batches: Vec<Option<RecordBatch>> = thread::scope(|scope| {
+            let Some((own, others)) = self.parts.split_first_mut() else { return Ok(vec![]) };
+            let running: Vec<_> = others
+                .iter_mut()
+                .map(|part| scope.spawn(move || part.next().transpose()))
+                .collect();
+            let mut batches = vec![own.next().transpose()?];
+            for other in running {
+                batches.push(other.join().map_err(|panic| panicked(&*panic))??);
+            }
+            Ok::<_, parquet::errors::ParquetError>(batches)
+        })?;
+        if batches.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let batches: Option<Vec<RecordBatch>> = batches.into_iter().collect();
+        let batches = batches.ok_or_else(|| odd("a column has too few rows"))?;
+        let columns =
+            self.places.iter().map(|(part, at)| Arc::clone(batches[*part].column(*at))).collect();
+        // This refuses columns of different lengths.
+        Ok(Some(RecordBatch::try_new(Arc::clone(&self.schema), columns)?))
+    }
+}
+
+impl Iterator for Batches {
+    type Item = std::result::Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = guarded(|| self.batch());
+        if batch.is_err() {
+            self.parts.clear();
+        }
+        batch.map_err(ArrowError::from).transpose()
+    }
+}
+
+impl RecordBatchReader for Batches {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}
+
+/// Share the columns out: those with most bytes first, each to who has least.
+fn shares(group: &Group, leaves: &[usize], threads: usize) -> Vec<Vec<usize>> {
+    let descriptor = group.metadata.file_metadata().schema_descr();
+    let mut columns: BTreeMap<usize, (i64, Vec<usize>)> = BTreeMap::new();
+    for leaf in leaves {
+        let Some(chunk) = group.numbers.columns().get(*leaf) else { continue };
+        let column = columns.entry(descriptor.get_column_root_idx(*leaf)).or_default();
+        column.0 = column.0.saturating_add(chunk.uncompressed_size());
+        column.1.push(*leaf);
+    }
+    let mut columns: Vec<_> = columns.into_values().collect();
+    columns.sort_by_key(|(size, _)| -size);
+    let mut shares = vec![(0_i64, Vec::new()); threads.clamp(1, columns.len().max(1))];
+    for (size, leaves) in columns {
+        if let Some(least) = shares.iter_mut().min_by_key(|(held, _)| *held) {
+            least.0 = least.0.saturating_add(size);
+            least.1.extend(leaves);
+        }
+    }
+    shares.into_iter().map(|(_, leaves)| leaves).filter(|leaves| !leaves.is_empty()).collect()
+}

@@ -1,0 +1,94 @@
+//! The bytes of a column chunk: of a file that Python has open, or in memory.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::buf::Reader;
+use bytes::{Buf, Bytes};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{ChunkReader, Length};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+
+use crate::errors::odd;
+
+/// A page's header is shorter, but for statistics that are not read.
+const HEADER_BYTES: u64 = 16 * 1024;
+
+/// A file, by its method `read_at` (`pyarrow.NativeFile`), which is called with the interpreter's
+/// lock; or its bytes.
+pub enum Source {
+    File(Py<PyAny>),
+    Memory(Bytes),
+}
+
+impl Source {
+    fn read(&self, start: u64, size: u64) -> Result<Bytes> {
+        let bytes = match self {
+            Self::File(file) => Python::attach(|py| {
+                let bytes = file.bind(py).call_method1("read_at", (size, start))?;
+                Ok(Bytes::from_owner(bytes.extract::<PyBackedBytes>()?))
+            })
+            .map_err(|error: PyErr| ParquetError::External(Box::new(error)))?,
+            Self::Memory(bytes) => {
+                let (start, end) = (usize::try_from(start)?, usize::try_from(start + size)?);
+                if end > bytes.len() {
+                    return Err(odd("the file is too short"));
+                }
+                bytes.slice(start..end)
+            }
+        };
+        if bytes.len() as u64 == size { Ok(bytes) } else { Err(odd("the file is too short")) }
+    }
+}
+
+/// A column chunk, which is read some bytes at a time.
+pub struct ChunkBytes {
+    source: Arc<Source>,
+    end: u64,
+    window_bytes: u64,
+    /// What was read last, and where it begins.
+    window: Mutex<(u64, Bytes)>,
+}
+
+impl ChunkBytes {
+    pub fn new(source: Arc<Source>, start: u64, size: u64, window_bytes: u64) -> Result<Self> {
+        let end = start.checked_add(size).ok_or_else(|| odd("a chunk has no end"))?;
+        let window = Mutex::new((start, Bytes::new()));
+        Ok(Self { source, end, window_bytes, window })
+    }
+
+    /// Return what is in memory from a position on: so many bytes, or more.
+    fn at(&self, start: u64, least: u64) -> Result<Bytes> {
+        if least > self.end.saturating_sub(start) {
+            return Err(odd("a page is longer than its column"));
+        }
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let (begin, bytes) = &*window;
+        if let Some(passed) = start.checked_sub(*begin)
+            && passed + least <= bytes.len() as u64
+        {
+            return Ok(bytes.slice(usize::try_from(passed)?..));
+        }
+        let size = least.max(self.window_bytes).min(self.end - start);
+        *window = (start, self.source.read(start, size)?);
+        Ok(window.1.clone())
+    }
+}
+
+impl Length for ChunkBytes {
+    fn len(&self) -> u64 {
+        self.end
+    }
+}
+
+impl ChunkReader for ChunkBytes {
+    type T = Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        Ok(self.at(start, HEADER_BYTES.min(self.end.saturating_sub(start)))?.reader())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        Ok(self.at(start, length as u64)?.slice(..length))
+    }
+}
