@@ -87,7 +87,6 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         help="the zone of partition timestamps that have none (default UTC)",
     )  # fmt: skip
     _page_checksums(p)
-    p.add_argument("--batch-rows-max", type=_positive, default=65_536, metavar="N")
 
 
 def _page_checksums(p: argparse.ArgumentParser) -> None:
@@ -104,13 +103,6 @@ def _table(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--store-option", action="append", default=[], metavar="KEY=VALUE", dest="store_options",
         help="how the table is reached, such as endpoint_url=http://host; may be repeated",
-    )  # fmt: skip
-
-
-def _waiting_option(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "--torn-commit-max-s", type=_seconds, default=10.0, metavar="S",
-        help="wait so long for a half-written commit (default 10)",
     )  # fmt: skip
 
 
@@ -148,7 +140,6 @@ def _tail_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--with-notices", action="store_true", help="also print schema changes and the like"
     )
-    _waiting_option(p)
     _read_options(p)
 
 
@@ -160,7 +151,6 @@ def _range_options(p: argparse.ArgumentParser) -> None:
     end = p.add_mutually_exclusive_group()
     end.add_argument("--ending-version", type=_whole, metavar="B")
     end.add_argument("--ending-timestamp", metavar="TIME", help=_ZONE)
-    _waiting_option(p)
     _read_options(p)
     p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
 

@@ -12,6 +12,8 @@ from tailer.log.follow import FollowOptions
 
 __all__ = ["check_columns", "feed_options"]
 
+_BATCH_ROWS_MAX = 65_536
+
 
 def feed_options(
     arguments: argparse.Namespace, target: TableState | None, *, bounded: bool = True
@@ -28,7 +30,7 @@ def feed_options(
 
 def _decode_options(arguments: argparse.Namespace, target: TableState | None) -> DecodeOptions:
     return DecodeOptions(
-        batch_rows_max=arguments.batch_rows_max,
+        batch_rows_max=_BATCH_ROWS_MAX,
         writer_timezone=arguments.writer_timezone,
         page_checksums=arguments.page_checksums,
         target=target,

@@ -45,7 +45,7 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     for feed in (await feed_configs(config)).values():
         parts = assemble(config, feed, families)
         parts.read = read_by(cluster, parts.name, feed.store)
-        runners[feed.name] = Runner(parts, feed.sink.type, paused=feed.paused, logger=logger)
+        runners[feed.name] = Runner(parts, feed.sink.type, logger=logger)
     log = ProgressLog(logger)
     try:
         async with _serving(config, registry, runners):

@@ -39,10 +39,9 @@ async def _open_log(arguments: argparse.Namespace) -> AsyncIterator[TableLog]:
         if not separator:
             raise ConfigError(f"--store-option {option!r} must be KEY=VALUE")
         options[key] = value
-    torn = getattr(arguments, "torn_commit_max_s", 10.0)
     store = open_store(arguments.table, options)
     try:
-        yield TableLog(store, torn_commit_max_s=torn)
+        yield TableLog(store)
     finally:
         with shielded():
             await store.aclose()

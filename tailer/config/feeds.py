@@ -16,7 +16,7 @@ from tailer.config.settings import DAEMON, FEED, TABLE_OF_OPTIONS, Section, read
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import ConfigError, mistakes
-from tailer.feed.options import FeedOptions, PublishOptions, RetryOptions
+from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.policy import Policies
 from tailer.feed.selection import Mask, Selection
 from tailer.feed.where import parse_where
@@ -29,6 +29,7 @@ from tailer.store.s3.options import S3Options, parse_s3_address
 __all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
 _KEY_BYTES = range(16, 65)
+_POLL_MIN_S = 0.5
 _TOP = {
     "daemon": TABLE_OF_OPTIONS,
     "store": TABLE_OF_OPTIONS,
@@ -57,12 +58,10 @@ class FeedConfig:
     name: str
     table: str
     start: str | None
-    torn_commit_max_s: float
     options: FeedOptions
     sink: SinkConfig
     park: SinkConfig | None = None
     store: dict[str, Any] = field(default_factory=dict, repr=False)
-    paused: bool = False
     discover_s: float = 60.0
 
 
@@ -165,12 +164,10 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         name=name,
         table=table,
         start=feed["from"] or None,
-        torn_commit_max_s=feed["torn_commit_max_s"],
         options=_options(feed),
         sink=_sink(feed, "sink"),
         park=_sink(feed, "park") if feed["park"] else None,
         store=_store(feed, s3),
-        paused=feed["paused"],
         discover_s=feed["discover_s"],
     )
 
@@ -185,9 +182,6 @@ def _store(feed: Section, s3: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(feed: Section) -> FeedOptions:
-    for least, most in (("poll_min_s", "poll_max_s"), ("retry_min_s", "retry_max_s")):
-        if feed[least] > feed[most] and {least, most} <= feed.given.keys():
-            raise feed.wrong(least, f"is {feed[least]}, and must not be above {most}")
     return FeedOptions(
         change_source=feed["change_source"],
         key=tuple(feed["key"]),
@@ -201,13 +195,8 @@ def _options(feed: Section) -> FeedOptions:
             writer_timezone=feed["writer_timezone"],
             page_checksums=feed["page_checksums"],
         ),
-        follow=FollowOptions(
-            poll_min_s=feed["poll_min_s"], poll_max_s=max(feed["poll_min_s"], feed["poll_max_s"])
-        ),
-        retry=RetryOptions(
-            pause_min_s=feed["retry_min_s"],
-            pause_max_s=max(feed["retry_min_s"], feed["retry_max_s"]),
-        ),
+        follow=FollowOptions(min(_POLL_MIN_S, feed["poll_max_s"]), feed["poll_max_s"]),
+        retry=RetryOptions(pause_max_s=feed["retry_max_s"]),
         selection=_selection(feed),
         policies=Policies(
             on_schema_change=feed["on_schema_change"],
@@ -217,7 +206,7 @@ def _options(feed: Section) -> FeedOptions:
             ignore_deletes=feed["ignore_deletes"],
             skip_change_commits=feed["skip_change_commits"],
         ),
-        publish=PublishOptions(feed["max_rows_per_s"], feed["heartbeat_s"]),
+        heartbeat_s=feed["heartbeat_s"],
     )
 
 

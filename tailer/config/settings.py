@@ -77,26 +77,27 @@ DAEMON: dict[str, Setting] = {
     "measure_s": Setting(
         "number", 30.0,
         "Interval between measurements of the backlog: unread bytes, time until data loss.",
-        unit="seconds",
+        unit="seconds", advanced=True,
     ),
     "progress_s": Setting(
         "number", 60.0, "Interval between log lines about delivered rows; 0 means none.",
-        unit="seconds", least=0,
+        unit="seconds", least=0, advanced=True,
     ),
     "stop_s": Setting(
         "number", 15.0,
         "How long the current batch may take after SIGTERM before the process ends; the next start "
         "resumes from the saved offset. Keep it below the kill timeout of the service manager.",
-        unit="seconds",
+        unit="seconds", advanced=True,
     ),
     "lease_s": Setting(
         "number", 60.0,
         "With `state` on S3: a feed whose owner has not renewed its lease for this long may be "
         "taken over by another daemon.",
-        unit="seconds",
+        unit="seconds", advanced=True,
     ),
     "lock_folder": Setting(
         "text", "", "With `state` on S3: a local folder that survives container restarts.",
+        advanced=True,
     ),
 }  # fmt: skip
 
@@ -112,7 +113,7 @@ FEED: dict[str, Setting] = {
     ),
     "also": Setting(
         "texts", [], "Further folders that may contain its files, as for a shallow clone. A log "
-        "that refers to any other file outside the table is refused.",
+        "that refers to any other file outside the table is refused.", advanced=True,
     ),
     "from": Setting(
         "any", "", "Where a feed without a saved offset starts.", form=STARTS, parse=_start,
@@ -143,7 +144,7 @@ FEED: dict[str, Setting] = {
     ),
     "on_invalid_text": Setting(
         "text", "replace", "What to do with text that is not valid UTF-8.",
-        choices=("replace", "fail"),
+        choices=("replace", "fail"), advanced=True,
     ),
     "park": Setting(
         "table", {}, "Sink for rejected rows.", unset="a JSON lines file beside `state`",
@@ -152,56 +153,55 @@ FEED: dict[str, Setting] = {
     "skip_change_commits": Setting(
         "flag", False, "Skip versions that delete, update, merge or overwrite.",
     ),
-    "max_rows_per_s": Setting(
-        "number", 0.0, "Throughput limit; 0 means none.", unit="rows per second", least=0,
-    ),
     "heartbeat_s": Setting(
         "number", 0.0, "Send a heartbeat to the sink after this long without events; 0 means "
         "never.",
         unit="seconds", least=0,
     ),
-    "paused": Setting("flag", False, "Start paused; resume through the control API."),
     "discover_s": Setting(
         "number", 60.0, "Interval between searches for tables that match a pattern.",
-        unit="seconds",
+        unit="seconds", advanced=True,
     ),
-    "batch_rows_max": Setting("whole", 131_072, "Maximum rows per batch.", unit="rows"),
+    "batch_rows_max": Setting(
+        "whole", 131_072, "Maximum rows per batch.", unit="rows", advanced=True,
+    ),
     "batch_bytes_max": Setting(
         "whole", 32 * _MIB, "Maximum bytes per batch, in Arrow format.", unit="bytes",
+        advanced=True,
     ),
     "diff_memory_bytes_max": Setting(
         "whole", 512 * _MIB, "Memory limit for comparing rewritten rows.",
-        unit="bytes", least=64 * _MIB,
+        unit="bytes", least=64 * _MIB, advanced=True,
     ),
     "spill_folder": Setting(
         "text", "", "Folder for temporary files of comparisons and snapshots.",
-        unset="the system's temporary folder",
+        unset="the system's temporary folder", advanced=True,
     ),
     "page_checksums": Setting(
-        "flag", True, "Verify page checksums of data files that have them.",
+        "flag", True, "Verify page checksums of data files that have them.", advanced=True,
     ),
     "writer_timezone": Setting(
         "text", "UTC", "Time zone of partition timestamps without one.",
-        form="an IANA time zone name, such as Europe/Berlin", parse=zone_name,
-    ),
-    "torn_commit_max_s": Setting(
-        "number", 10.0, "How long to wait for a partially written commit file.",
-        unit="seconds",
-    ),
-    "poll_min_s": Setting(
-        "number", 0.5, "Shortest pause between checks for a new commit.", unit="seconds",
+        form="an IANA time zone name, such as Europe/Berlin", parse=zone_name, advanced=True,
     ),
     "poll_max_s": Setting(
         "number", 5.0, "Longest pause between checks for a new commit.", unit="seconds",
+        advanced=True,
     ),
-    "retry_min_s": Setting("number", 0.2, "Shortest pause before a retry.", unit="seconds"),
-    "retry_max_s": Setting("number", 30.0, "Longest pause before a retry.", unit="seconds"),
+    "retry_max_s": Setting(
+        "number", 30.0, "Longest pause before a retry.", unit="seconds", advanced=True,
+    ),
     "sink": Setting("table", {}, "The sink: its `type` and its own options."),
 }  # fmt: skip
 
 #: Keys that there were, of the daemon and of a feed: what to use now.
 _REMOVED: dict[str, str] = {
     "sinks": "a feed has one sink; give each sink a feed of its own, with the same table",
+    "max_rows_per_s": "limit the rate at the target, for Kafka with a quota of the broker",
+    "paused": "pause the feed with the control API; the pause is kept with its offset",
+    "torn_commit_max_s": "leave it out, a half-written commit is waited for for 10 seconds",
+    "poll_min_s": "leave it out, pauses begin at 0.5 s, or at poll_max_s if that is less",
+    "retry_min_s": "leave it out, pauses begin at 0.2 s, or at retry_max_s if that is less",
 }
 _ANSWERS = {"ignore_changes": "Delta has deprecated this option; use skip_change_commits"}
 

@@ -70,7 +70,7 @@ def table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) 
         store = open_store(address, feed.store, traffic)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
-    return TableLog(store, torn_commit_max_s=feed.torn_commit_max_s)
+    return TableLog(store)
 
 
 def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:

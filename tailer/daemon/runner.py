@@ -94,7 +94,6 @@ class Runner:
         feed: Feed,
         sink_type: str,
         *,
-        paused: bool,
         logger: logging.Logger,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
@@ -110,7 +109,7 @@ class Runner:
         feed.on_park = self._tell_parked
         self._told: set[str] = set()
         self._told_at = 0
-        self.state: State = "paused" if paused else "running"
+        self.state: State = "running"
         self._changed = anyio.Event()
         self._resumed = False  # by an order that the saved ones must not undo
         self._ended = anyio.Event()

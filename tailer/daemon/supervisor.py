@@ -67,7 +67,6 @@ class Supervisor:
         return Runner(
             parts,
             feed.sink.type,
-            paused=feed.paused,
             logger=self._logger,
             on_failure=lambda: self._failed.set(),  # noqa: PLW0108  # there is a new one each time
         )

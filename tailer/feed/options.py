@@ -15,28 +15,20 @@ from tailer.log.follow import FollowOptions
 from tailer.plan.rules import ChangeSource
 from tailer.sink import Sink, sink_traits
 
-__all__ = ["FeedOptions", "PublishOptions", "RetryOptions"]
-
-
-@dataclass(frozen=True, slots=True)
-class PublishOptions:
-    """``rows_per_s_max`` limits the rate; 0 means no limit. A heartbeat is sent after
-    ``heartbeat_s`` seconds without another item; 0 means no heartbeats."""
-
-    rows_per_s_max: float = 0.0
-    heartbeat_s: float = 0.0
+__all__ = ["FeedOptions", "RetryOptions"]
 
 
 @dataclass(frozen=True, slots=True)
 class RetryOptions:
-    """Bounded, jittered back-off after a :class:`TransientError`, in seconds."""
+    """Bounded, jittered back-off after a :class:`TransientError`, in seconds. It starts at
+    ``pause_min_s``, or at ``pause_max_s`` if that is less."""
 
     pause_min_s: float = 0.2
     pause_max_s: float = 30.0
 
     def backoff(self, jitter: Callable[[], float]) -> Backoff:
         """Return the pauses of one series of attempts."""
-        return Backoff(self.pause_min_s, self.pause_max_s, jitter)
+        return Backoff(min(self.pause_min_s, self.pause_max_s), self.pause_max_s, jitter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +39,9 @@ class FeedOptions:
     ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``. A sink can
     require this (:class:`tailer.sink.SinkTraits`); then the feed pairs updates by the sink's
     ``key_columns`` unless it has a ``key``. ``runs`` gives the rows of small files and versions
-    together (:attr:`tailer.changes.ChangeBatch.run`); a sink that takes runs gets them unless the
-    rate is limited, because a run is sent at once. ``keys`` are all columns that the feed or its
-    sink takes for keys.
+    together (:attr:`tailer.changes.ChangeBatch.run`) to a sink that takes them. ``keys`` are all
+    columns that the feed or its sink takes for keys. A heartbeat is sent after ``heartbeat_s``
+    seconds without another item; 0 means no heartbeats.
     """
 
     change_source: ChangeSource = "auto"
@@ -60,7 +52,7 @@ class FeedOptions:
     retry: RetryOptions = field(default_factory=RetryOptions)
     selection: Selection = field(default_factory=Selection)
     policies: Policies = field(default_factory=Policies)
-    publish: PublishOptions = field(default_factory=PublishOptions)
+    heartbeat_s: float = 0.0
     paired: bool = False
     runs: bool = False
     keys: frozenset[str] = frozenset()
@@ -69,8 +61,7 @@ class FeedOptions:
         """Return the same options, with row ids and paired updates if the sink requires them."""
         traits = sink_traits(sink)
         keys = frozenset({*self.key, *traits.key_columns})
-        runs = traits.runs and not self.publish.rows_per_s_max
-        options = replace(self, runs=runs, keys=keys)
+        options = replace(self, runs=traits.runs, keys=keys)
         if traits.paired or traits.row_ids:
             options = replace(options, decode=replace(self.decode, row_ids=True))
         if not traits.paired:

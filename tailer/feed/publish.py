@@ -7,14 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import anyio
-
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TableError, TailerError
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import FeedProgress
-from tailer.feed.reading import Emit, Item
+from tailer.feed.reading import Item
 from tailer.feed.sink_calls import SinkCalls
 from tailer.offsets import OffsetStore
 from tailer.sink import KeepsCopy, Looks, Prepares, Sink, sink_traits
@@ -177,21 +175,6 @@ class Publisher:
         """Save the form of the sink's records with the offset."""
         self.orders.delivery = self.delivery
         await self.offsets.save_orders(self.orders.kept())
-
-    def paced(self, emit: Emit, rows_per_s_max: float) -> Emit:
-        """Return ``emit`` for items that were read, with no more than this many rows a second; 0
-        means no limit."""
-        due = anyio.current_time()
-
-        async def read(item: Item) -> None:
-            nonlocal due
-            if isinstance(item, ChangeBatch) and rows_per_s_max:
-                await anyio.sleep(max(0.0, due - anyio.current_time()))
-                due = max(due, anyio.current_time()) + item.num_rows / rows_per_s_max
-            self.seen(item)
-            await emit(item)
-
-        return read
 
     def heartbeat(self) -> Notice:
         """Return a sign of life; the only notice that carries the time of day."""

@@ -142,7 +142,11 @@ async def _attempt(feed: Feed) -> bool:
         items = partial(send_items, reading, offset, feed.last, read=feed.read)
 
         async def read(emit: Emit) -> None:
-            await items(publisher.paced(emit, options.publish.rows_per_s_max))
+            async def seen(item: Item) -> None:
+                publisher.seen(item)
+                await emit(item)
+
+            await items(seen)
 
         async def publish(item: Item) -> None:
             if isinstance(item, ChangeBatch):
@@ -150,7 +154,7 @@ async def _attempt(feed: Feed) -> bool:
             await publisher.publish(item)
 
         idle: tuple[float, Callable[[], Item]] = (
-            options.publish.heartbeat_s or math.inf,
+            options.heartbeat_s or math.inf,
             publisher.heartbeat,
         )
         try:

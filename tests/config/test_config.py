@@ -57,10 +57,7 @@ def test_every_key_reaches_its_place(tmp_path: Path) -> None:
         batch_rows_max = 1
         batch_bytes_max = 2
         writer_timezone = "Europe/Berlin"
-        torn_commit_max_s = 0.5
-        poll_min_s = 1
         poll_max_s = 2.5
-        retry_min_s = 3
         retry_max_s = 4
         [feeds."orders.eu".sink]
         type = "jsonl"
@@ -72,13 +69,13 @@ def test_every_key_reaches_its_place(tmp_path: Path) -> None:
     assert config.state == Path("/var/lib/tailer")
     assert config.lock_folder == tmp_path / "run"
     feed = config.feeds["orders.eu"]
-    assert (feed.start, feed.torn_commit_max_s) == ("12", 0.5)
+    assert feed.start == "12"
     options = feed.options
     assert options.change_source == "cdf"
     assert (options.decode.batch_rows_max, options.decode.batch_bytes_max) == (1, 2)
     assert options.decode.writer_timezone == "Europe/Berlin"
-    assert (options.follow.poll_min_s, options.follow.poll_max_s) == (1.0, 2.5)
-    assert (options.retry.pause_min_s, options.retry.pause_max_s) == (3.0, 4.0)
+    assert options.follow.poll_max_s == 2.5
+    assert options.retry.pause_max_s == 4.0
     assert feed.sink.options == {"path": "-", "ids": False}
 
 
@@ -365,8 +362,8 @@ MORE_MISTAKES = {
                  "feeds.orders.mask.a is 'hide', and must be one of drop, redact, hash"),
     "no mask key": (feed_with("mask = {a = 'hash'}"),
                     "feeds.orders.mask_key has 0 bytes, and must have 16 to 64"),
-    "crossed polls": (feed_with("poll_min_s = 9\npoll_max_s = 1"),
-                      "feeds.orders.poll_min_s is 9.0, and must not be above poll_max_s"),
+    "removed key": (feed_with("poll_min_s = 9"),
+                    "feeds.orders.poll_min_s was removed: leave it out, pauses begin at 0.5 s"),
     "sinks": (SMALLEST + "[feeds.orders.sinks.a]\ntype = 'jsonl'\n",
               "feeds.orders.sinks was removed: a feed has one sink; give each sink a feed"),
     "sink without type": ("[feeds.orders]\ntable='x'\n[feeds.orders.sink]\ntype = 1\n",

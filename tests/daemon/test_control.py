@@ -300,19 +300,15 @@ def test_a_reload_leaves_the_state_where_it_is(setting: Setting) -> None:
     assert not (setting.folder / "elsewhere").exists()
 
 
-@pytest.mark.parametrize("by", ["order", "configuration"])
-def test_a_paused_feed_knows_after_a_restart_what_it_may_lose(setting: Setting, by: str) -> None:
+def test_a_paused_feed_knows_after_a_restart_what_it_may_lose(setting: Setting) -> None:
     """Its offset is looked up: it says how far it is behind, and when VACUUM may pass it."""
     table = setting.table("orders")
     setting.feed("orders")
     with setting.program() as program:
         wait_for_count(program, setting, 3)
-        if by == "order":
-            assert setting.order("orders", "pause")[0] == 202
+        assert setting.order("orders", "pause")[0] == 202
         program.wait_for(lambda: setting.version("orders") == 2)
         assert program.stop() == 0
-    if by == "configuration":
-        setting.feed("orders", "paused = true")
     add = table.add([{"id": 3}])
     table.commit(add)
     table.commit(table.remove(add))
@@ -371,17 +367,6 @@ def test_log_lines_may_be_json(setting: Setting) -> None:
     (line,) = (line for line in lines if line.get("event") == "following")
     assert (line["feed"], line["level"]) == ("orders", "info")
     assert {"time", "message"} <= line.keys()
-
-
-def test_what_is_paused_from_the_start_waits(setting: Setting) -> None:
-    setting.table("orders")
-    setting.feed("orders", "paused = true")
-    with setting.program() as program:
-        program.wait_for(lambda: setting.status("orders")["state"] == "paused")
-        assert setting.ids("orders") == []
-        setting.order("orders", "resume")
-        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
-        assert program.stop() == 0
 
 
 CHECKS = {

@@ -13,7 +13,7 @@ from tailer.feed.options import FeedOptions
 
 
 def feed(name: str, table: str) -> FeedConfig:
-    return FeedConfig(name, table, "latest", 0.0, FeedOptions(), SinkConfig("jsonl", {}))
+    return FeedConfig(name, table, "latest", FeedOptions(), SinkConfig("jsonl", {}))
 
 
 A, B, P = feed("a", "/data/a"), feed("b", "/data/b"), feed("p", "/data/p/*")
@@ -26,11 +26,11 @@ FOUND = {"p/x": replace(A, name="p/x"), "p/y": replace(A, name="p/y")}
         ({"a": A}, {"a": A}, {"a": A}, [], []),
         ({"a": A}, {"a": A}, {"a": A, "b": B}, [], ["b"]),
         ({"a": A, "b": B}, {"a": A, "b": B}, {"b": B}, ["a"], []),
-        ({"a": A}, {"a": A}, {"a": replace(A, paused=True)}, ["a"], ["a"]),
+        ({"a": A}, {"a": A}, {"a": replace(A, start=None)}, ["a"], ["a"]),
         ({}, {"a": A}, {"a": A}, [], ["a"]),
         (FOUND, {"p": P}, {"p": P}, [], []),
         (FOUND, {"p": P}, {}, ["p/x", "p/y"], []),
-        (FOUND, {"p": P}, {"p": replace(P, paused=True)}, ["p/x", "p/y"], []),
+        (FOUND, {"p": P}, {"p": replace(P, start=None)}, ["p/x", "p/y"], []),
         (FOUND, {"p": P}, {"p": replace(P, table="/data/p")}, ["p/x", "p/y"], ["p"]),
         ({"p": A}, {"p": A}, {"p": P}, ["p"], []),
     ],
@@ -48,7 +48,7 @@ def test_what_is_equal_is_left_alone(
 
 
 def test_each_feed_is_named_once() -> None:
-    changes = feed_changes({**FOUND, "a": A}, {"p": P, "a": A}, {"p": replace(P, paused=True)})
+    changes = feed_changes({**FOUND, "a": A}, {"p": P, "a": A}, {"p": replace(P, start=None)})
     assert changes.summary(["p/x", "p/z"]) == {
         "started": ["p/z"],
         "stopped": ["p/y", "a"],

@@ -30,7 +30,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def runner_of(rig: Rig, script: Script) -> Runner:
     feed = rig.feed(script=script)
-    return Runner(feed, "jsonl", paused=False, logger=logging.getLogger("tailer.test"))
+    return Runner(feed, "jsonl", logger=logging.getLogger("tailer.test"))
 
 
 async def states(runner: Runner, last: str) -> None:
@@ -141,7 +141,7 @@ async def test_parked_rows_are_logged_once_a_batch(
     # Version 0 has no rows; the three of version 1 are refused together, and the first two alone.
     script = Script({"write": [None, refused, refused, refused, refused, None]})
     feed = rig.feed(script=script, park=park, batch_rows_max=3)
-    runner = Runner(feed, "jsonl", paused=False, logger=logging.getLogger("tailer.test"))
+    runner = Runner(feed, "jsonl", logger=logging.getLogger("tailer.test"))
     with caplog.at_level(logging.WARNING):
         await states(runner, "stopped")
     lines = [line for line in caplog.messages if "parked" in line]

@@ -25,10 +25,8 @@ from tailer.errors import (
     TransientError,
 )
 from tailer.feed.pipe import pipe
-from tailer.feed.publish import Publisher
-from tailer.feed.reading import EmitBatch, Item
+from tailer.feed.reading import EmitBatch
 from tailer.feed.run import run_feed
-from tailer.feed.sink_calls import SinkCalls
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.testing.batches import change_batch
@@ -450,30 +448,3 @@ async def test_the_reader_s_error_comes_out_behind_what_was_read_before() -> Non
     with pytest.raises(DataLoss, match="gone"):
         await pipe(broken, publish)
     assert published == [0, 1]
-
-
-async def test_no_more_rows_a_second_than_allowed(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, slept = 100.0, []
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        slept.append(seconds)
-
-    rows: list[int] = []
-
-    async def count(item: Item) -> None:
-        assert isinstance(item, ChangeBatch)
-        rows.append(item.num_rows)
-
-    feed = rig.feed(batch_rows_max=2)
-    calls = SinkCalls(feed.sink, None, rig.progress, feed.on_retry)
-    publisher = Publisher(calls, feed.offsets, rig.progress, feed.orders, feed.saver)
-    with monkeypatch.context() as patched:
-        patched.setattr(anyio, "current_time", lambda: now)
-        patched.setattr(anyio, "sleep", sleep)
-        await _batches([])(publisher.paced(count, 4.0))
-    assert rows == [1] * 10
-    assert slept == [0.0] + [0.25] * 9

@@ -242,9 +242,7 @@ async def test_an_update_s_two_images_are_never_in_two_batches(tmp_path: Path) -
 
 
 async def test_a_feed_that_rests_gives_signs_of_life(rig: Rig) -> None:
-    from tailer.feed.options import PublishOptions
-
-    feed = rig.feed(last=10, publish=PublishOptions(heartbeat_s=0.02))
+    feed = rig.feed(last=10, heartbeat_s=0.02)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run_feed, feed)
         await eventually_async(

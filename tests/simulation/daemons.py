@@ -164,7 +164,7 @@ class Daemons:
     def _config(self) -> Config:
         """Return what a daemon reads as its configuration file."""
         feed = FeedConfig(
-            "feed", "simulated", self.plan.start, 10.0, self._options, SinkConfig("simulated", {}),
+            "feed", "simulated", self.plan.start, self._options, SinkConfig("simulated", {}),
             discover_s=60.0 + self._edits,
         )  # fmt: skip
         return Config(Path("simulated.toml"), None, "state", {"feed": feed})
