@@ -29,11 +29,12 @@ from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile, Origin, Rows
 from tailer.compare.comparison import Comparison, refs_by_file
-from tailer.compare.engine import Engine, Unmatched
+from tailer.compare.engine import Engine
 from tailer.compare.idsets import ManyVersions, changed_ids
 from tailer.compare.noops import equal_images
 from tailer.compare.row_cache import RowCache, settled
 from tailer.compare.stream import COMING, LEAVING, RowStream, has_map
+from tailer.compare.unmatched import Unmatched, unmatched
 from tailer.decode.options import Bucket
 from tailer.decode.output import output_schema
 from tailer.decode.vectors import bitmap_of
@@ -71,10 +72,10 @@ def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
     cache = RowCache(options.keep_bytes_max, sides.reusable())
     difference = Difference()
     with Engine(options) as engine:
-        found = engine.unmatched(lambda: sides.value_rows(pairs, cache if pairs else None))
+        found = unmatched(engine, lambda: sides.value_rows(pairs, cache if pairs else None))
         if found.doubtful_leaving:
             doubtful = refs_by_file(found.doubtful_leaving), refs_by_file(found.doubtful_coming)
-            again = engine.unmatched(sides.restricted(doubtful).value_rows)
+            again = unmatched(engine, sides.restricted(doubtful).value_rows)
             found.leaving = found.leaving - found.doubtful_leaving | again.leaving
             found.coming = found.coming - found.doubtful_coming | again.coming
         difference.leaving = refs_by_file(found.leaving)
@@ -93,7 +94,7 @@ def updates(
 ) -> tuple[BitMap64, BitMap64]:
     """Return, by side, which of the changed rows have a partner of their key. ``keys`` are their
     keys with their references."""
-    alone = engine.unmatched(keys)
+    alone = unmatched(engine, keys)
     return found.leaving - alone.leaving, found.coming - alone.coming
 
 

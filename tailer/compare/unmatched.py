@@ -1,0 +1,158 @@
+"""Which rows leave or come without an equal row on the other side: the heart of cancelling out.
+
+Rules of this file:
+
+* Rows of equal values are a *group*. A group in which as many rows leave as come changes nothing.
+  Of any other group, the first rows of the larger side are the change: as many as it has more.
+  "First" is by reference, which is file, then position.
+* A *placed* row is equal at one place of a file and of its rewrite (:mod:`~.side_by_side`). Its two
+  rows are partners already and stay out of the groups, which makes these half as large.
+* That must not change the result. If a row of a placed row's value has no partner, the first of
+  that value may be the placed one. Then all rows of the value are *doubtful*: the caller compares
+  them again without places, and takes that result.
+
+===== ======== ====== ==================== ======================================
+value leaves   comes  rows, rows that come result
+===== ======== ====== ==================== ======================================
+a     1        7      2, 1: balanced       nothing
+b     2               1, 0                 2 leaves
+c              8      1, 1                 8 comes
+d     3, 4, 5  9      4, 1                 the first of the surplus: 3 and 4 leave
+e     6        10     placed: in no group  nothing
+f     11       12     placed: in no group
+f     13              1, 0                 13 leaves; 11, 12 and 13 are doubtful
+===== ======== ====== ==================== ======================================
+
+Two queries read the rows: one finds the groups that don't balance, of which most are single rows.
+Only if some have several rows, the second lists their references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tailer.compare.engine import Engine
+from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
+from tailer.decode.vectors import bitmap_of
+
+__all__ = ["Unmatched", "unmatched"]
+
+
+@dataclass(slots=True)
+class Unmatched:
+    """References of rows without a partner, by side; and of doubtful rows, to be compared again."""
+
+    leaving: BitMap64 = field(default_factory=BitMap64)
+    coming: BitMap64 = field(default_factory=BitMap64)
+    doubtful_leaving: BitMap64 = field(default_factory=BitMap64)
+    doubtful_coming: BitMap64 = field(default_factory=BitMap64)
+
+
+def unmatched(engine: Engine, rows: Callable[[], RowStream]) -> Unmatched:
+    """Return the references of rows without a partner. ``rows`` opens the rows, once or twice."""
+    stream = rows()
+    columns = stream.fingerprint()
+    names = ", ".join(columns)
+    result = Unmatched()
+    if OTHER_FIELD in stream.schema:
+        engine.execute(_hashed(columns, stream.hint()), stream)
+        not_placed = f'(SELECT * FROM hashed WHERE "#side" < {PLACED})'
+        engine.execute(_unbalanced(not_placed, names, "h1, h2, any_value(p) AS p"))
+        _add_single(engine, result)
+        if _has_several(engine):
+            _add_surplus(engine.table(_several(not_placed, names)), result)
+        _add_doubtful(engine, result)
+        engine.execute("DROP TABLE hashed")
+    else:
+        values = engine.selected(columns)
+        engine.execute(_unbalanced(values, names, "h1, h2"), stream)
+        _add_single(engine, result)
+        if _has_several(engine):
+            _add_surplus(engine.table(_several(values, names), rows()), result)
+    engine.execute("DROP TABLE unbalanced")
+    return result
+
+
+def _hashed(columns: dict[str, str], hint: str | None) -> str:
+    """Write down all rows once: placed rows by ``p`` alone, a hash that equal rows share, and the
+    others by ``p`` and all that stands for their values."""
+    whole = columns if hint else {**columns, "h1": "p"}
+    values = ", ".join(
+        f'CASE WHEN "#side" < {PLACED} THEN {sql} END AS {name}' for name, sql in whole.items()
+    )
+    rows = f"SELECT *, {hint or columns['h1']} AS p FROM rows"
+    return (
+        f'CREATE TEMP TABLE hashed AS SELECT "#side", "#ref", "#other", p, {values} FROM ({rows})'
+    )
+
+
+def _unbalanced(source: str, names: str, hashes: str) -> str:
+    """Find the groups that don't balance, with the first reference of each."""
+    return f"""
+        CREATE TEMP TABLE unbalanced AS
+        SELECT {hashes}, count(*) AS n, count(*) FILTER ("#side" = {COMING}) AS n_came,
+            min("#ref") AS low
+        FROM {source} GROUP BY {names} HAVING n <> 2 * n_came
+    """
+
+
+def _add_single(engine: Engine, result: Unmatched) -> None:
+    """Add the rows that are a group alone."""
+    for side, refs in ((LEAVING, result.leaving), (COMING, result.coming)):
+        engine.collect(f"SELECT low FROM unbalanced WHERE n = 1 AND n_came = {side}", refs)
+
+
+def _has_several(engine: Engine) -> bool:
+    found = engine.table("SELECT count(*) > 0 AS several FROM unbalanced WHERE n > 1")
+    return bool(found["several"][0].as_py())
+
+
+def _several(source: str, names: str) -> str:
+    """List all references of the unbalanced groups of several rows, by side and in order."""
+    return f"""
+        SELECT list("#ref" ORDER BY "#ref") FILTER ("#side" = {LEAVING}) AS leaving,
+            list("#ref" ORDER BY "#ref") FILTER ("#side" = {COMING}) AS coming
+        FROM {source}
+        SEMI JOIN (SELECT h1, h2 FROM unbalanced WHERE n > 1) USING (h1, h2)
+        GROUP BY {names}
+    """
+
+
+def _add_surplus(groups: pa.Table, result: Unmatched) -> None:
+    """Add, of each group, the first rows of the larger side."""
+    leaving, coming = groups["leaving"], groups["coming"]
+    result.leaving.update(bitmap_of(_first_of_surplus(leaving, coming)))
+    result.coming.update(bitmap_of(_first_of_surplus(coming, leaving)))
+
+
+def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
+    """Return the first elements of each list, as many as it is longer than the other list."""
+    mine, other = mine.combine_chunks(), other.combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(mine), 0)
+    surplus = pc.subtract(lengths, pc.fill_null(pc.list_value_length(other), 0))
+    groups = pc.list_parent_indices(mine)
+    flat = pc.list_flatten(mine)
+    starts = pc.subtract(pc.cumulative_sum(lengths), lengths)
+    rank = pc.subtract(pa.arange(0, len(flat)), starts.take(groups))
+    return flat.filter(pc.less(rank, surplus.take(groups)))
+
+
+def _add_doubtful(engine: Engine, result: Unmatched) -> None:
+    """Add the placed rows whose hash a row without a partner has, and all rows of these hashes."""
+    engine.execute(f"""
+        CREATE TEMP TABLE doubts AS SELECT DISTINCT p FROM hashed
+        WHERE "#side" = {PLACED} AND p IN (SELECT p FROM unbalanced)
+    """)
+    for side, refs, column in (
+        (LEAVING, result.doubtful_leaving, "#ref"),
+        (COMING, result.doubtful_coming, "#other"),
+    ):
+        of_doubt = "FROM hashed WHERE p IN (SELECT p FROM doubts)"
+        engine.collect(f'SELECT "#ref" {of_doubt} AND "#side" = {side}', refs)
+        engine.collect(f'SELECT "{column}" {of_doubt} AND "#side" = {PLACED}', refs)
+    engine.execute("DROP TABLE doubts")
