@@ -102,10 +102,10 @@ class Rows:
     positions: pa.Int64Array
     row_ids: pa.Int64Array | None = None
 
-    def slice(self, first: int) -> Rows:
-        """Return all rows but the first ``first``."""
-        ids = None if self.row_ids is None else self.row_ids.slice(first)
-        return Rows(self.batch.slice(first), self.positions.slice(first), ids)
+    def slice(self, first: int, count: int | None = None) -> Rows:
+        """Return ``count`` rows from row ``first`` on, or all from there on."""
+        ids = None if self.row_ids is None else self.row_ids.slice(first, count)
+        return Rows(self.batch.slice(first, count), self.positions.slice(first, count), ids)
 
     def filter(self, mask: pa.BooleanArray) -> Rows:
         """Return the rows among the first ``len(mask)`` for which the mask is true."""

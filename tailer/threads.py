@@ -111,13 +111,9 @@ async def in_thread(parse: Callable[[], T], size: int) -> T:
     return parse() if size <= _INLINE_BYTES_MAX else await blocking(parse)
 
 
-async def stepwise(iterator: Iterator[T], *, quick: bool = False) -> AsyncGenerator[T, None]:
-    """Iterate in worker threads, one step for each item: each takes long to make. If the first one
-    is ``quick``, it is made in place."""
+async def stepwise(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
+    """Iterate in worker threads, one step for each item: each takes long to make."""
     try:
-        if quick:
-            for item in islice(iterator, 1):
-                yield item
         while (item := await blocking(next, iterator, None)) is not None:
             yield item
     finally:

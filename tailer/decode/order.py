@@ -9,16 +9,17 @@ order. That is the same on every run, and positions do not change.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.changes import CHANGE_TYPE
+from tailer.changes import CHANGE_TYPE, Rows
 from tailer.decode.constants import few_runs
 from tailer.delta.parquet_columns import ParquetColumns
 
-__all__ = ["is_ordered"]
+__all__ = ["is_ordered", "whole_pairs"]
 
 _ROWS_AT_ONCE = 65_536
 
@@ -83,3 +84,42 @@ def _are(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArray:
     words = kinds.dictionary.cast(pa.string()).to_pylist()
     found = pa.array([word is not None and word.startswith(prefix) for word in words], pa.bool_())
     return pc.fill_null(found.take(kinds.indices), fill_value=False)
+
+
+def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield the rows of a cdc file, cut so that no batch ends between an update's two images: a
+    preimage at a batch's end is moved to the next batch, if a postimage follows it there."""
+    held: Rows | None = None  # which ends with a preimage
+    for rows in decoded:
+        if not rows.batch.num_rows:
+            continue
+        if held is not None:
+            if _kind(rows, 0) == "update_postimage":
+                last = held.batch.num_rows - 1
+                if last:
+                    yield held.slice(0, last)
+                rows = _joined(held.slice(last), rows)  # noqa: PLW2901
+            else:
+                yield held
+            held = None
+        if _kind(rows, -1) == "update_preimage":
+            held = rows
+        else:
+            yield rows
+    if held is not None:
+        yield held
+
+
+def _kind(rows: Rows, number: int) -> str:
+    return str(rows.batch.column(CHANGE_TYPE)[number].as_py())
+
+
+def _joined(first: Rows, second: Rows) -> Rows:
+    ids = None
+    if first.row_ids is not None and second.row_ids is not None:
+        ids = pa.concat_arrays([first.row_ids, second.row_ids])
+    return Rows(
+        pa.concat_batches([first.batch, second.batch]),
+        pa.concat_arrays([first.positions, second.positions]),
+        ids,
+    )

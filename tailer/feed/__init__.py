@@ -5,27 +5,36 @@
 Two tasks, joined by a pipe that holds one batch:
 
     reader                                             publisher
-    follow      commits, as the log grows              publish    write a batch to the sink,
-      commit    a run of them: notices, files                       then save its next offset
-      run_reader  its files: fetch, decode, batches
-    snapshots   the rows of a whole version            progress   what the feed reports of itself
+    follow        commits, as the log grows            publish    write a batch to the sink,
+      commit      a span of them: notices, files                  then save its next offset
+        span_reader  its files: open, decode, batches
+    snapshots     the rows of a whole version          progress   what the feed reports of itself
+
+A **span** is one version or several consecutive ones, whose files are read together.
 
 Who pushes: the reader's functions get an ``emit`` and await it with each batch or notice. At most
-two batches are alive: one being written and one ready. Who pulls: rows are decoded only when
-run_reader asks for the next chunk of them, in a worker thread; everything else here only awaits.
-After a failure nothing in memory is used again: the feed starts from its saved offset.
+two batches are alive: one being written and one ready. Who pulls: one loop, in span_reader. It asks
+for a group of files, then for one step of their rows after the other, each in a worker thread, and
+nothing below it runs unasked. Everything else here only awaits. After a failure nothing in memory
+is used again: the feed starts from its saved offset.
+
+The way from a :class:`Feed` to its sink is read in eight files: run, read, commit,
+rows/span_reader, rows/files, rows/decoding, rows/batches, publish.
 
 | module | what it decides |
 | --- | --- |
 | run | a feed's life: start, retry, end |
 | read | the order of snapshot, skipped versions, commits and re-snapshots |
-| commit | where a run of commits ends, and the files of each |
-| rows/run_reader | the batches of a run's files, with their offsets; it pulls all that follows |
-| rows/lanes | two groups of files decoded at the same time |
-| rows/chunks, rows/decoding | what one step in a worker thread does: files to rows |
-| rows/fetch | a file's bytes and its deletion vectors; which files are opened ahead of their turn |
+| commit | where a span of commits ends, and the files of each |
+| rows/span | a span, its versions and files, as data |
+| rows/span_reader | the one loop that pulls; where the worker thread begins |
+| rows/files | which files are opened ahead of their turn, and which are decoded in one group |
+| rows/decoding | a group of files to rows, step by step, without threads and offsets |
+| rows/batches | rows to batches: the offset before and after each |
+| rows/lanes | two groups decoded at the same time, their batches in order |
+| rows/fetch | one file's bytes and its deletion vectors |
 | rows/counting | how many changes a file has, and the file that an offset lies in |
-| reading | what all runs of a feed have in common |
+| reading | what all spans of a feed have in common |
 | derive, pairing | changes of a rewrite; an update's two images as one row |
 | snapshots | rows of a whole version, and reading them again while changes continue |
 | selection, policy, options | what is published, and what happens when the table changes |

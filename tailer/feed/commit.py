@@ -1,13 +1,15 @@
-"""Consecutive commits of a feed: their notices, then their changes, in runs.
+"""Consecutive commits of a feed: their notices, then their changes, in spans.
 
-A run ends where the operator or a policy may step in: at a notice, a new schema, a skipped version,
-an offset within a version, updates to be paired; and before a version that is too large for it.
+A span ends where the operator or a policy may step in: at a notice, a new schema, a skipped
+version, an offset within a version, updates to be paired; and before a version that is too large
+for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailer.changes import ChangeFile, Notice, Offset
@@ -15,8 +17,8 @@ from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
 from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
 from tailer.feed.reading import Emit, Reading
-from tailer.feed.rows.chunks import Version
-from tailer.feed.rows.run_reader import RunReader
+from tailer.feed.rows.span import FilePlan, Span, Version
+from tailer.feed.rows.span_reader import read_span
 from tailer.plan.commit import CommitPlan, plan_commit
 from tailer.plan.rules import Rewrite, is_passed_over
 
@@ -25,128 +27,105 @@ if TYPE_CHECKING:
 
 __all__ = ["commit_plan", "read_commits", "skipped"]
 
-#: The most files in a run of several versions, and their most encoded bytes.
-_RUN_FILES = 1024
-_RUN_BYTES = 256 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A commit to read from ``first`` on: ``notice`` comes before its changes, and is the last
-    item with an ``error``."""
-
-    first: Offset
-    notice: Notice | None = None
-    error: Exception | None = None
-    version: Version | None = None
-    pairing: Pairing | None = None
-
-    def size(self) -> tuple[int, int] | None:
-        """Return the number of files and bytes; None if the commit can't be part of a run."""
-        if self.version is None or self.pairing is not None or self.first.index:
-            return None
-        files = self.version.files
-        if not isinstance(files, list):
-            return None
-        return len(files), sum(file.size or 0 for file in files)
-
 
 async def read_commits(
     reading: Reading, commits: Sequence[Commit], start: Offset, emit: Emit, *, notices: bool
 ) -> None:
     """Read the notices and batches of consecutive commits, from an offset in the first one on."""
+    reader = _CommitReader(reading, emit, notices=notices)
+    at = start
     try:
-        await _read_runs(reading, commits, start, emit, notices=notices)
+        try:
+            for commit in commits:
+                at = await reader.read(commit, at)
+        except Exception:
+            await reader.end_span()  # the versions before the error come first
+            raise
+        await reader.end_span()
     except FileGone as e:
         if reading.options.paired:
             e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
         raise
 
 
-async def _read_runs(
-    reading: Reading, commits: Sequence[Commit], start: Offset, emit: Emit, *, notices: bool
-) -> None:
-    run = _Run(reading)
-    at = start
-    for commit in commits:
-        planned = await _planned(reading, commit, at, notices=notices)
-        if not run.takes(planned):
-            await run.read(emit)
-        if planned.notice is not None:
-            await emit(planned.notice)
-        if planned.error is not None:
-            raise planned.error
-        if planned.version and planned.pairing:
+class _CommitReader:
+    """Reads commits one after the other, and the rows of several of them in one span."""
+
+    def __init__(self, reading: Reading, emit: Emit, *, notices: bool) -> None:
+        self._reading = reading
+        self._emit = emit
+        self._notices = notices
+        self._span: Span | None = None
+
+    async def read(self, commit: Commit, at: Offset) -> Offset:
+        """Read a commit, or add it to the span that is read later. Return where the next begins."""
+        reading = self._reading
+        if at.table_id != commit.after.table_id:
+            at = replace(at, table_id=commit.after.table_id)
+        first = at.under(reading.counted_by)
+        if commit.version in reading.orders.skips:
+            await self._announce(skip_notice(first, commit.timestamp_ms))
+            return first.next_version(commit.timestamp_ms)
+        await self._new_schema(commit, first)
+        with self._named(commit):
+            reading.observer.planned(commit)
+            reading.check(commit.after, commit.version)
+            version, pairing = await _planned(reading, commit)
+        if pairing is not None:
             from tailer.feed.pairing import read_paired  # loads on demand
 
-            await read_paired(reading, planned.version, planned.pairing, planned.first, emit)
-        elif planned.version is not None:
-            run.add(planned, planned.version)
-        at = planned.first.next_version(commit.timestamp_ms)
-    await run.read(emit)
-
-
-class _Run:
-    """Consecutive versions that are read together."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._versions: list[Version] = []
-        self._first = Offset(0)
-        self._room: tuple[int, int] | None = None
-
-    def takes(self, planned: _Planned) -> bool:
-        """Return whether the versions so far are read together with this one."""
-        if not self._versions:
-            return True
-        size = planned.size()
-        if planned.notice or planned.error or size is None or self._room is None:
-            return False
-        return size[0] <= self._room[0] and size[1] <= self._room[1]
-
-    def add(self, planned: _Planned, version: Version) -> None:
-        """Add a version, which the run takes."""
-        if not self._versions:
-            self._first, self._room = planned.first, (_RUN_FILES, _RUN_BYTES)
-        size = planned.size()
-        if size is None or self._room is None:
-            self._room = None
+            await self.end_span()
+            await read_paired(reading, version, pairing, first, self._emit)
         else:
-            self._room = self._room[0] - size[0], self._room[1] - size[1]
-        self._versions.append(version)
+            await self._add(version, first)
+        return first.next_version(commit.timestamp_ms)
 
-    async def read(self, emit: Emit) -> None:
-        """Read all versions, and begin again without any."""
-        if not self._versions:
+    async def _announce(self, notice: Notice) -> None:
+        await self.end_span()
+        await self._emit(notice)
+
+    async def _add(self, version: Version, first: Offset) -> None:
+        if self._span is not None and not self._span.takes(version):
+            await self.end_span()
+        if self._span is None:
+            self._span = Span(first)
+        self._span.add(version)
+
+    async def end_span(self) -> None:
+        """Read the span's rows, if there is one."""
+        span, self._span = self._span, None
+        if span is not None:
+            await read_span(self._reading, span, self._emit, joins=self._reading.options.runs)
+
+    async def _new_schema(self, commit: Commit, first: Offset) -> None:
+        """Announce another schema, unless the policy on schema changes refuses it."""
+        if not self._notices or commit.before is None or first.index:
             return
-        versions, self._versions = self._versions, []
-        reader = RunReader(self._reading, joins=self._reading.options.runs)
-        await reader.read(versions, self._first, emit)
+        selector, policy = self._reading.selector, self._reading.options.policies.on_schema_change
+        with self._named(commit):
+            notice = schema_notice(
+                selector.state(commit.before),
+                selector.state(commit.after),
+                first,
+                commit.timestamp_ms,
+            )
+        if notice is None:
+            return
+        if commit.version in self._reading.orders.accepted:
+            policy = "continue"
+        if policy != "fail":
+            await self._announce(notice)
+        with self._named(commit):
+            stop_for_schema(notice, policy)
 
-
-async def _planned(reading: Reading, commit: Commit, at: Offset, *, notices: bool) -> _Planned:
-    """Plan a commit. An error is part of the plan: what lies before it is read first."""
-    if at.table_id != commit.after.table_id:
-        at = replace(at, table_id=commit.after.table_id)
-    first = at.under(reading.counted_by)
-    if commit.version in reading.orders.skips:
-        return _Planned(first, skip_notice(first, commit.timestamp_ms))
-    notice = None
-    try:
-        changed = _new_schema(reading, commit, first) if notices else None
-        if changed is not None:
-            policy = reading.options.policies.on_schema_change
-            if commit.version in reading.orders.accepted:
-                policy = "continue"
-            notice = changed if policy != "fail" else None
-            stop_for_schema(changed, policy)
-        reading.observer.planned(commit)
-        reading.check(commit.after, commit.version)
-        return await _with_files(reading, commit, first, notice)
-    except Exception as e:  # noqa: BLE001 - raised after what comes before it
-        if isinstance(e, TableError):
-            e.at(table=reading.log.store.root, version=commit.version)
-        return _Planned(first, notice, e)
+    @contextmanager
+    def _named(self, commit: Commit) -> Iterator[None]:
+        """Name the table and the commit in the block's errors."""
+        try:
+            yield
+        except TableError as e:
+            e.at(table=self._reading.log.store.root, version=commit.version)
+            raise
 
 
 async def skipped(reading: Reading, at: Offset) -> Notice:
@@ -160,42 +139,32 @@ async def skipped(reading: Reading, at: Offset) -> Notice:
     return skip_notice(at, timestamp_ms)
 
 
-def _new_schema(reading: Reading, commit: Commit, first: Offset) -> Notice | None:
-    if commit.before is None or first.index:
-        return None
-    states = (reading.selector.state(commit.before), reading.selector.state(commit.after))
-    return schema_notice(*states, first, commit.timestamp_ms)
-
-
-async def _with_files(
-    reading: Reading, commit: Commit, first: Offset, notice: Notice | None
-) -> _Planned:
-    files = await _files(reading, commit)
+async def _planned(reading: Reading, commit: Commit) -> tuple[Version, Pairing | None]:
+    """Plan a commit's files. Return the version, and the pairs of its updates."""
+    plan = await _files(reading, commit)
     pairing = None
     if reading.options.paired:
         from tailer.feed.pairing import pair_updates  # loads on demand
 
-        files, pairing = await pair_updates(reading, commit, files)
-    if commit.header.files is not None:
-        files = list(files)
-    version = Version(commit.version, commit.timestamp_ms, commit.after, files)
-    return _Planned(first, notice, version=version, pairing=pairing)
+        plan, pairing = await pair_updates(reading, commit, plan)
+    if plan.count is None and commit.header.files is not None:
+        plan = FilePlan.listed(plan.files)
+    return Version(commit.version, commit.timestamp_ms, commit.after, plan), pairing
 
 
-async def _files(reading: Reading, commit: Commit) -> Iterable[ChangeFile]:
+async def _files(reading: Reading, commit: Commit) -> FilePlan:
     """Return the files whose rows are the commit's changes, in their order."""
     plan = await commit_plan(reading, commit)
     if plan is None:
-        return []
+        return FilePlan.listed([])
     files: Iterable[ChangeFile]
     if plan.compares:
         files = await _derived(reading, commit, plan.rewrite())
     else:
         files = reading.chosen(plan.files())
-    if not reading.options.paired:
-        return files
-    kept = (file for file in files if file not in reading.lost)
-    return list(kept) if plan.compares else kept
+    if reading.options.paired:
+        files = (file for file in files if file not in reading.lost)
+    return FilePlan.listed(files) if plan.compares else FilePlan(files)
 
 
 async def commit_plan(reading: Reading, commit: Commit) -> CommitPlan | None:
@@ -217,9 +186,16 @@ async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterab
         leaving=[file for file in rewrite.leaving if wants(file)],
         coming=[file for file in rewrite.coming if wants(file)],
     )
-    how = (reading.decode, options.diff, options.key, reading.observer.noops)
     try:
-        return await derive(reading.log.store, commit, rewrite, *how)
+        return await derive(
+            reading.log.store,
+            commit,
+            rewrite,
+            decode=reading.decode,
+            options=options.diff,
+            key=options.key,
+            noops=reading.observer.noops,
+        )
     except FileGone as e:
         # Without one of its files, the other files' rows are ambiguous: the version is lost.
         raise DataLoss(e.what, version=commit.version, path=e.path, hint=e.hint) from None

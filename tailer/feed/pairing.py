@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -17,26 +16,26 @@ from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
 from tailer.errors import FileGone, OffsetError, first_error
 from tailer.feed.reading import EmitBatch, Reading
-from tailer.feed.rows.chunks import Version
 from tailer.feed.rows.counting import logged_rows
 from tailer.feed.rows.fetch import fetch
-from tailer.feed.rows.run_reader import RunReader
+from tailer.feed.rows.span import FilePlan, Span, Version
+from tailer.feed.rows.span_reader import read_span
 
 __all__ = ["pair_updates", "read_paired"]
 
 
 async def pair_updates(
-    reading: Reading, commit: Commit, planned: Iterable[ChangeFile]
-) -> tuple[Iterable[ChangeFile], Pairing | None]:
+    reading: Reading, commit: Commit, plan: FilePlan
+) -> tuple[FilePlan, Pairing | None]:
     """Return a version's files in reading order, and the pairs among their rows, if any.
 
     Raises :class:`TableError` for a key column that the version does not have.
     """
-    if not commit.header.cdcs and not isinstance(planned, list):
-        return planned, None  # only whole files, whatever their number
-    files = list(planned)
+    if not commit.header.cdcs and plan.count is None:
+        return plan, None  # only whole files, whatever their number
+    files = list(plan.files)
     if not may_have_images(files):
-        return files, None
+        return FilePlan.listed(files), None
     try:
         async with BlockingPortal() as portal:  # the engine pulls rows from its own threads
 
@@ -52,14 +51,13 @@ async def pair_updates(
                 return (logged_rows(file) or 0) if file in reading.lost else None
 
             images = partial(reading.selector.rows, counted=False)  # read again to be delivered
-            how = (open_file, reading.decode, images, lost)
-            rows = VersionRows(files, commit.after, *how)
+            rows = VersionRows(files, commit.after, open_file, reading.decode, images, lost)
             options = reading.options
             work = partial(find_pairs, rows, commit.before, options.diff, options.key)
             pairing = await anyio.to_thread.run_sync(work)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
-    return files, pairing
+    return FilePlan.listed(files), pairing
 
 
 async def read_paired(
@@ -89,7 +87,6 @@ async def read_paired(
             await emit(folded)
 
     try:
-        reader = RunReader(reading, joins=False)
-        await reader.read([version], replace(first, index=0), fold)
+        await read_span(reading, Span.of(version, replace(first, index=0)), fold, joins=False)
     finally:
         pairing.close()

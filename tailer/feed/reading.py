@@ -19,7 +19,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
-from tailer.feed.rows.counting import Place
+from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.selection import Selector
 from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns
@@ -86,16 +86,17 @@ class Reading:
         selector = Selector(options.selection, zone, partitions, texts)
         columns = options.selection.columns or options.decode.columns
         decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
-        known = orders or Orders(), lost or LostFiles(), live or LiveFiles()
         store = log.store
         return cls(
-            log,
-            options,
-            observer,
-            *known,
-            selector,
-            decode,
-            options.counting_id(),
+            log=log,
+            options=options,
+            observer=observer,
+            orders=orders or Orders(),
+            lost=lost or LostFiles(),
+            live=live or LiveFiles(),
+            selector=selector,
+            decode=decode,
+            counted_by=options.counting_id(),
             shapes=Shapes(decode),
             here=store.blocking_files(),
             budget=store.ahead(),
@@ -139,6 +140,6 @@ class Reading:
         schema = output_schema(self.decode.target or state, self.decode.columns)
         return self.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
 
-    def place(self, first: Offset) -> Place:
-        """Find where an offset's index lies among the files of its version."""
-        return Place(self.log.store, first, lost=self.lost)
+    def finder(self, first: Offset) -> IndexFinder:
+        """Return what finds where an offset's index lies among the files of its version."""
+        return IndexFinder(self.log.store, first, lost=self.lost)

@@ -30,8 +30,8 @@ from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.reading import Emit, Reading
-from tailer.feed.rows.chunks import Version
-from tailer.feed.rows.run_reader import RunReader
+from tailer.feed.rows.span import FilePlan, Span, Version
+from tailer.feed.rows.span_reader import read_span
 from tailer.log.same_table import SameTable, snapshot_for
 from tailer.plan.rules import plan_snapshot
 from tailer.store import LOG_DIR
@@ -119,7 +119,7 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
     files = await snapshot_files(reading, snapshot, timestamp, counted=first.index > 0)
     await same.check_listed(first, witness)
     reading.check(snapshot.state, start.version)
-    version = Version(start.version, timestamp, snapshot.state, files)
+    version = Version(start.version, timestamp, snapshot.state, FilePlan(files))
 
     async def noticed(batch: ChangeBatch) -> None:
         end = batch.next_offset
@@ -130,7 +130,7 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
         else:
             await emit(batch)
 
-    await RunReader(reading, joins=reading.options.runs).read([version], first, noticed)
+    await read_span(reading, Span.of(version, first), noticed, joins=reading.options.runs)
 
 
 def _behind(batch: ChangeBatch) -> Offset:
@@ -180,9 +180,9 @@ class Resnapshot:
             file = plan_snapshot(add, version, timestamp, snapshot.state)
             try:
                 if self._wants(file):
-                    await self._read(
-                        Version(version, timestamp, snapshot.state, [file]), stream, emit
-                    )
+                    plan = FilePlan.listed([file])
+                    rows = Version(version, timestamp, snapshot.state, plan)
+                    await self._read(rows, stream, emit)
             except FileGone as e:
                 if not await self._is_there(stream.version):
                     raise TableError(e.what, version=version, path=e.path, hint=e.hint) from None
@@ -238,7 +238,7 @@ class Resnapshot:
                 self.rows += batch.num_rows
                 await emit(replace(batch, offset=offset, next_offset=stream))
 
-        await RunReader(self.reading, joins=False).read([version], first, counted)
+        await read_span(self.reading, Span.of(version, first), counted, joins=False)
 
     async def _is_there(self, version: int) -> bool:
         try:

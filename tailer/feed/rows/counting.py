@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import anyio
@@ -24,11 +24,11 @@ from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.rows import EARLY_KINDS, Skip
 from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.errors import FileGone
+from tailer.errors import FileGone, TableError
 from tailer.feed.rows.fetch import fetch
 from tailer.store import Store
 
-__all__ = ["Place", "count_changes", "known_changes", "logged_rows"]
+__all__ = ["IndexFinder", "count_changes", "file_named", "known_changes", "logged_rows"]
 
 #: The number of files that are counted at the same time.
 _FILES_MAX = 8
@@ -43,6 +43,17 @@ def logged_rows(file: ChangeFile) -> int | None:
     if file.change_type is None or file.only is not None or file.num_records is None:
         return None
     return file.num_records - (file.without.cardinality if file.without else 0)
+
+
+@contextmanager
+def file_named(file: ChangeFile) -> Iterator[None]:
+    """Add the version to the errors of opening a file, and its rows if it is lost."""
+    try:
+        yield
+    except TableError as e:
+        if isinstance(e, FileGone):
+            e.rows = logged_rows(file)
+        raise e.at(version=file.version) from None
 
 
 async def count_changes(store: Store, file: ChangeFile) -> int:
@@ -90,7 +101,7 @@ def _of_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:
         yield pc.sum(pc.is_in(batch.column(0), value_set=wanted)).as_py() or 0
 
 
-class Place:
+class IndexFinder:
     """Finds the file in which an offset's index lies, among a version's files in their order.
 
     ``lost`` are files recorded as lost. ``index`` is the

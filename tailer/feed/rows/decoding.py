@@ -1,176 +1,248 @@
-"""From a run's files to their rows: what is done in a worker thread, in the calling thread.
+"""From a group of files to their rows: what a worker thread does, without knowing that it is one.
 
-Small files are decoded many at a time where their rows may come together, others one by one.
+The rules of :class:`SpanDecoder`:
+
+- It knows neither threads nor offsets, and it never waits for anything but bytes. Whoever calls
+  :meth:`SpanDecoder.take` decides where it runs.
+- One step gives about as much as a batch may have: the rows of many small files, or some of a
+  large one. A step with the rows of more than one item is within the bounds of a batch.
+- An error is raised, after all rows before it were given: if it has rows already, a step returns
+  them, and the next call raises.
+- Small files that follow each other are decoded in one go, where their rows may come together.
+  If anything is wrong with one of them, they are decoded one by one, which finds the one at fault.
+
+A worked example. A group has the small files a and b of version 7, the end of 7, a small c and a
+large d of version 8, and the end of 8. The first step gives the rows of a, b and c, which were
+decoded together, with the end of 7 between them; d's first rows would be too many. The second step
+gives rows of d, the third one the rest of them and the end of 8, and is the last.
+
+What must never happen: that a file of a store that only the event loop can read is decoded in the
+event loop. It would wait for itself. So :meth:`SpanDecoder.is_quick` is never true for such a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import kept_rows
 from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.order import whole_pairs
 from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
-from tailer.errors import FileGone, TableError
 from tailer.feed.reading import Reading
-from tailer.feed.rows.chunks import Entry, Item, Lost, Read, Together, Version, whole_pairs
-from tailer.feed.rows.counting import logged_rows
+from tailer.feed.rows.counting import file_named, logged_rows
 from tailer.feed.rows.fetch import Fetched, fetch_here
+from tailer.feed.rows.span import SpanEntry
 
-__all__ = ["Decoding", "file_named"]
+__all__ = ["Decoded", "SpanDecoder", "Step"]
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Whole:
-    """A small file that is in memory. Two of them are never the same, whatever their contents."""
-
-    file: ChangeFile
-    content: bytes
+#: A file of so few rows and encoded bytes takes no longer than a hop into a thread.
+_QUICK_ROWS = 100
+_QUICK_BYTES = 16 * 1024
 
 
-#: Consecutive small files, and the ends of versions between and after them.
-_Stretch: TypeAlias = list[ChangeFile | Fetched | Version]
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Consecutive entries of a span, each with the number of its changes that are meant here, and
+    the rows of all of them; None if they have none: a lost file, the end of a version."""
+
+    counts: list[tuple[SpanEntry, int]]
+    rows: Rows | None = None
 
 
-class Decoding:
-    """Decodes the files of runs. ``joins``: the rows of several files may come together. A file
-    that was not fetched is opened here."""
+@dataclass(slots=True)
+class Step:
+    """What one step decodes. ``size`` are the bytes of all rows; ``files_read`` and ``bytes_read``
+    the number and the size of the files that were read to their ends."""
 
-    def __init__(self, reading: Reading, *, joins: bool) -> None:
+    decoded: list[Decoded] = field(default_factory=list)
+    size: int = 0
+    files_read: int = 0
+    bytes_read: int = 0
+    is_last: bool = False
+
+
+class SpanDecoder:
+    """Decodes one group of a span's entries, except for the rows that ``skip`` skips.
+
+    ``small`` decodes small files, if their rows may come together.
+    """
+
+    def __init__(
+        self, reading: Reading, small: SmallFiles | None, group: Sequence[SpanEntry], skip: Skip
+    ) -> None:
         self._reading = reading
-        self._joins = joins
-        self._small = SmallFiles(reading.decode, reading.shapes)
+        self._small = small
+        self._group = group
+        self._skip = skip
+        self._rest = self._decode_group()
+        self._held: Decoded | None = None  # did not fit into the step before
+        self._read = Step()  # what was read since that step
+        self._error: Exception | None = None
 
-    def items(self, entries: Iterable[Entry], skip: Skip) -> Iterator[Item | Read]:
-        """Yield what the entries contain, in order, except the rows that ``skip`` skips."""
-        for entry in self._stretches(entries, skip):
-            if isinstance(entry, list):
-                yield from self._together(entry, skip)
-            elif isinstance(entry, Exception):
-                raise entry
-            elif isinstance(entry, Lost | Version):
-                yield entry
-            else:
-                yield from self._alone(entry, skip)
+    def is_quick(self) -> bool:
+        """Return whether the first step takes no longer than a hop into a thread."""
+        entries = [entry for entry in self._group if entry.file_to_read is not None]
+        if len(entries) != 1:
+            return not entries
+        file, opened = entries[0].file, entries[0].opened
+        if opened is not None or file is None or file.size is None or file.without is not None:
+            return False
+        rows = logged_rows(file)
+        return file.size <= _QUICK_BYTES and rows is not None and rows <= _QUICK_ROWS
 
-    def _stretches(self, entries: Iterable[Entry], skip: Skip) -> Iterator[Entry | _Stretch]:
-        """Yield the entries; two or more small files that follow each other come as a list."""
-        stretch: _Stretch = []
-        for entry in entries:
-            if isinstance(entry, Version):
-                small = bool(stretch)
-            elif isinstance(entry, ChangeFile | Fetched):
-                file = entry if isinstance(entry, ChangeFile) else entry.file
-                small = self._joins and not skip.remaining and self._small.takes(file)
-            else:
-                small = False
-            if small and not isinstance(entry, Lost | Exception):
-                stretch.append(entry)
+    def take(self) -> Step:
+        """Decode the next step. Not to be called after the last one."""
+        if self._error is not None:
+            raise self._error
+        step, rows = Step(), 0
+        bounds = self._reading.decode
+        try:
+            while (decoded := self._held or next(self._rest, None)) is not None:
+                self._held = None
+                if decoded.rows is not None:
+                    count, size = decoded.rows.batch.num_rows, int(decoded.rows.batch.nbytes)
+                    too_many = rows + count > bounds.batch_rows_max
+                    if rows and (too_many or step.size + size > bounds.batch_bytes_max):
+                        self._held = decoded
+                        break
+                    rows += count
+                    step.size += size
+                step.decoded.append(decoded)
+            step.is_last = decoded is None
+        except Exception as e:
+            if not step.decoded:
+                raise
+            self._error = e
+        step.files_read, step.bytes_read = self._read.files_read, self._read.bytes_read
+        self._read = Step()
+        return step
+
+    def close(self) -> None:
+        """Close the files of the group. Not to be called while a step is decoded."""
+        self._rest.close()
+        for entry in self._group:
+            entry.close()
+
+    def _decode_group(self) -> Generator[Decoded]:
+        at = 0
+        while at < len(self._group):
+            end = self._end_of_small(at)
+            if end > at:
+                yield from self._together(self._group[at:end])
+                at = end
                 continue
-            yield from _if_many(stretch)
-            stretch = []
-            yield entry
-        yield from _if_many(stretch)
+            entry = self._group[at]
+            at += 1
+            if entry.file is None:
+                yield Decoded([(entry, 0)])
+            elif entry.is_lost:
+                yield Decoded([(entry, logged_rows(entry.file) or 0)])
+            else:
+                yield from self._alone(entry, entry.file, entry.opened)
 
-    def _alone(self, entry: ChangeFile | Fetched, skip: Skip) -> Iterator[Item | Read]:
-        file = entry if isinstance(entry, ChangeFile) else entry.file
-        for rows in self._rows(entry, file, skip):
-            yield file, self._masked(rows)
-        yield Read(1, file.size or 0)
+    def _end_of_small(self, at: int) -> int:
+        """Return the end of the small files from a place on, with the ends of versions between and
+        after them; the place itself if there are not at least two of them."""
+        if self._small is None or self._skip.remaining:
+            return at
+        files, end = 0, at
+        while end < len(self._group):
+            entry = self._group[end]
+            if entry.is_lost or not (
+                files if entry.file is None else self._small.takes(entry.file)
+            ):
+                break
+            files += entry.file is not None
+            end += 1
+        return end if files > 1 else at
 
-    def _rows(self, entry: ChangeFile | Fetched, file: ChangeFile, skip: Skip) -> Iterator[Rows]:
+    def _alone(
+        self, entry: SpanEntry, file: ChangeFile, opened: Fetched | None
+    ) -> Iterator[Decoded]:
         if file.kept is not None:  # finding the changes has decoded them
-            yield from kept_rows(file, skip)
-            return
-        fetched = self._opened(entry)
-        with fetched.source:
-            reading = self._reading
-            how = fetched.selection, reading.decode, skip
-            decoded = decode_file(fetched.source, file, *how, shapes=reading.shapes)
-            if file.change_type is None and file.kinds is None:
-                decoded = whole_pairs(decoded)
-            yield from decoded
+            found = kept_rows(file, self._skip)
+        else:
+            found = self._file_rows(opened or self._open(file))
+        for rows in found:
+            yield Decoded([(entry, rows.batch.num_rows)], self._masked(rows))
+        self._count_read([file])
 
-    def _opened(self, entry: ChangeFile | Fetched) -> Fetched:
-        if isinstance(entry, Fetched):
-            return entry
-        here = self._reading.here
-        assert here is not None
-        with file_named(entry):
-            return fetch_here(here, entry, self._reading.decode.on_read)
+    def _file_rows(self, opened: Fetched) -> Iterator[Rows]:
+        file, reading = opened.file, self._reading
+        with opened.source:
+            rows = decode_file(
+                opened.source,
+                file,
+                opened.selection,
+                reading.decode,
+                self._skip,
+                shapes=reading.shapes,
+            )
+            yield from whole_pairs(rows) if file.change_type is None and not file.kinds else rows
+
+    def _open(self, file: ChangeFile) -> Fetched:
+        blocking_store = self._reading.here
+        assert blocking_store is not None  # or the file was opened before
+        with file_named(file):
+            return fetch_here(blocking_store, file, self._reading.decode.on_read)
 
     def _masked(self, rows: Rows) -> Rows:
         masked = self._reading.selector.rows(rows.batch)
         return rows if masked is rows.batch else replace(rows, batch=masked)
 
-    def _together(self, stretch: _Stretch, skip: Skip) -> Iterator[Item | Read]:
-        """Decode small files in as few steps as possible."""
-        found: list[_Whole | Version] = []
-        error = None
-        try:
-            found.extend(e if isinstance(e, Version) else self._whole(e) for e in stretch)
-        except Exception as e:  # noqa: BLE001 - raised after the rows before it
-            error = e
-        at = 0
-        while at < len(found):
-            wholes = [whole for whole in found[at:] if isinstance(whole, _Whole)]
-            if not wholes:
-                break
-            counts, rows = self._small.rows([w.file for w in wholes], [w.content for w in wholes])
-            last = found.index(wholes[len(counts) - 1], at) + 1
-            if rows is None:
-                yield from self._one_by_one(found[at:last], skip)
-            else:
-                sizes = iter(counts)
-                entries = [
-                    e if isinstance(e, Version) else (e.file, next(sizes)) for e in found[at:last]
+    def _count_read(self, files: Sequence[ChangeFile]) -> None:
+        self._read.files_read += len(files)
+        self._read.bytes_read += sum(file.size or 0 for file in files)
+
+    def _together(self, entries: Sequence[SpanEntry]) -> Iterator[Decoded]:
+        """Decode small files, of which the first entry is one, in as few goes as possible."""
+        assert self._small is not None
+        files: list[ChangeFile] = []
+        contents: list[bytes] = []
+        places: list[int] = []
+        error: Exception | None = None
+        for place, entry in enumerate(entries):
+            if entry.file is not None:
+                try:
+                    contents.append(_content(entry.opened or self._open(entry.file)))
+                except Exception as e:  # noqa: BLE001 - raised after the rows before it
+                    entries, error = entries[:place], e
+                    break
+                files.append(entry.file)
+                places.append(place)
+        done = 0
+        while done < len(files):
+            counts, rows = self._small.rows(files[done:], contents[done:])
+            first, done = done, done + len(counts)
+            last = places[done] if done < len(files) else len(entries)
+            if rows is not None:
+                each = iter(counts)
+                of_entry = [
+                    (e, 0 if e.file is None else next(each)) for e in entries[places[first] : last]
                 ]
-                yield Together(entries, self._masked(rows))
-                yield Read(len(counts), sum(w.file.size or 0 for w in wholes[: len(counts)]))
-            at = last
-        for version in found[at:]:
-            if isinstance(version, Version):
-                yield version
+                yield Decoded(of_entry, self._masked(rows))
+                self._count_read(files[first:done])
+                continue
+            of_file = iter(contents[first:done])
+            for entry in entries[places[first] : last]:
+                if entry.file is None:
+                    yield Decoded([(entry, 0)])
+                else:
+                    source = pa.BufferReader(next(of_file))
+                    yield from self._alone(entry, entry.file, Fetched(entry.file, source, ALL_ROWS))
         if error is not None:
             raise error
 
-    def _whole(self, entry: ChangeFile | Fetched) -> _Whole:
-        fetched = self._opened(entry)
-        with fetched.source:
-            try:
-                return _Whole(fetched.file, fetched.source.read())
-            except UNREADABLE as e:
-                raise unreadable(fetched.file, e) from None
 
-    def _one_by_one(self, found: list[_Whole | Version], skip: Skip) -> Iterator[Item | Read]:
-        for entry in found:
-            if isinstance(entry, Version):
-                yield entry
-            else:
-                source = pa.BufferReader(entry.content)
-                yield from self._alone(Fetched(entry.file, source, ALL_ROWS), skip)
-
-
-def _if_many(stretch: _Stretch) -> Iterator[Entry | _Stretch]:
-    if sum(not isinstance(entry, Version) for entry in stretch) > 1:
-        yield stretch
-    else:
-        yield from stretch
-
-
-@contextmanager
-def file_named(file: ChangeFile) -> Iterator[None]:
-    """Add the version to the errors of opening a file, and its rows if it is lost."""
-    try:
-        yield
-    except TableError as e:
-        if isinstance(e, FileGone):
-            e.rows = logged_rows(file)
-        raise e.at(version=file.version) from None
+def _content(opened: Fetched) -> bytes:
+    with opened.source:
+        try:
+            return opened.source.read()
+        except UNREADABLE as e:
+            raise unreadable(opened.file, e) from None

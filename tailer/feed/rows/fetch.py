@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
-import anyio
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -25,17 +21,9 @@ from tailer.decode.vectors import (
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location
 from tailer.errors import CorruptLog, FileGone, TableError
-from tailer.store import WHOLE_BYTES, BlockingFiles, Store
-from tailer.store.budget import Budget
+from tailer.store import BlockingFiles, Store
 
-__all__ = ["FetchAhead", "Fetched", "fetch", "fetch_here"]
-
-T = TypeVar("T")
-
-#: The most files of one version that are fetched at the same time.
-_FILES_MAX = 8
-#: Bytes at a large file's end, where its footer is.
-_END_BYTES = 64 * 1024
+__all__ = ["Fetched", "fetch", "fetch_here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,102 +33,6 @@ class Fetched:
     file: ChangeFile
     source: pa.NativeFile
     selection: RowSelection
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """A file that is being fetched, and how much of the budget it takes."""
-
-    file: ChangeFile  # while it is referenced here, no other object can have its id
-    size: int
-    task: asyncio.Task[Fetched]
-
-
-class FetchAhead:
-    """Fetches files ahead of time, while the files before them are decoded and written.
-
-    A file is examined (:meth:`in_order`), started if the budget has room for it, and taken in its
-    turn (:meth:`take`), which returns its part of the budget. A file that was not started is
-    fetched when it is taken. An error is raised when its file is taken.
-
-    Without a budget, no file is started.
-    """
-
-    def __init__(self, store: Store, budget: Budget | None, on_read: OnRead | None) -> None:
-        self._store = store
-        self._on_read = on_read
-        self._budget = budget
-        self._started: dict[int, _Started] = {}  # by the file's id
-
-    async def in_order(
-        self, entries: AsyncIterator[T], may_start: Callable[[ChangeFile], bool]
-    ) -> AsyncGenerator[T, None]:
-        """Yield the same entries, files and others. Before one is yielded, the files after it are
-        examined, and started where they ``may_start``, up to the first one that is not started."""
-        if self._budget is None:
-            async for entry in entries:
-                yield entry
-            return
-        ahead: deque[T] = deque()
-        failed: Exception | None = None
-        ended = False
-        while True:
-            while not ended and (not ahead or self._has_room(ahead[-1])):
-                try:
-                    entry = await anext(entries)
-                except StopAsyncIteration:
-                    ended = True
-                except Exception as e:  # noqa: BLE001 - those before it come first
-                    ended, failed = True, e
-                else:
-                    ahead.append(entry)
-                    if isinstance(entry, ChangeFile) and may_start(entry):
-                        self._start(entry)
-            if not ahead:
-                break
-            yield ahead.popleft()
-        if failed is not None:
-            raise failed
-
-    def _has_room(self, last: object) -> bool:
-        """Return whether to examine the entry after the last one: only if the last one is a file
-        that was started, or none."""
-        started = id(last) in self._started or not isinstance(last, ChangeFile)
-        return started and len(self._started) <= _FILES_MAX
-
-    def _start(self, file: ChangeFile) -> None:
-        whole = file.size is not None and file.size <= WHOLE_BYTES
-        vectors = [dv for dv in (file.only, file.without) if dv is not None]
-        size = (file.size or 0) if whole else _END_BYTES
-        size += sum(dv.size_in_bytes for dv in vectors)
-        if self._budget is not None and self._budget.take(size):
-            task = asyncio.create_task(fetch(self._store, file, self._on_read))
-            self._started[id(file)] = _Started(file, size, task)
-
-    async def take(self, file: ChangeFile) -> Fetched:
-        """Return a file in its turn; the caller closes it. Errors are those of :func:`fetch`."""
-        started = self._started.get(id(file))
-        if started is None:
-            return await fetch(self._store, file, self._on_read)
-        found = await started.task
-        self._forget(started)
-        return found
-
-    def _forget(self, started: _Started) -> None:
-        del self._started[id(started.file)]
-        if self._budget is not None:
-            self._budget.give(started.size)
-
-    async def aclose(self) -> None:
-        """Cancel and close all files that were not taken."""
-        left = list(self._started.values())
-        for started in left:
-            started.task.cancel()
-            self._forget(started)
-        with anyio.CancelScope(shield=True):
-            for started in left:
-                with suppress(Exception, asyncio.CancelledError):
-                    (await started.task).source.close()
 
 
 async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:

@@ -35,6 +35,7 @@ class _Lane(Generic[Chunk]):
         self._waiting: deque[Chunk] = deque()
         self._size = 0
         self._ended = False
+        self._error: Exception | None = None
         self._changed = anyio.Event()
 
     async def put(self, chunk: Chunk) -> None:
@@ -45,14 +46,16 @@ class _Lane(Generic[Chunk]):
         while self._size > _WAITING_BYTES:
             await self._change()
 
-    def end(self) -> None:
-        """No chunk follows."""
-        self._ended = True
+    def end(self, error: Exception | None = None) -> None:
+        """No chunk follows, but perhaps an error."""
+        self._ended, self._error = True, error
         self._changed.set()
 
     async def take(self) -> Chunk | None:
-        """Return the next chunk, when it is there; None at the end."""
+        """Return the next chunk, when it is there; None at the end. Raises the error after them."""
         while not self._waiting:
+            if self._error is not None:
+                raise self._error
             if self._ended:
                 return None
             await self._change()
@@ -81,15 +84,24 @@ async def in_lanes(
     send, receive = anyio.create_memory_object_stream[_Lane[Chunk]](0)
 
     async def one(group: Group, lane: _Lane[Chunk]) -> None:
-        await decode(group, lane.put)
-        lane.end()
+        try:
+            await decode(group, lane.put)
+        except Exception as e:  # noqa: BLE001 - raised in its turn
+            lane.end(e)
+        else:
+            lane.end()
 
     async def begin() -> None:
         async with send:
-            async for group in groups:
-                lane = _Lane(weigh)
-                tasks.start_soon(one, group, lane)
-                await send.send(lane)  # taken when all chunks before it were used
+            lane = _Lane(weigh)
+            try:
+                async for group in groups:
+                    tasks.start_soon(one, group, lane)
+                    await send.send(lane)  # taken when all chunks before it were used
+                    lane = _Lane(weigh)
+            except Exception as e:  # noqa: BLE001 - raised after the groups before it
+                lane.end(e)
+                await send.send(lane)
 
     try:
         async with receive, anyio.create_task_group() as tasks:

@@ -101,13 +101,13 @@ async def _cut(reading: Reading, first: Offset, files: Iterator[ChangeFile], siz
             total += 1
             yield file
 
-    place = reading.place(first)
+    finder = reading.finder(first)
     starts: list[int] = []
     costs: list[int] = []
     count = 0
     async with (
         aclosing(stepwise(numbered())) as all_files,
-        aclosing(place.onwards(all_files)) as following,
+        aclosing(finder.onwards(all_files)) as following,
     ):
         async for file in following:
             cost = file.size or OPEN_COST_BYTES
@@ -117,7 +117,7 @@ async def _cut(reading: Reading, first: Offset, files: Iterator[ChangeFile], siz
             costs[-1] += cost
             count += 1
     passed = total - count
-    return _Cut([passed + at for at in (*starts, count)], costs, place.skip.remaining)
+    return _Cut([passed + at for at in (*starts, count)], costs, finder.skip.remaining)
 
 
 def jobs(orders: Sequence[VersionOrder], size: int) -> Iterator[list[VersionOrder]]:

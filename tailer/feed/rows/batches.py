@@ -1,0 +1,141 @@
+"""From decoded rows to change batches: which offset each batch begins at and leads to.
+
+Nothing here reads or waits: the rows are there, and offsets are counted. The rules:
+
+- The index of an offset counts every change of its version, in the order in which they are read,
+  with those of lost files, which are counted as if they were delivered.
+- A version's last batch leads to the next version. So a crash after it does not repeat the version.
+- Without ``joins``, a version without changes gives one empty batch, which only moves the offset.
+
+A worked example: version 7 has 3 rows in file a and 2 in file b, version 8 has none. From (7, 0) on
+a sink that takes one file at a time gets a: (7, 0) -> (7, 3), b: (7, 3) -> (8, 0), and an empty
+batch (8, 0) -> (9, 0). One that takes spans gets one batch with two parts, (7, 0) -> (9, 0).
+
+What must never happen: a batch that leads to the next version before its last row was in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tailer.changes import ChangeBatch, Offset, Part, Rows, joined
+from tailer.errors import OffsetError
+from tailer.feed.reading import Reading
+from tailer.feed.rows.counting import IndexFinder
+from tailer.feed.rows.decoding import Decoded
+from tailer.feed.rows.span import Version
+
+__all__ = ["BatchAssembler"]
+
+
+class BatchAssembler:
+    """Makes the batches of a span that is read from the offset ``first`` on.
+
+    ``finder`` knows the index that its first change really has, once a file was found.
+    """
+
+    def __init__(
+        self, reading: Reading, finder: IndexFinder, first: Offset, *, joins: bool
+    ) -> None:
+        self._reading = reading
+        self._finder = finder
+        self._first = first
+        self._joins = joins
+        self._at: Offset | None = None
+        self._made: list[ChangeBatch] = []
+
+    def add(self, decoded: Iterable[Decoded]) -> list[ChangeBatch]:
+        """Return the batches of what was decoded in one step, in order."""
+        self._made = []
+        for each in decoded:
+            self._add(each)
+        return self._joined() if self._joins else self._made
+
+    def _add(self, decoded: Decoded) -> None:
+        if self._at is None:
+            self._at = replace(self._first, index=self._finder.index)
+        selector, at = self._reading.selector, self._at
+        parts: list[Part] = []
+        row = 0
+        for entry, count in decoded.counts:
+            if entry.file is None:
+                following = at.next_version(entry.version.timestamp_ms)
+                if decoded.rows is None:
+                    self._end(entry.version, at, following)
+                at = following
+                continue
+            if entry.is_lost:
+                at = replace(at, index=at.index + count)
+            elif count:
+                parts.append(Part(row, selector.file(entry.file), at))
+                at = replace(at, index=at.index + count, counted_by=self._reading.counted_by)
+                row += count
+        if decoded.rows is not None:
+            self._made.append(self._batch(decoded.rows, parts, at))
+        self._at = at
+
+    def _batch(self, rows: Rows, parts: list[Part], following: Offset) -> ChangeBatch:
+        file = parts[-1].file
+        if file.kept is not None:  # what is written need not be kept too
+            file = replace(file, kept=())
+        return ChangeBatch(
+            rows.batch,
+            rows.positions,
+            self._reading.selector.state(file.state),
+            file if len(parts) == 1 else None,
+            file.timestamp_ms,
+            parts[0].offset,
+            following,
+            rows.row_ids,
+            counted_by=self._reading.counted_by,
+            run=tuple(parts) if len(parts) > 1 else (),
+        )
+
+    def _end(self, version: Version, at: Offset, following: Offset) -> None:
+        """Let the last batch lead to the next version; without one, add an empty one that does."""
+        skip, first = self._finder.skip, self._first
+        if skip.remaining:
+            raise OffsetError(
+                f"the offset names change {first.index} of a version that has "
+                f"{first.index - skip.remaining}",
+                version=first.version,
+                hint="it was saved under another change source, or set wrongly; set it again",
+            )
+        last = self._made[-1] if self._made else None
+        if last is None or not (self._joins or last.version == version.number):
+            self._made.append(self._empty(version, at, following))
+        else:
+            self._made[-1] = replace(last, next_offset=following)
+
+    def _empty(self, version: Version, at: Offset, following: Offset) -> ChangeBatch:
+        reading = self._reading
+        return ChangeBatch(
+            reading.no_rows(version.state),
+            pa.array([], pa.int64()),
+            reading.selector.state(version.state),
+            None,
+            version.timestamp_ms,
+            at,
+            following,
+            counted_by=reading.counted_by,
+        )
+
+    def _joined(self) -> list[ChangeBatch]:
+        """Return the batches as few: one for each schema."""
+        groups: list[list[ChangeBatch]] = []
+        for batch in self._made:
+            if groups and not groups[-1][-1].num_rows:  # what comes leads further
+                groups[-1] = [batch]
+            elif groups and _alike(groups[-1][-1], batch):
+                groups[-1].append(batch)
+            else:
+                groups.append([batch])
+        return [joined(group) for group in groups]
+
+
+def _alike(one: ChangeBatch, other: ChangeBatch) -> bool:
+    """Return whether the rows of two batches may be in one."""
+    return one.state is other.state and (one.row_ids is None) == (other.row_ids is None)

@@ -1,0 +1,181 @@
+"""The files of a span: opened ahead of their turn, and handed to the decoder in groups.
+
+The rules:
+
+- A group is what one decoder gets: at most 256 files or 16 MiB, and the ends of versions between
+  and after them. A version's end is in the group of its last file.
+- Where a worker thread can read the store (a local folder), files are not opened here but by the
+  thread that decodes them. Where each request takes a while (S3), the next files are opened while
+  those before them are decoded, up to the first one for which the budget has no room.
+- An error is raised in its place: a group that could not be completed is returned as far as it
+  came, and the next call raises.
+
+What must never happen: a file that was opened and is closed by nobody. Until a group is returned,
+:meth:`SpanFiles.aclose` closes its files; from then on the decoder does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+import anyio
+
+from tailer.changes import ChangeFile
+from tailer.feed.reading import Reading
+from tailer.feed.rows.counting import IndexFinder, file_named
+from tailer.feed.rows.fetch import Fetched, fetch
+from tailer.feed.rows.span import Span, SpanEntry
+from tailer.store import WHOLE_BYTES
+from tailer.threads import one_by_one
+
+__all__ = ["GROUP_BYTES", "SpanFiles"]
+
+#: The most files, and their most encoded bytes, that are decoded in one group.
+_GROUP_FILES = 256
+GROUP_BYTES = 16 * 1024 * 1024
+#: The most files of one span that are opened at the same time.
+_AHEAD_FILES = 8
+#: Bytes at a large file's end, where its footer is.
+_END_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Started:
+    """A file that is being opened ahead of its turn, and how much of the budget it takes."""
+
+    entry: SpanEntry
+    size: int
+    task: asyncio.Task[Fetched]
+
+
+class SpanFiles(AsyncIterator[list[SpanEntry]]):
+    """Yields the entries of a span in groups. ``finder`` finds the file to begin with."""
+
+    def __init__(self, reading: Reading, span: Span, finder: IndexFinder) -> None:
+        self._reading = reading
+        self._span = span
+        self._finder = finder
+        self._entries = self._plan()
+        self._ended = False
+        self._planned: deque[SpanEntry] = deque()  # not yet in a group
+        self._started: list[_Started] = []  # those of them that are being opened, in order
+        self._group: list[SpanEntry] = []
+        self._plan_error: Exception | None = None  # after those that are planned
+        self._error: Exception | None = None  # after the last group
+
+    async def __anext__(self) -> list[SpanEntry]:
+        """Return the next group."""
+        if self._error is not None:
+            raise self._error
+        try:
+            await self._fill_group()
+        except Exception as e:
+            if not self._group:
+                raise
+            self._error = e
+        if not self._group:
+            raise StopAsyncIteration
+        group, self._group = self._group, []
+        return group
+
+    async def _fill_group(self) -> None:
+        files = size = 0
+        while (entry := await self._peek()) is not None:
+            file = entry.file_to_read
+            if file is not None:
+                if files >= _GROUP_FILES or size >= GROUP_BYTES:
+                    return
+                files, size = files + 1, size + (file.size or 0)
+            self._planned.popleft()
+            if file is not None and file.kept is None and self._reading.here is None:
+                entry.opened = await self._opened(entry, file)
+            self._group.append(entry)
+
+    async def _plan(self) -> AsyncGenerator[SpanEntry, None]:
+        """Yield the files to read, from the offset's on, and each version's end after its files."""
+        lost = self._reading.lost
+        for version in self._span.versions:
+            plan = version.plan
+            if plan.count is not None and not self._finder.skip.remaining:
+                for file in plan.files:
+                    yield SpanEntry(version, file, file in lost)
+            else:
+                async with (
+                    aclosing(one_by_one(plan.files)) as files,
+                    aclosing(self._finder.onwards(files)) as following,
+                ):
+                    async for file in following:
+                        yield SpanEntry(version, file, file in lost)
+            yield SpanEntry(version)
+
+    async def _peek(self) -> SpanEntry | None:
+        """Return the next entry, with those after it being opened as far as the budget goes."""
+        while not self._ended and (not self._planned or self._looks_beyond(self._planned[-1])):
+            try:
+                entry = await anext(self._entries, None)
+            except Exception as e:  # noqa: BLE001 - raised after the entries before it
+                entry, self._plan_error = None, e
+            if entry is None:
+                self._ended = True
+            else:
+                self._planned.append(entry)
+                self._start(entry)
+        if self._planned:
+            return self._planned[0]
+        if self._plan_error is not None:
+            raise self._plan_error
+        return None
+
+    def _looks_beyond(self, last: SpanEntry) -> bool:
+        """Return whether to plan the entry after the last one: only if the last one is a file that
+        is being opened, or none."""
+        if self._reading.budget is None or len(self._started) > _AHEAD_FILES:
+            return False
+        begun = bool(self._started) and self._started[-1].entry is last
+        return begun or last.file_to_read is None
+
+    def _start(self, entry: SpanEntry) -> None:
+        """Begin to open a file, if the budget has room for it."""
+        file, budget = entry.file_to_read, self._reading.budget
+        if budget is None or file is None or file.kept is not None or self._finder.skip.remaining:
+            return
+        whole = file.size is not None and file.size <= WHOLE_BYTES
+        vectors = [dv for dv in (file.only, file.without) if dv is not None]
+        size = (file.size or 0) if whole else _END_BYTES
+        size += sum(dv.size_in_bytes for dv in vectors)
+        if budget.take(size):
+            self._started.append(_Started(entry, size, asyncio.create_task(self._fetch(file))))
+
+    async def _opened(self, entry: SpanEntry, file: ChangeFile) -> Fetched:
+        with file_named(file):
+            if not self._started or self._started[0].entry is not entry:
+                return await self._fetch(file)
+            opened = await self._started[0].task
+            self._forget(self._started[0])
+            return opened
+
+    async def _fetch(self, file: ChangeFile) -> Fetched:
+        return await fetch(self._reading.log.store, file, self._reading.decode.on_read)
+
+    def _forget(self, started: _Started) -> None:
+        self._started.remove(started)
+        if self._reading.budget is not None:
+            self._reading.budget.give(started.size)
+
+    async def aclose(self) -> None:
+        """Close what was opened ahead and is in no group that was returned."""
+        await self._entries.aclose()
+        left = list(self._started)
+        for started in left:
+            started.task.cancel()
+            self._forget(started)
+        with anyio.CancelScope(shield=True):
+            for started in left:
+                with suppress(Exception, asyncio.CancelledError):
+                    (await started.task).source.close()
+        for entry in self._group:
+            entry.close()

@@ -1,0 +1,110 @@
+"""A span as data: consecutive versions that are read together, and their files in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tailer.changes import ChangeFile, Offset
+from tailer.delta.snapshot import TableState
+from tailer.feed.rows.fetch import Fetched
+
+__all__ = ["FilePlan", "Span", "SpanEntry", "Version"]
+
+#: The most files in a span of several versions, and their most encoded bytes.
+_SPAN_FILES = 1024
+_SPAN_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """The selected files of a version, in reading order.
+
+    ``count`` and ``known_bytes`` are those of all files. They are None if the files are planned
+    only while they are read, because a snapshot or a commit may have millions of them.
+    """
+
+    files: Iterable[ChangeFile]
+    count: int | None = None
+    known_bytes: int | None = None
+
+    @classmethod
+    def listed(cls, files: Iterable[ChangeFile]) -> FilePlan:
+        """Return the plan of few files."""
+        listed = list(files)
+        return cls(listed, len(listed), sum(file.size or 0 for file in listed))
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version to read: the files whose rows are its changes, and its state."""
+
+    number: int
+    timestamp_ms: int
+    state: TableState
+    plan: FilePlan
+
+
+@dataclass(slots=True)
+class Span:
+    """Consecutive versions, of which the first one is read from the offset ``first`` on.
+
+    ``count`` and ``known_bytes`` are those of all files, None if a version's are not known.
+    """
+
+    first: Offset
+    versions: list[Version] = field(default_factory=list)
+    count: int | None = 0
+    known_bytes: int | None = 0
+
+    @classmethod
+    def of(cls, version: Version, first: Offset) -> Span:
+        """Return the span of one version."""
+        span = cls(first)
+        span.add(version)
+        return span
+
+    def takes(self, version: Version) -> bool:
+        """Return whether a version may follow those that the span has."""
+        if not self.versions:
+            return True
+        count = _sum(self.count, version.plan.count)
+        known_bytes = _sum(self.known_bytes, version.plan.known_bytes)
+        if count is None or known_bytes is None or self.first.index:
+            return False
+        return count <= _SPAN_FILES and known_bytes <= _SPAN_BYTES
+
+    def add(self, version: Version) -> None:
+        """Add a version, which the span takes."""
+        plan = version.plan
+        self.versions.append(version)
+        self.count = _sum(self.count, plan.count)
+        self.known_bytes = _sum(self.known_bytes, plan.known_bytes)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+@dataclass(slots=True, eq=False)
+class SpanEntry:
+    """A file of a span, or the end of a version, which follows its files and has no ``file``.
+
+    The rows of a file that ``is_lost`` are counted as if they were delivered. ``opened`` is the
+    file's content, where it was opened ahead of decoding.
+    """
+
+    version: Version
+    file: ChangeFile | None = None
+    is_lost: bool = False
+    opened: Fetched | None = None
+
+    @property
+    def file_to_read(self) -> ChangeFile | None:
+        """Return the file; None if there is nothing to read."""
+        return None if self.is_lost else self.file
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if self.opened is not None:
+            self.opened.source.close()

@@ -1,0 +1,91 @@
+"""The one loop that pulls: a span's files, their rows, the batches with their offsets.
+
+    SpanFiles -> SpanDecoder -> BatchAssembler -> emit
+
+Nothing below this loop runs unless it asks: files are opened when it asks for a group, rows are
+decoded when it asks for a step. What is asked decides what is in memory.
+
+- **Where the worker thread begins:** at ``decoder.take``. A step takes long, so it is taken in a
+  worker thread; only where it takes no longer than the hop into one, as the first step of a single
+  small local file, is it taken in the event loop. All else in this file runs in the event loop.
+- **Two lanes:** of a large span, two groups are decoded at the same time, each by this loop, and
+  their batches are made in the groups' order. Files of a few KiB are mostly the interpreter's work:
+  two threads that decode them wait for each other's turn and take longer than one, so groups of
+  them take turns.
+- **Who closes:** the decoder closes the files of its group, :class:`SpanFiles` all others.
+- **What must never happen:** a second caller of ``decoder.take`` while one is in a thread. The
+  loop awaits each step before the next one, also when it is cancelled.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing, nullcontext
+from operator import attrgetter
+
+import anyio
+
+from tailer.decode.small_files import SmallFiles
+from tailer.errors import TableError
+from tailer.feed.reading import EmitBatch, Reading
+from tailer.feed.rows.batches import BatchAssembler
+from tailer.feed.rows.decoding import SpanDecoder, Step
+from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
+from tailer.feed.rows.lanes import Use, in_lanes
+from tailer.feed.rows.span import Span, SpanEntry
+from tailer.threads import blocking
+
+__all__ = ["read_span"]
+
+_TINY_BYTES = 8 * 1024
+
+
+async def read_span(reading: Reading, span: Span, emit: EmitBatch, *, joins: bool) -> None:
+    """Read the batches of a span. The last one leads to the version after the last one.
+
+    ``joins``: rows of several files and versions come as one batch; else each batch is of one file,
+    and a version without changes gives one empty batch.
+    """
+    finder = reading.finder(span.first)
+    assembler = BatchAssembler(reading, finder, span.first, joins=joins)
+    small = SmallFiles(reading.decode, reading.shapes) if joins else None
+    turns = anyio.Lock()
+
+    async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
+        decoder = SpanDecoder(reading, small, group, finder.skip)
+        in_place = decoder.is_quick()
+        try:
+            while True:
+                step = decoder.take() if in_place else await blocking(decoder.take)
+                await use(step)
+                if step.is_last:  # another step in a thread would only find this out
+                    return
+                in_place = False
+        finally:
+            decoder.close()
+
+    async def decode_in_turn(group: list[SpanEntry], use: Use[Step]) -> None:
+        async with turns if _is_tiny(group) else nullcontext():
+            await decode(group, use)
+
+    async def use(step: Step) -> None:
+        for batch in assembler.add(step.decoded):
+            await emit(batch)
+        reading.observer.fetched(step.files_read, step.bytes_read)
+
+    try:
+        async with aclosing(SpanFiles(reading, span, finder)) as groups:
+            known_bytes = span.known_bytes
+            if finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
+                async for group in groups:
+                    await decode(group, use)
+            else:
+                await in_lanes(groups, decode_in_turn, use, attrgetter("size"))
+    except TableError as e:
+        e.at(table=reading.log.store.root)
+        raise
+
+
+def _is_tiny(group: list[SpanEntry]) -> bool:
+    """Return whether another group like this one is better decoded after it than beside it."""
+    sizes = [entry.file.size for entry in group if entry.file is not None and not entry.is_lost]
+    return sum(_TINY_BYTES if size is None else size for size in sizes) < _TINY_BYTES * len(sizes)

@@ -1,0 +1,189 @@
+"""A span's rows and offsets, one step at a time: no worker thread, no sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tailer.changes import ChangeBatch, ChangeFile, Offset
+from tailer.decode.options import DecodeOptions
+from tailer.decode.rows import Skip
+from tailer.decode.small_files import SmallFiles
+from tailer.delta.actions import AddFile
+from tailer.errors import FileGone
+from tailer.feed.options import FeedOptions
+from tailer.feed.reading import Reading
+from tailer.feed.rows.batches import BatchAssembler
+from tailer.feed.rows.decoding import SpanDecoder, Step
+from tailer.feed.rows.files import SpanFiles
+from tailer.feed.rows.span import FilePlan, Span, SpanEntry, Version
+from tailer.testing.table import TableBuilder
+from tests.support.feeds import ID, table_log
+
+pytestmark = pytest.mark.anyio
+
+START = Offset(1, 0)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    """Version 1 has two files with three and two rows, version 2 has none, version 3 one."""
+    table = TableBuilder(tmp_path / "orders", ID)
+    table.create()
+    table.commit(*(table.add([{"id": i} for i in ids]) for ids in ([1, 2, 3], [4, 5])))
+    table.commit()
+    table.insert([{"id": 6}])
+    return table
+
+
+def reading_of(table: TableBuilder, **decode: int) -> Reading:
+    options = FeedOptions(decode=DecodeOptions(**decode))  # type: ignore[arg-type]  # only numbers
+    return Reading.of(table_log(table), options)
+
+
+async def span_of(reading: Reading, last: int = 3) -> Span:
+    span = Span(START)
+    before = await reading.log.state_before(1)
+    for number in range(1, last + 1):
+        commit = await reading.log.commit(number, before, None)
+        before = commit.after
+        files = [
+            ChangeFile(
+                add.path,
+                add.path,
+                number,
+                number * 10,
+                commit.after.table_id,
+                commit.after,
+                {},
+                "insert",
+                "files",
+                add.size,
+                num_records=add.num_records,
+            )
+            for add in commit.file_actions()
+            if isinstance(add, AddFile)
+        ]
+        version = Version(number, number * 10, commit.after, FilePlan.listed(files))
+        assert span.takes(version)
+        span.add(version)
+    return span
+
+
+async def group_of(reading: Reading, span: Span) -> list[SpanEntry]:
+    files = SpanFiles(reading, span, reading.finder(span.first))
+    (group,) = [group async for group in files]
+    return group
+
+
+def decoder(reading: Reading, group: Sequence[SpanEntry], *, joins: bool) -> SpanDecoder:
+    small = SmallFiles(reading.decode, reading.shapes) if joins else None
+    return SpanDecoder(reading, small, group, Skip())
+
+
+def steps_of(decoder: SpanDecoder) -> list[Step]:
+    steps = [decoder.take()]
+    while not steps[-1].is_last:
+        steps.append(decoder.take())
+    decoder.close()
+    return steps
+
+
+def places(batches: Sequence[ChangeBatch]) -> list[tuple[tuple[int, int], int, tuple[int, int]]]:
+    return [(b.offset.position, b.num_rows, b.next_offset.position) for b in batches]
+
+
+async def test_each_batch_leads_on_and_a_versions_last_one_to_the_next_version(
+    table: TableBuilder,
+) -> None:
+    reading = reading_of(table)
+    span = await span_of(reading)
+    group = await group_of(reading, span)
+    alone = BatchAssembler(reading, reading.finder(START), START, joins=False)
+    (step,) = steps_of(decoder(reading, group, joins=False))
+    assert (step.files_read, step.is_last) == (3, True)
+    assert places(alone.add(step.decoded)) == [
+        ((1, 0), 3, (1, 3)),
+        ((1, 3), 2, (2, 0)),
+        ((2, 0), 0, (3, 0)),
+        ((3, 0), 1, (4, 0)),
+    ]
+    (step,) = steps_of(decoder(reading, group, joins=True))
+    together = BatchAssembler(reading, reading.finder(START), START, joins=True)
+    (batch,) = together.add(step.decoded)
+    assert places([batch]) == [((1, 0), 6, (4, 0))]
+    assert [part.offset.position for part in batch.parts()] == [(1, 0), (1, 3), (3, 0)]
+
+
+async def test_a_lost_file_is_counted_and_has_no_rows(table: TableBuilder) -> None:
+    reading = reading_of(table)
+    group = await group_of(reading, await span_of(reading))
+    group[0].is_lost = True
+    (step,) = steps_of(decoder(reading, group, joins=True))
+    made = BatchAssembler(reading, reading.finder(START), START, joins=True).add(step.decoded)
+    assert places(made) == [((1, 3), 3, (4, 0))]
+
+
+async def test_a_step_has_no_more_rows_than_a_batch(table: TableBuilder) -> None:
+    reading = reading_of(table, batch_rows_max=2)
+    group = await group_of(reading, await span_of(reading))
+    steps = steps_of(decoder(reading, group, joins=True))
+    rows = [sum(d.rows.batch.num_rows for d in step.decoded if d.rows) for step in steps]
+    assert rows == [2, 1, 2, 1]
+    assembler = BatchAssembler(reading, reading.finder(START), START, joins=True)
+    made = [batch for step in steps for batch in assembler.add(step.decoded)]
+    assert [batch.offset.position for batch in made] == [(1, 0), (1, 2), (1, 3), (3, 0)]
+    assert made[-1].next_offset.position == (4, 0)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_an_error_is_raised_after_the_rows_before_it(
+    table: TableBuilder,
+    joins: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    reading = reading_of(table)
+    group = await group_of(reading, await span_of(reading))
+    assert group[1].file is not None
+    (table.folder / group[1].file.location).unlink()
+    under_test = decoder(reading, group, joins=joins)
+    step = under_test.take()
+    assert [d.counts for d in step.decoded] == [[(group[0], 3)]]
+    assert not step.is_last
+    for _ in range(2):
+        with pytest.raises(FileGone, match="version 1") as gone:
+            under_test.take()
+    assert gone.value.rows == 2
+    under_test.close()
+
+
+async def test_a_group_that_can_not_be_completed_comes_before_its_error(
+    table: TableBuilder,
+) -> None:
+    reading = reading_of(table)
+    span = await span_of(reading, 1)
+
+    def planned() -> Iterator[ChangeFile]:
+        yield from ()
+        raise FileGone("it was planned too late")
+
+    span.versions.append(Version(2, 20, span.versions[0].state, FilePlan(planned())))
+    files = SpanFiles(reading, span, reading.finder(span.first))
+    group = await anext(files)
+    assert [entry.file is None for entry in group] == [False, False, True]
+    for _ in range(2):
+        with pytest.raises(FileGone, match="too late"):
+            await anext(files)
+    await files.aclose()
+
+
+async def test_a_span_ends_before_a_version_that_is_too_large(table: TableBuilder) -> None:
+    span = await span_of(reading_of(table), 1)
+    version = span.versions[0]
+    file = next(iter(version.plan.files))
+    for files, fits in (([file] * 1022, True), ([file] * 1023, False), (None, False)):
+        plan = FilePlan(iter([file])) if files is None else FilePlan.listed(files)
+        assert span.takes(Version(2, 20, version.state, plan)) is fits
+    within = Span.of(version, Offset(1, 1))
+    assert not within.takes(Version(2, 20, version.state, FilePlan.listed([]))), "its offset"
