@@ -108,7 +108,7 @@ SETTINGS: dict[str, Setting] = {
     ),
 }  # fmt: skip
 #: The pauses between attempts, in seconds; the feed waits for what is longer.
-_PAUSES_S = (0.2, 20.0)
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 20.0
 #: By the status. What is not here passes: the receiver is busy or away (429, 500 and more, and
 #: others). Of 400 and 415 nobody knows whether the events are meant.
 _FAULTS = FaultTable(
@@ -233,7 +233,7 @@ class HttpSink(MessageSink):
             async def post(body: bytes = body, name: str = request_id, where: str = where) -> None:
                 await self._post(body, name, where)
 
-            await attempted(post, Backoff(*_PAUSES_S), self.attempts)
+            await attempted(post, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S), self.attempts)
             self._taken += len(request)
 
     async def _post(self, body: bytes, name: str, where: str) -> None:

@@ -143,9 +143,14 @@ class JsonlSink:
     @property
     def traits(self) -> SinkTraits:
         """See :class:`tailer.sink.Sink`."""
-        of_format = (self._encoder.paired, self._encoder.key_columns)
-        exclusive = self._exclusive()
-        return SinkTraits(*of_format, self.with_row_ids, exclusive, runs=True, own=self._own())
+        return SinkTraits(
+            paired=self._encoder.paired,
+            key_columns=self._encoder.key_columns,
+            row_ids=self.with_row_ids,
+            exclusive=self._exclusive(),
+            runs=True,
+            own=self._own(),
+        )
 
     def _own(self) -> OwnNames:
         """Return the names of the fields that are not the table's, in its rows' objects."""

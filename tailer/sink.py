@@ -432,7 +432,7 @@ def take_options(
     ``what`` is what messages call it. Raises :class:`ConfigError` naming the key and what is
     allowed.
     """
-    settings = {name: _setting(*declaration) for name, declaration in allowed.items()}
+    settings = {name: _setting(kind, default) for name, (kind, default) in allowed.items()}
     return SettingTable(f"{what} {kind!r}", settings).take(options)
 
 

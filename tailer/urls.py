@@ -116,10 +116,10 @@ def split_url(
     if not login:
         raise UrlError("it has a user in it, which belongs into other options")
     user, colon, password = info.partition(":")
-    decoded = _decoded(user), _decoded(password)
+    user, password = _decoded(user), _decoded(password)
     if colon:
-        keep_pair(*decoded)
-    return scheme, decoded[0], decoded[1] if colon else None, hosts + rest
+        keep_pair(user, password)
+    return scheme, user, password if colon else None, hosts + rest
 
 
 def _decoded(text: str) -> str:

@@ -65,7 +65,7 @@ CONNECTION: dict[str, Setting] = {
     ),
     "format": FORMAT,
 }  # fmt: skip
-_PAUSE_S = 0.1, 5.0
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 5.0
 #: By the code. What is not here passes: limits, time-outs, a service that is away.
 _FAULTS = FaultTable(
     for_good="""
@@ -130,12 +130,13 @@ class AwsSink(MessageSink):
         self.given = options
         self.client: Any = None
         self._open = AsyncExitStack()
-        self._backoff = Backoff(*_PAUSE_S)
+        self._backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> AwsSink:  # noqa: ARG003  # no paths
         """Create the sink. Options: those of the class's settings and of the format."""
-        return cls(*take_options(cls.kind, cls.own_settings, options, cls.settings_of))
+        own, of_format = take_options(cls.kind, cls.own_settings, options, cls.settings_of)
+        return cls(own, of_format)
 
     @classmethod
     def settings_of(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
@@ -217,7 +218,7 @@ class AwsSink(MessageSink):
                     raise self._error(failed[0][1], named=True)
 
             await attempted(attempt, self._backoff, self.given["attempts"])
-            self._backoff = Backoff(*_PAUSE_S)
+            self._backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
             self._taken += len(part)
 
     async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:

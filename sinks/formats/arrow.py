@@ -50,7 +50,9 @@ class ArrowEncoder:
         if self.ids:
             rows = rows.append_column(self.own.names[0], ids)
         bounds = [*(part.first for part in batch.parts()), rows.num_rows]
-        streams = [each for span in pairwise(bounds) for each in self._streams(rows, *span)]
+        streams = [
+            each for first, last in pairwise(bounds) for each in self._streams(rows, first, last)
+        ]
         firsts, texts = zip(*streams, strict=True)
         counts = [end - first for first, end in pairwise((*firsts, rows.num_rows))]
         headers = (

@@ -120,8 +120,13 @@ class AvroEncoder:
         values, number = self._framed("value", schema, parts, batch.num_rows)
         headers = (*event_headers(batch), ("_schema_id", str(number).encode()))
         if self.paired:
-            own = (batch, self.key_columns, keys, images.gone)
-            headers += key_change_headers(*own, lambda columns: self._keys(batch, columns))
+            headers += key_change_headers(
+                batch,
+                self.key_columns,
+                keys,
+                images.gone,
+                lambda columns: self._keys(batch, columns),
+            )
         records = Records(keys, values, headers, commit_ms(batch))
         if not self.tombstones:
             return records
@@ -157,7 +162,7 @@ class AvroEncoder:
         }[self.subjects]
         known = (subject, schema_text(schema))
         if known not in self._ids:
-            self._ids[known] = self.registry.register(*known)
+            self._ids[known] = self.registry.register(subject, known[1])
         number = self._ids[known]
         return joined([struct.pack(">bI", 0, number), *parts], count), number
 

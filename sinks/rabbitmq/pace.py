@@ -112,4 +112,5 @@ async def declared_pace(channel: Channel, queue: str, kind: str, errors: Any) ->
     if not str(arguments.get("x-overflow", "")).startswith("reject-publish"):
         return Pace()
     limits = (arguments.get(name) for name in ("x-max-length", "x-max-length-bytes"))
-    return Pace(*(limit if isinstance(limit, int) else None for limit in limits))
+    bound, bytes_max = (limit if isinstance(limit, int) else None for limit in limits)
+    return Pace(bound, bytes_max)

@@ -71,7 +71,7 @@ SETTINGS: dict[str, Setting] = {
 #: the broker's own limit before RabbitMQ 4 (`max_message_size`).
 _LIMITS = Limits(500, 4 * _MIB, message_bytes=128 * _MIB)
 #: The pauses while a queue is full, in seconds.
-_FULL_PAUSES_S = (0.005, 0.5)
+_FULL_PAUSE_MIN_S, _FULL_PAUSE_MAX_S = 0.005, 0.5
 #: By the number of the broker's reply. A message that is too large is told by the reply's words.
 _FAULTS = FaultTable(for_good="402 403 404 406 502 503 504 530 540")
 _NOT_FOUND = 404
@@ -177,8 +177,10 @@ class RabbitmqSink(MessageSink):
                 await channel.call("queue_declare", queue, durable=True, arguments=kind)
         else:
             if create and not self._asked:
-                how = (queue, self._given["queue_type"], self._pika.exceptions)
-                self._pace, self._asked = await declared_pace(channel, *how), True
+                self._pace = await declared_pace(
+                    channel, queue, self._given["queue_type"], self._pika.exceptions
+                )
+                self._asked = True
 
     async def _disconnect(self) -> None:
         channel, self._channel = self._channel, None
@@ -201,7 +203,8 @@ class RabbitmqSink(MessageSink):
         """
         patience = self._given["timeout_s"]
         largest = pc.max(pc.binary_length(messages.values)).as_py()
-        backoff, since = Backoff(*_FULL_PAUSES_S), anyio.current_time()
+        backoff = Backoff(_FULL_PAUSE_MIN_S, _FULL_PAUSE_MAX_S)
+        since = anyio.current_time()
         while len(messages):
             depth = await self._depth() if self._pace.asks else None
             burst = self._pace.burst(len(messages), depth, largest)

@@ -313,7 +313,7 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
     """Return the arguments; `help COMMAND` is `COMMAND --help`."""
     if given[:1] == ["help"]:
         given = [*given[1:2], "--help"]
-    top = parser(*given[:1])
+    top = parser(given[0]) if given else parser()
     arguments, rest = top.parse_known_args(given)
     if rest:
         of: _Parser = getattr(arguments, "parser", top)

@@ -41,7 +41,9 @@ def _described(kind: str) -> dict[str, Any]:
     return {
         **found,
         "about": (getdoc(factory) or "").partition("\n\n")[0].replace("\n", " "),
-        "options": [_option(*one, of) for of in tables for one in tables[of].items()],
+        "options": [
+            _option(name, setting, of) for of in tables for name, setting in tables[of].items()
+        ],
     }
 
 

@@ -89,11 +89,11 @@ class Comparison:
         )
         if not pairable([self.leaving[n] for n in left], [self.coming[n] for n in came]):
             return {}
-        heads = (
-            [self._head(side, number) for number in some]
-            for side, some in ((LEAVING, left), (COMING, came))
+        matches = alike(
+            [self._head(LEAVING, number) for number in left],
+            [self._head(COMING, number) for number in came],
         )
-        return {left[one]: came[other] for one, other in alike(*heads).items()}
+        return {left[one]: came[other] for one, other in matches.items()}
 
     def _head(self, side: int, number: int) -> Rows | None:
         """Return the first few rows of a file; its bytes are counted when all of it is read."""
@@ -120,7 +120,8 @@ class Comparison:
                     *_comparable(rows.batch.columns[:width], found.side),
                 ]
                 if found.came is not None:
-                    arrays.append(file_refs(*found.came))
+                    number, positions = found.came
+                    arrays.append(file_refs(number, positions))
                 elif pairs:
                     arrays.append(pa.nulls(len(rows.positions), pa.int64()))
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -120,8 +120,10 @@ def by_row_ids(sides: Comparison) -> Difference | None:
     if len(noops):
         changed = changed.filter(pc.invert(pc.is_in(changed["row_id"], value_set=noops)))
         updated = _both(changed)
-    kept = [{} if cache is None else cache.of(side) for side in (LEAVING, COMING)]
-    return Difference(*_positions(changed), *_positions(updated), len(noops), kept[0], kept[1])
+    left, came = _positions(changed)
+    updated_left, updated_came = _positions(updated)
+    kept_left, kept_came = ({} if cache is None else cache.of(s) for s in (LEAVING, COMING))
+    return Difference(left, came, updated_left, updated_came, len(noops), kept_left, kept_came)
 
 
 def _bucket_of(changed: pa.Table, bucket: Bucket | None) -> pa.Table:

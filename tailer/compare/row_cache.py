@@ -38,8 +38,8 @@ class RowCache:
 
     def restricted(self, sides: tuple[bool, bool]) -> RowCache:
         """Return the same rows of these sides only."""
-        for place in [place for place in self._kept if not sides[place[0]]]:
-            self.drop(*place)
+        for side, number in [place for place in self._kept if not sides[place[0]]]:
+            self.drop(side, number)
         return self
 
     def add(self, side: int, number: int, rows: Rows) -> None:

@@ -82,8 +82,7 @@ def decode_file(
     """
     try:
         parquet = open_parquet(source, file, options)
-        how = selection, options, shapes or Shapes(options)
-        decoder = _Decoder(parquet, source, file, *how)
+        decoder = _Decoder(parquet, source, file, selection, options, shapes or Shapes(options))
         yield from decoder.batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None

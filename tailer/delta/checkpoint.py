@@ -156,8 +156,8 @@ def _vectors(column: pa.Array) -> list[DeletionVectorDescriptor | None]:
     lists = (columns[n].to_pylist() if n in columns else absent for n in names)
     # Some writers write a struct of nulls instead of a null.
     return [
-        None if kind is None else DeletionVectorDescriptor(kind, *rest)
-        for kind, *rest in zip(*lists, strict=True)
+        None if kind is None else DeletionVectorDescriptor(kind, path, size, cardinality, offset)
+        for kind, path, size, cardinality, offset in zip(*lists, strict=True)
     ]
 
 

@@ -71,7 +71,7 @@ class RowGroup:
     def chunk(self, leaf: int) -> Chunk | None:
         """Return a column; None if nothing is known of it."""
         found = self.numbers[leaf]
-        return None if found is None else Chunk(*found)
+        return None if found is None else Chunk._make(found)
 
 
 class RowGroups:
@@ -164,7 +164,7 @@ class RowGroups:
             count = chunk.size if chunk.size <= _WALKED_BYTES_MAX else _HEADER_BYTES
             start = bytes(self._source.read_at(count, chunk.start))
             found = page_sizes(start) if native is None else native.page_sizes(start)
-            self._pages[chunk.start] = [PageSize(*page) for page in found]
+            self._pages[chunk.start] = [PageSize._make(page) for page in found]
         return self._pages[chunk.start]
 
     def read_bytes(self, group: int, names: Sequence[str]) -> int:
@@ -201,4 +201,6 @@ def _read(source: pa.NativeFile) -> list[RowGroup] | None:
     found: Any = native.groups(footer) if native is not None else None
     if found is None and len(footer) <= _BYTES_MAX_PYTHON:
         found = group_numbers(footer)
-    return None if found is None else [RowGroup(*group) for group in found]
+    return (
+        None if found is None else [RowGroup(rows, size, numbers) for rows, size, numbers in found]
+    )

@@ -97,8 +97,11 @@ def _changes(
 
 
 def _without(rewrite: Rewrite, numbers: tuple[set[int], set[int]]) -> Rewrite:
-    sides = zip((rewrite.leaving, rewrite.coming), numbers, strict=True)
-    return Rewrite(*([f for n, f in enumerate(side) if n not in gone] for side, gone in sides))
+    leaving, coming = (
+        [file for number, file in enumerate(side) if number not in gone]
+        for side, gone in zip((rewrite.leaving, rewrite.coming), numbers, strict=True)
+    )
+    return Rewrite(leaving, coming)
 
 
 def _in_order(

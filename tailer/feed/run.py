@@ -125,19 +125,33 @@ async def _attempt(feed: Feed) -> bool:
         kept = await calls.open(feed.name)
         delivered = bool(feed.orders.delivery)
         delivery = await _delivery(feed)  # now the sink may know more of its target
-        known = (feed.name, feed.sink, feed.offsets, kept)
-        offset = await feed.saver.begin(*known, lambda: feed.start(feed.log), delivered=delivered)
+        offset = await feed.saver.begin(
+            feed=feed.name,
+            sink=feed.sink,
+            offsets=feed.offsets,
+            kept=kept,
+            start=lambda: feed.start(feed.log),
+            delivered=delivered,
+        )
         feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
         options = replace(options, runs=options.runs and not feed.apart)
-        how = (feed.offsets, feed.progress, feed.orders, feed.saver)
-        publisher = Publisher(calls, *how, delivery, feed.lost)
+        publisher = Publisher(
+            calls=calls,
+            offsets=feed.offsets,
+            progress=feed.progress,
+            orders=feed.orders,
+            saver=feed.saver,
+            delivery=delivery,
+            lost=feed.lost,
+        )
         feed.lost.forget_untold()
         if (delivered or kept is not None) and delivery != feed.orders.delivery:
             # The options accept it, this once; or a process ended between a write and this.
             await publisher.keep_delivery()
-        found = (feed.orders, feed.lost, feed.live)
-        reading = Reading.of(feed.log, options, feed.progress, *found)
+        reading = Reading.of(
+            feed.log, options, feed.progress, orders=feed.orders, lost=feed.lost, live=feed.live
+        )
         reading = replace(reading, fits=fitting.check_schema)
         items = partial(send_items, reading, offset, feed.last, read=feed.read)
 

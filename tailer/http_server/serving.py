@@ -50,7 +50,8 @@ async def serve_application(
     )
     await runner.setup()
     try:
-        listeners = await _listening(*address)
+        host, port = address
+        listeners = await _listening(host, port)
         connections = Connections(runner.server, bounds, tls)
         try:
             async with anyio.create_task_group() as tasks:

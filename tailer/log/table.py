@@ -267,8 +267,8 @@ class TableLog(LogListing):
         it does not exist (yet).
         """
         lines, status = await self._json.whole_lines(commit_name(version), version)
-        how = (version, lines, status, before, floor_ms)
-        return await in_thread(partial(self._commit, *how, digests=digests), status.size)
+        parse = partial(self._commit, version, lines, status, before, floor_ms, digests=digests)
+        return await in_thread(parse, status.size)
 
     def commits_here(self, after: Commit, count: int, here: BlockingFiles) -> list[Commit]:
         """Read the commits after one, in the calling thread: as many as are there and can be read
@@ -283,7 +283,8 @@ class TableLog(LogListing):
                 whole = self._json.whole_here(here, commit_name(version))
                 if whole is None or not _is_same(after, here):
                     break
-                after = self._commit(version, *whole, after.after, after.timestamp_ms)
+                lines, status = whole
+                after = self._commit(version, lines, status, after.after, after.timestamp_ms)
                 found.append(after)
         return found
 

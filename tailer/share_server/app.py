@@ -234,12 +234,14 @@ class ShareServer:
         deep = request.endpoint == "list-all-tables"
 
         def item(path: tuple[str, ...]) -> dict[str, Any]:
-            full = (*parent, *path)
-            found = (
-                grants.share(who, *full) if len(full) == 1
-                else grants.schema(who, *full) if len(full) == 2
-                else grants.table(who, *full)
-            )  # fmt: skip
+            found: Any = None
+            match (*parent, *path):
+                case (share,):
+                    found = grants.share(who, share)
+                case (share, schema):
+                    found = grants.schema(who, share, schema)
+                case (share, schema, table):
+                    found = grants.table(who, share, schema, table)
             assert found is not None
             return (found.to_wire() if isinstance(found, TableConfig) else found).to_json()
 
@@ -261,7 +263,8 @@ class ShareServer:
     # Tables
 
     def _table(self, request: Request) -> SharedTable:
-        config = self.config.grants.table(request.recipient.name, *request.names)
+        share, schema, name = request.names
+        config = self.config.grants.table(request.recipient.name, share, schema, name)
         if config is None:
             raise not_found("the table")
         return self._take(request, config)
@@ -340,7 +343,8 @@ class ShareServer:
             raise Refusal(403, "PERMISSION_DENIED", str(e)) from None
         request.recipient = Recipient(claim.recipient, "")
         request.facts |= {"of": ".".join(claim.table), "file": claim.location}
-        config = self.config.grants.table(claim.recipient, *claim.table)
+        share, schema, name = claim.table
+        config = self.config.grants.table(claim.recipient, share, schema, name)
         if config is None or not self.recipients.is_active(claim.recipient):
             raise Refusal(403, "PERMISSION_DENIED", "the table is no longer shared with you")
         table = self._take(request, config)

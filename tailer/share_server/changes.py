@@ -162,8 +162,9 @@ class _Walk:
                             yield chunk
                     if commit.version >= self.last:
                         break
-                    then = commit.after, commit.timestamp_ms
-                    commit = await self._commit(commit.version + 1, *then)
+                    commit = await self._commit(
+                        commit.version + 1, commit.after, commit.timestamp_ms
+                    )
         except (TailerError, Refusal) as e:
             # A client that supports the action gets the reason; for others the stream breaks off.
             if asked.end_of_stream and commit is not opening:

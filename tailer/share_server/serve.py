@@ -95,7 +95,8 @@ async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
         logger.log(logging.ERROR, "configuration not taken: %s", e)
         return
     if context is not None and new.tls is not None:
-        context.load_cert_chain(*new.tls)
+        certificate, private_key = new.tls
+        context.load_cert_chain(certificate, private_key)
     for key in ("address", "public_url", "state", "audit", "key"):
         if getattr(new, key) != getattr(old, key):
             name = {"key": "signing_key"}.get(key, key)
@@ -119,8 +120,9 @@ def _tls_context(config: ShareConfig) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    certificate, key = config.tls
     try:
-        context.load_cert_chain(*config.tls)
+        context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as e:
         raise ConfigError(f"{config.path}: share.tls_cert and tls_key can't be used ({e})") from e
     return context

@@ -53,7 +53,9 @@ class Task(Struct, frozen=True):
     def from_text(cls, text: str) -> Task:
         """Return the task of a line. Our own driver wrote it, as it makes all that Spark itself
         unpickles."""
-        return cls(*pickle.loads(zlib.decompress(base64.b64decode(text))))  # noqa: S301
+        parts = pickle.loads(zlib.decompress(base64.b64decode(text)))  # noqa: S301
+        orders, target, removals = parts
+        return cls(orders, target, removals)
 
 
 class Decoder:
@@ -104,6 +106,6 @@ def map_in_arrow(
     from pyspark.util import PythonEvalType
 
     kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-    made = UserDefinedFunction(function, returnType=schema, evalType=kind)
-    column: Any = made(*(frame[name] for name in frame.columns))
+    udf = UserDefinedFunction(function, returnType=schema, evalType=kind)
+    column: Any = udf(*(frame[name] for name in frame.columns))
     return Frame(java.mapInArrow(column._jc, False, None), frame.sparkSession)  # noqa: SLF001  # as it does itself

@@ -238,8 +238,8 @@ def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
             continue
         count = math.ceil(size / size_max)
         edges = [size * i // count for i in range(count)] + [_OPEN_END]
-        for edge in itertools.pairwise(edges):
-            part = ByteRange(*edge, exact=count <= _EXACT_PARTS_MAX)
+        for first, end in itertools.pairwise(edges):
+            part = ByteRange(first, end, exact=count <= _EXACT_PARTS_MAX)
             yield replace(order, part=part)  # type: ignore[arg-type]  # a FileOrder
 
 

@@ -114,7 +114,8 @@ async def _row_bitmap(
         where = dv_location(dv)
         if where is None:
             return parse_inline_dv(dv)
-        stored, _ = await store.read(where, *stored_length(dv))
+        offset, length = stored_length(dv)
+        stored, _ = await store.read(where, offset, length)
         return _parsed(stored, dv, on_read)
 
 
@@ -125,7 +126,8 @@ def _bitmap_here(
         where = dv_location(dv)
         if where is None:
             return parse_inline_dv(dv)
-        stored, _ = store.read_here(where, *stored_length(dv))
+        offset, length = stored_length(dv)
+        stored, _ = store.read_here(where, offset, length)
         return _parsed(stored, dv, on_read)
 
 

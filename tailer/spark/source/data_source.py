@@ -142,7 +142,8 @@ class TailerSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for ``spark.read``."""
         arrow_schema = self._arrow_schema(schema)
-        return ChangeReader(*self._checked(), arrow_schema)
+        options, target = self._checked()
+        return ChangeReader(options, target, arrow_schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader for ``spark.readStream``, as far as this Spark supports it.
@@ -163,7 +164,8 @@ class TailerSource(DataSource):
     ) -> ChangeStreamReader:
         """Return a reader of this kind. Raises the error."""
         arrow_schema = self._arrow_schema(schema)
-        return kind(*self._checked(), schema, arrow_schema)
+        options, target = self._checked()
+        return kind(options, target, schema, arrow_schema)
 
 
 def _types(schema: StructType) -> list[tuple[str, str]]:
@@ -315,7 +317,8 @@ class ChangeReader(DataSourceReader):
         assert isinstance(partition, TaskPartition)
         yield from self._rows(partition.orders, partition.removals)
         if partition.behind is not None:
-            yield from self._rows(*plan_once(self.options, self._later, partition.behind))
+            orders, removals = plan_once(self.options, self._later, partition.behind)
+            yield from self._rows(orders, removals)
 
     def _rows(
         self, orders: Sequence[Order], removals: tuple[Removal, ...]

@@ -143,7 +143,8 @@ class ChangeStreamReader(DataSourceStreamReader):
         if None not in (first.table_id, last.table_id) and first.table_id != last.table_id:
             raise _another(planner, first, str(last.table_id))
         schema = self.query_schema(planner)
-        return tasks_of(self.options, *await planner.gathered(first, last, schema))
+        orders, removals = await planner.gathered(first, last, schema)
+        return tasks_of(self.options, orders, removals)
 
     async def _resolved(
         self, planner: Planner, start: dict[str, Any], end: Offset
