@@ -74,6 +74,8 @@ def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
     with Engine(options) as engine:
         found = unmatched(engine, lambda: sides.value_rows(pairs, cache if pairs else None))
         if found.doubtful_leaving:
+            # Rows at one place of two files were taken for partners. Some of their value have none,
+            # so these rows are compared a second time, all together and without regard to places.
             doubtful = refs_by_file(found.doubtful_leaving), refs_by_file(found.doubtful_coming)
             again = unmatched(engine, sides.restricted(doubtful).value_rows)
             found.leaving = found.leaving - found.doubtful_leaving | again.leaving

@@ -45,7 +45,9 @@ async def derive(
     check_key(key, commit.after.schema.names, commit.version)
 
     try:
-        async with BlockingPortal() as portal:  # the engine pulls rows from its own threads
+        # The work runs in a worker thread, and its engine pulls rows from threads of its own. The
+        # store answers in the event loop: a thread that opens a file waits for it there.
+        async with BlockingPortal() as portal:
 
             def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
                 fetched = portal.call(fetch, store, file, decode.on_read)

@@ -37,7 +37,9 @@ async def pair_updates(
     if not may_have_images(files):
         return FilePlan.listed(files), None
     try:
-        async with BlockingPortal() as portal:  # the engine pulls rows from its own threads
+        # The work runs in a worker thread, and its engine pulls rows from threads of its own. The
+        # store answers in the event loop: a thread that opens a file waits for it there.
+        async with BlockingPortal() as portal:
 
             def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
                 try:

@@ -44,11 +44,10 @@ class Reading:
 
     ``decode`` are the options' decode options, for the selected columns and with the observer
     notified of what is read. ``counted_by`` names the options that determine how changes are
-    counted. ``shapes`` are what the files before
-    were found to look like; ``here`` is the store, if a thread may read it without the event loop,
-    and ``budget`` what may be fetched of it ahead of time. ``part`` are the files of a version that
-    are read, by their numbers among the selected ones. ``fits`` raises for a schema that a sink
-    can't have.
+    counted. ``shapes`` are what the files before were found to look like. ``blocking_files`` are
+    the store's files, if a thread may read them without the event loop, and ``budget`` is what may
+    be fetched ahead of time. ``part`` are the files of a version that are read, by their numbers
+    among the selected ones. ``fits`` raises for a schema that a sink can't have.
     """
 
     log: TableLog
@@ -61,7 +60,7 @@ class Reading:
     decode: DecodeOptions
     counted_by: str
     shapes: Shapes
-    here: BlockingFiles | None
+    blocking_files: BlockingFiles | None
     budget: Budget | None
     part: slice
     fits: Callable[[pa.Schema], None] = lambda _: None
@@ -98,7 +97,7 @@ class Reading:
             decode=decode,
             counted_by=options.counting_id(),
             shapes=Shapes(decode),
-            here=store.blocking_files(),
+            blocking_files=store.blocking_files(),
             budget=store.ahead(),
             part=part,
         )

@@ -9,9 +9,8 @@ count is used only for a file that no longer exists, because nothing else is lef
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 import anyio
@@ -104,8 +103,7 @@ def _of_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:
 class IndexFinder:
     """Finds the file in which an offset's index lies, among a version's files in their order.
 
-    ``lost`` are files recorded as lost. ``index`` is the
-    index of the first change that is read from the place on.
+    ``lost`` are files recorded as lost. ``index`` is that of the first change that is read.
     """
 
     def __init__(self, store: Store, first: Offset, lost: Container[ChangeFile] = ()) -> None:
@@ -113,38 +111,40 @@ class IndexFinder:
         self.skip = Skip(first.index)
         self._store = store
         self._lost = lost
-        self._counted: deque[tuple[ChangeFile, asyncio.Task[int]]] = deque()
 
     async def onwards(self, files: AsyncIterator[ChangeFile]) -> AsyncGenerator[ChangeFile, None]:
-        """Yield the files from the place on.
+        """Yield the files from the one with the index on.
 
-        ``skip`` is the number of changes of the first file that lie before the place. If some of it
+        ``skip`` is the number of changes of the first file that lie before the index. If some of it
         is left at the end, the version has fewer changes than the index.
         """
+        begun = not self.skip.remaining
+        while not begun:
+            block: list[ChangeFile] = []
+            while len(block) < _FILES_MAX and (file := await anext(files, None)) is not None:
+                block.append(file)
+            passed = await self._passed(block)
+            begun = passed < len(block) or not self.skip.remaining
+            for file in block[passed:]:
+                yield file
+            if not block:
+                return
+        async for file in files:
+            yield file
+
+    async def _passed(self, files: list[ChangeFile]) -> int:
+        """Return how many of these files, the first ones, lie before the index."""
+        counts = [asyncio.create_task(self._count(file)) for file in files]
         try:
-            more = True
-            while self.skip.remaining:
-                while more and len(self._counted) < _FILES_MAX:
-                    file = await anext(files, None)
-                    if file is None:
-                        more = False
-                        break
-                    task = asyncio.create_task(self._count(file))
-                    self._counted.append((file, task))
-                if not self._counted:
-                    return
-                file, task = self._counted.popleft()
-                if not self._passes(file, await task):
-                    yield file
-                    break
-            rest = [file for file, _ in self._counted]
-            await self._let_go()
-            for file in rest:
-                yield file
-            async for file in files:
-                yield file
+            for number, file in enumerate(files):
+                if not (self.skip.remaining and self._passes(file, await counts[number])):
+                    return number
+            return len(files)
         finally:
-            await self._let_go()
+            for task in counts:
+                task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.gather(*counts, return_exceptions=True)
 
     async def _count(self, file: ChangeFile) -> int:
         if file in self._lost:
@@ -152,7 +152,7 @@ class IndexFinder:
         return await known_changes(self._store, file)
 
     def _passes(self, file: ChangeFile, count: int) -> bool:
-        """Return whether all of a file's changes lie before the place."""
+        """Return whether all of a file's changes lie before the index."""
         before = self.skip.remaining
         if file in self._lost:  # changes that were not delivered are counted as if they were
             self.skip.remaining -= min(count, before)
@@ -162,12 +162,3 @@ class IndexFinder:
             return False
         self.skip.remaining -= count
         return True
-
-    async def _let_go(self) -> None:
-        counted, self._counted = list(self._counted), deque()
-        for _, task in counted:
-            task.cancel()
-        with anyio.CancelScope(shield=True):
-            for _, task in counted:
-                with suppress(Exception, asyncio.CancelledError):
-                    await task

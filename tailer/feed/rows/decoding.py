@@ -154,11 +154,12 @@ class SpanDecoder:
         files, end = 0, at
         while end < len(self._group):
             entry = self._group[end]
-            if entry.is_lost or not (
-                files if entry.file is None else self._small.takes(entry.file)
-            ):
+            if entry.file is not None:
+                if entry.is_lost or not self._small.takes(entry.file):
+                    break
+                files += 1
+            elif not files:
                 break
-            files += entry.file is not None
             end += 1
         return end if files > 1 else at
 
@@ -184,13 +185,14 @@ class SpanDecoder:
                 self._skip,
                 shapes=reading.shapes,
             )
-            yield from whole_pairs(rows) if file.change_type is None and not file.kinds else rows
+            is_plain_cdc = file.change_type is None and file.kinds is None
+            yield from whole_pairs(rows) if is_plain_cdc else rows
 
     def _open(self, file: ChangeFile) -> Fetched:
-        blocking_store = self._reading.here
-        assert blocking_store is not None  # or the file was opened before
+        blocking_files = self._reading.blocking_files
+        assert blocking_files is not None  # or the file was opened before
         with file_named(file):
-            return fetch_here(blocking_store, file, self._reading.decode.on_read)
+            return fetch_here(blocking_files, file, self._reading.decode.on_read)
 
     def _masked(self, rows: Rows) -> Rows:
         masked = self._reading.selector.rows(rows.batch)

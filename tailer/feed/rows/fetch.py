@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -38,47 +38,75 @@ class Fetched:
 async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
     """Open a work order's data file and read its deletion vectors.
 
+    A cdc file has none: the vectors of its version belong to data files, which are not read there.
     ``on_read`` is called with the size of the deletion vectors in bytes; decoding reports the data
     file's. Raises :class:`FileGone` for a missing file, :class:`CorruptLog` for a deletion vector
     that fails its checks; both name version and file.
     """
-    vectors = [dv_location(dv) for dv in (file.only, file.without) if dv is not None]
-    for where in (file.location, *vectors):
-        if where is not None:
-            await store.expect(where, file.version, snapshot=file.origin == "snapshot")
-    selection = ALL_ROWS
-    if file.rows is not None:
-        selection = RowSelection.of(file.rows, None)
-    elif file.only is not None or file.without is not None:
-        selection = RowSelection.of(
-            await _row_bitmap(store, file, file.only, on_read),
-            await _row_bitmap(store, file, file.without, on_read),
-        )
-    try:
+    vectors = _stored_vectors(store, file)
+    for where in (file.location, *vectors.values()):
+        await store.expect(where, file.version, snapshot=file.origin == "snapshot")
+    stored: dict[DeletionVectorDescriptor, bytes] = {}
+    for dv, where in vectors.items():
+        with _vector_named(store, file, dv):
+            offset, length = stored_length(dv)
+            stored[dv], _ = await store.read(where, offset, length)
+    selection = _selection(store, file, stored, on_read)
+    with _data_file_named(store, file):
         source = await store.open(file.location, file.size)
-    except FileNotFoundError:
-        kind = "cdc" if file.change_type is None else "data"
-        raise _gone(store, file, file.path, kind) from None
     return Fetched(file, _of_the_log(store, file, source), selection)
 
 
 def fetch_here(store: BlockingFiles, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
     """Do what :func:`fetch` does, in the calling thread."""
-    selection = ALL_ROWS
-    if file.rows is not None:
-        selection = RowSelection.of(file.rows, None)
-    elif file.only is not None or file.without is not None:
-        only, without = (
-            None if dv is None else _bitmap_here(store, file, dv, on_read)
-            for dv in (file.only, file.without)
-        )
-        selection = RowSelection.of(only, without)
-    try:
+    stored: dict[DeletionVectorDescriptor, bytes] = {}
+    for dv, where in _stored_vectors(store, file).items():
+        with _vector_named(store, file, dv):
+            offset, length = stored_length(dv)
+            stored[dv], _ = store.read_here(where, offset, length)
+    selection = _selection(store, file, stored, on_read)
+    with _data_file_named(store, file):
         source = store.open_here(file.location)
-    except FileNotFoundError:
-        kind = "cdc" if file.change_type is None else "data"
-        raise _gone(store, file, file.path, kind) from None
     return Fetched(file, _of_the_log(store, file, source), selection)
+
+
+def _stored_vectors(
+    store: Store | BlockingFiles, file: ChangeFile
+) -> dict[DeletionVectorDescriptor, str]:
+    """Return the deletion vectors to read, with their files; none where the rows are known."""
+    places: dict[DeletionVectorDescriptor, str] = {}
+    for dv in (file.only, file.without) if file.rows is None else ():
+        if dv is not None:
+            with _vector_named(store, file, dv):
+                where = dv_location(dv)
+            if where is not None:
+                places[dv] = where
+    return places
+
+
+def _selection(
+    store: Store | BlockingFiles,
+    file: ChangeFile,
+    stored: Mapping[DeletionVectorDescriptor, bytes],
+    on_read: OnRead | None,
+) -> RowSelection:
+    """Return the rows of a file that are changes; ``stored`` are its vectors that lie in files."""
+
+    def bitmap(dv: DeletionVectorDescriptor | None) -> BitMap64 | None:
+        if dv is None:
+            return None
+        with _vector_named(store, file, dv):
+            if dv not in stored:
+                return parse_inline_dv(dv)
+            if on_read is not None:
+                on_read(len(stored[dv]))
+            return parse_dv_file(stored[dv], dv)
+
+    if file.rows is not None:
+        return RowSelection.of(file.rows, None)
+    if file.only is None and file.without is None:
+        return ALL_ROWS
+    return RowSelection.of(bitmap(file.only), bitmap(file.without))
 
 
 def _of_the_log(
@@ -102,39 +130,14 @@ def _of_the_log(
     )
 
 
-async def _row_bitmap(
-    store: Store,
-    file: ChangeFile,
-    dv: DeletionVectorDescriptor | None,
-    on_read: OnRead | None,
-) -> BitMap64 | None:
-    if dv is None:
-        return None
-    with _vector_named(store, file, dv):
-        where = dv_location(dv)
-        if where is None:
-            return parse_inline_dv(dv)
-        offset, length = stored_length(dv)
-        stored, _ = await store.read(where, offset, length)
-        return _parsed(stored, dv, on_read)
-
-
-def _bitmap_here(
-    store: BlockingFiles, file: ChangeFile, dv: DeletionVectorDescriptor, on_read: OnRead | None
-) -> BitMap64:
-    with _vector_named(store, file, dv):
-        where = dv_location(dv)
-        if where is None:
-            return parse_inline_dv(dv)
-        offset, length = stored_length(dv)
-        stored, _ = store.read_here(where, offset, length)
-        return _parsed(stored, dv, on_read)
-
-
-def _parsed(stored: bytes, dv: DeletionVectorDescriptor, on_read: OnRead | None) -> BitMap64:
-    if on_read is not None:
-        on_read(len(stored))
-    return parse_dv_file(stored, dv)
+@contextmanager
+def _data_file_named(store: Store | BlockingFiles, file: ChangeFile) -> Iterator[None]:
+    """Name the data file, if it is missing."""
+    try:
+        yield
+    except FileNotFoundError:
+        kind = "cdc" if file.change_type is None else "data"
+        raise _gone(store, file, file.path, kind) from None
 
 
 @contextmanager

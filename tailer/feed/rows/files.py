@@ -91,7 +91,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
                     return
                 files, size = files + 1, size + (file.size or 0)
             self._planned.popleft()
-            if file is not None and file.kept is None and self._reading.here is None:
+            if file is not None and file.kept is None and self._reading.blocking_files is None:
                 entry.opened = await self._opened(entry, file)
             self._group.append(entry)
 
