@@ -136,15 +136,7 @@ async def _attempt(feed: Feed) -> bool:
         feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
         options = replace(options, runs=options.runs and not feed.apart)
-        publisher = Publisher(
-            calls=calls,
-            offsets=feed.offsets,
-            progress=feed.progress,
-            orders=feed.orders,
-            saver=feed.saver,
-            delivery=delivery,
-            lost=feed.lost,
-        )
+        publisher = _publisher(feed, calls, delivery)
         feed.lost.forget_untold()
         if (delivered or kept is not None) and delivery != feed.orders.delivery:
             # The options accept it, this once; or a process ended between a write and this.
@@ -186,6 +178,18 @@ async def _attempt(feed: Feed) -> bool:
             finally:
                 if feed.park is not None:
                     await feed.park.aclose()
+
+
+def _publisher(feed: Feed, calls: SinkCalls, delivery: Mapping[str, Any]) -> Publisher:
+    return Publisher(
+        calls=calls,
+        offsets=feed.offsets,
+        progress=feed.progress,
+        orders=feed.orders,
+        saver=feed.saver,
+        delivery=delivery,
+        lost=feed.lost,
+    )
 
 
 async def _check_new(feed: Feed, fitting: Fitting) -> None:

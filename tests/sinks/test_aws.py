@@ -90,7 +90,8 @@ class _Refusing:
 async def test_only_what_was_refused_is_sent_again(
     aws: Aws, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.aws.sink._PAUSE_S", (0.001, 0.002))
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_MIN_S", 0.001)
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_MAX_S", 0.002)
     sink = make_sink("sqs", aws.options("sqs", name), Path())
     assert isinstance(sink, AwsSink)
     refusing = _Refusing(sink, [1, 3], [0], code="ThrottlingException")
@@ -110,7 +111,8 @@ async def test_what_stays_refused_is_an_error(
 ) -> None:
     sink = make_sink("sqs", {**aws.options("sqs", name), "attempts": 2}, Path())
     assert isinstance(sink, AwsSink)
-    monkeypatch.setattr("sinks.aws.sink._PAUSE_S", (0.001, 0.002))
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_MIN_S", 0.001)
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_MAX_S", 0.002)
     monkeypatch.setattr(sink, "put", _Refusing(sink, [0], [0], code=code))
     with pytest.raises(error, match=f"SQS queue {name}: {code}: not now"):
         await write(sink, named())
@@ -121,7 +123,8 @@ async def test_requests_that_were_taken_are_not_sent_again(
     aws: Aws, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A piece fails in its third request: the feed goes on there."""
-    monkeypatch.setattr("sinks.aws.sink._PAUSE_S", (0.001, 0.002))
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_MIN_S", 0.001)
+    monkeypatch.setattr("sinks.aws.sink._PAUSE_MAX_S", 0.002)
     sink = make_sink(kind, {**aws.options(kind, name), "attempts": 1}, Path())
     assert isinstance(sink, AwsSink)
     monkeypatch.setattr(sink, "limits", replace(sink.limits, messages=5))

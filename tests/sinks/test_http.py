@@ -39,7 +39,8 @@ async def hook() -> AsyncIterator[Webhook]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sinks.http._PAUSES_S", (0.001, 1.0))
+    monkeypatch.setattr("sinks.http._PAUSE_MIN_S", 0.001)
+    monkeypatch.setattr("sinks.http._PAUSE_MAX_S", 1.0)
 
 
 def new(hook: Webhook, folder: Path = Path(), **more: Any) -> Sink:

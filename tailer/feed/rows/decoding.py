@@ -245,6 +245,6 @@ class SpanDecoder:
 def _content(opened: Fetched) -> bytes:
     with opened.source:
         try:
-            return opened.source.read()
+            return bytes(opened.source.read())
         except UNREADABLE as e:
             raise unreadable(opened.file, e) from None
