@@ -89,7 +89,7 @@ def test_the_folders_of_killed_processes_are_swept_at_the_start(tmp_path: Path) 
     table = TableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
     table.create()
     subprocess.run(
-        [sys.executable, "-m", "tailer", "read", table.folder, "--starting-version", "0",
+        [sys.executable, "-m", "tailer", "read", table.folder, "--from", "0",
          "--output", str(tmp_path / "out.jsonl")],
         env=environment, check=True, capture_output=True,
     )  # fmt: skip

@@ -50,7 +50,7 @@ def same_form(
     told = changes_told(kept, form, feed, at)
     if told is None:
         return form
-    where = f" --at-version {at.version} --index {at.index}" if at is not None else ""
+    where = f" --from {at.version} --index {at.index}" if at is not None else ""
     raise ConfigError(
         f"{told}; change them back, or write the table again after `tailer offsets reset`, or let "
         f"the feed go on with these options by `tailer offsets set{where}`"

@@ -29,8 +29,6 @@ __all__ = ["main", "parser", "run"]
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 
-#: What a command line says of its times.
-_ZONE = "in UTC, unless it says another zone"
 #: The metadata of an installed distribution ``tailer``.
 _FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
 
@@ -54,6 +52,17 @@ def _zone(text: str) -> Any:
     from tailer.settings import zone_name
 
     return _reader("text", form="an IANA time zone name", parse=zone_name)(text)
+
+
+def _moment(text: str) -> str:
+    """Check a version or a time."""
+    from tailer.log.times import is_moment
+
+    if not is_moment(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a version or a time, such as 12 or '2026-01-31 12:00:00'"
+        )
+    return text
 
 
 def _own_prefix(text: str) -> Any:
@@ -112,8 +121,7 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
         "feed", nargs="?", metavar="FEED",
         help="compare the copy that this feed keeps with its table; TABLE is then CONFIG.toml",
     )  # fmt: skip
-    p.add_argument("--from", dest="first", type=_whole, metavar="A", help="default: the earliest")
-    p.add_argument("--to", dest="last", type=_whole, metavar="B", help="default: the newest")
+    _range(p, "the first version, or a time in UTC; default: the earliest")
     _read_options(p)
     p.add_argument(
         "--topic", metavar="NAME",
@@ -143,14 +151,23 @@ def _tail_options(p: argparse.ArgumentParser) -> None:
     _read_options(p)
 
 
-def _range_options(p: argparse.ArgumentParser) -> None:
+def _range(p: argparse.ArgumentParser, first: str, *, required: bool = False) -> None:
+    """Add --from and --to, with Spark's words for them."""
+    ends = (
+        ("--from", "start", first, required),
+        ("--to", "end", "the last version, or a time in UTC; default: the newest", False),
+    )
+    for name, at, said, needed in ends:
+        group = p.add_mutually_exclusive_group(required=needed)
+        group.add_argument(name, dest=at, type=_moment, metavar="WHERE", help=said)
+        for word in ("version", "timestamp"):
+            spark = f"--{at}ing-{word}"
+            group.add_argument(spark, dest=at, type=_moment, help=argparse.SUPPRESS)
+
+
+def _read_command_options(p: argparse.ArgumentParser) -> None:
     _table(p)
-    start = p.add_mutually_exclusive_group(required=True)
-    start.add_argument("--starting-version", type=_whole, metavar="A")
-    start.add_argument("--starting-timestamp", metavar="TIME", help=_ZONE)
-    end = p.add_mutually_exclusive_group()
-    end.add_argument("--ending-version", type=_whole, metavar="B")
-    end.add_argument("--ending-timestamp", metavar="TIME", help=_ZONE)
+    _range(p, "the first version, or a time in UTC", required=True)
     _read_options(p)
     p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
 
@@ -162,8 +179,12 @@ def _config(p: argparse.ArgumentParser) -> None:
 def _snapshot_options(p: argparse.ArgumentParser) -> None:
     _table(p)
     at = p.add_mutually_exclusive_group()
-    at.add_argument("--version", dest="at_version", type=_whole, metavar="N")
-    at.add_argument("--timestamp", metavar="TIME", help=_ZONE)
+    at.add_argument(
+        "--to", dest="at", type=_moment, metavar="WHERE",
+        help="a version, or a time in UTC; default: the newest version",
+    )  # fmt: skip
+    for name in ("--version", "--timestamp"):
+        at.add_argument(name, dest="at", type=_moment, help=argparse.SUPPRESS)
     p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
     p.add_argument("--writer-timezone", type=_zone, default="UTC", metavar="ZONE")
     _page_checksums(p)
@@ -207,12 +228,9 @@ def _offsets_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("config", metavar="CONFIG.toml")
     p.add_argument("feed", metavar="FEED")
     p.add_argument(
-        "--at-version",
-        dest="at_version",
-        type=_whole,
-        metavar="N",
-        help="with set: the next version to read",
-    )
+        "--from", dest="start", metavar="WHERE",
+        help="with set: the next version to read, or as for tail",
+    )  # fmt: skip
     p.add_argument(
         "--index", type=_whole, default=0, metavar="I", help="with set: the next change in it"
     )
@@ -276,7 +294,7 @@ _TIME_OF_DAY = re.compile(r"\d\d?:\d\d")
 #: The commands: what each does, and a function that adds its arguments.
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "tail": ("follow one table, its events as JSON lines", _tail_options),
-    "read": ("the changes of a range of versions, into a file", _range_options),
+    "read": ("the changes of a range of versions, into a file", _read_command_options),
     "run": ("the daemon: all feeds of a configuration file", _config),
     "check": ("validate a configuration; reach its tables and sinks", _config),
     "verify": ("prove that the events lead from snapshot to snapshot", _verify_options),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tailer.changes import Offset
 from tailer.cli.feeds import named_feed
 from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import feed_sink, offset_store, table_log
-from tailer.errors import ConfigError, TableError
+from tailer.errors import ConfigError
+from tailer.log.starts import start_to_keep
 from tailer.sink import KeepsProgress
 
 __all__ = ["offsets"]
@@ -29,8 +31,8 @@ async def offsets(arguments: argparse.Namespace) -> int:
         return await _show(config, arguments.feed, needed=arguments.action == "export")
     if arguments.action == "import" and arguments.checkpoint is None:
         raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
-    if arguments.action == "set" and arguments.at_version is None:
-        raise ConfigError("offsets set needs --at-version N, the next version to read")
+    if arguments.action == "set" and arguments.start is None:
+        raise ConfigError("offsets set needs --from WHERE, the next version to read")
     store = offset_store(config, arguments.feed)
     await store.acquire()
     try:
@@ -77,16 +79,6 @@ async def _wanted(arguments: argparse.Namespace, config: Config, feed: FeedConfi
         return checkpoint_offset(Path(arguments.checkpoint))
     log = table_log(config, feed)
     try:
-        newest = await log.latest_version()
-        if arguments.at_version > newest + 1:
-            raise TableError(
-                f"--at-version is {arguments.at_version}, and the newest version is {newest}",
-                table=log.store.root,
-                hint=f"the next version to read is at most {newest + 1}",
-            )
-        before = await log.state_before(arguments.at_version)
+        return replace(await start_to_keep(log, arguments.start), index=arguments.index)
     finally:
         await log.store.aclose()
-    return Offset(
-        arguments.at_version, arguments.index, table_id=before.table_id if before else None
-    )

@@ -10,7 +10,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
 from tailer.log.listed import ListedLog, as_listed
 from tailer.log.table import TableLog
-from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
+from tailer.log.times import first_version, last_version
 from tailer.threads import loading
 
 __all__ = ["SUFFIXES", "output_kind", "read"]
@@ -44,11 +44,8 @@ def output_kind(output: str) -> str:
 
 async def _range(arguments: argparse.Namespace, log: TableLog) -> tuple[int, Snapshot]:
     """Return the first version of a bounded read, and the snapshot of the last; both inclusive."""
-    first, last = arguments.starting_version, arguments.ending_version
-    if first is None:
-        first = await version_at_or_after(log, parse_timestamp(arguments.starting_timestamp))
-    if arguments.ending_timestamp is not None:
-        last = await version_at_or_before(log, parse_timestamp(arguments.ending_timestamp))
+    first = await first_version(log, arguments.start)
+    last = None if arguments.end is None else await last_version(log, arguments.end)
     try:
         end = await log.snapshot(last)
     except TableError:

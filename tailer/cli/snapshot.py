@@ -13,7 +13,7 @@ from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import Snapshot
 from tailer.log.checksums import checksum_errors
 from tailer.log.table import TableLog
-from tailer.log.times import parse_timestamp, version_at_or_before
+from tailer.log.times import last_version
 
 __all__ = ["snapshot"]
 
@@ -21,10 +21,8 @@ __all__ = ["snapshot"]
 @on_table
 async def snapshot(arguments: argparse.Namespace, log: TableLog) -> int:
     """Print the description, or write the rows; return the exit status."""
-    version = arguments.at_version
-    if arguments.timestamp is not None:
-        version = await version_at_or_before(log, parse_timestamp(arguments.timestamp))
-    found = await log.snapshot(version)
+    at = arguments.at
+    found = await log.snapshot(None if at is None else await last_version(log, at))
     if arguments.output:
         from tailer.cli.rows import write_rows  # on demand: a description needs none of it
 

@@ -16,6 +16,7 @@ from tailer.config.feeds import load_config
 from tailer.daemon.assembly import feed_sink, table_log
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
+from tailer.log.times import first_version, last_version
 from tailer.sink import ReadsMirror
 from tailer.verify.mirror import MirrorVerdict, verify_mirror
 from tailer.verify.table import Verdict
@@ -33,10 +34,11 @@ async def verify(arguments: argparse.Namespace) -> int:
 
 @on_table
 async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
+    start, end = arguments.start, arguments.end
     if arguments.topic is not None:
         return _show(await _verify_topic(arguments, log))
-    first = await log.earliest_version() if arguments.first is None else arguments.first
-    last = await log.latest_version() if arguments.last is None else arguments.last
+    first = await log.earliest_version() if start is None else await first_version(log, start)
+    last = await log.latest_version() if end is None else await last_version(log, end)
     check_range(first, last)
     status = 0
     async for verdict in verdicts(log, first, last, feed_options(arguments, None)):
@@ -50,9 +52,11 @@ async def _verify_topic(arguments: argparse.Namespace, log: TableLog) -> Verdict
     if arguments.bootstrap_servers is None:
         raise ConfigError("--topic needs --bootstrap-servers")
     topic = TopicSource(arguments.topic, arguments.bootstrap_servers, _settings(arguments))
-    last = await log.latest_version() if arguments.last is None else arguments.last
+    start, end = arguments.start, arguments.end
+    first = None if start is None else await first_version(log, start)
+    last = await log.latest_version() if end is None else await last_version(log, end)
     options = feed_options(arguments, None)
-    return await verify_topic(log, topic, arguments.first, last, options)
+    return await verify_topic(log, topic, first, last, options)
 
 
 async def _verify_mirror(arguments: argparse.Namespace) -> int:

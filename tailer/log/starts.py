@@ -8,7 +8,7 @@ from tailer.changes import Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, DataLoss, TableError
 from tailer.log.table import TableLog
-from tailer.log.times import parse_timestamp, version_at_or_after
+from tailer.log.times import first_version, is_moment, is_version
 
 __all__ = ["STARTS", "check_start", "start_offset", "start_to_keep"]
 
@@ -18,15 +18,8 @@ STARTS = "latest, earliest, snapshot, a version or a time like 2026-01-31T12:00:
 
 def check_start(start: str) -> None:
     """Raise :class:`ConfigError` if ``start`` is invalid for any table."""
-    if start not in ("latest", "earliest", "snapshot") and not _is_version(start):
-        try:
-            parse_timestamp(start)
-        except ConfigError:
-            raise ConfigError(f"the start is {start!r}, and must be {STARTS}") from None
-
-
-def _is_version(start: str) -> bool:
-    return start.isascii() and start.isdigit()
+    if start not in ("latest", "earliest", "snapshot") and not is_moment(start):
+        raise ConfigError(f"the start is {start!r}, and must be {STARTS}")
 
 
 async def start_offset(log: TableLog, start: str) -> Offset:
@@ -44,8 +37,8 @@ async def start_offset(log: TableLog, start: str) -> Offset:
             return Offset(await log.earliest_version())
         case "snapshot":
             return Offset(await log.latest_version(), snapshot=True)
-    if _is_version(start):
-        version = int(start)
+    version = await first_version(log, start)
+    if is_version(start):
         newest = await log.latest_version()
         if version > newest + 1:
             raise TableError(
@@ -53,8 +46,7 @@ async def start_offset(log: TableLog, start: str) -> Offset:
                 table=log.store.root,
                 hint="start at latest to wait for the next version",
             )
-        return Offset(version)
-    return Offset(await version_at_or_after(log, parse_timestamp(start)))
+    return Offset(version)
 
 
 async def start_to_keep(log: TableLog, start: str) -> Offset:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 
+from tailer.delta.actions import LONG_MAX
 from tailer.delta.segment import commits_of
 from tailer.delta.snapshot import TableState
 from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 
-__all__ = ["parse_timestamp", "version_at_or_after", "version_at_or_before"]
+__all__ = [
+    "first_version",
+    "is_moment",
+    "is_version",
+    "last_version",
+    "parse_timestamp",
+    "version_at_or_after",
+    "version_at_or_before",
+]
 
 
 def parse_timestamp(text: str) -> int:
@@ -25,6 +34,36 @@ def parse_timestamp(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return int((moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1))
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text is a version."""
+    return text.isascii() and text.isdigit() and int(text) <= LONG_MAX
+
+
+def is_moment(text: str) -> bool:
+    """Return whether a text is a version or a time."""
+    if text.isdigit():
+        return is_version(text)
+    try:
+        parse_timestamp(text)
+    except ConfigError:
+        return False
+    return True
+
+
+async def first_version(log: TableLog, moment: str) -> int:
+    """Return the version that a text names, or the first one at or after the time that it names."""
+    if is_version(moment):
+        return int(moment)
+    return await version_at_or_after(log, parse_timestamp(moment))
+
+
+async def last_version(log: TableLog, moment: str) -> int:
+    """Return the version that a text names, or the last one at or before the time that it names."""
+    if is_version(moment):
+        return int(moment)
+    return await version_at_or_before(log, parse_timestamp(moment))
 
 
 class _Times:

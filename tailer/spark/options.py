@@ -63,7 +63,6 @@ class SourceOptions:
     partitions_min: int = 2
     diff: DiffOptions = field(default_factory=DiffOptions)
     decode: DecodeOptions = field(default_factory=DecodeOptions)
-    torn_commit_max_s: float = 10.0
     store: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def counting_id(self) -> str:

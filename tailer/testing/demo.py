@@ -160,7 +160,7 @@ def _demo(table: str, pause_s: float) -> int:
         "Now on a table of your own:\n"
         "  .venv/bin/tailer history /path/to/table\n"
         "  .venv/bin/tailer tail /path/to/table --from earliest\n"
-        "  .venv/bin/tailer read /path/to/table --starting-version 0 --output changes.parquet\n"
+        "  .venv/bin/tailer read /path/to/table --from 0 --output changes.parquet\n"
         "  .venv/bin/tailer run CONFIG.toml      # a daemon that remembers where it was; see README"
     )
     return status

@@ -231,7 +231,7 @@ def derived(cluster: Cluster) -> bool:
     settings = {"spark.driver.memory": "1g"}
     with tempfile.TemporaryDirectory() as folder, cluster_session(cluster, settings) as spark:
         output = Path(folder) / "changes.parquet"
-        read = ["-m", "tailer", "read", str(table), "--starting-version", str(MERGE_VERSION)]
+        read = ["-m", "tailer", "read", str(table), "--from", str(MERGE_VERSION)]
         cost = measure([sys.executable, *read, "--key", "id", "--output", str(output)])
         wanted = digest(spark.read.parquet(str(output)))
         reader = spark.read.format("tailer").option("startingVersion", MERGE_VERSION)

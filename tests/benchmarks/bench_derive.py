@@ -30,7 +30,7 @@ def run(origin: str, folder: Path, rounds: int, results: Results) -> None:
     count = ROWS_QUICK if results.quick else ROWS
     table = rewritten_table(origin, count, FILES)
     output = folder / "changes.arrow"
-    ours = python("tailer", "read", table, "--starting-version", VERSION, "--output", output)
+    ours = python("tailer", "read", table, "--from", VERSION, "--output", output)
     ours += ["--change-source", "derived", "--with-ids"]
     files = sorted(table.glob("*.parquet"))
     costs = by_turns(

@@ -49,7 +49,7 @@ def command(name: str, table: Path, output: Path) -> list[str]:
     """The command line of a contender."""
     if name == "read":
         first = CHECKPOINT_VERSION + 1
-        versions = f"--starting-version {first} --ending-version {LAST_VERSION}".split()
+        versions = f"--from {first} --to {LAST_VERSION}".split()
         arguments = ["read", str(table), *versions, "--output", str(output)]
         return [sys.executable, "-m", "tailer", *arguments]
     return [sys.executable, "-m", "tests.benchmarks.log_contenders", name, str(table)]

@@ -44,7 +44,7 @@ def digest(output: Path) -> str:
 
 def read(table: Path, output: Path) -> list[str]:
     """The command line of our own reader."""
-    return python("tailer", "read", table, "--starting-version", 1, "--output", output)
+    return python("tailer", "read", table, "--from", 1, "--output", output)
 
 
 def bench(name: str, commands: dict[str, list[str]], output: Path, rounds: int) -> dict[str, Cost]:

@@ -89,7 +89,7 @@ def commands(work: Work, bucket: Bucket, output: Path) -> dict[str, list[str]]:
     """The command lines of the contenders."""
     address, last = bucket.address(work.name), str(work.last)
     settings = [f"--store-option={key}={value}" for key, value in bucket.options.items()]
-    versions = ["--starting-version", "1", "--ending-version", last]
+    versions = ["--from", "1", "--to", last]
     contenders = python("tests.benchmarks.remote_contenders")
     found = {
         "tailer": [

@@ -26,7 +26,7 @@ VERSIONS, VERSIONS_QUICK = 5_000, 50
 def commands(table: Path, last: int, folder: Path) -> dict[str, tuple[list[str], Path]]:
     """The command line of each contender, and the file that it writes."""
     contenders = python("tests.benchmarks.runs_contenders")
-    read = python("tailer", "read", table, "--starting-version", 1)
+    read = python("tailer", "read", table, "--from", 1)
     arrow, lines = folder / "read.arrow", folder / "read.jsonl"
     theirs, fed = folder / "theirs.arrow", folder / "feed.jsonl"
     return {

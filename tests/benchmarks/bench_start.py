@@ -121,7 +121,7 @@ def main() -> None:
     print_costs(costs)
     base_s = costs["import pyarrow"].cpu_s
     complaints = [
-        *show("read", ["read", table, "--starting-version", "1", "--output", "-"], rounds, base_s),
+        *show("read", ["read", table, "--from", "1", "--output", "-"], rounds, base_s),
         *show("tail", ["tail", table, "--from", "1"], rounds, base_s),
     ]
     for complaint in complaints:

@@ -158,8 +158,10 @@ def test_tail_writes_ids_and_columns_when_asked(table: TableBuilder, capsys: Cap
 
 def test_read_takes_times_as_well_as_versions(table: TableBuilder, capsys: Capture) -> None:
     for start, end, expected in (
-        (["--starting-version", "1"], ["--ending-version", "1"], [1, 2]),
-        (["--starting-timestamp", "2026-01-01T00:00:30Z"], [], [1, 2, 3]),
+        (["--from", "1"], ["--to", "1"], [1, 2]),
+        (["--from", "2026-01-01T00:00:30Z"], [], [1, 2, 3]),
+        (["--from", "2026-01-01"], ["--to", "1"], [1, 2]),
+        (["--from", "0"], ["--to", "2026-01-01T00:01:59"], [1, 2]),
         (["--starting-timestamp", "2026-01-01"], ["--ending-version", "1"], [1, 2]),
         (["--starting-version", "0"], ["--ending-timestamp", "2026-01-01T00:01:59"], [1, 2]),
         (["--starting-version", "2"], ["--ending-timestamp", "2027-01-01"], [3]),
@@ -177,8 +179,9 @@ def test_a_snapshot_is_described_or_written(
     assert described["table_id"] == table.table_id
     assert described["change_data_feed"] is True
     for at, expected in (
+        (["--to", "1"], [1, 2]),
         (["--version", "1"], [1, 2]),
-        (["--timestamp", "2026-01-01T00:01:59Z"], [1, 2]),
+        (["--to", "2026-01-01T00:01:59Z"], [1, 2]),
         ([], [1, 2, 3]),
     ):
         output = tmp_path / "rows.jsonl"
@@ -250,7 +253,7 @@ def test_a_column_that_has_the_name_of_a_changes_is_refused_or_left_out(
     table = TableBuilder(tmp_path / "orders", pa.schema(fields))
     table.create()
     table.commit(table.add([{"id": 1, "_change_type": "mine"}]))
-    read = ("read", table.folder, "--starting-version", "0", "--output", "-")
+    read = ("read", table.folder, "--from", "0", "--output", "-")
     for command in (read, ("verify", table.folder), ("tail", table.folder, "--from", "0")):
         message = refusal(capsys, 1, *command)
         assert f"{table.folder}, version 0: the table has a column '_change_type'" in message
@@ -265,10 +268,9 @@ def test_a_column_that_has_the_name_of_a_changes_is_refused_or_left_out(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--starting-version", "2", "--ending-version", "1", "--output", "-"],
-        ["--starting-version", "0", "--output", "out.csv"],
-        ["--starting-timestamp", "yesterday", "--output", "-"],
-        ["--starting-version", "0", "--output", "-", "--columns", "none"],
+        ["--from", "2", "--to", "1", "--output", "-"],
+        ["--from", "0", "--output", "out.csv"],
+        ["--from", "0", "--output", "-", "--columns", "none"],
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(
@@ -303,7 +305,7 @@ def test_no_table_is_one_sentence(tmp_path: Path, capsys: Capture, command: str)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "log" / "_delta_log").mkdir(parents=True)
-    more = ["--starting-version", "0", "--output", "-"] if command == "read" else []
+    more = ["--from", "0", "--output", "-"] if command == "read" else []
     for name in ("nowhere", "empty", "file", "log"):
         line = refusal(capsys, 1, command, tmp_path / name, *more)
         assert line.startswith(f"tailer: {tmp_path / name}: no Delta table there")
@@ -382,9 +384,9 @@ def test_a_table_that_can_t_be_followed_further_is_one_sentence_and_nothing_is_l
 def test_a_start_beyond_the_end_or_cleaned_away_is_one_sentence(
     table: TableBuilder, capsys: Capture
 ) -> None:
-    read = ["read", table.folder, "--output", "-", "--starting-version"]
+    read = ["read", table.folder, "--output", "-", "--from"]
     assert "the starting version is 9, and the newest is 2" in refusal(capsys, 1, *read, "9")
-    assert "the ending version is 7" in refusal(capsys, 1, *read, "1", "--ending-version", "7")
+    assert "the ending version is 7" in refusal(capsys, 1, *read, "1", "--to", "7")
     tail = ["tail", table.folder, "--from"]
     assert "the start is version 9, and the newest is 2" in refusal(capsys, 1, *tail, "9")
     assert "no version is at or after" in refusal(capsys, 1, *tail, "2026-02-01")
@@ -408,7 +410,7 @@ def test_a_read_that_is_interrupted_leaves_no_output(table: TableBuilder, tmp_pa
     torn = table.commit_path(3)
     torn.write_text('{"add"')  # it waits here
     output = tmp_path / "out.arrow"
-    with started("read", table.folder, "--starting-version", "0", "--output", output) as program:
+    with started("read", table.folder, "--from", "0", "--output", output) as program:
         program.wait_a_moment(2.0)
         assert program.stop(signal.SIGINT) != 0
     assert not output.exists()
@@ -436,9 +438,10 @@ def test_a_snapshot_that_is_interrupted_leaves_no_output(tmp_path: Path) -> None
     ("arguments", "said"),
     [
         ("history TABLE --limit -1", "argument --limit: '-1' is not a whole number, 0 or greater"),
-        ("snapshot TABLE --version -1", "argument --version: '-1' is not"),
-        ("read TABLE --starting-version -1 --output -", "argument --starting-version: '-1' is not"),
-        ("read TABLE --starting-version 9223372036854775808 --output -", "is not a whole number"),
+        ("snapshot TABLE --to -1", "argument --to: '-1' is not a version or a time, such as 12"),
+        ("read TABLE --from yesterday --output -", "argument --from: 'yesterday' is not a version"),
+        ("read TABLE --from -1 --output -", "argument --from: '-1' is not a version or a time"),
+        ("read TABLE --from 9223372036854775808 --output -", "is not a version or a time"),
         ("verify TABLE --from x", "argument --from: 'x' is not"),
         ("spark CONFIG --driver-bytes-max -1", "'-1' is not a whole number, 0 or greater"),
         ("spark CONFIG --trigger-bytes-max 0", "'0' is not a whole number, greater than 0"),

@@ -42,7 +42,7 @@ def table(tmp_path: Path) -> TableBuilder:
 
 
 def read(table: TableBuilder, output: Path | str, *options: str) -> int:
-    arguments = ["--starting-version", "0", "--output", str(output), *options]
+    arguments = ["--from", "0", "--output", str(output), *options]
     return main(["read", str(table.folder), *arguments])
 
 
@@ -113,7 +113,7 @@ def test_columns_come_in_the_order_asked_for(table: TableBuilder, tmp_path: Path
 def test_a_range_without_changes_is_an_empty_file(table: TableBuilder, tmp_path: Path) -> None:
     for kind in ("arrow", "parquet", "jsonl"):
         output = tmp_path / f"out.{kind}"
-        arguments = ["--starting-version", "2", "--ending-version", "2", "--output", str(output)]
+        arguments = ["--from", "2", "--to", "2", "--output", str(output)]
         assert main(["read", str(table.folder), *arguments]) == 0
         assert rows_of(output) == []
 
@@ -171,7 +171,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(
 
 
 def test_a_full_disk_under_standard_output_is_one_sentence(table: TableBuilder) -> None:
-    for command in (["history"], ["snapshot"], ["read", "--starting-version", "0", "--output=-"]):
+    for command in (["history"], ["snapshot"], ["read", "--from", "0", "--output=-"]):
         with Path("/dev/full").open("w") as full:
             arguments = [sys.executable, "-m", "tailer", *command, str(table.folder)]
             done = subprocess.run(

@@ -62,7 +62,7 @@ def test_help_is_a_command_too(capsys: Capture) -> None:
 
 def test_a_folder_of_the_output_is_not_made(table: TableBuilder, capsys: Capture) -> None:
     output = table.folder.parent / "nowhere" / "x.parquet"
-    arguments = ["read", str(table.folder), "--starting-version", "0", "--output", str(output)]
+    arguments = ["read", str(table.folder), "--from", "0", "--output", str(output)]
     assert main(arguments) == 2
     assert f"make the folder {output.parent}" in capsys.readouterr().err
     assert not output.parent.exists()
@@ -72,11 +72,7 @@ def test_a_folder_of_the_output_is_not_made(table: TableBuilder, capsys: Capture
 def test_a_key_that_is_no_column_is_refused_before_any_event(
     table: TableBuilder, command: str, capsys: Capture
 ) -> None:
-    more = (
-        ["--starting-version", "0", "--output", "-"]
-        if command == "read"
-        else ["--from", "0", "--to", "2"]
-    )
+    more = ["--from", "0", "--output", "-"] if command == "read" else ["--from", "0", "--to", "2"]
     assert main([command, str(table.folder), *more, "--key", "idd"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -392,7 +392,7 @@ def test_check_says_where_a_feed_would_start(setting: Setting) -> None:
     done = run_tailer("check", setting.config)
     assert "from version 0, index 0 (earliest)" in done.stdout
     assert run_tailer(
-        "offsets", "set", setting.config, "orders", "--at-version", "2"
+        "offsets", "set", setting.config, "orders", "--from", "2"
     ).returncode == 0  # fmt: skip
     done = run_tailer("check", setting.config)
     assert "from version 2, index 0 (saved" in done.stdout

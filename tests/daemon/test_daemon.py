@@ -292,7 +292,7 @@ def test_offsets_are_shown_set_and_reset(setting: Setting, capsys: Capture) -> N
         return capsys.readouterr().out.strip()
 
     assert offsets("show") == "none"
-    offsets("set", "--at-version", "1", "--index", "2")
+    offsets("set", "--from", "1", "--index", "2")
     shown = json.loads(offsets("show"))
     assert (shown["version"], shown["index"]) == (1, 2)
     assert shown["table_id"] == setting.table.table_id
@@ -311,7 +311,7 @@ def test_a_damaged_offset_can_be_set_anew(setting: Setting, capsys: Capture) -> 
     command = [str(setting.config), "orders"]
     assert main(["offsets", "show", *command]) == 1
     assert "or set it with `tailer offsets set`" in capsys.readouterr().err
-    assert main(["offsets", "set", *command, "--at-version", "2"]) == 0
+    assert main(["offsets", "set", *command, "--from", "2"]) == 0
     assert setting.offset()["version"] == 2
     file.write_text("{")
     assert main(["offsets", "reset", *command]) == 0
@@ -321,7 +321,7 @@ def test_a_damaged_offset_can_be_set_anew(setting: Setting, capsys: Capture) -> 
 def test_offsets_are_not_changed_under_a_running_daemon(setting: Setting, capsys: Capture) -> None:
     with setting.program() as program:
         setting.wait_for(program, 3)
-        for action in (["reset"], ["set", "--at-version", "0"]):
+        for action in (["reset"], ["set", "--from", "0"]):
             command = ["offsets", action[0], str(setting.config), "orders", *action[1:]]
             assert main(command) == 1
             assert "another process holds" in capsys.readouterr().err
@@ -332,7 +332,7 @@ def test_offsets_of_an_unknown_feed_are_a_mistake(setting: Setting, capsys: Capt
     assert main(["offsets", "show", str(setting.config), "none"]) == 2
     assert "no feed 'none'; it has orders" in capsys.readouterr().err
     assert main(["offsets", "set", str(setting.config), "orders"]) == 2
-    assert "--at-version" in capsys.readouterr().err
+    assert "--from" in capsys.readouterr().err
 
 
 # check
@@ -364,9 +364,9 @@ def test_check_names_every_feed_that_would_fail(setting: Setting, capsys: Captur
 
 
 def test_the_offset_is_not_set_beyond_the_table(setting: Setting, capsys: Capture) -> None:
-    arguments = ["offsets", "set", str(setting.config), "orders", "--at-version"]
+    arguments = ["offsets", "set", str(setting.config), "orders", "--from"]
     assert main([*arguments, "99"]) == 1
-    assert "--at-version is 99, and the newest version is 1; the next version to read is at" in (
+    assert "the start is version 99, and the newest is 1; start at latest to wait" in (
         capsys.readouterr().err
     )
     assert main([*arguments, "2"]) == 0

@@ -134,7 +134,7 @@ def test_a_command_without_threads_says_so(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2 * GIB, 2 * GIB))
 
     done = subprocess.run(
-        [sys.executable, "-m", "tailer", "read", table.folder, "--starting-version", "0",
+        [sys.executable, "-m", "tailer", "read", table.folder, "--from", "0",
          "--output", tmp_path / "o.arrow"],
         preexec_fn=limited, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip

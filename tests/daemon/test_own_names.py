@@ -161,7 +161,7 @@ def test_a_bounded_read_refuses_it_too(
 ) -> None:
     table_with(tmp_path, name)
     file = output if output == "-" else str(tmp_path / output)
-    read = ["read", str(tmp_path / "orders"), "--starting-version", "1", "--output", file]
+    read = ["read", str(tmp_path / "orders"), "--from", "1", "--output", file]
     assert main([*read, "--with-ids"]) == 1
     assert f"a column '{name}'" in capsys.readouterr().err
     assert not (tmp_path / output).exists()

@@ -68,9 +68,9 @@ def test_another_file_is_gone_on_with_by_order_alone(tmp_path: Path, table: Tabl
         done = run_tailer(command, str(config))
         assert done.returncode == 2, done
         assert 'the sink\'s options change path from "a.jsonl" to "b.jsonl"' in done.stderr
-        assert "`tailer offsets set --at-version 2 --index 0`" in done.stderr
+        assert "`tailer offsets set --from 2 --index 0`" in done.stderr
     assert not (tmp_path / "b.jsonl").exists()
-    done = run_tailer("offsets", "set", str(config), "orders", "--at-version", "2")
+    done = run_tailer("offsets", "set", str(config), "orders", "--from", "2")
     assert done.returncode == 0, done.stderr
     delivered(tmp_path, config, 2)
     assert json.loads((tmp_path / "b.jsonl").read_text())["id"] == 2

@@ -32,7 +32,7 @@ def table(tmp_path: Path) -> TableBuilder:
 def refused(table: TableBuilder, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence with which `tailer read` of the whole table ends; nothing is left behind."""
     output = table.folder.parent / "out.jsonl"
-    command = ["read", str(table.folder), "--starting-version", "0", "--output", str(output)]
+    command = ["read", str(table.folder), "--from", "0", "--output", str(output)]
     assert main([*command, *arguments]) == 1
     printed = capsys.readouterr()
     (line,) = printed.err.splitlines()
@@ -143,7 +143,7 @@ def test_every_way_to_store_a_deletion_vector_is_read(
     add = table.add([{"id": i} for i in range(5)])
     table.commit(add)
     table.commit(*table.delete_rows(add, [0, 3], storage))
-    arguments = ["--starting-version", "4", "--output", "-"]
+    arguments = ["--from", "4", "--output", "-"]
     assert main(["read", str(table.folder), *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[:2] for line in lines] == [

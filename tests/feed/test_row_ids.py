@@ -39,7 +39,7 @@ def written(folder: Path, *, vectors: bool = False, cdf: bool = False) -> TableW
 
 def arguments(writer: TableWriter, output: str, *more: str) -> list[str]:
     table = str(writer.builder.folder)
-    return ["read", table, "--starting-version", "1", "--output", output, "--with-ids", *more]
+    return ["read", table, "--from", "1", "--output", output, "--with-ids", *more]
 
 
 def ids_by_event(rows: list[dict[str, Any]]) -> list[tuple[int, str, int, int | None]]:

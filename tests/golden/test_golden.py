@@ -175,7 +175,7 @@ class Reader:
 
     def read_status(self, table: Path, first: int, last: int, source: str) -> int:
         """The exit status of reading the changes."""
-        versions = ["--starting-version", str(first), "--ending-version", str(last)]
+        versions = ["--from", str(first), "--to", str(last)]
         output = ["--change-source", source, "--output", str(self.output)]
         return main(["read", str(table), *versions, *output])
 

@@ -53,7 +53,7 @@ async def test_a_change_is_accepted_once(kafka: Broker, change: dict[str, Any], 
         await changed.aclose()
         assert said in str(caught.value)
         assert "at version 2, where feed 'orders' goes on" in str(caught.value)
-        assert "`tailer offsets set --at-version 2 --index 0`" in str(caught.value)
+        assert "`tailer offsets set --from 2 --index 0`" in str(caught.value)
     assert f"{topic}-other" not in admin(kafka.bootstrap).list_topics().topics
     await other(kafka, topic, change).set_offset("orders", Offset(2))
     again = other(kafka, topic, change)
@@ -182,6 +182,6 @@ def test_what_an_offset_store_remembers_of_the_records(kafka: Broker, tmp_path: 
 
     run_until_kept(feed("id"), "id")
     finds(feed("name"), 'key from ["id"] to ["name"] at version 4')
-    accepted = run_tailer("offsets", "set", feed("name"), "orders", "--at-version", "4")
+    accepted = run_tailer("offsets", "set", feed("name"), "orders", "--from", "4")
     assert accepted.returncode == 0, accepted.stderr
     assert run_tailer("check", feed("name")).returncode == 0

@@ -35,6 +35,6 @@ def test_an_offset_that_is_set_is_the_one_that_the_feed_goes_by(
         return [row["id"] for row in events(kafka.bootstrap, topic)]
 
     assert run_until(3) == [1, 2, 3]
-    answer = run_tailer("offsets", "set", config, topic, "--at-version", "3")
+    answer = run_tailer("offsets", "set", config, topic, "--from", "3")
     assert answer.returncode == 0, answer.stderr
     assert run_until(4) == [1, 2, 3, 3]

@@ -119,7 +119,7 @@ def test_a_signal_while_a_command_is_being_loaded_ends_it(
     arguments: dict[str, list[str | Path]] = {
         "run": [config],
         "tail": [table],
-        "read": [table, "--starting-version", "0", "--output", output],
+        "read": [table, "--from", "0", "--output", output],
         "verify": [table],
     }
     with received(command, *arguments[command]) as process:
@@ -177,7 +177,7 @@ def test_two_interrupts_end_a_command_at_any_moment(config: Path, command: str) 
     table = config.parent / "orders"
     more = {
         "tail": ["--from", "earliest"],
-        "read": ["--starting-version", "0", "--output", "-"],
+        "read": ["--from", "0", "--output", "-"],
         "verify": [],
     }[command]
     allowed = {"tail": (0, 130), "read": (0, 1, 130), "verify": (0, 130)}[command]

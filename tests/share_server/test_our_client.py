@@ -49,7 +49,7 @@ def test_changes_and_snapshots_are_sparks(goldens: Served, tmp_path: Path) -> No
                 wrong = difference(there, rows.drop_columns([*CHANGE_COLUMNS]))
                 complaints += [f"{name}: snapshot: {line}" for line in wrong]
         if case.start is not None:
-            start = ["--starting-version", str(case.start), "--change-source", "cdf"]
+            start = ["--from", str(case.start), "--change-source", "cdf"]
             rows = read("read", address, *start, folder=tmp_path)
             if isinstance(rows, str):
                 complaints.append(f"{name}: changes: {rows}")

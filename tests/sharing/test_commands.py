@@ -97,7 +97,7 @@ def test_read_writes_the_same_file_as_from_the_table_itself(
         found = []
         for source in (address, table):
             file = tmp_path / "changes.arrow"
-            run(capsys, "read", source, "--starting-version", "0", "--output", file)
+            run(capsys, "read", source, "--from", "0", "--output", file)
             with pa.ipc.open_file(file) as reader:
                 found.append(reader.read_all())
             file.unlink()

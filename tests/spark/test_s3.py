@@ -142,7 +142,7 @@ def read_by_tailer(accounts: Accounts, name: str, output: Path) -> pa.Table:
     store = accounts.store if account == "options" else {}
     options = [f"--store-option={key}={value}" for key, value in store.items()]
     source = accounts.reads[name].get("changeSource", "auto")
-    asked = ["--starting-version", "0", "--change-source", source, "--output", str(output)]
+    asked = ["--from", "0", "--change-source", source, "--output", str(output)]
     assert main(["read", accounts.tables[account], *options, *asked]) == 0
     return pq.read_table(output)
 

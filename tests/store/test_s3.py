@@ -282,7 +282,7 @@ def test_a_table_is_followed_with_the_environment_alone(
     ended = run_tailer("tail", address, "--from", "earliest", "--to", "1")
     assert [json.loads(line)["id"] for line in ended.stdout.splitlines()] == [1, 2]
     assert (ended.returncode, ended.stderr) == (0, ""), "nothing is left open"
-    ended = run_tailer("read", address, "--starting-version", "1", "--output", "-")
+    ended = run_tailer("read", address, "--from", "1", "--output", "-")
     assert len(ended.stdout.splitlines()) == 2, ended.stderr
     ended = run_tailer("history", address, "--store-option", "area=x")
     assert ended.returncode == 2

@@ -65,12 +65,12 @@ def test_offsets_and_checks_close_what_they_open(setting: Setting) -> None:
     done = run_tailer("check", setting.config)
     assert (done.returncode, done.stderr) == (0, "")
     assert "orders: ok, " in done.stdout
-    for action, *more in (["set", "--at-version", "1"], ["show"], ["reset"]):
+    for action, *more in (["set", "--from", "1"], ["show"], ["reset"]):
         done = run_tailer("offsets", action, setting.config, "orders", *more)
         assert done.returncode == 0, done.stderr
-    done = run_tailer("offsets", "set", setting.config, "orders", "--at-version", "77")
+    done = run_tailer("offsets", "set", setting.config, "orders", "--from", "77")
     assert done.returncode == 1
-    assert "--at-version is 77, and the newest version is 1" in done.stderr
+    assert "the start is version 77, and the newest is 1" in done.stderr
     done = run_tailer("offsets", "show", setting.config, "nobody")
     assert (done.returncode, "has no feed 'nobody'" in done.stderr) == (2, True)
 

@@ -126,7 +126,7 @@ def unpack(name: str, folder: Path) -> Path:
 
 
 def read_rows(command: str, table: str, output: Path, *options: str) -> pa.Table:
-    arguments = ["--starting-version", "1", "--with-ids"] if command == "read" else []
+    arguments = ["--from", "1", "--with-ids"] if command == "read" else []
     assert main([command, table, *arguments, "--output", str(output), *options]) == 0
     with pa.OSFile(str(output)) as file:
         return pa.ipc.open_file(file).read_all()

@@ -64,7 +64,7 @@ class VersionReader:
             yield _of(pickle.dumps(Begun(order.start.index)), b"")
         try:
             with store_portal(self.source) as (portal, store):
-                log = TableLog(store, torn_commit_max_s=self.source.torn_commit_max_s)
+                log = TableLog(store)
                 found = self._items(portal, log, order)
                 if order.part is not None:
                     found = fitted(found, order.part)

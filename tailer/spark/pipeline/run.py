@@ -245,7 +245,6 @@ class _ClusterReader:
             ignore_deletes=options.policies.ignore_deletes,
             skip_change_commits=options.policies.skip_change_commits,
             paired=True,
-            torn_commit_max_s=log.torn_commit_max_s,
             store=self._store,
         )
 

@@ -60,7 +60,7 @@ class Driver:
     def __init__(self, options: SourceOptions) -> None:
         self._open = ExitStack()
         self._portal, store = self._open.enter_context(store_portal(options))
-        log = TableLog(store, torn_commit_max_s=options.torn_commit_max_s)
+        log = TableLog(store)
         self._planner = Planner(log, options)
 
     def run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
