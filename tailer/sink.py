@@ -415,7 +415,7 @@ def make_sink(kind: str, options: Mapping[str, Any], folder: Path) -> Sink:
     factory = load_sink(kind)
     if isinstance(factory, DeclaresSettings):
         removed = factory.removed_settings if isinstance(factory, RemovedSettings) else {}
-        table = SettingTable(f"sink {kind!r}", factory.settings, removed=removed)
+        table = SettingTable(f"sink {kind!r}", factory.settings, renames=True, removed=removed)
         options = table.take(options)
     return factory.from_options(options, folder)
 

@@ -22,7 +22,7 @@ from tailer.store.traffic import Traffic
 if TYPE_CHECKING:
     from tailer.store.s3.options import S3Options
 
-__all__ = ["LocalTarget", "S3Target", "Target", "open_target", "writing"]
+__all__ = ["LocalTarget", "S3Target", "Target", "writing"]
 
 T = TypeVar("T")
 
@@ -56,15 +56,6 @@ class Target(Protocol):
 
     async def aclose(self) -> None:
         """Release everything."""
-
-
-def open_target(address: str, folder: Path, s3: Mapping[str, Any]) -> Target:
-    """Return the target of an address; a local one is relative to ``folder``."""
-    if "://" in address:
-        from tailer.store.s3.options import S3Options  # S3's client takes half a second to load
-
-        return S3Target(address, S3Options.from_options(s3))
-    return LocalTarget(folder / address)
 
 
 @contextmanager

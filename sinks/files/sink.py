@@ -31,7 +31,8 @@ from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OwnNames, SinkTraits
-from tailer.targets import Target, open_target, writing
+from tailer.storage import open_target
+from tailer.targets import Target, writing
 
 __all__ = ["SETTINGS", "FilesSink"]
 
@@ -62,7 +63,10 @@ SETTINGS: dict[str, Setting] = {
         "number", 0, "Publish files of this age; 0 means as soon as no batch is waiting or, with "
         "`roll_versions`, only after that many versions.", unit="seconds", least=0,
     ),
-    "s3": Setting("table", {}, "S3 options, as in `[store.s3]`."),
+    "store": Setting(
+        "table", {}, "Options of the target's store, as in `[store.s3]`; also accepted as `s3`.",
+        elsewhere=("s3",),
+    ),
 }  # fmt: skip
 #: Memory for rows that are not encoded yet, and files that are open at once.
 _WAITING_BYTES_MAX = 64 * _MIB
@@ -110,10 +114,10 @@ class FilesSink:
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> FilesSink:
         """Create the sink. Options: :data:`SETTINGS`."""
-        more = {name: value for name, value in options.items() if name not in ("path", "s3")}
+        more = {name: value for name, value in options.items() if name not in ("path", "store")}
         column = renamed(EVENT_ID, more.pop("own_prefix"))
         more["id_column"] = column if more.pop("ids") else None
-        return cls(open_target(options["path"], folder, options["s3"]), **more)
+        return cls(open_target(options["path"], folder, options["store"]), **more)
 
     def check_columns(self, schema: pa.Schema) -> None:
         """See :class:`tailer.sink.ChecksColumns`."""

@@ -17,7 +17,7 @@ from tailer.process.signals import (
     until_interrupted,
     until_stopped,
 )
-from tailer.store import is_local
+from tailer.storage import is_local
 from tailer.threads import without_loop
 
 __all__ = ["run"]

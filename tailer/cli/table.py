@@ -9,7 +9,7 @@ from typing import Any
 
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
-from tailer.store import open_store
+from tailer.storage import open_store
 from tailer.threads import shielded
 
 __all__ = ["check_range", "on_table"]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from tailer.config.settings import DAEMON, FEED, TABLE_OF_OPTIONS, Section, read_document
 from tailer.decode.options import DiffOptions
@@ -24,10 +24,12 @@ from tailer.log.follow import FollowOptions
 from tailer.process.signals import GRACE_S
 from tailer.secrets import keep_secrets
 from tailer.settings import REQUIRED, Setting
-from tailer.store.s3.options import S3Options, parse_s3_address
+from tailer.storage import remote_schemes, storage_named, storage_of
 
 __all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
 
+#: The options of all tables of a storage, by its name.
+Stores: TypeAlias = Mapping[str, Mapping[str, Any]]
 _KEY_BYTES = range(16, 65)
 _POLL_MIN_S = 0.5
 _TOP = {
@@ -37,7 +39,6 @@ _TOP = {
 }
 #: Tables that only `tailer share` reads; their environment variables need not be set.
 _OF_THE_SHARING_SERVER = ("share", "shares", "recipients")
-_STORES = {"s3": TABLE_OF_OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class FeedConfig:
 @dataclass(frozen=True, slots=True)
 class Config:
     """A whole configuration. ``http`` is (host, port), or None if it is off; ``state`` a folder
-    or an ``s3://`` address, ``s3`` the store options that all tables share."""
+    or an address, ``stores`` the options that all tables of a storage share, by its name."""
 
     path: Path
     http: tuple[str, int] | None
@@ -82,7 +83,7 @@ class Config:
     stop_s: float = GRACE_S
     lease_s: float = 60.0
     lock_folder: Path | None = None
-    s3: dict[str, Any] = field(default_factory=dict, repr=False)
+    stores: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def folder(self) -> Path:
@@ -96,11 +97,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     document = read_document(path, environment, _OF_THE_SHARING_SERVER)
     top = Section(path, "", document, _TOP)
     daemon = Section(path, "daemon", top["daemon"], DAEMON)
-    s3 = Section(path, "store", top["store"], _STORES)["s3"]
-    try:
-        S3Options.from_options(s3)
-    except ConfigError as e:
-        raise ConfigError(f"{path}: store.s3: {e}") from e
+    stores = _stores(path, top["store"])
     feeds = top["feeds"]
     state = _state(daemon, path.parent)
     if not feeds:
@@ -109,7 +106,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     with mistakes() as part:
         for name, values in feeds.items():
             with part():
-                found[name] = _feed(path, name, values, s3)
+                found[name] = _feed(path, name, values, stores)
     return Config(
         path=path,
         http=daemon["http"],
@@ -123,7 +120,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         stop_s=daemon["stop_s"],
         lease_s=daemon["lease_s"],
         lock_folder=path.parent / daemon["lock_folder"] if daemon["lock_folder"] else None,
-        s3=s3,
+        stores=stores,
     )
 
 
@@ -151,7 +148,7 @@ def _token(daemon: Section, folder: Path) -> str:
     return found
 
 
-def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConfig:
+def _feed(path: Path, name: str, values: Any, stores: Stores) -> FeedConfig:
     if not name or "/" in name:
         raise ConfigError(f"{path}: feeds has the name {name!r}; it must not be empty or hold a /")
     feed = Section(path, f"feeds.{name}", values, FEED)
@@ -167,14 +164,31 @@ def _feed(path: Path, name: str, values: Any, s3: Mapping[str, Any]) -> FeedConf
         options=_options(feed),
         sink=_sink(feed, "sink"),
         park=_sink(feed, "park") if feed["park"] else None,
-        store=_store(feed, s3),
+        store=_store(feed, stores),
         discover_s=feed["discover_s"],
     )
 
 
-def _store(feed: Section, s3: Mapping[str, Any]) -> dict[str, Any]:
+def _stores(path: Path, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables ``[store.NAME]``, checked."""
+    if not values:
+        return {}  # the schemes are not looked up
+    section = Section(path, "store", values, dict.fromkeys(remote_schemes(), TABLE_OF_OPTIONS))
+    for name in section.given:
+        try:
+            storage_named(name).check_options(section[name])
+        except ConfigError as e:
+            raise ConfigError(f"{path}: store.{name}: {e}") from e
+    return section.given
+
+
+def _store(feed: Section, stores: Stores) -> dict[str, Any]:
     """Return the options of the table's store."""
-    options = {**(s3 if parse_s3_address(feed["table"]) else {}), **feed["store"]}
+    try:
+        shared = stores.get(storage_of(feed["table"]).name, {})
+    except ConfigError:
+        shared = {}  # opening the table says so
+    options = {**shared, **feed["store"]}
     if also := feed["also"]:
         folder = feed.file.parent
         options["also"] = [one if "://" in one else str(folder / one) for one in also]

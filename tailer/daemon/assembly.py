@@ -19,11 +19,10 @@ from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
-from tailer.offsets import OffsetStore, open_offset_store
+from tailer.offsets import OffsetStore
 from tailer.offsets.document import document_name
 from tailer.sink import OWN_PREFIX, Sink, make_sink, sink_traits
-from tailer.store import open_store
-from tailer.store.s3.options import parse_s3_address
+from tailer.storage import is_remote, open_offset_store, open_store, storage_of
 from tailer.store.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ _TABLE = "{table}"
 
 def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetStore:
     """Return the store of the feed's offset. ``standby``: acquiring it waits for its owner."""
-    options = config.s3 if isinstance(config.state, str) else {}
+    options = config.stores.get(storage_of(str(config.state)).name, {})
     try:
         return open_offset_store(
             config.state, feed, options, standby=standby, lease_s=config.lease_s
@@ -103,8 +102,8 @@ def park_sink(config: Config, feed: FeedConfig) -> Sink | None:
         return _sink(config, f"{feed.name}.park", feed.park)
     if not isinstance(config.state, Path):
         raise ConfigError(
-            f"{config.path}: feeds.{feed.name}.park is missing; with the state on S3 there is no "
-            "folder for refused rows"
+            f"{config.path}: feeds.{feed.name}.park is missing; with a state that is not "
+            "local there is no folder for refused rows"
         )
     file = config.state / f"{document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
     # Its rows have our names as the sink's have: of a table that has these names, it says others.
@@ -256,9 +255,9 @@ def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
 
 def _is_url(text: str) -> bool:
     """Return whether a text is a URL, in which a match must not begin a query or a fragment. The
-    keys of a bucket are plain text."""
+    keys of a storage are plain text."""
     scheme, separator, _ = text.partition("://")
-    return bool(separator) and scheme.isalpha() and parse_s3_address(text) is None
+    return bool(separator) and scheme.isalpha() and not is_remote(text)
 
 
 def _of_table(sink: SinkConfig, match: str) -> SinkConfig:

@@ -13,12 +13,10 @@ import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
-
-from tailer.errors import ConfigError, TableError, healing
+from tailer.errors import TableError
+from tailer.storage import storage_of
 from tailer.store import LOG_DIR
 from tailer.store.addresses import check_address
 
@@ -63,7 +61,11 @@ async def discover(pattern: str, options: Mapping[str, Any]) -> Discovered:
     scheme, separator, rest = pattern.rpartition("://")
     root = scheme + separator + ("/" if rest.startswith("/") else "")
     parts = [part for part in rest.split("/") if part]
-    folders = _store_folders(scheme, options) if separator and scheme != "file" else _local
+    storage = storage_of(pattern)
+
+    async def folders(address: str) -> list[str]:
+        return await storage.list_folders(address, options)
+
     found: dict[str, list[str]] = {}
     closed: list[str] = []
     await _walk(root, parts, (), folders, found, closed)
@@ -112,29 +114,3 @@ async def _walk(
         if match and name != LOG_DIR and not name.startswith("."):
             stars = "-".join(match.groups())
             await _walk(f"{at}{name}/", parts[1:], (*matched, stars), folders, found, closed)
-
-
-async def _local(folder: str) -> list[str]:
-    def scan() -> list[str]:
-        try:
-            path = Path(folder.removeprefix("file://")).expanduser()
-            # An unavailable disk has not lost its tables.
-            with healing(f"{folder}: it can't be listed"):
-                return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    return await anyio.to_thread.run_sync(scan)
-
-
-def _store_folders(scheme: str, options: Mapping[str, Any]) -> Folders:
-    if scheme in ("s3", "s3a", "s3n"):
-        from tailer.store.s3.folders import list_folders  # on demand
-
-        async def folders(address: str) -> list[str]:
-            return await list_folders(address, options)
-
-        return folders
-    raise ConfigError(
-        f"a pattern can't be looked for at {scheme}://; only local folders and s3:// can"
-    )

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tailer.changes import Offset
 
-if typing.TYPE_CHECKING:
-    from tailer.store.traffic import Traffic
-
-__all__ = ["LEASE_S", "OffsetStore", "open_offset_store"]
+__all__ = ["LEASE_S", "OffsetStore"]
 
 #: How long, in seconds, a feed on S3 remains its owner's after the owner's last write.
 LEASE_S = 60.0
@@ -76,30 +71,3 @@ class OffsetStore(typing.Protocol):
 
     async def release(self) -> None:
         """Give up ownership."""
-
-
-def open_offset_store(
-    address: str | Path,
-    feed: str,
-    options: Mapping[str, Any] | None = None,
-    *,
-    standby: bool | None = None,
-    lease_s: float = LEASE_S,
-    traffic: Traffic | None = None,
-) -> OffsetStore:
-    """Return the offset store of a feed in a local folder or under ``s3://bucket/prefix``.
-
-    ``options`` are those of the S3 store. ``standby`` waits while another process has the feed
-    instead of refusing; by default on S3 alone. ``traffic`` counts requests. Raises
-    :class:`ConfigError` for wrong options.
-    """
-    if "://" in str(address):
-        from tailer.offsets.s3 import S3OffsetStore  # loads on demand
-
-        return S3OffsetStore(
-            str(address), feed, options or {},
-            standby=standby is not False, lease_s=lease_s, traffic=traffic,
-        )  # fmt: skip
-    from tailer.offsets.local import LocalOffsetStore
-
-    return LocalOffsetStore(Path(address), feed, standby=bool(standby))

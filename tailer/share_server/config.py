@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tailer.config.settings import TABLE_OF_OPTIONS, Section, address, read_document
 from tailer.settings import REQUIRED, Setting
 from tailer.share_server.grants import Catalog, Grants, TableConfig
-from tailer.store.s3.options import is_http_address
+from tailer.urls import UrlError, parse_url
 
 __all__ = ["SHARE", "TABLE", "Limits", "ShareConfig", "load_share_config"]
 
@@ -157,8 +157,11 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
     tls = _tls(share, path.parent)
     scheme = "https" if tls else "http"
     public_url = share["public_url"] or f"{scheme}://{host}:{port}"
-    if not is_http_address(public_url):
-        raise share.wrong("public_url", f"is {public_url!r}, and must be http(s)://host[/prefix]")
+    try:
+        parse_url(public_url, ("http", "https"), login=False)
+    except UrlError:
+        shown = f"is {public_url!r}, and must be http(s)://host[/prefix]"
+        raise share.wrong("public_url", shown) from None
     catalog = _catalog(top, path.parent)
     return ShareConfig(
         path=path,

@@ -23,7 +23,8 @@ from tailer.errors import CorruptLog, TableError
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
 from tailer.share_server.grants import TableConfig
-from tailer.store import LOG_DIR, Store, open_store
+from tailer.storage import open_store
+from tailer.store import LOG_DIR, Store
 
 __all__ = ["SharedTable", "Tables", "missing_commit", "raw_actions"]
 

@@ -12,7 +12,8 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from tailer.spark.options import SourceOptions
-from tailer.store import Store, open_store
+from tailer.storage import open_store
+from tailer.store import Store
 
 __all__ = ["open_table", "store_portal"]
 

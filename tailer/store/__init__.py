@@ -1,4 +1,4 @@
-"""The store contract, and the function that opens the store for a table's address.
+"""The store contract.
 
 A store knows files by their location: relative to the table's root, or absolute. It maps its own
 failures to the project's errors and retries nothing; its callers do.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import anyio
 
 from tailer.contract import Contract
-from tailer.errors import ConfigError, TableError
+from tailer.errors import TableError
 
 if typing.TYPE_CHECKING:
     import datetime as dt
@@ -25,7 +25,6 @@ if typing.TYPE_CHECKING:
     import pyarrow as pa
 
     from tailer.store.budget import Budget
-    from tailer.store.traffic import Traffic
 
 __all__ = [
     "BlockingFiles",
@@ -34,8 +33,6 @@ __all__ = [
     "Found",
     "Store",
     "Watch",
-    "is_local",
-    "open_store",
     "outside",
 ]
 
@@ -153,11 +150,11 @@ class Store(Contract, ABC):
     async def aclose(self) -> None:
         """Release connections."""
 
-    def watch(self, folder: str) -> AbstractAsyncContextManager[Watch]:  # noqa: ARG002 - no notices
+    def watch(self, folder: str) -> AbstractAsyncContextManager[Watch]:
         """Watch a folder for changes."""
         return _only_waits()
 
-    def rest_mark(self, folder: str) -> str | None:  # noqa: ARG002
+    def rest_mark(self, folder: str) -> str | None:
         """Return a mark of a folder that has not changed lately; None if that is costly to find
         out. While the mark stays the same, no file was added to the folder, removed or renamed."""
         return None
@@ -166,7 +163,7 @@ class Store(Contract, ABC):
         """Return the files for reads in the calling thread; None if a read has to wait."""
         return None
 
-    def path(self, location: str) -> Path | None:  # noqa: ARG002
+    def path(self, location: str) -> Path | None:
         """Return where a file lies on this machine; None if it does not."""
         return None
 
@@ -194,8 +191,8 @@ class Store(Contract, ABC):
 
     async def presigner(
         self,
-        at: dt.datetime,  # noqa: ARG002
-        ttl_s: int,  # noqa: ARG002
+        at: dt.datetime,
+        ttl_s: int,
     ) -> Callable[[str], str | None] | None:
         """Return a function from location to a URL that can be read without credentials for
         ``ttl_s`` seconds, or to None for a file without one; None if the store makes none."""
@@ -219,19 +216,6 @@ async def _only_waits() -> AsyncIterator[Watch]:
     yield Watch()
 
 
-def is_local(table: str) -> bool:
-    """Return whether a table's address names a folder of this machine."""
-    return ("://" not in table or table.startswith("file:")) and not _is_shared(table)
-
-
-def _is_shared(table: str) -> bool:
-    if "#" not in table:
-        return False
-    from tailer.sharing.profile import is_shared
-
-    return is_shared(table)
-
-
 def outside(table: str, location: str, leads_to: str = "") -> TableError:
     """Return the error for a file of the log that is neither in the table's folder nor in one that
     the configuration names. Anyone who writes to the table could have any file read by it."""
@@ -242,52 +226,4 @@ def outside(table: str, location: str, leads_to: str = "") -> TableError:
         path=location,
         hint="if it may be read, as the files that a shallow clone shares may, name its folder as "
         "`also` of the feed, or by --store-option also=FOLDER",
-    )
-
-
-def _also_of(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the folders of the option ``also``, and the other options."""
-    rest = dict(options)
-    also = rest.pop("also", ())
-    if isinstance(also, str):
-        also = [one.strip() for one in also.split(",") if one.strip()]
-    if not isinstance(also, list | tuple) or not all(isinstance(one, str) for one in also):
-        raise ConfigError(f"also is {also!r}, and must be a list of folders")
-    return tuple(also), rest
-
-
-def open_store(
-    table: str, options: Mapping[str, Any] | None = None, traffic: Traffic | None = None
-) -> Store:
-    """Return the store for a table's address.
-
-    An address is a path, ``file:``, ``s3://bucket/key`` or a shared table's
-    ``profile.share#share.schema.table``. ``options`` are those of the store:
-    :class:`tailer.store.s3.options.S3Options` or :class:`tailer.store.shared.store.SharingOptions`.
-    Both other stores have ``also``: folders outside of the table's in which its files may be, as
-    a list or with commas. ``traffic`` counts its requests. Raises :class:`ConfigError` for an
-    address that no store serves, or an option that its store does not have.
-    """
-    from tailer.store.addresses import check_address
-
-    check_address(table)
-    if _is_shared(table):
-        from tailer.store.shared.store import SharingOptions, SharingStore
-
-        return SharingStore(table, SharingOptions.parse(options or {}))
-    if is_local(table):
-        from tailer.store.local import LocalStore  # stores load on demand
-
-        also, rest = _also_of(options or {})
-        if rest:
-            raise ConfigError(f"{table!r} is a local table, and takes no option {min(rest)!r}")
-        return LocalStore(table, also)
-    if table.partition("://")[0].lower() in ("s3", "s3a", "s3n"):
-        from tailer.store.s3.store import S3Store
-
-        also, rest = _also_of(options or {})
-        return S3Store(table, rest, traffic, also=also)
-    raise ConfigError(
-        f"no store for {table!r}: a local path is read, s3://bucket/key and "
-        "profile.share#share.schema.table"
     )

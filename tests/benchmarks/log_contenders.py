@@ -27,7 +27,7 @@ def iterate(table: Path) -> str:
     import anyio
 
     from tailer.log.table import TableLog
-    from tailer.store import open_store
+    from tailer.storage import open_store
 
     async def work() -> str:
         log = TableLog(open_store(str(table)))

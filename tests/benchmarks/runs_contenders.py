@@ -71,7 +71,7 @@ async def feed(path: str, last: int, output: Path) -> None:
     from tailer.feed.progress import FeedProgress
     from tailer.log.table import TableLog
     from tailer.offsets.local import LocalOffsetStore
-    from tailer.store import open_store
+    from tailer.storage import open_store
 
     async def start(_: TableLog) -> Offset:
         return Offset(1)

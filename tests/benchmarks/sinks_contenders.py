@@ -38,7 +38,7 @@ async def sink(kind: str, table: Path, folder: Path, options: dict[str, Any]) ->
     from tailer.log.table import TableLog
     from tailer.offsets.local import LocalOffsetStore
     from tailer.sink import make_sink
-    from tailer.store import open_store
+    from tailer.storage import open_store
 
     async def start(_: TableLog) -> Offset:
         return Offset(1)

@@ -130,7 +130,7 @@ async def test_a_match_is_a_part_of_an_option_and_nothing_else_of_it(tmp_path: P
 
 
 async def test_a_store_without_folders_is_named() -> None:
-    with pytest.raises(ConfigError, match="can't be looked for at https://"):
+    with pytest.raises(ConfigError, match="no store for 'https://host"):
         await discover("https://host/*/", {})
 
 

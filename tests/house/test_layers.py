@@ -22,7 +22,7 @@ LAYERS = (
     ("deltalog", "verify", "config"),
     ("feed",),
     ("compare",),
-    ("plan",),
+    ("plan", "storage"),
     ("http_server", "log", "offsets", "process", "targets"),
     ("store", "decode"),
     ("sharing",),  # the client: a shared table is a store
@@ -63,6 +63,7 @@ SINKS_MAY_IMPORT = {
     "secrets",
     "settings",
     "sink",
+    "storage",
     "targets",
     "urls",
 }

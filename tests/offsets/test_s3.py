@@ -17,11 +17,12 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, OffsetError, TableError, TransientError
-from tailer.offsets import OffsetStore, open_offset_store
+from tailer.offsets import OffsetStore
 from tailer.offsets.document import to_bytes
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.owner import is_dead, this_process
 from tailer.offsets.s3 import S3OffsetStore
+from tailer.storage import open_offset_store
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket
@@ -471,13 +472,13 @@ async def test_a_lease_of_the_first_release_is_taken_over_with_offset_and_orders
 
 
 async def test_stores_are_opened_by_their_address(bucket: Bucket, tmp_path: Path) -> None:
-    store = open_offset_store(bucket.address("state"), "orders", bucket.options)
+    store = open_offset_store(bucket.address("state"), "orders", bucket.options, lease_s=60.0)
     assert isinstance(store, S3OffsetStore)
     assert store.path == bucket.address(KEY)
-    local = open_offset_store(tmp_path, "orders")
+    local = open_offset_store(tmp_path, "orders", lease_s=60.0)
     assert isinstance(local, LocalOffsetStore)
-    with pytest.raises(ConfigError, match="no S3 address"):
-        open_offset_store("http://host/state", "orders")
+    with pytest.raises(ConfigError, match="no store for 'http://host/state'"):
+        open_offset_store("http://host/state", "orders", lease_s=60.0)
 
 
 async def test_a_local_standby_waits_for_the_lock(tmp_path: Path) -> None:

@@ -22,10 +22,9 @@ from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
-from tailer.offsets import open_offset_store
 from tailer.process.signals import install, until_stopped
 from tailer.sink import load_sink
-from tailer.store import open_store
+from tailer.storage import open_offset_store, open_store
 
 __all__ = ["BATCH_ROWS", "main"]
 

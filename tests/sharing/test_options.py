@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tailer.errors import ConfigError
-from tailer.store import open_store
+from tailer.storage import open_store
 from tailer.store.shared.store import SharingOptions
 from tests.sharing.reference_server import serving
 

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from tailer.errors import ConfigError, TableError, TransientError
-from tailer.store import open_store
+from tailer.storage import open_store
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore
 

@@ -23,7 +23,7 @@ from tailer.errors import ConfigError, TableError, TransientError
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import TableLog
 from tailer.offsets.s3 import S3OffsetStore
-from tailer.store import open_store
+from tailer.storage import open_store
 from tailer.store.s3.errors import Unfit
 from tailer.store.s3.listing import parse_page
 from tailer.store.s3.options import S3Options, parse_s3_address

@@ -12,7 +12,8 @@ import pytest
 from tailer.cli.main import main
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
-from tailer.store import Store, open_store
+from tailer.storage import open_store
+from tailer.store import Store
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailer.sink import Sink, make_sink
-from tailer.targets import open_target
+from tailer.storage import open_target
 
 __all__ = ["Files", "manifest", "tables"]
 

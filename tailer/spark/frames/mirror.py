@@ -22,7 +22,7 @@ from tailer.changes import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
 from tailer.log.table import TableLog
 from tailer.spark.error_sentence import said_first
-from tailer.store import open_store
+from tailer.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

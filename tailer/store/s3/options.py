@@ -9,13 +9,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from tailer.errors import ConfigError
 from tailer.settings import Setting, SettingTable, declared, settings_of
 from tailer.urls import parse_url
 
-__all__ = ["S3Options", "is_http_address", "parse_s3_address"]
+__all__ = ["S3Options", "parse_s3_address"]
 
 _ADDRESS = re.compile(r"(?:s3|s3a|s3n)://([^/]+)/*(.*)", re.IGNORECASE | re.DOTALL)
 _MIB = 1024 * 1024
@@ -25,15 +24,6 @@ def _endpoint(text: str) -> str | None:
     if text:
         parse_url(text, ("http", "https"), login=False)
     return text or None
-
-
-def is_http_address(address: str) -> bool:
-    """Return whether an address is ``http(s)://host``, with or without port and path."""
-    try:
-        url = urlsplit(address)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # of an invalid port or IPv6 address
-        return False
 
 
 @dataclass(frozen=True, slots=True)

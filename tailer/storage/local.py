@@ -1,0 +1,73 @@
+"""Folders of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from tailer.errors import ConfigError, healing
+from tailer.storage import Storage, take_also
+from tailer.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from tailer.offsets import OffsetStore
+    from tailer.store.traffic import Traffic
+    from tailer.targets import LocalTarget
+
+__all__ = ["LocalStorage"]
+
+
+class LocalStorage(Storage):
+    """See :class:`tailer.storage.Storage`. Reading a table loads neither offsets nor targets."""
+
+    def open_store(
+        self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
+    ) -> LocalStore:
+        """See :class:`tailer.storage.Storage`."""
+        also, rest = take_also(options)
+        if rest:
+            raise ConfigError(f"{table!r} is a local table, and takes no option {min(rest)!r}")
+        return LocalStore(table, also)
+
+    def open_offsets(
+        self,
+        address: str,
+        feed: str,
+        options: Mapping[str, Any],
+        *,
+        standby: bool | None,
+        lease_s: float,
+    ) -> OffsetStore:
+        """See :class:`tailer.storage.Storage`."""
+        from tailer.offsets.local import LocalOffsetStore
+
+        return LocalOffsetStore(_folder(address), feed, standby=bool(standby))
+
+    def open_target(self, address: str, options: Mapping[str, Any]) -> LocalTarget:
+        """See :class:`tailer.storage.Storage`."""
+        from tailer.targets import LocalTarget
+
+        return LocalTarget(_folder(address))
+
+    async def list_folders(self, address: str, options: Mapping[str, Any]) -> list[str]:
+        """See :class:`tailer.storage.Storage`."""
+
+        def scan() -> list[str]:
+            try:
+                path = Path(address.removeprefix("file://")).expanduser()
+                # An unavailable disk has not lost its tables.
+                with healing(f"{address}: it can't be listed"):
+                    return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+        return await anyio.to_thread.run_sync(scan)
+
+
+def _folder(address: str) -> Path:
+    if address.startswith("file:"):
+        raise ConfigError(f"{address!r} is a URI: give the folder's path")
+    return Path(address)
