@@ -27,14 +27,23 @@ class TableFeature(Struct, frozen=True):
     """One feature: for readers and writers or for writers only, and its first legacy versions.
 
     ``legacy_reader`` and ``legacy_writer``: the protocol versions that imply it without a list.
-    ``refusal``: why a known reader feature is not supported, and the remedy.
+    ``meaning`` says what shows that a reader feature is read: ``golden NAME``, a table of
+    tests/golden that requires it; ``as NAME``, another feature; or ``none``, if it asks nothing of
+    a reader. Without one a table that requires the feature is refused, and no sharing server is
+    told that it is read. ``refusal``: why, and the remedy.
     """
 
     name: str
     for_readers: bool
     legacy_reader: int | None = None
     legacy_writer: int | None = None
-    refusal: str | None = None
+    meaning: str = ""
+    refusal: str = "drop the feature from the table, or install a newer delta-tailer"
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether tables that require the feature of their readers are read."""
+        return self.for_readers and bool(self.meaning)
 
 
 _CATALOG_MANAGED = (
@@ -45,17 +54,17 @@ _CATALOG_MANAGED = (
 FEATURES: dict[str, TableFeature] = {
     f.name: f
     for f in (
-        TableFeature("columnMapping", True, legacy_reader=2, legacy_writer=5),
-        TableFeature("deletionVectors", True),
-        TableFeature("timestampNtz", True),
-        TableFeature("typeWidening", True),
-        TableFeature("typeWidening-preview", True),
-        TableFeature("v2Checkpoint", True),
-        TableFeature("vacuumProtocolCheck", True),
-        TableFeature("variantType", True),
-        TableFeature("variantType-preview", True),
-        TableFeature("variantShredding-preview", True),
-        TableFeature("variantShredding", True),
+        TableFeature("columnMapping", True, 2, 5, "golden mapping_upgraded"),
+        TableFeature("deletionVectors", True, meaning="golden cdf_dv"),
+        TableFeature("timestampNtz", True, meaning="golden cdf_types"),
+        TableFeature("typeWidening", True, meaning="golden type_widening_cdf"),
+        TableFeature("typeWidening-preview", True, meaning="as typeWidening"),
+        TableFeature("v2Checkpoint", True, meaning="golden v2_checkpoint_json"),
+        TableFeature("vacuumProtocolCheck", True, meaning="none"),
+        TableFeature("variantType", True, meaning="golden variant"),
+        TableFeature("variantType-preview", True, meaning="as variantType"),
+        TableFeature("variantShredding-preview", True, meaning="golden variant_shredded"),
+        TableFeature("variantShredding", True, meaning="as variantShredding-preview"),
         TableFeature("catalogManaged", True, refusal=_CATALOG_MANAGED),
         TableFeature("catalogOwned-preview", True, refusal=_CATALOG_MANAGED),
         TableFeature("appendOnly", False, legacy_writer=2),
@@ -98,7 +107,7 @@ def check_readable(protocol: Protocol, metadata: Metadata) -> None:
                 f"the table asks its readers for the feature {name!r}, which is not known here",
                 hint="install a newer delta-tailer, or drop the feature from the table",
             )
-        if feature.refusal:
+        if feature.for_readers and not feature.is_read:
             raise UnsupportedTable(
                 f"the table has the feature {name!r}, which can't be read by path",
                 hint=feature.refusal,

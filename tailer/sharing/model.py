@@ -41,9 +41,7 @@ JSON_TYPE = "application/json; charset=utf-8"
 NDJSON_TYPE = "application/x-ndjson; charset=utf-8"
 
 #: The supported reader features, as the capabilities header spells them.
-READER_FEATURES = frozenset(
-    f.name.lower() for f in FEATURES.values() if f.for_readers and f.refusal is None
-)
+READER_FEATURES = frozenset(f.name.lower() for f in FEATURES.values() if f.is_read)
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pytest
 from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.features import (
     FEATURES,
+    TableFeature,
     cdf_enabled,
     check_readable,
     column_mapping_mode,
@@ -25,7 +26,9 @@ def listed(*readers: str, writers: tuple[str, ...] = ()) -> Protocol:
     return Protocol(3, 7, frozenset(readers), frozenset({*readers, *writers}))
 
 
-@pytest.mark.parametrize("name", sorted(n for n, f in FEATURES.items() if f.refusal is None))
+@pytest.mark.parametrize(
+    "name", sorted(n for n, f in FEATURES.items() if f.is_read or not f.for_readers)
+)
 def test_every_feature_of_the_table_is_read(name: str) -> None:
     feature = FEATURES[name]
     protocol = listed(name) if feature.for_readers else listed(writers=(name,))
@@ -52,6 +55,13 @@ def test_a_table_that_its_catalog_manages_is_refused_with_what_to_do(name: str) 
     assert repr(name) in message
     assert "catalog" in message
     assert "DROP FEATURE" in message
+
+
+def test_a_feature_without_a_meaning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FEATURES, "somethingNew", TableFeature("somethingNew", True))
+    message = refusal(lambda: check_readable(listed("somethingNew"), metadata()), UnsupportedTable)
+    assert "'somethingNew'" in message
+    assert "install a newer delta-tailer" in message
 
 
 @pytest.mark.parametrize("version", [0, 4, 99, -1])
