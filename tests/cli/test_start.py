@@ -58,3 +58,17 @@ def test_a_checkpoint_needs_pyarrow_without_its_functions_and_file_systems(
     found = loaded(tmp_path, "history", str(table.folder))
     wanted = "pyarrow._parquet"
     assert found & {wanted, "pyarrow.compute", "pyarrow.fs", "hashlib", "pandas"} == {wanted}
+
+
+@pytest.mark.parametrize("command", ["read", "snapshot", "tail", "verify"])
+def test_rows_are_made_without_pandas(table: TableBuilder, tmp_path: Path, command: str) -> None:
+    """pyarrow would load it, where it is installed, with the first value that it makes."""
+    more = {
+        "read": ["--starting-version", "1", "--output", str(tmp_path / "rows.arrow")],
+        "snapshot": ["--output", str(tmp_path / "rows.arrow")],
+        "tail": ["--from", "1", "--to", "1"],
+        "verify": ["--from", "1", "--to", "1"],
+    }[command]
+    found = loaded(tmp_path, command, str(table.folder), *more)
+    assert "pyarrow" in found
+    assert "pandas" not in found

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.errors import CorruptRow
-from tailer.feed import texts
 from tailer.feed.policy import Policies
 from tailer.feed.run import run_feed
 from tailer.feed.texts import is_utf8, repaired
@@ -141,12 +140,7 @@ async def test_rows_are_compared_as_they_are(tmp_path: Path) -> None:
 NESTED = pa.struct([("a", pa.string()), ("l", pa.list_(pa.string()))])
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_texts_are_found_and_repaired_at_any_depth(
-    *, native: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not native:
-        monkeypatch.setattr(texts, "native", None)
+def test_texts_are_found_and_repaired_at_any_depth() -> None:
     wrong, fine = as_texts([b"\xff", b"ok", None]), pa.array(["é", "", None])
     lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), wrong)
     structs = pa.StructArray.from_arrays(
