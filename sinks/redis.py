@@ -184,9 +184,9 @@ class RedisSink(MessageSink):
     def _check_stream(self, *, lost: bool) -> None:
         if lost:
             raise TargetRefused(
-                f"{self._place}: the stream {self._keys()[0]} is gone, with what nobody had read "
-                "of it, and its offset is there; restore it, or say by `tailer offsets set` or "
-                "`reset` where the feed goes on"
+                f"{self._place}: the stream {self._keys()[0]} is missing, with its unread "
+                "entries, and its offset exists; restore it, or set with `tailer offsets set` or "
+                "`reset` where the feed resumes"
             )
 
     def _check_feed(self, feed: bytes) -> None:
@@ -233,7 +233,9 @@ class RedisSink(MessageSink):
         found = await self._answered([_command(head, len(head) + 2 * count), entries])
         if found in _FOUND:
             told = _FOUND[found].format(self._keys()[0])
-            raise TransientError(f"{self._place}: {told}; the feed begins again with what is there")
+            raise TransientError(
+                f"{self._place}: {told}; the feed restarts from the state found there"
+            )
         if found != b"written":
             raise ConfigError(
                 f"{self._place}: another process writes the stream {self._keys()[0]} now; stop "

@@ -198,7 +198,7 @@ class SqliteFile(Database):
                 raise TargetRefused(
                     f"{self.path}: the column {step.column!r} was of type {step.old.type} and is "
                     f"now of type {step.field.type}, which SQLite writes in another way; `tailer "
-                    "offsets reset` makes the copy again"
+                    "offsets reset` creates the copy again"
                 )
         steps = [step for step in steps if step.kind != "retype"]
         return super().alterations(target, steps, schema)

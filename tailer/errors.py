@@ -295,15 +295,15 @@ _HEALING = {
     errno.EDQUOT: "make room there",
     errno.ENOMEM: "give the machine more memory",
     errno.ENOBUFS: "give the machine more memory",
-    errno.EIO: "look after the disk, or the mount",
-    errno.EREMOTEIO: "look after the disk, or the mount",
+    errno.EIO: "check the disk or the mount",
+    errno.EREMOTEIO: "check the disk or the mount",
     errno.ESTALE: "look after the mount",
     errno.ENOTCONN: "look after the mount",
     errno.EHOSTDOWN: "look after the mount",
     errno.EHOSTUNREACH: "look after the network",
     errno.ENETDOWN: "look after the network",
     errno.ENETUNREACH: "look after the network",
-    errno.ETIMEDOUT: "look after the mount, or the network",
+    errno.ETIMEDOUT: "check the mount or the network",
     errno.EINTR: None,
     errno.EAGAIN: None,
     errno.EBUSY: None,
@@ -333,7 +333,7 @@ def out_of_reach(what: str, e: BaseException) -> TransientError:
         reason = f": {e}" if str(e) else ""
         return TransientError(
             f"{what}, because the memory of this process does not suffice{reason}; give it more, "
-            "or let batch_bytes_max and diff_memory_bytes_max be lower"
+            "or lower batch_bytes_max and diff_memory_bytes_max"
         )
     if not isinstance(e, OSError) or e.errno is None:
         return TransientError(f"{what} ({e}); let this process have more threads: `ulimit -u`")

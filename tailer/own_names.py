@@ -56,18 +56,18 @@ class OwnNames:
         for column in columns:
             key = self._key(column)
             if key in taken:
-                ours = ", or give ours another name by the option own_prefix"
+                ours = ", or rename ours with the option own_prefix"
                 raise UnsupportedTable(
                     f"the table has a column {column!r}, and the output adds a column "
                     f"{taken[key]!r} of its own",
-                    hint="leave the table's out by the option columns"
+                    hint="exclude the table's with the option columns"
                     + (ours if taken[key] in self.names else ""),
                 )
             if key in seen:
                 raise UnsupportedTable(
                     f"the table has the columns {seen[key]!r} and {column!r}, which are one name "
                     "in this output",
-                    hint="leave one of them out by the option columns, or rename it",
+                    hint="exclude one of them with the option columns, or rename it",
                 )
             seen[key] = column
 

@@ -196,8 +196,8 @@ class AwsSink(MessageSink):
         await self._translated(connect)
         if self.made_before not in (None, self.made):
             raise ConfigError(
-                f"{self.place} was deleted and made again since the feed wrote to it; say by "
-                "`tailer offsets set` or `reset` where the feed goes on"
+                f"{self.place} was deleted and made again since the feed wrote to it; set with "
+                "`tailer offsets set` or `reset` where the feed resumes"
             )
         return None
 

@@ -108,7 +108,7 @@ class DeltaSink:
                 if character in column.name:
                     raise TargetRefused(
                         f"the column {column.name!r} has {name} in its name, which deltalake can't "
-                        "write; leave it out by the option 'columns' of the feed"
+                        "write; exclude it with the feed's option 'columns'"
                     )
 
     def delivery(
@@ -149,8 +149,8 @@ class DeltaSink:
         if claim is None:
             if offset is not None and self.mode == "mirror" and offset.position > (0, 0):
                 raise TargetRefused(
-                    f"{self._target.address}: there is no copy, and one can't begin with version "
-                    f"{offset.version}; restore it, or begin again with `tailer offsets reset`"
+                    f"{self._target.address}: there is no copy, and a copy can't start at version "
+                    f"{offset.version}; restore it, or start over with `tailer offsets reset`"
                 )
             return
         if offset is None:

@@ -148,7 +148,7 @@ class TargetTable:
                     return self._claim(info)
         raise TargetRefused(
             f"{self.address}: the log no longer has the commit with the feed's offset (transaction "
-            f"{number}); remove the table, then `tailer offsets reset` makes it again"
+            f"{number}); remove the table, then `tailer offsets reset` creates it again"
         )
 
     def _claim(self, info: Mapping[str, Any]) -> Claim:
@@ -176,8 +176,7 @@ class TargetTable:
 
     def _another(self) -> TransientError:
         return TransientError(
-            f"{self.address} is not the table any more that it was: it was removed, or another one "
-            "is there; it is opened again"
+            f"{self.address} was removed, or replaced by another table; it is opened again"
         )
 
     def _check_others(self) -> None:
@@ -188,9 +187,9 @@ class TargetTable:
             for version in range(self._version + 1, newest + 1):
                 if self._changes_rows(version):
                     raise TargetRefused(
-                        f"{self.address}: version {version} of the copy is somebody else's change "
-                        "of its rows, so it is not the table's copy any more; remove it, and begin "
-                        "again with `tailer offsets reset`"
+                        f"{self.address}: version {version} of the copy changed its rows and was "
+                        "written by somebody else, so it is no longer the table's copy; remove it, "
+                        "and start over with `tailer offsets reset`"
                     )
         self._version = newest
 

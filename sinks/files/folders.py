@@ -74,7 +74,7 @@ def _folder(rows: pa.RecordBatch, name: str, column: str) -> pa.StringArray:
 def _texts(values: pa.Array, column: str) -> pa.StringArray:
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
         raise TargetRefused(
-            f"the column {column!r} of the option 'folders' is of type {values.type}, which is no "
-            "name of a folder; choose another one"
+            f"the column {column!r} of the option 'folders' is of type {values.type}, which "
+            "can't name a folder; choose another one"
         )
     return values.cast(pa.string())

@@ -93,7 +93,7 @@ class Manifest:
             pass
         raise TargetRefused(
             f"{self._target.root}/{name} is damaged: restore it, or remove the folder's files and "
-            "begin again by `tailer offsets reset`"
+            "start over with `tailer offsets reset`"
         )
 
     def _offset(self, document: Any) -> Offset:
@@ -171,8 +171,8 @@ class Manifest:
             await self._target.remove(_place(number, "begun"))
             last = _place(self.number, "json")
             raise TransientError(
-                f"{self._target.root} is not as this feed has left it: {last} is gone, or says "
-                "something else; the feed begins again with what is there"
+                f"{self._target.root} is not as this feed left it: {last} is missing or "
+                "changed; the feed restarts from the state found there"
             )
         published: list[str] = []
         for name, source in sources.items():

@@ -221,7 +221,7 @@ class NatsSink(MessageSink):
         if last < claimed.sequence or claimed.made not in (None, made):
             raise ConfigError(
                 f"{self._place}: the stream {self._stream} was made again since the feed wrote it; "
-                "say by `tailer offsets set` or `reset` where the feed goes on"
+                "set where the feed resumes with `tailer offsets set` or `reset`"
             )
         self._progress = replace(claimed, epoch=claimed.epoch + 1, made=made)
         await self._save(self._progress)
@@ -241,9 +241,9 @@ class NatsSink(MessageSink):
         except errors.NotFoundError:
             if written:
                 raise ConfigError(
-                    f"{self._place}: the stream {self._stream} is gone, and the feed has written "
-                    "to it; restore it, or say by `tailer offsets set` or `reset` where the feed "
-                    "goes on"
+                    f"{self._place}: the stream {self._stream} is missing, and the feed has "
+                    "written to it; restore it, or set with `tailer offsets set` or `reset` "
+                    "where the feed resumes"
                 ) from None
             if not create:
                 raise self._missing() from None
@@ -283,7 +283,7 @@ class NatsSink(MessageSink):
         except (ValueError, KeyError, TypeError, OffsetError) as e:
             raise ConfigError(
                 f"{self._place}: the entry {self._stream} of the bucket {self._given['bucket']} is "
-                f"damaged ({e}); delete it, and set the offset by `tailer offsets set`"
+                f"damaged ({e}); delete it, and set the offset with `tailer offsets set`"
             ) from e
         if found.feed != self._feed:
             raise ConfigError(
@@ -489,7 +489,7 @@ class NatsSink(MessageSink):
     def _lost(self, what: str) -> TransientError:
         return TransientError(
             f"{self._place}: the stream {self._stream} is not as this feed has left it: {what}; "
-            "the feed begins again with what is there"
+            "the feed restarts from the state found there"
         )
 
     def _not_in_turn(self) -> TransientError:

@@ -163,9 +163,9 @@ class RabbitmqSink(MessageSink):
                 raise
             if self.written_before:
                 raise TargetRefused(
-                    f"{self._place}: the queue {queue} is gone, with what nobody had taken of it, "
-                    "and the feed has written to it before; declare it again to go on there, or "
-                    "begin again with `tailer offsets reset`"
+                    f"{self._place}: the queue {queue} is missing, with its unread messages, "
+                    "and the feed has written to it before; declare it again to continue there, or "
+                    "start over with `tailer offsets reset`"
                 ) from None
             if not self._given["create"]:
                 raise ConfigError(

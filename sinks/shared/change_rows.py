@@ -38,8 +38,8 @@ def check_type(name: str, data_type: pa.DataType, target: str) -> None:
         what = "a struct without fields"
     if what:
         raise TargetRefused(
-            f"the column {name!r} has {what}, which {target} can't hold; leave it out by the "
-            "option 'columns' of the feed"
+            f"the column {name!r} has {what}, which {target} can't hold; exclude it with the "
+            "feed's option 'columns'"
         )
     for i in range(data_type.num_fields):
         check_type(name, data_type.field(i).type, target)

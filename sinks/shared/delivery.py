@@ -18,9 +18,9 @@ __all__ = ["changes_told", "form_of", "same_form"]
 #: Options of a format that do not change the records, or that the sink fills in.
 _BESIDE = ("name", "topic", "registry", "record_bytes_max", "table")
 #: What a change of an option means to readers; of any other: :data:`_OTHERS`.
-_PLACE = "the new one gets only what comes from now on, and the old one nothing more"
+_PLACE = "the new one gets only later changes, and the old one nothing more"
 _MEANING = {
-    "topic": "the new topic gets only what comes from now on, and the old one nothing more",
+    "topic": "the new topic gets only later changes, and the old one nothing more",
     "format": "readers find records of both formats in one place",
     "key": (
         "records of one row have other keys than before, may be in another partition out of order, "
@@ -53,7 +53,7 @@ def same_form(
     where = f" --from {at.version} --index {at.index}" if at is not None else ""
     raise ConfigError(
         f"{told}; change them back, or write the table again after `tailer offsets reset`, or let "
-        f"the feed go on with these options by `tailer offsets set{where}`"
+        f"the feed continue with these options: `tailer offsets set{where}`"
     )
 
 
@@ -74,7 +74,7 @@ def changes_told(
         return None
     told = " and ".join(f"{n} from {_shown(before[n])} to {_shown(now[n])}" for n in changed)
     meaning = "; ".join(dict.fromkeys(_MEANING.get(name, _OTHERS) for name in changed))
-    where = "" if at is None else f" at version {at.version}, where feed {feed!r} goes on"
+    where = "" if at is None else f" at version {at.version}, where feed {feed!r} resumes"
     return f"the sink's options change {told}{where}: {meaning}"
 
 

@@ -80,7 +80,7 @@ def merge_of(
             at = pc.index(pc.is_null(keys[name].combine_chunks()), value=True).as_py()
             raise RowsRefused(
                 f"{_place(batch, at)}: the key column {name!r} is null; choose key columns without "
-                "nulls, or leave these rows out by `where`"
+                "nulls, or exclude these rows with `where`"
             )
     comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
@@ -314,7 +314,7 @@ def _retyped(old: pa.Field, new: pa.Field) -> bool:
     if not _widens(old.type, new.type) or (mapped and pa.types.is_nested(new.type)):
         raise TargetRefused(
             f"the column {new.name!r} was of type {old.type} and is now of type {new.type}, which "
-            "would change its values; `tailer offsets reset` makes the copy again"
+            "would change its values; `tailer offsets reset` creates the copy again"
         )
     return True
 

@@ -343,13 +343,13 @@ class Database(ABC):
         self._check_owner(found, target, feed, mode)
         if found.columns is not None and not there:
             raise TargetRefused(
-                f"{self.place}: the table {target!r} was dropped; `tailer offsets reset` makes it "
-                "again"
+                f"{self.place}: the table {target!r} was dropped; `tailer offsets reset` "
+                "creates it again"
             )
         if found.rows > 0 and not self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1"):
             raise TargetRefused(
                 f"{self.place}: the table {target!r} was emptied, and a copy has all rows from "
-                "the beginning on; restore it, or `tailer offsets reset` makes it again"
+                "the beginning on; restore it, or `tailer offsets reset` creates it again"
             )
         return found
 
@@ -409,8 +409,8 @@ class Database(ABC):
                 f"{self.place}: another process writes the table {target!r} now; stop one of them"
             )
         return TransientError(
-            f"{self.place}: the table {target!r} or its offset is not as this feed has left it: "
-            "dropped, emptied or in an earlier state; the feed begins again with what is there"
+            f"{self.place}: the table {target!r} or its offset is not as this feed left it: "
+            "it was dropped, emptied or restored; the feed restarts from the state found there"
         )
 
     def forget(self, target: str, feed: str, mode: str, *, drop: bool) -> None:

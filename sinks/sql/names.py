@@ -15,8 +15,7 @@ __all__ = ["TOO_WIDE", "NameRules"]
 
 #: Behind an error of the database about the size of a row.
 TOO_WIDE = (
-    "; all columns together are too wide for a row: leave some out by the option 'columns' of "
-    "the feed"
+    "; all columns together are too wide for a row: exclude some with the feed's option 'columns'"
 )
 
 
@@ -69,14 +68,14 @@ class NameRules:
             if fault is not None:
                 raise TargetRefused(
                     f"the name of the column {name!r} {fault}, and no column in {self.database} "
-                    "can have it; leave the column out by the option 'columns' of the feed, or "
+                    "can have it; exclude the column with the feed's option 'columns', or "
                     "rename it"
                 )
             known[kept] = name
         if self.columns_max and len(names) > self.columns_max:
             raise TargetRefused(
                 f"there are {len(names)} columns, and a table in {self.database} has at most "
-                f"{self.columns_max}; leave some out by the option 'columns' of the feed"
+                f"{self.columns_max}; exclude some with the feed's option 'columns'"
             )
 
     def _fault(self, name: str) -> str | None:

@@ -349,8 +349,8 @@ class SqlSink:
         version = f"version {_version(batch, e.row)}: " if batch and e.row is not None else ""
         kind = RowsRefused if version else TargetRefused
         return kind(
-            f"{version}the column {name!r} has {e}; leave it out by the option 'columns' of the "
-            "feed, or these rows by `where`"
+            f"{version}the column {name!r} has {e}; exclude it with the feed's option 'columns', "
+            "or exclude these rows with `where`"
         )
 
     def _with_key(self, claim: Claim, schema: pa.Schema) -> Claim:
@@ -362,7 +362,7 @@ class SqlSink:
         if claim.key not in (None, key):
             raise TargetRefused(
                 f"{self._database.place}: the copy {self._target!r} has the key {claim.key} and "
-                f"not {key}; set the option 'key' back, or make the copy again by `tailer offsets "
+                f"not {key}; set the option 'key' back, or create it again with `tailer offsets "
                 "reset`"
             )
         return replace(claim, key=key)
@@ -458,7 +458,7 @@ class SqlSink:
 
     def _refused(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
         shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
-        again = "; `tailer offsets reset` makes the copy again"
+        again = "; `tailer offsets reset` creates the copy again"
         return RowsRefused(
             f"{self._database.place}, table {self._target!r}: a change is of a row with a key "
             f"{what}: {shown}{again}"

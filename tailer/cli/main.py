@@ -1,6 +1,6 @@
 """The command line: arguments in, an exit status out.
 
-Status 0: done. 1: the table or the sink refused. 2: a mistake in usage or configuration. An error
+Status 0: done. 1: the table or the sink refused. 2: an error in usage or configuration. An error
 is one sentence on standard error; a traceback only with ``--debug``. Imports are late: what `tail`
 does not need, it does not load.
 """
@@ -83,17 +83,17 @@ def _read_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     p.add_argument(
         "--key", nargs="+", default=[], metavar="COL",
-        help="columns that pair derived deletes and inserts into updates",
+        help="columns by which derived deletes and inserts are paired into updates",
     )  # fmt: skip
     p.add_argument("--columns", nargs="+", metavar="COL", help="only these data columns")
     p.add_argument("--with-ids", action="store_true", help="add _event_id, _origin and _row_id")
     p.add_argument(
         "--own-prefix", type=_own_prefix, default="_", metavar="TEXT",
-        help="what the names of added columns begin with (default _)",
+        help="prefix of the added columns (default _)",
     )  # fmt: skip
     p.add_argument(
         "--writer-timezone", type=_zone, default="UTC", metavar="ZONE",
-        help="the zone of partition timestamps that have none (default UTC)",
+        help="time zone of partition timestamps without one (default UTC)",
     )  # fmt: skip
     _page_checksums(p)
 
@@ -125,7 +125,7 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
     _read_options(p)
     p.add_argument(
         "--topic", metavar="NAME",
-        help="prove that a Kafka topic's events do; without --from it has them from the beginning",
+        help="verify the events of a Kafka topic, which has all of them unless --from is given",
     )  # fmt: skip
     p.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="the brokers of --topic")
     p.add_argument(
@@ -146,7 +146,7 @@ def _tail_options(p: argparse.ArgumentParser) -> None:
         "--to", dest="last", type=_whole, metavar="VERSION", help="end after this version"
     )
     p.add_argument(
-        "--with-notices", action="store_true", help="also print schema changes and the like"
+        "--with-notices", action="store_true", help="also print notices, such as schema changes"
     )
     _read_options(p)
 
@@ -202,13 +202,13 @@ def _sinks_options(p: argparse.ArgumentParser) -> None:
 
 
 def _shares_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("profile", metavar="PROFILE", help="a profile file, as the provider gave it")
+    p.add_argument("profile", metavar="PROFILE", help="the provider's profile file")
     p.add_argument("--share", metavar="NAME", help="only this share")
-    p.add_argument("--schema", metavar="NAME", help="only this schema, of the share named")
+    p.add_argument("--schema", metavar="NAME", help="only this schema of --share")
     p.add_argument("--page-size", type=_whole, metavar="N", help="entries in one answer")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
-    p.add_argument("--ca-bundle", metavar="FILE", help="authorities of TLS certificates, as PEM")
-    p.add_argument("--allow-http", action="store_true", help="send the token without TLS, too")
+    p.add_argument("--ca-bundle", metavar="FILE", help="PEM file of the trusted authorities")
+    p.add_argument("--allow-http", action="store_true", help="allow a token without TLS")
 
 
 def _share_options(p: argparse.ArgumentParser) -> None:
@@ -247,7 +247,11 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--available-now", action="store_true", help="read what there is, then end")
     p.add_argument(
-        "--interval-s", type=_seconds, default=0.5, metavar="S", help="how often to look for news"
+        "--interval-s",
+        type=_seconds,
+        default=0.5,
+        metavar="S",
+        help="pause between checks for a new version",
     )
     p.add_argument(
         "--trigger-bytes-max", type=_positive, default=256 * 1024 * 1024, metavar="N",
@@ -259,7 +263,7 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     p.add_argument(
         "--driver-bytes-max", type=_whole, default=16 * 1024 * 1024, metavar="N",
-        help="up to this number of bytes of data files are read without a job",
+        help="bytes of data files up to which no job is started",
     )  # fmt: skip
 
 
@@ -298,7 +302,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "run": ("the daemon: all feeds of a configuration file", _config),
     "check": ("validate a configuration; reach its tables and sinks", _config),
     "verify": ("prove that the events lead from snapshot to snapshot", _verify_options),
-    "snapshot": ("what a table is at a version", _snapshot_options),
+    "snapshot": ("a table's state at a version", _snapshot_options),
     "history": ("a table's commits, newest first", _history_options),
     "sinks": ("the installed sinks and their options", _sinks_options),
     "shares": ("what a Delta Sharing profile gives access to", _shares_options),

@@ -1,4 +1,4 @@
-"""`tailer snapshot`: what a table is at a version, or its rows."""
+"""`tailer snapshot`: a table's state at a version, or its rows."""
 
 from __future__ import annotations
 

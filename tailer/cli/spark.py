@@ -53,7 +53,7 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     finally:
         with anyio.CancelScope(shield=True):
             await cluster.aclose()
-    log.end(_progress(runners), "asked to" if stopped else "for every feed has come to its end")
+    log.end(_progress(runners), "asked to" if stopped else "because every feed has ended")
     failed = {name: runner.error for name, runner in runners.items() if runner.error is not None}
     for name, error in failed.items():
         print(printable(f"tailer: feed {name}: {error}"), file=sys.stderr)

@@ -162,8 +162,8 @@ def feed_start(config: Config, feed: FeedConfig, sink: Sink) -> str:
     copies = sink_traits(sink).copies
     if copies and feed.start == "latest":
         raise ConfigError(
-            f"{config.path}: feeds.{feed.name}.from is 'latest', and a mirror needs the rows that "
-            "are in the table already; leave it out, or let it be 'snapshot'"
+            f"{config.path}: feeds.{feed.name}.from is 'latest', but a mirror needs the rows that "
+            "the table already has; remove it, or set it to 'snapshot'"
         )
     return feed.start or ("snapshot" if copies else "latest")
 
@@ -223,8 +223,8 @@ async def feeds_of_pattern(config: Config, feed: FeedConfig) -> PatternFeeds:
         raise ConfigError(f"{config.path}: feeds.{feed.name}.table: {e}") from e
     feeds = [_feed_of(feed, match, table) for match, table in found.tables.items()]
     refused = {
-        table: f"{table} is not followed: {match!r}, which the stars stand for, can't be a part of "
-        "names; rename its folder, or make it a feed of its own"
+        table: f"{table} is not followed: {match!r}, the match of the pattern, can't be part of "
+        "a name; rename its folder, or make it a separate feed"
         for table, match in sorted(found.unclean.items())
     }
     for match, tables in found.shared.items():
@@ -232,7 +232,7 @@ async def feeds_of_pattern(config: Config, feed: FeedConfig) -> PatternFeeds:
             others = " and ".join(other for other in tables if other != table)
             refused[table] = (
                 f"{table} is not followed: feed {feed.name}/{match} would be it, or {others}; "
-                "rename one of the folders, or make it a feed of its own"
+                "rename one of the folders, or make it a separate feed"
             )
     for folder in found.closed:
         refused[folder] = (

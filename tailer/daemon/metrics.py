@@ -29,10 +29,10 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "events": ("counter", "tailer_events", ("change_type", "origin"), "Change events delivered."),
     "bytes": (
         "counter", "tailer_event_bytes", ("change_type", "origin"),
-        "Bytes of delivered events, as Arrow; a batch's bytes are shared out by rows.",
+        "Bytes of delivered events, in Arrow format; a batch's bytes are divided by rows.",
     ),
     "versions": ("counter", "tailer_versions", (), "Table versions delivered whole."),
-    "notices": ("counter", "tailer_notices", ("kind",), "Notices given to the sink."),
+    "notices": ("counter", "tailer_notices", ("kind",), "Notices sent to the sink."),
     "noops": (
         "counter", "tailer_noop_updates", (), "Updates dropped because both images are equal.",
     ),
@@ -42,41 +42,41 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "retries": ("counter", "tailer_retries", (), "Starts from the saved offset after an error."),
     "data_loss": (
         "counter", "tailer_data_loss", ("unit",),
-        "What on_data_loss passed over: versions, and files of versions that were read.",
+        "Losses skipped by on_data_loss: versions, and files of versions that were read.",
     ),
     "parked": ("counter", "tailer_parked_events", (), "Events refused by the sink and parked."),
     "replaced": (
         "counter", "tailer_replaced_texts", (),
-        "Texts that were not UTF-8; U+FFFD stands in them.",
+        "Texts that were not valid UTF-8 and now contain U+FFFD.",
     ),
-    "files": ("counter", "tailer_files_read", (), "Data and change files read to their end."),
+    "files": ("counter", "tailer_files_read", (), "Data and change files read completely."),
     "read_bytes": (
-        "counter", "tailer_read_bytes", (), "Bytes of data and cdc files read, as they are stored.",
+        "counter", "tailer_read_bytes", (), "Stored bytes read of data and cdc files.",
     ),
     "version": ("gauge", "tailer_offset_version", (), "The version of the saved offset."),
     "lag_versions": (
-        "gauge", "tailer_lag_versions", (), "Versions of the table that are not delivered yet.",
+        "gauge", "tailer_lag_versions", (), "Versions of the table not delivered yet.",
     ),
     "lag_seconds": (
         "gauge", "tailer_lag_seconds", (),
-        "Age of the version in hand; 0 when all versions are delivered.",
+        "Age of the version being delivered; 0 when all are delivered.",
     ),
-    "lag_bytes": ("gauge", "tailer_lag_bytes", (), "Sizes of the unread file actions."),
+    "lag_bytes": ("gauge", "tailer_lag_bytes", (), "Total size of the unread file actions."),
     "time_to_loss": (
         "gauge", "tailer_time_to_data_loss_seconds", ("cause",),
-        "Until log cleanup (log) or VACUUM (data) may remove what is unread; +Inf: nothing is.",
+        "Time until log cleanup (log) or VACUUM (data) may remove unread data; +Inf: none.",
     ),
     "queue": (
         "gauge", "tailer_queue_batches", (), "Batches read and not yet written, two at most.",
     ),
-    "state": ("gauge", "tailer_feed_state", ("state",), "1 for the state that the feed is in."),
+    "state": ("gauge", "tailer_feed_state", ("state",), "1 for the feed's current state, else 0."),
     "lease": ("gauge", "tailer_lease_held", (), "1 while this process owns the feed's offset."),
     "latency": (
         "histogram", "tailer_commit_to_delivery_seconds", (),
-        "From a version's commit timestamp to its delivery.",
+        "Time from a version's commit timestamp to its delivery.",
     ),
     "write_seconds": (
-        "histogram", "tailer_sink_write_seconds", (), "How long the sink took to write a batch.",
+        "histogram", "tailer_sink_write_seconds", (), "Time that the sink took to write a batch.",
     ),
 }  # fmt: skip
 

@@ -88,7 +88,7 @@ async def run_daemon(config: Config) -> int:
             supervisor.run, supervisor.hangup, grace_s=config.stop_s, overdue=supervisor.overdue
         )
     failed = supervisor.failures()
-    supervisor.say_end("asked to" if stopped else "for every feed has failed or come to its end")
+    supervisor.say_end("on request" if stopped else "because every feed has failed or ended")
     for name, error in failed.items():
         print(printable(f"tailer: feed {name}: {error}"), file=sys.stderr)
     return (2 if supervisor.misconfigured() else 1) if failed else 0
@@ -135,7 +135,7 @@ async def feed_configs(
             tables = await feeds_of_pattern(config, feed)
             found |= tables.feeds
             if not tables.feeds and not tables.refused:
-                refused(name, f"no table is there that {feed.table} stands for")
+                refused(name, f"no table matches {feed.table}")
             for sentence in tables.refused.values():
                 refused(name, sentence)
         else:
@@ -270,7 +270,7 @@ def _check_row_ids(sink: Sink, state: TableState) -> None:
     """Refuse a copy by row id of a table whose rows have none."""
     if sink_traits(sink).row_ids and not row_tracking_enabled(state.protocol, state.metadata):
         raise SinkRejected(
-            "the copy goes by row ids, and row tracking is not enabled for the table; name the "
+            "the copy is kept by row ids, but row tracking is not enabled for the table; name the "
             'columns that identify a row, as in key = ["id"], or enable row tracking'
         )
 

@@ -136,7 +136,7 @@ class Runner:
                     await self._give_up()
                     await self.feed.log.store.aclose()
             except (TailerError, OSError) as e:  # nothing awaits it, and other feeds continue
-                self.log(logging.WARNING, "ended", f"was not given up in order: {e}")
+                self.log(logging.WARNING, "ended", f"was not released cleanly: {e}")
             finally:
                 self._ended.set()
 

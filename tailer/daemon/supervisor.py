@@ -185,11 +185,11 @@ class Supervisor:
         thread, while the event loop may be stuck."""
         for runner in list(self._runners.values()):
             if not runner.ended:
-                why = runner.last_error or "its sink has not come back from a call"
+                why = runner.last_error or "its sink has not returned from a call"
                 runner.log(
                     logging.ERROR, "given_up",
-                    f"has not ended for {self.config.stop_s:g} s (stop_s), and is given up: {why}; "
-                    "the next start goes on at its saved offset",
+                    f"has not ended for {self.config.stop_s:g} s (stop_s) and is abandoned: {why}; "
+                    "the next start resumes from its saved offset",
                 )  # fmt: skip
         logging.shutdown()
         return 0
@@ -292,7 +292,7 @@ class Supervisor:
         for key, value in kept.items():
             if getattr(config, key) != value:
                 self._logger.warning(
-                    "daemon.%s has changed, which counts from the next start on", key,
+                    "daemon.%s has changed, which takes effect at the next start", key,
                     extra={"event": "reload"},
                 )  # fmt: skip
         return replace(config, **kept)
@@ -325,7 +325,7 @@ class Supervisor:
             changes = feed_changes(self._configs, self.config.feeds, config.feeds)
             for feed in config.feeds.values():
                 if not is_pattern(feed.table):
-                    assemble(config, feed)  # a mistake in any of them changes nothing
+                    assemble(config, feed)  # an error in any of them changes nothing
             check_targets(config)
             self.config = config
             async with anyio.create_task_group() as ends:  # each finishes its current batch

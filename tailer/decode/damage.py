@@ -48,7 +48,7 @@ def unreadable(file: ChangeFile, e: Exception) -> TailerError:
         )
     elif isinstance(e, MemoryError):
         what = f"the memory of this process does not suffice for the data file {reason}"
-        hint = "give it more memory, or let batch_bytes_max be lower"
+        hint = "give it more memory, or lower batch_bytes_max"
     else:
         what = f"the library that reads Parquet can't read the data file {reason}"
         hint = MAY_BE_SOUND

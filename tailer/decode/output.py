@@ -36,7 +36,7 @@ def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> No
         if reserved.name in wanted and reserved.name in state.schema.names:
             raise UnsupportedTable(
                 f"the table has a column {reserved.name!r}, and that is a column of every change",
-                hint="rename the column, or leave it out by --columns or by the feed's columns",
+                hint="rename the column, or exclude it with --columns or the feed's columns",
             )
 
 

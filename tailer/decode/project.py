@@ -79,7 +79,7 @@ def find_field(
         raise CorruptLog(
             f"the data file has no field ids, and the column {wanted.name!r} is found by its id "
             "alone (column mapping by id)",
-            hint="let a writer that knows column mapping rewrite the file, or skip this version",
+            hint="rewrite the file with a writer that knows column mapping, or skip this version",
         )
     found = fields.found(wanted, mapping)
     if len(found) > 1:
@@ -87,7 +87,7 @@ def find_field(
         raise CorruptLog(
             f"the data file has the columns {names}, and which of them is the table's "
             f"{wanted.name!r} is not known",
-            hint="let a writer rewrite the file with one of them, or skip this version",
+            hint="rewrite the file with only one of them, or skip this version",
         )
     return (found[0], fields.fields[found[0]]) if found else None
 

@@ -48,7 +48,7 @@ def stored_length(dv: DeletionVectorDescriptor) -> tuple[int, int]:
     """
     offset = 1 if dv.offset is None else dv.offset
     if not (1 <= offset <= _INT_MAX and 12 <= dv.size_in_bytes <= _INT_MAX):
-        raise CorruptLog("the deletion vector's offset or size can't be right")
+        raise CorruptLog("the deletion vector's offset or size is invalid")
     return (0, dv.size_in_bytes + 9) if offset == 1 else (offset, dv.size_in_bytes + 8)
 
 

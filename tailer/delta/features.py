@@ -104,7 +104,7 @@ def check_readable(protocol: Protocol, metadata: Metadata) -> None:
         feature = FEATURES.get(name)
         if feature is None:
             raise UnsupportedTable(
-                f"the table asks its readers for the feature {name!r}, which is not known here",
+                f"the table requires the reader feature {name!r}, which is not known here",
                 hint="install a newer delta-tailer, or drop the feature from the table",
             )
         if feature.for_readers and not feature.is_read:

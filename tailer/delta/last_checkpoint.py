@@ -79,7 +79,7 @@ def canonical_json(document: Any) -> str:
     """Return the canonical form of a document, without its top-level ``checksum``.
 
     Its numbers are ints, floats or as the parser above leaves them. Raises UnicodeEncodeError (a
-    ValueError) for a string with half a surrogate pair in it.
+    ValueError) for a string with half a surrogate pair.
     """
     if isinstance(document, dict):
         document = {name: value for name, value in document.items() if name != "checksum"}

@@ -188,7 +188,7 @@ def _converted(document: Any, kind: type[_Steering]) -> _Steering:
     except (msgspec.ValidationError, RecursionError) as e:
         raise CorruptLog(_reason(e)) from None
     except UnicodeEncodeError:
-        raise CorruptLog("the action has half a surrogate pair in it") from None
+        raise CorruptLog("the action has half a surrogate pair") from None
     return found
 
 

@@ -89,9 +89,7 @@ class Orders:
         """Forget the order to skip a version. Raises :class:`ConfigError` if there is none."""
         if version not in self.skips:
             known = ", ".join(map(str, sorted(self.skips))) or "none"
-            raise ConfigError(
-                f"version {version} is not going to be skipped; the versions that are: {known}"
-            )
+            raise ConfigError(f"version {version} has no skip; the versions that have one: {known}")
         self.skips.discard(version)
 
     def carried_out(self, notice: Notice) -> bool:

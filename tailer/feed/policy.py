@@ -133,7 +133,7 @@ def stop_for_schema(notice: Notice, policy: OnSchemaChange) -> None:
         raise SchemaChanged(
             what,
             version=notice.version,
-            hint='accept it by a resume, or with on_schema_change = "continue"',
+            hint='accept it with a resume, or with on_schema_change = "continue"',
         )
     if policy == "pause":
         raise FeedPaused(f"version {notice.version}: {what}; waiting for a resume", notice.version)

@@ -264,7 +264,7 @@ class FeedProgress(Observer):
         self.state = "snapshot" if offset.snapshot else "following"
 
     def waits(self, error: TailerError) -> None:
-        """Note that the sink has not come back from a call for long."""
+        """Note that the sink has not returned from a call for long."""
         self.error, self.state = error, "retrying"
 
     def came_back(self, state: FeedState) -> None:

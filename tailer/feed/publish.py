@@ -75,9 +75,9 @@ def check_target(
 def _target_lost(offset: Offset) -> SinkRejected:
     """Return the error of a target that has nothing of what the feed has written to it."""
     return SinkRejected(
-        "what the feed has written is not there: the sink's target has nothing of it, and the feed "
-        f"has come to version {offset.version}, index {offset.index}; restore the target, or name "
-        "it again, or begin again with `tailer offsets reset`"
+        "what the feed has written is not there: the sink's target is empty, and the feed is at "
+        f"version {offset.version}, index {offset.index}; restore the target, or configure the old "
+        "one, or start over with `tailer offsets reset`"
     )
 
 

@@ -110,7 +110,7 @@ async def _run_once(feed: Feed) -> bool:
     An error of the operating system that may pass is raised as a TransientError, even if a library
     met it and the file's name is unknown.
     """
-    with healing(f"{feed.log.store.root}: the feed can't go on"):
+    with healing(f"{feed.log.store.root}: the feed can't continue"):
         return await _attempt(feed)
 
 

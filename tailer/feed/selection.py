@@ -154,7 +154,7 @@ def _hashed(name: str, column: pa.Array, key: bytes) -> pa.Array:
     if pa.types.is_nested(column.type):
         raise TableError(
             f"the column {name!r} is of a nested type and can't be hashed",
-            hint="mask it by drop or redact",
+            hint="mask it with drop or redact",
         )
     coded = column.dictionary_encode()
     values = coded.dictionary

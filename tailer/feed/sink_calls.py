@@ -88,7 +88,7 @@ class SinkCalls:
 
         def tell() -> None:
             error = SlowSink(
-                f"the sink has not come back from {doing} for {SLOW_S:g} s; look after its target"
+                f"the sink has not returned from {doing} for {SLOW_S:g} s; check its target"
             )
             self._progress.waits(error)
             self._report(error)
@@ -110,7 +110,7 @@ class SinkCalls:
             if may_heal(e) or _is_bug(e):  # which have their own sentences
                 raise
             raise UnexplainedError(
-                f"the sink failed in {doing}, and does not say whether it may pass "
+                f"the sink failed in {doing}, and does not say whether the error is temporary "
                 f"({type(e).__name__}: {e}); the log has the traceback"
             ) from e
         finally:

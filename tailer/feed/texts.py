@@ -76,7 +76,7 @@ class TextRule:
             in_key = name in self._keys
             raise CorruptRow(
                 f"the {'key ' if in_key else ''}column {name!r} has texts that are not UTF-8, "
-                f"{found[0][:_SHOWN_BYTES]!r} for one"
+                f"such as {found[0][:_SHOWN_BYTES]!r}"
                 + (", and keys are never changed" if in_key else ""),
                 version=version,
                 hint="correct them in the table, or skip this version"

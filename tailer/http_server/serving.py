@@ -102,7 +102,7 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
         try:
             packed = request.headers.get("Content-Encoding", "").strip().lower()
             if packed not in ("", "identity"):
-                raise web.HTTPUnsupportedMediaType(reason="bodies of requests must not be packed")
+                raise web.HTTPUnsupportedMediaType(reason="request bodies must not be compressed")
             most = bounds().body_bytes
             if (request.content_length or 0) > most:
                 raise web.HTTPRequestEntityTooLarge(most, request.content_length or 0)
@@ -138,7 +138,7 @@ async def read_body(request: web.Request) -> bytes:
     except TimeoutError:
         raise web.HTTPRequestTimeout from None
     except web.RequestPayloadError:
-        raise web.HTTPBadRequest(reason="the body is not what its headers say") from None
+        raise web.HTTPBadRequest(reason="the body does not match its headers") from None
 
 
 def answer_without_end(request: web.Request) -> None:

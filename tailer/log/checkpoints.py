@@ -99,8 +99,8 @@ class CheckpointReader:
             return source
         source.close()
         raise CorruptLog(
-            f"the file has {found} bytes, and the checkpoint says {size}: it was cut, or another "
-            "one took its place",
+            f"the file has {found} bytes, and the checkpoint says {size}: it was truncated "
+            "or replaced",
             path=name,
         )
 

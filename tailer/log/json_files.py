@@ -136,7 +136,7 @@ class JsonFiles:
                     table=self.store.root,
                     version=version,
                     path=name,
-                    hint="write it back as it was, and have nothing between pack files of the log",
+                    hint="restore it as it was, and let no proxy compress files of the log",
                 )
             if waited >= self.torn_commit_max_s:
                 raise CorruptLog(

@@ -127,7 +127,7 @@ class SnapshotFiles:
             return await self._checkpoints().listed_files(checkpoint, fields, counts)
         except TableError as e:
             e.hint = e.hint or (
-                "there is no other whole way to this version: restore the file, or start at a "
+                "there is no other complete way to this version: restore the file, or start at a "
                 "newer version"
             )
             raise Damaged(

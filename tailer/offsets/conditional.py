@@ -71,7 +71,7 @@ class Refusals:
             raise ConditionRefused(
                 f"{self._path}: the server has refused {self._count} writes of the offset in "
                 "succession, on the condition that nobody else wrote it, and nobody did; check "
-                "endpoint_url, and that nothing between alters ETags"
+                "endpoint_url, and that no proxy alters ETags"
             )
         await anyio.sleep(self._backoff.next_s())
 

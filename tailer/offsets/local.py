@@ -130,17 +130,17 @@ class LocalOffsetStore(OffsetStore):
         if holder is not None and holder.strange:
             raise TransientError(
                 f"{self.path.with_suffix('.lock')}: {holder} holds the lock of feed "
-                f"{self.name!r}, and is no owner of it; end that process"
+                f"{self.name!r}, but does not own it; end that process"
             )
         self._holder = "" if holder is None else str(holder)
 
     def _not_there(self, e: OSError) -> TailerError:
         if may_heal(e):
-            return out_of_reach(f"{self.path}: the offset's lock can't be had", e)
+            return out_of_reach(f"{self.path}: the offset's lock is unavailable", e)
         return OffsetError(
             f"the offset of feed {self.name!r} can't be kept there ({e.strerror})",
             path=str(self.path.parent),
-            hint="give this user a folder that it may write to as daemon.state",
+            hint="set daemon.state to a folder that this user may write to",
         )
 
     async def load(self) -> Offset | None:

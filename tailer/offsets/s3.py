@@ -64,7 +64,7 @@ class S3OffsetStore(OffsetStore):
     ) -> None:
         place = parse_s3_address(address)
         if place is None:
-            raise ConfigError(f"{address!r} is no S3 address: s3://bucket/prefix is")
+            raise ConfigError(f"{address!r} is not an S3 address like s3://bucket/prefix")
         if lease_s <= 0:
             raise ConfigError(f"the lease is {lease_s} s, and must be longer than 0")
         self._bucket, prefix = place
@@ -185,7 +185,7 @@ class S3OffsetStore(OffsetStore):
         assert held.document is not None
         self._condition(held)
         if await self._put(_body(held.document), {"If-Match": _NO_ETAG}) is not None:
-            raise self._without_conditions("the server takes no notice of If-Match")
+            raise self._without_conditions("the server ignores If-Match")
         return held
 
     def _condition(self, seen: Seen) -> dict[str, str]:

@@ -213,7 +213,7 @@ def _grace(seconds: float | None, overdue: Callable[[], int]) -> Iterator[Callab
 
 
 def _say_overdue() -> int:
-    sys.stderr.write("tailer: what was being done does not end, and is given up\n")
+    sys.stderr.write("tailer: the current work does not end and is abandoned\n")
     sys.stderr.flush()
     return signalled() or 1
 

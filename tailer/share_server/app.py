@@ -204,7 +204,7 @@ class ShareServer:
         if recipient is None:
             # Guesses are limited by the network that they come from.
             self.limits.guess(http.remote)
-            raise Refusal(401, "UNAUTHENTICATED", "the bearer token is missing, wrong or over")
+            raise Refusal(401, "UNAUTHENTICATED", "the bearer token is missing, wrong or expired")
         return recipient
 
     def _record(self, request: Request, status: int, seconds: float) -> None:
@@ -324,7 +324,7 @@ class ShareServer:
     async def _credentials(self, request: Request) -> web.StreamResponse:
         self._table(request)
         raise unsupported(
-            "temporary credentials are not given out; files are read by the URLs of /query"
+            "temporary credentials are not issued; read files through the URLs of /query"
         )
 
     # Files, and what needs no token

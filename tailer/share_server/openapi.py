@@ -143,7 +143,7 @@ def _paths() -> dict[str, Any]:
         ),
         (
             f"{_TABLE}/temporary-table-credentials", "post",
-            _operation("credentials", "Not given out: always refused", {}),
+            _operation("credentials", "Not issued: always refused", {}),
         ),
     )  # fmt: skip
     found: dict[str, Any] = {}

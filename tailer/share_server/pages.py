@@ -27,7 +27,7 @@ def max_results(text: str | None, largest: int) -> int:
     if text is None:
         return largest
     if not (text.isascii() and text.isdigit()) or len(text) > 10 or int(text) > _INT32_MAX:
-        raise invalid("maxResults must be a number from 0 on")
+        raise invalid("maxResults must be a number of 0 or more")
     return min(int(text), largest)
 
 
@@ -56,7 +56,7 @@ class Pager:
             try:
                 value = self._signer.open_token("page", token)
             except Forged:
-                raise invalid("the pageToken is not one of this server's") from None
+                raise invalid("the pageToken was not issued by this server") from None
             if value["of"] != list(scope):
                 raise invalid("the pageToken belongs to another list")
             last = tuple(value["last"])

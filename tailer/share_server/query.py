@@ -139,7 +139,7 @@ def _count(body: Mapping[str, Any], key: str, largest: int = LONG_MAX) -> int | 
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
-        raise invalid(f"{key} must be a number from 0 on")
+        raise invalid(f"{key} must be a number of 0 or more")
     return value
 
 
@@ -273,7 +273,7 @@ def _refreshed(table: SharedTable, token: str, links: Links) -> tuple[int, int]:
     try:
         *key, recipient, version, first_ms, until_ms = links.signer.open_token("refresh", token)
     except (Forged, ValueError):
-        raise invalid("the refreshToken is not one of this server's") from None
+        raise invalid("the refreshToken was not issued by this server") from None
     if tuple(key) != table.config.key or recipient != links.recipient:
         raise invalid("the refreshToken belongs to another table")
     if links.now_ms >= until_ms:

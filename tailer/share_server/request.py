@@ -60,7 +60,7 @@ class Request:
         if text is None:
             return None
         if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LONG_MAX:
-            raise invalid(f"{key} must be a number from 0 on")
+            raise invalid(f"{key} must be a number of 0 or more")
         return int(text)
 
     @property

@@ -102,7 +102,7 @@ async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
             name = {"key": "signing_key"}.get(key, key)
             logger.warning("share.%s has changed; that needs a restart", name)
     if (context is None) != (new.tls is None):
-        logger.warning("share.tls_cert came or went; that needs a restart")
+        logger.warning("share.tls_cert was added or removed; that needs a restart")
     await server.reconfigure(new)
     logger.info("configuration read again: sharing %s", _counted(new))
 

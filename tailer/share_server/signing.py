@@ -124,11 +124,11 @@ class Signer:
         expected = self._mac("file", f"{body}/{quote(name, safe='')}").hex()
         signature = query.rpartition("=")[2]
         if not hmac.compare_digest(signature.encode(errors="surrogatepass"), expected.encode()):
-            raise Forged("the URL's signature is not good")
+            raise Forged("the URL's signature is not valid")
         share, schema, table, location, recipient, expires_ms = json.loads(_decode(body))
         claim = FileClaim((share, schema, table), location, recipient, expires_ms)
         if query != _query(claim, expected):
-            raise Forged("the URL's parameters are not those that were given out")
+            raise Forged("the URL's parameters were changed")
         if now_ms >= expires_ms:
             raise Forged("the URL has expired; ask for the files again")
         return claim

@@ -111,7 +111,7 @@ def _answer_text(values: dict[str, Any], key: str, name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise TableError(f"{key} of a {name} line has half a surrogate pair in it") from None
+        raise TableError(f"{key} of a {name} line has half a surrogate pair") from None
     return value
 
 
@@ -126,7 +126,7 @@ def _url(url: str) -> str:
         scheme = ""
     if scheme not in ("https", "http"):
         raise TableError(
-            "the sharing server names a file by something else than an https URL",
+            "the sharing server gives a file without an https URL",
             hint="it is not followed",
         )
     return url
@@ -137,7 +137,7 @@ def _wrapped(value: dict[str, Any], key: str, name: str) -> dict[str, Any]:
     if not isinstance(inner, dict):
         raise TableError(
             f"the sharing server said delta format, and its {name} line has no {key}",
-            hint="ask for the other format by the option response_format",
+            hint="request the other format with the option response_format",
         )
     return inner
 
@@ -151,7 +151,7 @@ def _delta_line(name: str, value: dict[str, Any]) -> Line | None:
     if name != "file":
         raise TableError(
             f"the sharing server said delta format, and sent a line {name!r} of the parquet one",
-            hint="ask for the other format by the option response_format",
+            hint="request the other format with the option response_format",
         )
     single = _wrapped(value, "deltaSingleAction", name)
     actions = [(k, v) for k, v in single.items() if isinstance(v, dict)]
@@ -201,7 +201,7 @@ def _parquet_line(name: str, value: dict[str, Any]) -> Line:
     if "deltaProtocol" in value or "deltaMetadata" in value or "deltaSingleAction" in value:
         raise TableError(
             f"the sharing server said parquet format, and its {name} line is in delta format",
-            hint="ask for the other format by the option response_format",
+            hint="request the other format with the option response_format",
         )
     if name == "protocol":
         if _whole(value, "minReaderVersion") != 1:

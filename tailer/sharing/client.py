@@ -123,7 +123,7 @@ class SharingClient:
                 return
             token = page.next_page_token
             if rounds.closed_by(token, empty=not page.items):
-                raise TableError(f"the pages of {path} go round in a circle")
+                raise TableError(f"the pages of {path} form a loop")
 
     async def shares(self) -> AsyncGenerator[Share, None]:
         """Yield the shares that the profile may see."""

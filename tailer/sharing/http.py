@@ -216,8 +216,8 @@ async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerato
         if taken > bytes_max:
             raise TableError(
                 f"an answer of the sharing server exceeds {bytes_max} bytes",
-                hint="ask for fewer versions at once by the option max_versions_per_rpc, or allow "
-                "more by answer_bytes_max",
+                hint="request fewer versions at once with the option max_versions_per_rpc, or "
+                "increase answer_bytes_max",
             )
         *whole, rest = chunk.split(b"\n")
         for part in whole:

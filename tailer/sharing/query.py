@@ -91,7 +91,7 @@ class Answer:
             if following is None:
                 return
             if rounds.closed_by(following, empty=empty):
-                raise TableError("the sharing server's pages go round in a circle")
+                raise TableError("the sharing server's pages form a loop")
             token = following
 
     def _check_whole(self) -> None:

@@ -220,7 +220,7 @@ def outside(table: str, location: str, leads_to: str = "") -> TableError:
     """Return the error for a file of the log that is neither in the table's folder nor in one that
     the configuration names. Anyone who writes to the table could have any file read by it."""
     return TableError(
-        "the log names a file outside of the table's folder"
+        "the log refers to a file outside the table's folder"
         + (f": it leads to {leads_to}" if leads_to else ""),
         table=table,
         path=location,

@@ -93,7 +93,7 @@ class LocalStore(Store, BlockingFiles):
         """Return what :meth:`path` does, as text, which takes a tenth of the time."""
         if "://" in location:
             raise TableError(
-                "the log names a file in another store than the table's",
+                "the log refers to a file in a different store than the table's",
                 table=self.root,
                 path=location,
                 hint="only files on the same disk are read",

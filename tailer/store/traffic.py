@@ -38,7 +38,7 @@ class StoreMetrics(Traffic):
             "tailer_store_bytes", "Bytes received from object stores.", registry=registry
         )
         self._retries = Counter(
-            "tailer_store_retries", "Requests to object stores that were made again.",
+            "tailer_store_retries", "Repeated requests to object stores.",
             ["operation"], registry=registry,
         )  # fmt: skip
 

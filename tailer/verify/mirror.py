@@ -82,7 +82,7 @@ def _compare(
         if copy.offset is not None and copy.offset.table_id not in (None, state.table_id):
             raise TableReplaced(
                 f"the table has the id {state.table_id}, and the mirror is of "
-                f"{copy.offset.table_id}; `tailer offsets reset` makes it again"
+                f"{copy.offset.table_id}; `tailer offsets reset` creates it again"
             )
         rows = _Rows(portal, log, copy, version, options)
         missing, surplus, examples = compare_rows(rows, options, 2 * _KEYS_MAX + 1)
@@ -95,7 +95,7 @@ def _version_of(offset: Offset | None, feed: str) -> int:
     if offset is None or offset.snapshot or offset.index:
         at = "at its beginning" if offset is None else f"in the middle of version {offset.version}"
         raise TransientError(
-            f"the mirror of the feed {feed!r} is {at}; verify it when the feed has gone on"
+            f"the mirror of the feed {feed!r} is {at}; verify it when the feed has continued"
         )
     return offset.version - 1
 

@@ -46,7 +46,7 @@ def test_a_column_that_does_not_fit_is_named(sink: str, tmp_path: Path, capsys: 
     config = tmp_path / "tailer.toml"
     config.write_text(CONFIG.format(columns='["id", "name", "what"]', sink=options))
     assert main(["check", str(config)]) == 1
-    assert f"orders: the column 'what' has {why}; leave it out" in capsys.readouterr().out
+    assert f"orders: the column 'what' has {why}; exclude it" in capsys.readouterr().out
     assert not list(tmp_path.glob("out*"))
     config.write_text(CONFIG.format(columns='["id", "name"]', sink=options))
     main(["check", str(config)])

@@ -377,7 +377,7 @@ def test_check_says_that_a_pattern_finds_nothing(setting: Setting, capsys: Captu
     (setting.folder / "none").mkdir()
     setting.configure(f'{lake}type = "jsonl"\npath = "{{table}}.jsonl"\n')
     assert main(["check", str(setting.config)]) == 1
-    assert "lake: no table is there that" in capsys.readouterr().out
+    assert "lake: no table matches" in capsys.readouterr().out
     setting.configure(f'{lake.replace("*", "**")}type = "jsonl"\npath = "x"\n')
     assert main(["check", str(setting.config)]) == 2
     assert "a * stands for one folder's name" in capsys.readouterr().err
@@ -395,7 +395,7 @@ def test_check_goes_on_after_a_mistake(setting: Setting, capsys: Capture) -> Non
     assert "feeds.wrong.columns names 'nope'" in printed.err
     first, second = printed.out.splitlines()
     assert first.startswith("orders: ok, ")
-    assert second.startswith("copy: the copy goes by row ids, and row tracking is not enabled")
+    assert second.startswith("copy: the copy is kept by row ids, but row tracking is not enabled")
 
 
 @pytest.mark.parametrize(

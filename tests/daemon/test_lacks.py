@@ -117,8 +117,8 @@ def test_a_lack_of_threads_heals_and_tls_has_numbers_of_its_own() -> None:
 
 @pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 9 failed")])
 def test_a_lack_of_memory_heals_and_says_what_to_do(error: MemoryError) -> None:
-    said = r"the feed can't go on, because the memory .* does not suffice.*give it more"
-    with pytest.raises(TransientError, match=said), healing("the feed can't go on"):
+    said = r"the feed can't continue, because the memory .* does not suffice.*give it more"
+    with pytest.raises(TransientError, match=said), healing("the feed can't continue"):
         raise error
 
 

@@ -204,5 +204,5 @@ def test_a_mirror_that_would_lack_rows_is_refused(
     config = mirror(tmp_path, 'from = "latest"\n')
     for command in ("check", "run"):
         assert main([command, str(config)]) == 2
-        said = "feeds.orders.from is 'latest', and a mirror needs the rows"
+        said = "feeds.orders.from is 'latest', but a mirror needs the rows"
         assert said in capsys.readouterr().err

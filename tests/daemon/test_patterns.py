@@ -91,5 +91,5 @@ def test_a_check_names_the_tables_that_are_not_followed(setting: Setting) -> Non
     setting.feed("lake", table="lake/t_*/", output="out/{table}/events.jsonl")
     done = run_tailer("check", setting.config)
     assert done.returncode == 1
-    assert "/lake/t_.. is not followed: '..', which the stars stand for, can't be" in done.stdout
+    assert "/lake/t_.. is not followed: '..', the match of the pattern, can't be" in done.stdout
     assert "lake/one: ok, " in done.stdout

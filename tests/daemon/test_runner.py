@@ -168,8 +168,8 @@ async def test_a_call_that_does_not_come_back_is_named_until_it_does(
         tasks.start_soon(runner.run)
         await eventually_async(lambda: runner.status(0.0).state == "retrying", why="it is named")
         assert not runner.ready
-        assert "has not come back from a write for 0.01 s" in (runner.last_error or "")
-        assert any("waits: the sink has not come back" in line for line in caplog.messages)
+        assert "has not returned from a write for 0.01 s" in (runner.last_error or "")
+        assert any("waits: the sink has not returned" in line for line in caplog.messages)
         goes_on.set()
         await eventually_async(lambda: runner.status(0.0).state == "stopped", why="it is done")
         await runner.end()

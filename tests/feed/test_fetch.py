@@ -112,7 +112,7 @@ def test_a_data_file_that_was_cut_is_named(
     size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:left])
     sentence = (
-        f"the data file has {left} bytes, and the log says {size}: it was cut, or another one"
+        f"the data file has {left} bytes, and the log says {size}: it was truncated or replaced"
     )
     assert f"version 1, {file.name}: {sentence}" in refused(table, capsys)
 
@@ -124,7 +124,7 @@ def test_a_whole_file_of_another_size_is_not_delivered(
     other = table.add([{"id": i} for i in range(1000)])["add"]["path"]
     size = file.stat().st_size
     (table.folder / other).replace(file)
-    assert f"bytes, and the log says {size}: it was cut, or another one" in refused(table, capsys)
+    assert f"bytes, and the log says {size}: it was truncated or replaced" in refused(table, capsys)
 
 
 def test_a_file_in_another_store_is_named(
@@ -133,7 +133,7 @@ def test_a_file_in_another_store_is_named(
     table.commit({"add": {**table.add([{"id": 1}])["add"], "path": "s3a://bucket/part.parquet"}})
     line = refused(table, capsys)
     assert "version 3, s3://bucket/part.parquet: " in line
-    assert "another store" in line
+    assert "different store" in line
 
 
 @pytest.mark.parametrize("storage", ["u", "p", "i"])

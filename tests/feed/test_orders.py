@@ -83,7 +83,7 @@ def test_a_skip_can_be_taken_back(setting: Setting) -> None:
         assert setting.order("orders", "unskip", version=2)[0] == 202
         status, answer = setting.order("orders", "unskip", version=2)
         assert status == 400
-        assert answer["error"].endswith("is not going to be skipped; the versions that are: 3")
+        assert answer["error"].endswith("has no skip; the versions that have one: 3")
         assert setting.order("orders", "unskip", version="2")[0] == 400
         assert program.stop() == 0
     for number in (3, 4, 5):
@@ -93,7 +93,7 @@ def test_a_skip_can_be_taken_back(setting: Setting) -> None:
         program.wait_for(lambda: setting.status("orders")["orders"] == {})
         status, answer = setting.order("orders", "unskip", version=3)
         assert status == 400
-        assert answer["error"].endswith("the versions that are: none")
+        assert answer["error"].endswith("the versions that have one: none")
         assert program.stop() == 0
 
 

@@ -96,7 +96,7 @@ async def test_every_sink_gets_the_same_texts(rig: Rig, tmp_path: Path, mode: st
 async def test_a_key_is_never_changed(rig: Rig) -> None:
     with pytest.raises(
         CorruptRow,
-        match=r"version 1.*the key column 's' has texts that are not UTF-8, b'.*' for one, "
+        match=r"version 1.*the key column 's' has texts that are not UTF-8, such as b'.*', "
         r"and keys are never changed",
     ):
         await run_feed(rig.feed(key=("s",)))

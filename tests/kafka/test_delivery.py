@@ -28,7 +28,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"key": ["name"]}, 'key from ["id"] to ["name"]'),
     ({"key": ["id"], "format": "debezium"}, 'format from "rows" to "debezium"'),
     ({"key": ["id"], "ids": True}, "ids from false to true"),
-    ({"key": ["id"], "topic": "other"}, "the new topic gets only what comes from now on"),
+    ({"key": ["id"], "topic": "other"}, "the new topic gets only later changes"),
 ]
 
 
@@ -52,7 +52,7 @@ async def test_a_change_is_accepted_once(kafka: Broker, change: dict[str, Any], 
             await getattr(changed, ask)("orders")
         await changed.aclose()
         assert said in str(caught.value)
-        assert "at version 2, where feed 'orders' goes on" in str(caught.value)
+        assert "at version 2, where feed 'orders' resumes" in str(caught.value)
         assert "`tailer offsets set --from 2 --index 0`" in str(caught.value)
     assert f"{topic}-other" not in admin(kafka.bootstrap).list_topics().topics
     await other(kafka, topic, change).set_offset("orders", Offset(2))

@@ -234,7 +234,7 @@ def test_what_does_not_end_ends_with_the_process(tmp_path: Path) -> None:
         assert process.stdout.readline() == "works\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
-        assert "does not end, and is given up" in process.stderr.read()
+        assert "does not end and is abandoned" in process.stderr.read()
 
 
 def test_a_signal_that_another_thread_is_given_is_seen_at_once(tmp_path: Path) -> None:

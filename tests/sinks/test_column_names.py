@@ -73,7 +73,7 @@ def test_a_column_has_its_value_or_is_refused_by_name(
     more: dict[str, Any] = {"mode": "log"} if log else {"key": ["id"]}
     said = refusal_of(lambda: written(target, tmp_path, names, **more))
     if said is not None:
-        assert "leave " in said
+        assert "exclude " in said
         assert any(repr(name) in said or ascii(name)[1:-1] in said for name in names)
         return
     number = target.made
@@ -109,7 +109,9 @@ def test_a_row_that_is_too_wide_is_refused(
     names = [f"c{number}" for number in range(count)]
     schema = pa.schema([(name, data_type) for name in names])
     values = dict.fromkeys(names, 10**18)
-    with pytest.raises(SinkRejected, match="too wide for a row: leave some out by the option"):
+    with pytest.raises(
+        SinkRejected, match="too wide for a row: exclude some with the feed's option"
+    ):
         anyio.run(lambda: write(sink, change_batch(schema, [values], last=True)))
 
 

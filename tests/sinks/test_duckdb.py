@@ -261,7 +261,7 @@ async def test_a_target_of_somebody_else_is_refused(tmp_path: Path) -> None:
         await new(tmp_path, table="mine", mode="log").open("orders")
     with duckdb.connect(tmp_path / "lake.duckdb") as file:
         file.execute("DROP TABLE mine")
-    with pytest.raises(SinkRejected, match="'mine' was dropped; `tailer offsets reset` makes it"):
+    with pytest.raises(SinkRejected, match="'mine' was dropped; `tailer offsets reset` creates it"):
         await new(tmp_path, table="mine").open("orders")
 
 

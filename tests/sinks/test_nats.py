@@ -90,7 +90,7 @@ async def test_what_a_reader_has_removed_is_not_missed(
     await write(new(options), named(2, version=2))
     assert ids(nats_server, options) == [2, 3]
     await client.delete_stream(options["stream"])
-    with pytest.raises(ConfigError, match="is gone, and the feed has written to it; restore it"):
+    with pytest.raises(ConfigError, match="is missing, and the feed has written to it; restore it"):
         await new(options).open("orders")
 
 
@@ -204,7 +204,7 @@ async def test_what_others_have_is_refused(client: Any, options: dict[str, Any])
     with pytest.raises(ConfigError, match=r"there is no stream none .*create is false; make them"):
         await new(options, stream="none", create=False).open("orders")
     await (await client.key_value("delta-tailer")).put(options["stream"], b"{}")
-    with pytest.raises(ConfigError, match=r"is damaged .*; delete it, and set the offset by"):
+    with pytest.raises(ConfigError, match=r"is damaged .*; delete it, and set the offset with"):
         await new(options).open("orders")
 
 
@@ -278,7 +278,7 @@ async def test_what_was_written_last_must_be_there(
     again = new(options)
     if what in ("stream", "stream again"):
         with pytest.raises(
-            ConfigError, match=f"the stream .* {'was made again' if ' ' in what else 'is gone'}"
+            ConfigError, match=f"the stream .* {'was made again' if ' ' in what else 'is missing'}"
         ):
             await again.open("orders")
     else:

@@ -63,7 +63,7 @@ def one(data_type: pa.DataType, value: Any, **where: Any) -> ChangeBatch:
         ),
         (pa.timestamp("us"), 2**60, "version 1: the column 'value' has a time beyond the years"),
         (pa.timestamp("us", "UTC"), -(2**60), "has a time beyond the years 1 to 9999; leave it"),
-        (pa.date32(), 2**30, "has a time beyond the years 1 to 9999; leave it out by"),
+        (pa.date32(), 2**30, "has a time beyond the years 1 to 9999; exclude it with"),
     ],
     ids=str,
 )
@@ -147,7 +147,7 @@ async def test_a_target_that_somebody_else_has_or_changes(
     with pytest.raises(SinkRejected, match='column "name" of relation "mine" does not exist'):
         await write(new(options, table="mine"), rows((3, "c"), version=2))
     postgres.query(f"DROP TABLE {schema}.mine")
-    with pytest.raises(SinkRejected, match="'mine' was dropped; `tailer offsets reset` makes it"):
+    with pytest.raises(SinkRejected, match="'mine' was dropped; `tailer offsets reset` creates it"):
         await new(options, table="mine").open("orders")
 
 

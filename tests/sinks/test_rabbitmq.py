@@ -259,7 +259,7 @@ async def test_a_queue_that_is_gone_is_not_declared_again(
             await sink.write(named(2, version=2))
         assert sink.delivery("orders", form, Offset(2)) == form
         for _ in range(2):
-            with pytest.raises(SinkRejected, match="is gone, with what nobody had taken of it"):
+            with pytest.raises(SinkRejected, match="is missing, with its unread"):
                 await sink.open("orders")
     with pytest.raises(
         ConfigError, match=r"options change queue from .* `tailer offsets set --at-v"

@@ -185,7 +185,7 @@ async def test_what_was_written_last_must_be_there(
     assert ids(redis_server, options) == there
     if what == "stream":
         for again in (sink.open("orders"), other.look("orders")):
-            with pytest.raises(SinkRejected, match="is gone, with what nobody had read"):
+            with pytest.raises(SinkRejected, match="is missing, with its unread"):
                 await again
         await other.set_offset("orders", Offset(7))
         assert await sink.open("orders") == Offset(7)

@@ -222,7 +222,9 @@ async def test_a_file_of_another_size_is_refused_without_a_request_more(
     with run_front(bucket) as front:
         store = store_of(front.bucket, "t")
         sink = Collected()
-        with pytest.raises(CorruptLog, match=f"the log says {len(data)}: it was cut, or another"):
+        with pytest.raises(
+            CorruptLog, match=f"the log says {len(data)}: it was truncated or replaced"
+        ):
             await deliver(store, Offset(1), 1, sink=sink)
         await store.aclose()
         assert not sink.events

@@ -121,8 +121,8 @@ def _of_the_log(
         return source
     source.close()
     raise CorruptLog(
-        f"the data file has {found} bytes, and the log says {file.size}: it was cut, or another "
-        "one took its place",
+        f"the data file has {found} bytes, and the log says {file.size}: it was truncated "
+        "or replaced",
         table=store.root,
         version=file.version,
         path=file.path,

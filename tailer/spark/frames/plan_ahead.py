@@ -74,7 +74,7 @@ class PlanAhead:
         numbers = self.files.numbers()
         if not numbers and begun >= 0:
             raise OffsetError(
-                "the work orders of this checkpoint are gone",
+                "the work orders of this checkpoint are missing",
                 path=str(self.files.folder),
                 hint="start with a new checkpoint, and with startingOffset to continue at a place",
             )

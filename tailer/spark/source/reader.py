@@ -231,10 +231,10 @@ class ChangeStreamReader(DataSourceStreamReader):
 
 #: What can be done about errors for which a feed of the daemon has commands.
 _HINTS: dict[type[TableError], str] = {
-    TableReplaced: "start a new query with a new checkpoint to read the table that is there now",
-    OffsetError: "start a new query with a new checkpoint to read the table that is there now",
-    DataLoss: "set failOnDataLoss to false to go on at the first version that is there, or start a "
-    "new query with a new checkpoint",
+    TableReplaced: "start a new query with a new checkpoint to read the present table",
+    OffsetError: "start a new query with a new checkpoint to read the present table",
+    DataLoss: "set failOnDataLoss to false to continue at the first version that exists, or "
+    "start a new query with a new checkpoint",
 }
 
 

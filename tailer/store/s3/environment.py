@@ -174,5 +174,5 @@ def unusable(e: Exception) -> TailerError:
             return ConfigError(f"{e}; profiles are in ~/.aws/config")
         passing = isinstance(e, MetadataRetrievalError)
     if passing and not lasting:
-        return TransientError(f"the credentials for S3 can't be had now ({e})")
+        return TransientError(f"the credentials for S3 are unavailable ({e})")
     return ConfigError(f"S3 can't be used as it is configured ({e})")

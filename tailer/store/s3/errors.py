@@ -46,7 +46,7 @@ _REMEDIES = {
     "NoSuchBucket": "check its name, the endpoint and the region",
     "InvalidAccessKeyId": "check the access key, and that it is this endpoint's",
     "XAdminUserNotFound": "check the access key, and that it is this endpoint's",  # versitygw
-    "SignatureDoesNotMatch": "check the secret key, and that nothing between rewrites requests",
+    "SignatureDoesNotMatch": "check the secret key, and that no proxy rewrites requests",
     "InvalidToken": "get new credentials",
     "InvalidObjectState": "the object is archived: restore it first",
     "InvalidBucketName": "check the bucket's name",

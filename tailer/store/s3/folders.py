@@ -24,7 +24,7 @@ async def list_folders(address: str, options: Mapping[str, Any]) -> list[str]:
     """
     place = parse_s3_address(address)
     if place is None:
-        raise ConfigError(f"{address!r} is no S3 address: s3://bucket/key is")
+        raise ConfigError(f"{address!r} is not an S3 address like s3://bucket/key")
     bucket, key = place
     prefix = f"{key}/" if key else ""
     names: set[str] = set()

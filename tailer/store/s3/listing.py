@@ -83,10 +83,10 @@ async def list_pages(
         news = page.objects, page.prefixes
         if rounds.closed_by(page.following, empty=not any(news) or news == last):
             raise TableError(
-                "the server's listing leads from page to page in a circle",
+                "the pages of the server's listing form a loop",
                 table=f"s3://{bucket}",
                 path=prefix,
-                hint="check the server, and what stands between it and this machine",
+                hint="check the server, and any proxy between it and this machine",
             )
         last = news
         query["continuation-token"] = page.following

@@ -95,7 +95,7 @@ def _is_same(status: FileStatus, opened: FileStatus) -> bool:
 def _packed(answer: Answer) -> str:
     """Return what explains a body of another length."""
     said = packing(answer.headers.get("content-encoding"))
-    return f", packed by {said}, which was not asked for" if said else ""
+    return f", packed by {said}, which was not requested" if said else ""
 
 
 def cut_range(answer: Answer, start: int, end: int | None) -> bytes | None:

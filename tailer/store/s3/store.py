@@ -103,7 +103,7 @@ def _folder(address: str) -> tuple[str, str]:
     """Return (bucket, key) of an address."""
     found = parse_s3_address(address)
     if found is None:
-        raise ConfigError(f"{address!r} is no S3 address: s3://bucket/key is")
+        raise ConfigError(f"{address!r} is not an S3 address like s3://bucket/key")
     return found
 
 
@@ -155,7 +155,7 @@ class S3Store(Store):
             raise outside(self.root, location)
         if "://" in location or location.startswith("/"):
             raise TableError(
-                "the log names a file in another store than the table's",
+                "the log refers to a file in a different store than the table's",
                 table=self.root,
                 path=location,
                 hint="only files in S3 are read",
