@@ -41,12 +41,14 @@ test-lowest: $(DEV) ## the core of the tests with the lowest versions of what th
 test-highest: $(DEV) ## the same with the highest ones
 	$(RUN) tests.versions highest $(ARGS)
 
-lint: $(DEV) ## check style, types and spelling
+lint: $(DEV) ## check style, types, spelling and prose
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(RUN) codespell_lib
 	$(RUN) tests.support.crate
+	@if $(MAKE) --silent $(VALE) >/dev/null 2>&1; then $(MAKE) --no-print-directory prose; \
+	else echo "the prose is not checked: there is no vale, and Go cannot build it here"; fi
 
 prose: $(VALE) ## check the language of the pages with Vale, which Go builds once if it is missing
 	$(VALE) --output=line README.md CONTRIBUTING.md SECURITY.md tests/README.md docs
