@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from sinks.duckdb.database import DuckdbFile
-from sinks.sql.database import Claim
 from sinks.sql.files import rehearsal_of_file
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
+from sinks.sql.table_transactions import TableSession
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError
 from tailer.settings import REQUIRED, Setting
@@ -95,10 +95,10 @@ class DuckdbSink(SqlSink):
         with self._lock:
             super()._set_offset(feed, offset)
 
-    def _claimed(self) -> Claim:
+    def _opened(self) -> TableSession:
         if not self._file.is_open:
             self._opened_at = time.monotonic()
-        return super()._claimed()
+        return super()._opened()
 
     def _write(self, batch: ChangeBatch) -> None:
         with self._lock:

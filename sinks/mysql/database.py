@@ -88,6 +88,7 @@ _MAY_CREATE = re.compile(r"\bALL PRIVILEGES\b|\bCREATE(?=,| ON )")
 class Mysql(Database):
     """A MySQL or MariaDB database, by PyMySQL."""
 
+    ddl_in_transactions = False
     names = NameRules("MySQL", characters_max=64, columns_max=1017, blank_end=False, plane_0=True)
     numbering = "BIGINT AUTO_INCREMENT PRIMARY KEY"
     faults = _FAULTS

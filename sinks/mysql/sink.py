@@ -49,7 +49,6 @@ class MysqlSink(SqlSink):
 
     settings = SETTINGS
     kind = "mysql"
-    ddl_in_transactions = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> MysqlSink:

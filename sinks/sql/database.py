@@ -69,6 +69,8 @@ class Database(ABC):
     faults: ClassVar[FaultTable]
     #: Tables are made with the key as primary key, so that no key is there twice.
     enforces_keys: ClassVar[bool] = True
+    #: The table's columns change within transactions.
+    ddl_in_transactions: ClassVar[bool] = True
     #: What names it takes.
     names: ClassVar[NameRules]
     #: It does not tell names of columns apart that differ in case alone.

@@ -1,0 +1,98 @@
+"""A batch's rows as a SQL table has them: the columns of a mirror or of a log, and what does not
+fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sinks.sql.database import Database, ValueRefused
+from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
+from tailer.errors import RowsRefused, SinkRejected, TargetRefused
+from tailer.sink import OwnNames
+
+__all__ = ["TableRows"]
+
+
+@dataclass(slots=True)
+class TableRows:
+    """The columns of a table: a log's end with ``event_id``, those of a mirror by row id with
+    ``row_id``. ``key`` are the columns of a mirror's key, and ``own`` the names that are taken."""
+
+    database: Database
+    target: str
+    key: tuple[str, ...]
+    own: OwnNames
+    event_id: str | None = None
+    row_id: str | None = None
+
+    def first_columns(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that the table is made with."""
+        columns = [*schema, *METADATA_FIELDS] if self.event_id is not None else [*schema]
+        held = [(f.name, self.database.held(pa.array([], f.type)).type) for f in columns]
+        held += [(self.row_id, pa.int64())] if self.row_id is not None else []
+        held += [(self.event_id, pa.string())] if self.event_id is not None else []
+        return pa.schema(held)
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raise :class:`SinkRejected` for a column that the table can't hold."""
+        own = self.own
+        self.database.names.check_columns([*schema.names, *own.names, *own.fixed])
+        for name, column in zip(schema.names, schema.empty_table().columns, strict=True):
+            try:
+                self.database.check_values(self.database.held(column.combine_chunks()))
+            except ValueRefused as e:
+                raise self._unfit(name, e) from e
+
+    def of(self, batch: ChangeBatch) -> pa.RecordBatch:
+        """Return a batch's rows as the table has them. Raises :class:`SinkRejected` for a type or a
+        value that the database can't hold."""
+        rows = batch.rows
+        found = dict(zip(rows.schema.names, rows.columns, strict=True))
+        if self.event_id is not None:
+            found[self.event_id] = batch.event_ids()
+        else:
+            found = dict(list(found.items())[: -len(METADATA_FIELDS)])
+        held = {}
+        for name, column in found.items():
+            try:
+                held[name] = self.database.held(column)
+                self.database.check_values(held[name])
+            except ValueRefused as e:
+                raise self._unfit(name, e, batch) from e
+        if self.row_id is not None:
+            ids = batch.row_ids
+            if ids is None and batch.num_rows:
+                raise TargetRefused(
+                    f"version {batch.version} has no row ids; name key columns in the option "
+                    "'key', or enable row tracking on the table and set change_source to derived"
+                )
+            held[self.row_id] = pa.array([], pa.int64()) if ids is None else ids
+        found = pa.RecordBatch.from_pydict(held)
+        self._check_lengths(found, batch)
+        return found
+
+    def _check_lengths(self, rows: pa.RecordBatch, batch: ChangeBatch) -> None:
+        """Raise :class:`RowsRefused` for a value that its column has no room for."""
+        key = () if self.event_id is not None else self.key
+        rooms = self.database.rooms(self.target, key, rows.schema) if batch.num_rows else {}
+        for name in rows.schema.names:
+            if name in rooms:
+                try:
+                    rooms[name].check(rows.column(name), self.database.names.database)
+                except ValueRefused as e:
+                    raise self._unfit(name, e, batch) from e
+
+    def _unfit(self, name: str, e: ValueRefused, batch: ChangeBatch | None = None) -> SinkRejected:
+        version = f"version {_version(batch, e.row)}: " if batch and e.row is not None else ""
+        kind = RowsRefused if version else TargetRefused
+        return kind(
+            f"{version}the column {name!r} has {e}; exclude it with the feed's option 'columns', "
+            "or exclude these rows with `where`"
+        )
+
+
+def _version(batch: ChangeBatch, row: int) -> int:
+    version: int = batch.rows.column(COMMIT_VERSION)[row].as_py()
+    return version

@@ -1,0 +1,171 @@
+"""Carries the transactions of a table out, in a SQL database: the fence, the columns, the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from sinks.shared.merge import Merge, Step, steps_between
+from sinks.sql.database import Claim, Database, KeyTaken
+from sinks.sql.table_transactions import Transaction
+from tailer.changes import ChangeBatch
+from tailer.errors import RowsRefused, SinkRejected, TargetRefused
+from tailer.sink import fold_case
+
+__all__ = ["TableWriter"]
+
+
+@dataclass(slots=True)
+class TableWriter:
+    """See :class:`sinks.sql.table_transactions.Target`. The table ``target`` is a log, or a mirror
+    with this ``key``; ``seq`` is a log's column of the events' order. ``also`` is done in the
+    transaction of a batch."""
+
+    database: Database
+    target: str
+    feed: str
+    mode: str
+    key: tuple[str, ...]
+    seq: str
+    create: bool
+    evolve: bool
+    also: Callable[[ChangeBatch], None]
+
+    def claim(self) -> Claim:
+        """See :class:`sinks.sql.table_transactions.Target`."""
+        return self.database.claim(self.target, self.feed, self.mode, adopt=not self.create)
+
+    def run(self, transaction: Transaction) -> Claim:
+        """See :class:`sinks.sql.table_transactions.Target`."""
+        database, before, after = self.database, transaction.before, transaction.after
+        schema, batch = transaction.schema, transaction.batch
+        database.connect()
+        with self._left_as_it_was(before):
+            if schema is not None and not database.ddl_in_transactions:
+                database.check_left(self.target, before)
+                self._evolve(before, schema)
+            with database.transaction():
+                with _without_rows():
+                    database.move(self.target, before, after)  # first: it is the fence
+                if schema is not None and database.ddl_in_transactions:
+                    self._evolve(before, schema)
+                if transaction.merge is not None:
+                    after = self._merge(transaction.merge, after)
+                elif transaction.rows is not None:
+                    database.append(self.target, pa.table(transaction.rows))
+                if batch is not None:
+                    self.also(batch)
+        return after
+
+    @contextmanager
+    def _left_as_it_was(self, before: Claim) -> Iterator[None]:
+        """Raise, instead of what a statement says of a table that is not there, that the target is
+        not as this process has left it."""
+        try:
+            yield
+        except SinkRejected:
+            with suppress(SinkRejected):
+                self.database.check_left(self.target, before)
+            raise
+
+    def _evolve(self, claim: Claim, schema: pa.Schema) -> None:
+        """Make the table, or change its columns, or see that somebody else did."""
+        if claim.columns is not None and claim.columns.equals(schema, check_metadata=True):
+            return
+        database = self.database
+        if not database.ddl_in_transactions and database.is_done(self.target, schema):
+            return  # by a process that ended before its transaction
+        if claim.columns is None:
+            allowed, option = self.create, "create"
+            key = () if self.mode == "log" else self.key
+            statements = [database.creation(self.target, schema, key, self.seq)]
+        else:
+            allowed, option = self.evolve, "evolve"
+            folded = database.folds_names
+            steps = steps_between(claim.columns, schema, keep=self.mode == "log", folded=folded)
+            statements = database.alterations(self.target, steps, schema)
+            if allowed:
+                self._check_untaken(claim.columns, steps)
+        if allowed:
+            with _without_rows():
+                for statement in statements:
+                    database.execute(statement)
+        elif {database.names.kept(n) for n in schema.names} - set(database.columns_of(self.target)):
+            raise TargetRefused(
+                f"{database.place}: the table {self.target!r} lacks columns, and the option "
+                f"{option!r} is false; run: {'; '.join(statements)}"
+            )
+
+    def _check_untaken(self, had: pa.Schema, steps: Sequence[Step]) -> None:
+        """Raise :class:`TargetRefused` for a new name of a column that somebody else's has."""
+        fold = fold_case if self.database.folds_names else str
+        new = [step.field.name for step in steps if step.kind in ("add", "rename")]
+        others = {fold(name) for name in self.database.columns_of(self.target)} if new else set()
+        others -= {fold(self.database.names.kept(name)) for name in had.names}
+        for name in new:
+            if fold(name) in others:
+                raise TargetRefused(
+                    f"{self.database.place}: the table {self.target!r} has a column {name!r} "
+                    "that is not the Delta table's; rename it or drop it there, or leave the Delta "
+                    "table's out by the option 'columns' of the feed"
+                )
+
+    def _merge(self, merge: Merge, claim: Claim) -> Claim:
+        """Delete the keys that leave, insert the rows that come, and hold the copy to its key.
+        Return the claim, with the number of rows that the copy has then."""
+        database, target, key = self.database, self.target, self.key
+        deleted = 0
+        if merge.present.num_rows:
+            with database.staged(merge.present) as keys:
+                deleted = database.delete(target, keys, key)
+            if deleted < merge.present.num_rows and not merge.unchecked:
+                database.start_again()
+                lacks = database.which(target, merge.present, key, there=False)
+                raise self._refused(
+                    lacks,
+                    "that the copy lacks; it must begin with all rows of the "
+                    'table (from = "snapshot") and have one writer',
+                )
+        enforced = database.enforces_keys and self.create
+        absent = merge.passing if enforced else merge.absent
+        has = absent.num_rows and database.which(target, absent, key, there=True)
+        if not has and merge.rows.num_rows:
+            try:
+                database.append(target, merge.rows)
+            except KeyTaken:
+                database.start_again()
+                has = database.which(target, merge.absent, key, there=True)
+                if not has:
+                    raise
+        if has:
+            raise self._refused(
+                has,
+                "that the copy has already, so the key columns do not "
+                "identify a row; choose others, or mirror by row id",
+            )
+        if not merge.unchecked:
+            return claim
+        counted = replace(claim, rows=claim.rows + merge.present.num_rows - deleted)
+        database.count(target, counted)
+        return counted
+
+    def _refused(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
+        shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
+        again = "; `tailer offsets reset` creates the copy again"
+        return RowsRefused(
+            f"{self.database.place}, table {self.target!r}: a change is of a row with a key "
+            f"{what}: {shown}{again}"
+        )
+
+
+@contextmanager
+def _without_rows() -> Iterator[None]:
+    """Guard statements that no row of the batch is in: what refuses them refuses no row."""
+    try:
+        yield
+    except RowsRefused as e:
+        raise TargetRefused(str(e)) from e
