@@ -15,6 +15,7 @@ from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
 from tailer.errors import CorruptRow
 
 __all__ = [
+    "KEY_ENCODING",
     "as_binary",
     "commit_ms",
     "corrupt_file_named",
@@ -32,6 +33,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+#: The number of the way in which keys become bytes. Raise it with every change of a key's bytes: it
+#: is saved with a feed's progress, and a feed that has written under another one stops and says so.
+KEY_ENCODING = 1
 #: The headers that identify an event.
 _IDS = ("_event_id", "ce_id")
 #: Debezium's own names.

@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sinks.formats.parts import KEY_ENCODING
 from tailer.changes import Offset
 from tailer.errors import ConfigError
 
-__all__ = ["changes_told", "form_of", "same_form"]
+__all__ = ["form_of", "same_form"]
 
 #: Options of a format that do not change the records, or that the sink fills in.
 _BESIDE = ("name", "topic", "registry", "record_bytes_max", "table")
@@ -26,6 +27,10 @@ _MEANING = {
         "records of one row have other keys than before, may be in another partition out of order, "
         "and compaction keeps the old ones"
     ),
+    "key_encoding": (
+        "records of one row have other keys than before, may be in another partition out of order, "
+        "and compaction keeps the old ones"
+    ),
     "tombstones": "compaction removes deleted rows from now on, or keeps them from now on",
     "type": _PLACE,
     **dict.fromkeys(
@@ -33,13 +38,16 @@ _MEANING = {
          "subject", "topic_arn"), _PLACE,
     ),
 }  # fmt: skip
+_NAMED = {"key_encoding": "the encoding of keys"}
 _OTHERS = "records are of another form than those before"
 
 
 def form_of(options: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the form of records under the options of their format, and what else belongs to it."""
+    """Return the form of records under the options of their format, and what else belongs to it:
+    where they have keys, also how these become bytes."""
     of_format = {name: value for name, value in options.items() if name not in _BESIDE}
-    return {**more, **of_format}
+    keys = {"key_encoding": KEY_ENCODING} if options.get("key") else {}
+    return {**more, **of_format, **keys}
 
 
 def same_form(
@@ -47,7 +55,7 @@ def same_form(
 ) -> Mapping[str, Any]:
     """Return the form. Raises :class:`ConfigError`, naming what has changed and what it means, if
     that of the records before, ``kept``, is another one."""
-    told = changes_told(kept, form, feed, at)
+    told = _changes_told(kept, form, feed, at)
     if told is None:
         return form
     where = f" --from {at.version} --index {at.index}" if at is not None else ""
@@ -57,7 +65,7 @@ def same_form(
     )
 
 
-def changes_told(
+def _changes_told(
     before: Mapping[str, Any] | None, now: Mapping[str, Any], feed: str, at: Offset | None
 ) -> str | None:
     """Return what has changed of a form and what that means, as a sentence; None if nothing has.
@@ -72,10 +80,13 @@ def changes_told(
     changed = [name for name in names if before[name] != now[name]]
     if not changed:
         return None
-    told = " and ".join(f"{n} from {_shown(before[n])} to {_shown(now[n])}" for n in changed)
+    told = " and ".join(
+        f"{_NAMED.get(n, n)} from {_shown(before[n])} to {_shown(now[n])}" for n in changed
+    )
     meaning = "; ".join(dict.fromkeys(_MEANING.get(name, _OTHERS) for name in changed))
     where = "" if at is None else f" at version {at.version}, where feed {feed!r} resumes"
-    return f"the sink's options change {told}{where}: {meaning}"
+    who = "this release changes" if changed == ["key_encoding"] else "the sink's options change"
+    return f"{who} {told}{where}: {meaning}"
 
 
 def _shown(value: Any) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sinks.kafka.client.driver import send_records
 from sinks.kafka.progress import Progress, _checksum
 from sinks.kafka.sink import KafkaSink
 from sinks.kafka.topic_writer import single_record
@@ -18,7 +16,7 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError
 from tailer.testing.batches import empty_batch
 from tests.kafka.broker import Broker
-from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused, session_of
+from tests.kafka.sinks import SCHEMA, batch, broker_of, fresh, made, opened, refused, session_of
 from tests.kafka.test_operator import configured, orders
 from tests.kafka.topics import admin, create_topic, read_topic
 from tests.support.feeds import position_of
@@ -76,6 +74,21 @@ async def test_before_the_first_record_options_may_change(kafka: Broker) -> None
 
 
 @pytest.mark.anyio
+async def test_other_bytes_of_keys_are_noticed(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, keyless = fresh(), fresh()
+    for name, key in ((topic, ["id"]), (keyless, [])):
+        async with opened(kafka.bootstrap, name, key=key) as (sink, _):
+            await sink.write(batch(1, [1]))
+    monkeypatch.setattr("sinks.shared.delivery.KEY_ENCODING", 2)
+    sentence = await refused(made(kafka.bootstrap, topic, key=["id"]), ConfigError)
+    assert "this release changes the encoding of keys from 1 to 2 at version 2" in sentence
+    async with opened(kafka.bootstrap, keyless) as (_, offset):
+        assert position_of(offset) == (2, 0)
+
+
+@pytest.mark.anyio
 async def test_an_offset_can_be_set_whatever_the_options_say(kafka: Broker) -> None:
     topic = fresh()
     async with opened(kafka.bootstrap, topic, key=["id"]) as (sink, _):
@@ -91,27 +104,22 @@ async def test_progress_of_an_earlier_release_is_taken_and_completed(kafka: Brok
     topic = fresh()
     async with opened(kafka.bootstrap, topic, key=["id"]) as (sink, _):
         await sink.write(batch(1, [1]))
-        session = session_of(sink)
-        assert session.driver is not None
-        document = json.loads(session.progress.to_bytes())
+        broker, transactions = broker_of(sink), session_of(sink).transactions
+        document = json.loads(transactions.progress.to_bytes())
         del document["checksum"], document["delivery"], document["begun"]
         earlier = json.dumps(
             {**document, "checksum": _checksum(document)}, separators=(",", ":")
         ).encode()
-        session.progress = replace(session.progress, owner="earlier")
-        session.driver.begin()
-        send_raw(session, earlier)
-        session.driver.commit()
+        driver = broker.driver
+        driver.begin()
+        driver.send_records(broker.progress_topic, 0, single_record(b"orders", earlier, 0))
+        driver.commit()
     async with opened(kafka.bootstrap, topic, key=["name"]) as (_, offset):
         assert position_of(offset) == (2, 0)
     last = Progress.from_bytes(read_topic(kafka.bootstrap, f"{topic}-progress")[-1].value or b"")
     assert last.delivery is not None
     assert last.delivery["key"] == ["name"]
     await refused(made(kafka.bootstrap, topic, key=["id"]), ConfigError)
-
-
-def send_raw(session: Any, value: bytes) -> None:
-    send_records(session.driver, session._progress_topic, 0, single_record(b"orders", value, 0))
 
 
 # --- the programs

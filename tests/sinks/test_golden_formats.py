@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.formats.load import load_encoder
+from sinks.formats.parts import KEY_ENCODING
 from sinks.formats.records import Records
 from tests.sinks.formats import FORMATS, MemoryRegistry, all_types
 
@@ -76,6 +78,20 @@ def test_arrow_streams_that_were_kept_are_still_read_as_the_same_rows() -> None:
         first, second = (stream.read_all() for stream in streams)
         assert first.schema == second.schema
         assert str(first.to_pylist()) == str(second.to_pylist())  # NaN is not equal to itself
+
+
+def test_other_bytes_of_keys_have_another_number() -> None:
+    """A feed whose key had other bytes than before would keep the old records in its topic: it
+    stops, if the number says so."""
+    keys = [
+        json.loads(line).get("key")
+        for path in sorted(FOLDER.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    digest = blake2b(json.dumps(keys).encode(), digest_size=8).hexdigest()
+    assert (KEY_ENCODING, digest) == (1, "369499130c8f9661"), (
+        "raise KEY_ENCODING, and note the digest here"
+    )
 
 
 if __name__ == "__main__":
