@@ -188,7 +188,8 @@ class ChangeBatch:
     if the writer records that they belong together, each has the other one in ``partner`` (struct
     of the data columns, null in every other row).
 
-    ``counted_by`` says how the changes are counted, in offsets within the version.
+    ``counted_by`` says how the changes are counted, in offsets within the version. ``prepared`` is
+    what the sink has begun to make of this very batch: see :class:`tailer.sink.Prepares`.
     """
 
     rows: pa.RecordBatch
@@ -204,6 +205,7 @@ class ChangeBatch:
     counted_by: str | None = None
     partner: pa.StructArray | None = None
     run: tuple[Part, ...] = ()
+    prepared: object = field(default=None, repr=False, compare=False)
 
     @property
     def version(self) -> int:
@@ -284,6 +286,7 @@ class ChangeBatch:
             **arrays,
             "offset": self._offset_at(first),
             "next_offset": self.next_offset if last else self._offset_at(end),
+            "prepared": None,
         }
         if self.run:
             cut |= self._sliced_run(first, end)

@@ -247,12 +247,14 @@ def delivery_of(
 class Prepares(typing.Protocol):
     """A sink that can start work on a batch ahead of its write, for example encode it."""
 
-    def prepare(self, batch: ChangeBatch) -> None:
-        """Start work on a batch. Called once for each batch when it has been read, in order, mostly
-        while the previous one is being written; then :meth:`Sink.write` follows with the same
-        object, or no call at all.
+    def prepare(self, batch: ChangeBatch) -> object:
+        """Start work on a batch, and return it: it travels with the batch, as
+        :attr:`ChangeBatch.prepared`, to the :meth:`Sink.write` that follows, if one does; None if
+        there is nothing to keep. Called once for each batch when it has been read, in order, mostly
+        while the previous one is being written.
 
-        Neither waits nor raises: errors are raised by the write.
+        Neither waits nor raises: errors are raised by the write. A write may also come with a part
+        of the batch, or without a call of this, and then has nothing that was prepared.
         """
 
 

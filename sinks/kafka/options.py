@@ -12,6 +12,7 @@ from sinks.formats.load import FORMATS, SETTINGS, encoder_settings
 from sinks.formats.registry import located
 from sinks.kafka.client.security import Security
 from sinks.shared.delivery import form_of
+from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError
 from tailer.settings import REQUIRED, Setting, SettingTable, declared, settings_of
 
@@ -106,6 +107,13 @@ class KafkaOptions:
     def exactly_once(self) -> bool:
         """Return whether progress is kept in Kafka, in one transaction with the data."""
         return self.delivery == "exactly-once"
+
+    def data_topic(self, feed: str, batch: ChangeBatch | None) -> str | None:
+        """Return the topic of a batch; of None, the one that all have, if that is known."""
+        table = self.encoder.get("table") or (batch and batch.state.metadata.name) or None
+        if batch is None and table is None and "{table}" in self.topic:
+            return None
+        return topic_name(self.topic, feed, table)
 
     def form(self, feed: str) -> dict[str, Any]:
         """Return the form of a feed's records: the options that determine it, by name."""

@@ -28,11 +28,9 @@ class Progress:
     """One progress record.
 
     ``offset`` is the next change to write (None: nothing is written yet, the feed's start decides);
-    ``epoch`` counts the claims, and ``owner`` made
-    the last one; ``topics`` are those written to, with their ids; ``schema`` is the id of the
-    schema of what was written last; ``delivery`` the form of the records
-    (:mod:`sinks.kafka.delivery`), None before the first and empty if an earlier release, which
-    did not save it, wrote them.
+    ``epoch`` counts the claims, and ``owner`` made the last one; ``topics`` are those written to,
+    with their ids; ``schema`` is the id of the schema of what was written last; ``delivery`` the
+    form of the records (:mod:`sinks.shared.delivery`), None before the first.
     """
 
     feed: str
@@ -49,7 +47,7 @@ class Progress:
 
     def to_bytes(self) -> bytes:
         """Return the record's value; the order of its keys never changes. ``events`` and ``begun``
-        are for the readers of earlier releases, which counted the events of a version."""
+        belong to the format, and say nothing."""
         document = {
             "format": _FORMAT,
             "feed": self.feed,

@@ -13,11 +13,13 @@ from typing import Any, ClassVar
 import anyio.to_thread
 
 from sinks.formats.load import LISTED, load_encoder
+from sinks.kafka.at_least_once import AtLeastOnce
+from sinks.kafka.broker import KafkaBroker
 from sinks.kafka.client.failures import FAULTS
 from sinks.kafka.client.security import Security
 from sinks.kafka.exactly_once import ExactlyOnce
+from sinks.kafka.feed_transactions import FeedTransactions
 from sinks.kafka.options import KafkaOptions, topic_name
-from sinks.kafka.session import AtLeastOnce, Session
 from sinks.kafka.settlement import Settlement
 from sinks.shared.delivery import same_form
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -53,7 +55,7 @@ class KafkaSink:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._claimed = 0
         self._settlement: Settlement | None = None
-        self._session: Session | None = None
+        self._session: ExactlyOnce | AtLeastOnce | None = None
         #: With at-least-once delivery: the topics that were written to, with their ids.
         self._written: dict[str, str] = {}
 
@@ -87,29 +89,47 @@ class KafkaSink:
         return await anyio.to_thread.run_sync(self._look, feed)
 
     def _look(self, feed: str) -> Offset | None:
-        session = self._new_session(feed)
+        session = self._new_session(feed, looking=True)
         try:
             return session.look()
         finally:
             session.close()
 
-    def _new_session(self, feed: str) -> Session:
-        if self.options.exactly_once:
-            own = topic_name(self.options.transactional_id, feed)
-            if self._settlement is None or self._settlement.transactional_id != own:
-                self._settlement = Settlement(own)
-            return ExactlyOnce(self.options, feed, self._owner, self._claimed, self._settlement)
-        return AtLeastOnce(self.options, feed, self._written)
+    def _new_session(
+        self, feed: str, *, looking: bool = False, overwrites: bool = False
+    ) -> ExactlyOnce | AtLeastOnce:
+        options = self.options
+        own = topic_name(options.transactional_id, feed)
+        if self._settlement is None or self._settlement.transactional_id != own:
+            self._settlement = Settlement(own)
+        broker = KafkaBroker(options, feed, self._settlement, looking=looking)
+        topic_of, tells = partial(options.data_topic, feed), bool(options.notice_topic)
+        if not options.exactly_once:
+            return AtLeastOnce(broker, topic_of, self._written, tells=tells)
+        transactions = FeedTransactions(
+            feed,
+            self._owner,
+            options.form(feed),
+            claimed=self._claimed,
+            bytes_max=options.transaction_bytes,
+            overwrites=overwrites,
+        )
+        fenced_why = (
+            f"no newer daemon has claimed feed {feed!r}, so either a transaction took longer than "
+            f"transaction_timeout_ms ({options.transaction_timeout_ms}), or another producer, "
+            f"perhaps another feed's, has the transactional id {own} too: each feed needs one of "
+            "its own"
+        )
+        return ExactlyOnce(broker, transactions, topic_of, tells=tells, fenced_why=fenced_why)
 
-    def _open(self, feed: str, *, only_settles: bool = False) -> Offset | None:
+    def _open(self, feed: str, *, overwrites: bool = False) -> Offset | None:
         self._close()
-        self._session = self._new_session(feed)
-        if isinstance(self._session, ExactlyOnce):
-            self._session.only_settles = only_settles
-        offset = self._session.open()
-        if isinstance(self._session, ExactlyOnce):
-            self._claimed = self._session.claimed
-        self._written.update(self._session.topics())
+        session = self._session = self._new_session(feed, overwrites=overwrites)
+        offset = session.open()
+        if isinstance(session, ExactlyOnce):
+            self._claimed = session.transactions.claimed
+        else:
+            self._written.update(session.topics())
         return offset
 
     async def write(self, batch: ChangeBatch) -> None:
@@ -117,12 +137,12 @@ class KafkaSink:
         if self._session is None:
             raise TargetRefused("the sink is not open")
         await anyio.to_thread.run_sync(self._session.write, batch)
-        self._written.update(self._session.topics())
+        if isinstance(self._session, AtLeastOnce):
+            self._written.update(self._session.topics())
 
-    def prepare(self, batch: ChangeBatch) -> None:
+    def prepare(self, batch: ChangeBatch) -> object:
         """See :class:`tailer.sink.Prepares`."""
-        if self._session is not None:
-            self._session.prepare(batch)
+        return None if self._session is None else self._session.prepare(batch)
 
     async def announce(self, notice: Notice) -> None:
         """See :class:`tailer.sink.Announces`. To ``notice_topic``, if there is one."""
@@ -136,11 +156,12 @@ class KafkaSink:
         None: the feed's start decides. With at-least-once delivery the feed's offset store has the
         progress, and this does nothing.
         """
-        await anyio.to_thread.run_sync(partial(self._set_offset, feed, offset))
+        if self.options.exactly_once:
+            await anyio.to_thread.run_sync(partial(self._set_offset, feed, offset))
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
-        self._open(feed, only_settles=True)
         try:
+            self._open(feed, overwrites=True)
             if isinstance(self._session, ExactlyOnce):
                 self._session.set_offset(offset)
         finally:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.records import Encoder, Records
-from sinks.kafka.client.driver import Driver, Packed
+from sinks.kafka.client.kafka_python import KafkaPythonDriver, Packed
 from sinks.kafka.client.partitioner import partitions_of_keys
 from sinks.kafka.client.record_batch import record_sizes
 from sinks.kafka.cluster import Topic
@@ -20,7 +21,7 @@ from sinks.shared.encode_ahead import Pieces, slices
 from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
 
-__all__ = ["TopicWriter", "single_record"]
+__all__ = ["EncodedRows", "TopicWriter", "single_record"]
 
 #: The number of bytes of rows that are encoded at a time.
 _PIECE_BYTES = 2 * 1024 * 1024
@@ -42,6 +43,10 @@ class _TooLarge:
     large: pa.BooleanArray
 
 
+#: A batch whose records are being encoded, piece by piece.
+EncodedRows: TypeAlias = "Pieces[list[_Ready | _TooLarge]]"
+
+
 def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records:
     """Return one record without headers."""
     keys = None if key is None else pa.array([key], pa.binary())
@@ -53,7 +58,7 @@ class TopicWriter:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: KafkaPythonDriver,
         encoder: Encoder,
         topic: Topic,
         threads: ThreadPoolExecutor,
@@ -64,19 +69,16 @@ class TopicWriter:
         self.topic = topic
         self._turn = -1
 
-    def begin(self, batch: ChangeBatch) -> Pieces[list[_Ready | _TooLarge]]:
+    def encode(self, batch: ChangeBatch) -> EncodedRows:
         """Start to encode a batch."""
         pieces = slices(batch, batch.num_rows or 1, _PIECE_BYTES)
         return Pieces(pieces, self._encode, self._threads)
 
-    def write(
-        self, batch: ChangeBatch, pieces: Pieces[list[_Ready | _TooLarge]] | None = None
-    ) -> None:
-        """Send a batch's records. ``pieces`` is the result of :meth:`begin` for the batch, if that
-        was called. Raises :class:`RowsRefused` for a record that is larger than the topic allows.
-        """
-        for encoded in self.begin(batch) if pieces is None else pieces:
-            for found in encoded:
+    def write(self, encoded: EncodedRows) -> None:
+        """Send a batch's records. Raises :class:`RowsRefused` for a record that is larger than the
+        topic allows."""
+        for piece in encoded:
+            for found in piece:
                 if isinstance(found, _TooLarge):
                     raise self._refused(found)
                 for partition, packed in found.packed:

@@ -13,7 +13,7 @@ import anyio.to_thread
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
 from sinks.shared.delivery import form_of, same_form
-from sinks.shared.encode_ahead import Ahead, Pieces, slices
+from sinks.shared.encode_ahead import Pieces, slices
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
 from tailer.sink import SinkTraits
@@ -59,7 +59,6 @@ class MessageSink(ABC):
         #: How many messages of the piece that is sent are durable, from its first one on.
         self._taken = 0
         self._threads: ThreadPoolExecutor | None = None
-        self._ahead = Ahead[Pieces[Messages]]()
 
     @abstractmethod
     async def _connect(self) -> Offset | None:
@@ -124,13 +123,19 @@ class MessageSink(ABC):
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
-        self._ahead, self._failed_at = Ahead(), None
+        self._failed_at = None
         await self._disconnect()
 
-    def prepare(self, batch: ChangeBatch) -> None:
+    def prepare(self, batch: ChangeBatch) -> object:
         """See :class:`tailer.sink.Prepares`."""
-        if self._threads is not None and batch.num_rows:
-            self._ahead.begin(batch, self._begun(batch, self._threads))
+        if self._threads is None or not batch.num_rows:
+            return None
+        return self._threads, self._begun(batch, self._threads)
+
+    def _prepared(self, batch: ChangeBatch) -> Pieces[Messages] | None:
+        """Return what was prepared of a batch since the sink was opened."""
+        threads, pieces = batch.prepared if isinstance(batch.prepared, tuple) else (None, None)
+        return pieces if threads is self._threads else None
 
     def _begun(self, batch: ChangeBatch, threads: ThreadPoolExecutor) -> Pieces[Messages]:
         encoder = self._encoder
@@ -146,7 +151,6 @@ class MessageSink(ABC):
         """See :class:`tailer.sink.WritesPieces`."""
         if self._threads is None:
             raise TargetRefused("the sink is not open")
-        pieces = self._ahead.take(batch)
         # Rows of a snapshot that is taken while the stream continues do not move its offset.
         end = batch.next_offset
         at = self._at
@@ -156,9 +160,7 @@ class MessageSink(ABC):
             if not batch.num_rows:
                 await self._moved(end)
             return
-        if pieces is None or left is not batch:
-            pieces = self._begun(left, self._threads)
-        found = iter(pieces)
+        found = iter(self._prepared(left) or self._begun(left, self._threads))
         self._failed_at = left.offset
         while (piece := await anyio.to_thread.run_sync(next, found, None)) is not None:
             then = piece.batch.next_offset

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from tailer.changes import ChangeBatch
 
-__all__ = ["Ahead", "Pieces", "slices"]
+__all__ = ["Pieces", "slices"]
 
 T = TypeVar("T")
 
@@ -85,24 +85,3 @@ class Pieces(Generic[T]):
             found = self._ready.popleft().result()
             self._fill()
             yield found
-
-
-class Ahead(Generic[T]):
-    """The work started for batches that are not written yet: two at most, because a feed reads one
-    batch while it writes another."""
-
-    _KEPT = 2
-
-    def __init__(self) -> None:
-        self._begun: dict[int, tuple[ChangeBatch, T]] = {}
-
-    def begin(self, batch: ChangeBatch, begun: T) -> None:
-        """Keep the work started for a batch."""
-        while len(self._begun) >= self._KEPT:  # of batches that never came
-            self._begun.pop(next(iter(self._begun)), None)
-        self._begun[id(batch)] = batch, begun
-
-    def take(self, batch: ChangeBatch) -> T | None:
-        """Return the work started for this very batch, if any; it is returned once."""
-        found = self._begun.pop(id(batch), None)
-        return None if found is None else found[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -121,13 +122,15 @@ class Publisher:
         #: Whether a batch of several files was refused: some of its versions may not be.
         self.refused_run = False
 
-    def seen(self, item: Item) -> None:
-        """Note what was read. A sink that supports it starts on it while it writes another
-        batch."""
+    def seen(self, item: Item) -> Item:
+        """Note what was read, and return it. A sink that supports it starts on it while it writes
+        another batch."""
         self.progress.read(item)
         sink = self.calls.sink
         if isinstance(item, ChangeBatch) and isinstance(sink, Prepares):
-            sink.prepare(item)
+            prepared = sink.prepare(item)
+            return item if prepared is None else replace(item, prepared=prepared)
+        return item
 
     async def publish(self, item: Item) -> None:
         """Write a batch or a notice, then save its offset."""

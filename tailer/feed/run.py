@@ -149,8 +149,7 @@ async def _attempt(feed: Feed) -> bool:
 
         async def read(emit: Emit) -> None:
             async def seen(item: Item) -> None:
-                publisher.seen(item)
-                await emit(item)
+                await emit(publisher.seen(item))
 
             await items(seen)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from sinks.kafka.client.driver import Driver
+from sinks.kafka.broker import KafkaBroker
 from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import ChangeBatch, Offset
@@ -20,7 +20,18 @@ from tailer.errors import TailerError
 from tailer.testing.batches import change_batch
 from tests.kafka.topics import create_topic
 
-__all__ = ["SCHEMA", "batch", "begun", "fresh", "made", "opened", "refused", "session_of"]
+__all__ = [
+    "SCHEMA",
+    "batch",
+    "begun",
+    "broker_of",
+    "fresh",
+    "made",
+    "opened",
+    "refused",
+    "session_of",
+    "written",
+]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -70,17 +81,46 @@ def session_of(sink: KafkaSink) -> ExactlyOnce:
     return sink._session
 
 
-def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Driver:
+def broker_of(sink: KafkaSink) -> KafkaBroker:
+    """The connection of an open sink."""
+    assert sink._session is not None
+    broker = sink._session.broker
+    assert isinstance(broker, KafkaBroker)
+    return broker
+
+
+@dataclass
+class Begun:
+    """A transaction that is open, with all that was written in it at the broker."""
+
+    broker: KafkaBroker
+
+    def commit(self) -> None:
+        self.broker._ended(self.broker.driver.commit)
+
+
+def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Begun:
     """Begin a transaction and write a batch in it, with the progress behind it if that is asked
-    for; all of it is with the broker, and what to commit it with is returned."""
-    session = session_of(sink)
-    assert session.driver is not None
-    session.driver.begin()
-    session._writer(batch).write(batch)
+    for."""
+    broker, session = broker_of(sink), session_of(sink)
+    broker._wait_until_settled()
+    broker.driver.begin()
+    written(sink, batch)
     if progress:
-        session._send_progress(replace(session.progress, offset=batch.next_offset))
-    session.driver.flush()
-    return session.driver
+        after = replace(session.transactions.progress, offset=batch.next_offset)
+        broker._send_progress(after)
+    broker.driver.flush()
+    return Begun(broker)
+
+
+def written(sink: KafkaSink, batch: ChangeBatch) -> None:
+    """Send a batch in the open transaction."""
+    broker, session = broker_of(sink), session_of(sink)
+    name = sink.options.data_topic(broker.feed, batch)
+    assert name is not None
+    if name not in session._open_topics:
+        session._admit(name)
+    broker._writers[name].write(broker.encode(name, batch))
 
 
 async def refused(sink: KafkaSink, kind: type[TailerError], feed: str = "orders") -> str:

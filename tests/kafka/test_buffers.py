@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.formats.records import Records
-from sinks.kafka.client.driver import Packed
-from sinks.kafka.client.kafka_python import KafkaPythonDriver
+from sinks.kafka.client.kafka_python import KafkaPythonDriver, Packed
 from sinks.kafka.client.record_batch import Body
 from sinks.kafka.options import KafkaOptions
 from tests.kafka.broker import Broker

@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import Producer
 
 from sinks.kafka.client.failures import Fenced
-from sinks.kafka.client.kafka_python import KafkaPythonDriver
 from sinks.kafka.cluster import Cluster, Transaction
 from sinks.kafka.progress import Progress
 from sinks.kafka.settlement import Settlement
@@ -22,7 +21,18 @@ from tailer.changes import Notice, Offset
 from tailer.errors import SinkRejected, TailerError, TransientError
 from tailer.testing.batches import empty_batch
 from tests.kafka.broker import Broker
-from tests.kafka.sinks import SCHEMA, batch, begun, fresh, made, opened, refused, session_of
+from tests.kafka.sinks import (
+    SCHEMA,
+    batch,
+    begun,
+    broker_of,
+    fresh,
+    made,
+    opened,
+    refused,
+    session_of,
+    written,
+)
 from tests.kafka.topics import (
     admin,
     create_topic,
@@ -72,7 +82,7 @@ async def test_a_large_batch_is_several_transactions(
     kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = fresh()
-    monkeypatch.setattr("sinks.kafka.exactly_once._ROWS_MAX", 3)
+    monkeypatch.setattr("sinks.kafka.feed_transactions._ROWS_MAX", 3)
     async with opened(kafka.bootstrap, topic, partitions=1) as (sink, _):
         await sink.write(batch(5, range(10), last=True))
     progress = [
@@ -182,7 +192,7 @@ async def test_data_without_progress_is_refused(kafka: Broker) -> None:
         await sink.write(batch(1, [1]))
     delete_topic(kafka.bootstrap, f"{topic}-progress")
     sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
-    assert "knows no progress of feed 'orders'" in sentence
+    assert "there is no progress of feed 'orders'" in sentence
     assert "`tailer offsets set`" in sentence
     await made(kafka.bootstrap, topic).set_offset("orders", Offset(2))
     async with opened(kafka.bootstrap, topic) as (sink, offset):
@@ -200,7 +210,7 @@ async def test_progress_that_is_deleted_while_the_feed_runs_stops_it(kafka: Brok
         delete_topic(kafka.bootstrap, f"{topic}-progress")
         with pytest.raises(TransientError):
             await sink.write(batch(2, [2]))
-        with pytest.raises(SinkRejected, match="knows no progress of feed 'orders'"):
+        with pytest.raises(SinkRejected, match="there is no progress of feed 'orders'"):
             await sink.open("orders")
     assert ids(kafka, topic) == [1]
 
@@ -217,7 +227,7 @@ async def test_truncated_progress_is_refused(kafka: Broker) -> None:
     delete_records(kafka.bootstrap, progress)
     set_topic_config(kafka.bootstrap, progress, "cleanup.policy", "compact")
     sentence = await refused(made(kafka.bootstrap, topic), SinkRejected)
-    assert "knows no progress" in sentence
+    assert "there is no progress" in sentence
 
 
 def another_offset(value: bytes) -> bytes:
@@ -321,7 +331,7 @@ async def test_a_look_disturbs_nobody_and_makes_nothing(kafka: Broker) -> None:
         assert position_of(found) == (2, 0)
         await sink.write(batch(2, [2]))
         other = made(kafka.bootstrap, topic, progress_topic=fresh("progress"))
-        with pytest.raises(SinkRejected, match="knows no progress of feed 'orders'"):
+        with pytest.raises(SinkRejected, match="there is no progress of feed 'orders'"):
             await other.look("orders")
         lacking = made(kafka.bootstrap, fresh(), create_topics=False)
         with pytest.raises(SinkRejected, match="create_topics is false"):
@@ -352,14 +362,14 @@ async def test_what_a_zombie_left_open_is_never_seen(kafka: Broker) -> None:
 
             def go_on() -> None:
                 third = batch(3, [3], name="zombie")
-                session_of(zombie)._writer(third).write(third)
+                written(zombie, third)
                 left.commit()
 
             with pytest.raises((Fenced, TransientError)):
                 go_on()
-            if isinstance(left, KafkaPythonDriver):
-                # It asks for no new epoch in the background, which would fence the newer one.
-                assert left._producer._transaction_manager.has_fatal_error()
+            # It asks for no new epoch in the background, which would fence the newer one.
+            producer = broker_of(zombie).driver._producer
+            assert producer._transaction_manager.has_fatal_error()
             await newer.write(batch(3, [3]))
     rows = events(kafka.bootstrap, topic)
     assert [(row["id"], row["name"]) for row in rows] == [(1, "x"), (2, "x"), (3, "x")]
@@ -371,7 +381,7 @@ async def test_a_transaction_that_took_too_long_is_done_again(kafka: Broker) -> 
     async with opened(kafka.bootstrap, topic, **options) as (sink, _):
         await sink.write(batch(1, [1]))
         late = begun(sink, batch(2, [2]))
-        cluster, writer = session_of(sink).cluster, f"{topic}-writer"
+        cluster, writer = broker_of(sink).cluster, f"{topic}-writer"
 
         def ended() -> bool:
             found = cluster.transaction(writer)
@@ -380,7 +390,7 @@ async def test_a_transaction_that_took_too_long_is_done_again(kafka: Broker) -> 
         await eventually_async(ended, why="the broker ends it")
 
         def commit() -> None:
-            with session_of(sink)._dropped_on_error():
+            with session_of(sink)._watched():
                 late.commit()
 
         with pytest.raises(TransientError):
@@ -401,7 +411,7 @@ class Busy:
         ask = Cluster.transaction
 
         def asked(cluster: Cluster, transactional_id: str) -> Transaction | None:
-            if cluster is session_of(sink).cluster:
+            if cluster is broker_of(sink).cluster:
                 return ask(cluster, transactional_id)
             try:
                 self.driver.commit()
@@ -425,9 +435,9 @@ async def test_a_zombie_leaves_the_newer_daemons_transaction_open(
         await older.write(batch(1, [1]))
         async with opened(kafka.bootstrap, topic) as (newer, _):
             busy = Busy(newer, monkeypatch)
-            session = session_of(older)
+            broker = broker_of(older)
             places = [(topic, 0), (f"{topic}-progress", 0)]
-            session._settlement.after_commit(session.cluster, places, 5)
+            broker.settlement.after_commit(broker.cluster, places, 5)
             error = await stopped_by(lambda: older.write(batch(2, [2], name="zombie")))
             assert "taken over by a newer daemon" in str(error)
             assert busy.version > 2, "it has looked"

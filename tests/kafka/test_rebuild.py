@@ -87,7 +87,7 @@ async def test_the_table_rebuilt_from_the_topic_is_the_table(
     writer, topic = write_history(tmp_path / "table"), fresh()
     options = {"key": key, "format": output}
     create_topic(kafka.bootstrap, topic, 3)
-    monkeypatch.setattr("sinks.kafka.exactly_once._ROWS_MAX", 4)
+    monkeypatch.setattr("sinks.kafka.feed_transactions._ROWS_MAX", 4)
     sink = made(kafka.bootstrap, topic, **options)
     write, written = sink.write, 0
 

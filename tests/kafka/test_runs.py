@@ -67,7 +67,7 @@ async def test_a_cut_run_goes_on_within_its_unfinished_version(kafka: Broker) ->
 async def test_a_large_run_is_several_transactions_that_end_with_a_version(
     kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.kafka.exactly_once._ROWS_MAX", 4)
+    monkeypatch.setattr("sinks.kafka.feed_transactions._ROWS_MAX", 4)
     topic = fresh()
     async with opened(kafka.bootstrap, topic) as (sink, _):
         await sink.write(run_of([[1, 2]], [[3]], [[4, 5]], [[6], [7, 8, 9, 10, 11]]))

@@ -19,7 +19,7 @@ from tailer.feed.progress import FeedProgress
 from tailer.sink import load_sink
 from tailer.testing.batches import change_batch
 from tests.kafka.broker import Broker
-from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused
+from tests.kafka.sinks import SCHEMA, batch, broker_of, fresh, made, opened, refused
 from tests.kafka.topics import create_topic, events, read_topic, set_topic_config, topic_config
 from tests.support.feeds import position_of
 from tests.support.waiting import PATIENCE_S
@@ -118,8 +118,7 @@ async def test_without_private_access_send_does_the_same(
     topic = fresh()
     async with opened(kafka.bootstrap, topic, key=["id"], partitions=1) as (sink, _):
         await sink.write(batch(1, range(50)))
-        assert sink._session is not None
-        assert not sink._session.driver.driver.by_batches  # type: ignore[union-attr]
+        assert not broker_of(sink).driver.by_batches
         await sink.write(batch(2, range(50, 60)))
     found = read_topic(kafka.bootstrap, topic)
     assert [event.row["id"] for event in found] == list(range(60))
@@ -128,8 +127,7 @@ async def test_without_private_access_send_does_the_same(
 
 async def test_this_kafka_python_is_one_whose_insides_are_known(kafka: Broker) -> None:
     async with opened(kafka.bootstrap, fresh()) as (sink, _):
-        assert sink._session is not None
-        assert sink._session.driver.driver.by_batches  # type: ignore[union-attr]
+        assert broker_of(sink).driver.by_batches
 
 
 def test_another_kafka_python_is_not_reached_into(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +268,7 @@ async def test_what_is_too_large_is_parked_and_the_rest_comes_once(
     kafka: Broker, delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transactions before the refused row are committed; its own is rolled back."""
-    monkeypatch.setattr("sinks.kafka.exactly_once._ROWS_MAX", 4)
+    monkeypatch.setattr("sinks.kafka.feed_transactions._ROWS_MAX", 4)
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
     rows = [{"id": i, "name": "y" * (6000 if i == 9 else 1)} for i in range(14)]
     changes = change_batch(SCHEMA, rows, version=9, path="part-7.parquet", last=True)

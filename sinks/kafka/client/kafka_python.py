@@ -1,6 +1,9 @@
-"""The driver on kafka-python: whole record batches, made by columns.
+"""The producer, on kafka-python: whole record batches, made by columns.
 
-The producer underneath still handles sequence numbers, transactions, retries and compression.
+The client underneath still handles sequence numbers, transactions, retries and compression. All of
+it blocks, so it runs in a worker thread; calls never overlap. Errors are raised as
+:class:`TransientError` or :class:`SinkRejected`. After any error the producer's state is unknown:
+it is dropped, and a new one is created.
 """
 
 from __future__ import annotations
@@ -8,20 +11,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from sinks.formats.records import Records
 from sinks.kafka.client import producer_internals
-from sinks.kafka.client.driver import Packed
 from sinks.kafka.client.failures import connected, raised_as_failures
-from sinks.kafka.client.record_batch import cut, record_batches
+from sinks.kafka.client.record_batch import Body, cut, record_batches
 from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import LINGER_MS, KafkaOptions
 from tailer.errors import ConfigError, TransientError
 
-__all__ = ["KafkaPythonDriver"]
+__all__ = ["KafkaPythonDriver", "Packed"]
+
+#: Records in the form in which they are sent: those of one batch, which is full except at the end
+#: of what they were made of.
+Packed: TypeAlias = Body | Records
 
 #: How soon a transaction's next request is tried again; with the default, every commit would take
 #: 100 ms.
@@ -47,7 +53,7 @@ class _Sent:
 
 
 class KafkaPythonDriver:
-    """See :class:`sinks.kafka.client.driver.Driver`."""
+    """An idempotent producer (acks=all); with a transactional id, a transactional one."""
 
     def __init__(self, options: KafkaOptions, transactional_id: str | None) -> None:
         from kafka import KafkaProducer
@@ -78,28 +84,34 @@ class KafkaPythonDriver:
         self._sent_bytes = 0
         self._spare: list[bytearray] = []
         self._topics: set[str] = set()
+        self._written: set[tuple[str, int]] = set()
         #: The offsets behind what was acknowledged, by partition.
         self._ends: dict[tuple[str, int], int] = {}
         self._went_back = False
 
     def init_transactions(self) -> None:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Fence every older producer of this transactional id, and end what it left open."""
         with raised_as_failures("beginning as the one producer of its transactional id"):
             self._producer.init_transactions()
 
     def begin(self) -> None:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Begin a transaction."""
+        self._written = set()
         with raised_as_failures("beginning a transaction"):
             self._producer.begin_transaction()
 
     def pack(self, records: Records, places: pa.Int64Array | None = None) -> list[Packed]:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Return records, in order, as they are sent, ignoring their ``partitions``. With
+        ``places`` (int64), only those at these places. It may be called at any time, from several
+        threads."""
         if not self.by_batches:
             return list(cut(records if places is None else records.take(places), self._batch_bytes))
         return list(record_batches(records, self._batch_bytes, places, self._spare_buffer))
 
     def send(self, topic: str, partition: int, packed: Packed) -> None:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Send what was packed, once, to one partition. Returns when it is being sent; before that,
+        waits while too many bytes are being sent."""
+        self._written.add((topic, partition))
         with raised_as_failures(f"writing to the topic {topic}"):
             if topic not in self._topics:
                 self._producer.partitions_for(topic)  # the sender needs to know its leader
@@ -118,6 +130,15 @@ class KafkaPythonDriver:
                 (packed.timestamp_ms, packed.timestamp_ms_max),
             )
             self._remember(_Sent(future, size, topic, partition, packed.num_records, packed.buffer))
+
+    def send_records(self, topic: str, partition: int, records: Records) -> None:
+        """Send records, in order, to one partition."""
+        for packed in self.pack(records):
+            self.send(topic, partition, packed)
+
+    def written_to(self) -> set[tuple[str, int]]:
+        """Return the partitions that the last transaction has written to."""
+        return self._written
 
     def _spare_buffer(self) -> bytearray | None:
         """Return the buffer of a batch that was written, if there is one."""
@@ -185,7 +206,8 @@ class KafkaPythonDriver:
             self._ends[place] = offset + sent.count
 
     def went_back(self) -> bool:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Return whether records were stored at a lower offset than others before them in their
+        partition, as in a topic that was made again. Only what was flushed counts."""
         return self._went_back
 
     def _hurry(self) -> None:
@@ -200,7 +222,7 @@ class KafkaPythonDriver:
             ) from e
 
     def flush(self) -> None:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Wait until everything sent was acknowledged by all in-sync replicas."""
         with raised_as_failures("writing"):
             if self.by_batches:
                 self._hurry()
@@ -211,7 +233,9 @@ class KafkaPythonDriver:
             self._sent_bytes = 0
 
     def commit(self) -> None:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Flush and commit. When this returns, the transaction's outcome is decided; readers of
+        committed records see it all once its markers are written (:mod:`sinks.kafka.settlement`).
+        """
         self.flush()
         with raised_as_failures("committing a transaction"):
             if self.by_batches:
@@ -225,7 +249,7 @@ class KafkaPythonDriver:
             )
 
     def abort(self) -> None:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Roll the transaction back: readers of committed records see nothing of it."""
         # Their buffers too: the client may be sending them still.
         self._sent.clear()
         self._sent_bytes = 0
@@ -238,7 +262,7 @@ class KafkaPythonDriver:
             )
 
     def close(self) -> None:
-        """See :class:`sinks.kafka.client.driver.Driver`."""
+        """Release everything at once; records that were not flushed or committed are dropped."""
         self._sent.clear()
         self._spare.clear()
         with raised_as_failures("closing the producer"):

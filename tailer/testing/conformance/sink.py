@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -200,11 +200,15 @@ class SinkConformance(FaultConformance):
         await sink.open("orders")
         await sink.write(batches[0])
         for batch, following in pairwise(batches[1:]):
-            sink.prepare(batch)
-            sink.prepare(following)
-            await sink.write(batch)
-        await sink.aclose()  # the last one was begun twice, and is never written
+            prepared = sink.prepare(batch)
+            late = replace(following, prepared=sink.prepare(following))
+            await sink.write(replace(batch, prepared=prepared))
+        await sink.aclose()  # the last one was begun twice, and not written
         assert [e.event_id for e in read_events()] == _ids(batches[:-1])
+        await sink.open("orders")
+        await sink.write(late)  # what was prepared before it was opened again is of no use
+        await sink.aclose()
+        assert [e.event_id for e in read_events()] == _ids(batches)
 
     async def test_what_lies_before_an_offset_within_a_batch_is_there(
         self, make_sink: MakeSink, read_events: ReadEvents

@@ -1,0 +1,86 @@
+"""At least once: no transactions. The feed's offset store keeps the offset, and after a failure the
+batch being sent may come again, with the same ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from sinks.kafka.broker import KafkaBroker
+from sinks.kafka.exactly_once import Prepared, prepared_by
+from sinks.kafka.feed_transactions import check_same_topic
+from tailer.changes import ChangeBatch, Notice
+from tailer.errors import TailerError
+
+__all__ = ["AtLeastOnce"]
+
+
+class AtLeastOnce:
+    """See :class:`sinks.kafka.exactly_once.ExactlyOnce`. ``written`` are the topics that earlier
+    sessions have written to, with their ids."""
+
+    def __init__(
+        self,
+        broker: KafkaBroker,
+        topic_of: Callable[[ChangeBatch | None], str | None],
+        written: Mapping[str, str],
+        *,
+        tells: bool = False,
+    ) -> None:
+        self.broker = broker
+        self._topic_of = topic_of
+        self._written = dict(written)
+        self._tells = tells
+        self._open_topics: set[str] = set()
+
+    def open(self) -> None:
+        """Get ready to write."""
+        name = self._topic_of(None)
+        self.broker.connect(name)
+        if name is not None:
+            self._admit(name)
+
+    def look(self) -> None:
+        """Raise what :meth:`open` would. For a broker that creates nothing."""
+        self.broker.look_at_notices()
+        self.open()
+
+    def _admit(self, name: str) -> None:
+        seen = self.broker.topic(name)
+        if (known := self._written.get(name)) is not None:
+            check_same_topic(self.broker.feed, name, known, seen, "the saved offset")
+        if seen is None:
+            self.broker.make_topic(name)
+        self.broker.open_topic(name)
+        self._open_topics.add(name)
+
+    def topics(self) -> dict[str, str]:
+        """Return the topics that the session writes to, with their ids."""
+        return self.broker.topics()
+
+    def prepare(self, batch: ChangeBatch) -> Prepared | None:
+        """Start to encode a batch. Neither waits nor raises."""
+        with suppress(TailerError):
+            name = self._topic_of(batch) if batch.num_rows else None
+            if name is not None and name in self._open_topics:
+                return Prepared(self, batch, self.broker.encode(name, batch))
+        return None
+
+    def write(self, batch: ChangeBatch) -> None:
+        """Write a batch; durable when this returns."""
+        name = self._topic_of(batch) if batch.num_rows else None
+        if name is None:
+            return
+        if name not in self._open_topics:
+            self._admit(name)
+        prepared = prepared_by(self, batch)
+        self.broker.write(name, prepared.encoded if prepared else self.broker.encode(name, batch))
+
+    def announce(self, notice: Notice) -> None:
+        """Write a notice, if they are written."""
+        if self._tells:
+            self.broker.announce(notice)
+
+    def close(self) -> None:
+        """Release everything."""
+        self.broker.close()
