@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
@@ -13,7 +13,7 @@ from tailer.errors import TransientError
 from tailer.http_answers import http_date
 from tailer.store.s3.errors import Answer
 
-__all__ = ["ConditionRefused", "Refusals", "Seen", "age_s", "steady_now"]
+__all__ = ["ConditionRefused", "ConditionalObject", "Refusals", "Seen", "age_s", "steady_now"]
 
 #: Conditional writes refused in succession, for no reason that can be seen, before an error.
 _REFUSED_MAX = 5
@@ -43,6 +43,31 @@ class Seen:
     def epoch(self) -> int:
         """The number of its owners so far."""
         return 0 if self.document is None else int(self.document["epoch"])
+
+
+class ConditionalObject(Protocol):
+    """One object of a server, by two requests. The methods raise :class:`TransientError` for what
+    may heal and :class:`TableError` for what will not."""
+
+    @property
+    def path(self) -> str:
+        """The object's address, for messages."""
+
+    async def open(self) -> None:
+        """Keep a connection until :meth:`close`; the requests also work without."""
+
+    async def close(self) -> None:
+        """Give the connection back."""
+
+    async def get(self) -> Seen:
+        """Return the object, or that there is none."""
+
+    async def put(self, body: bytes, etag: str | None) -> str | None:
+        """Write the object on condition that it has this ETag; None: that there is no object.
+
+        Returns the new ETag, empty if the answer has none that names a state; None if the
+        condition was not met.
+        """
 
 
 class ConditionRefused(TransientError):

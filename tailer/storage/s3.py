@@ -44,9 +44,9 @@ class S3Storage(Storage):
         lease_s: float,
     ) -> OffsetStore:
         """See :class:`tailer.storage.Storage`."""
-        from tailer.offsets.s3 import S3OffsetStore
+        from tailer.offsets.s3 import s3_offsets
 
-        return S3OffsetStore(address, feed, options, standby=standby is not False, lease_s=lease_s)
+        return s3_offsets(address, feed, options, standby=standby is not False, lease_s=lease_s)
 
     def open_target(self, address: str, options: Mapping[str, Any]) -> S3Target:
         """See :class:`tailer.storage.Storage`."""

@@ -9,7 +9,7 @@ import pytest
 from tailer.offsets import OffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.offsets.s3 import S3OffsetStore
+from tailer.offsets.s3 import s3_offsets
 from tailer.testing.conformance import OffsetStoreConformance, PersistentOffsetStoreConformance
 from tailer.testing.conformance.offsets import MakeOffsetStore
 from tests.s3.fixture import Bucket
@@ -30,10 +30,10 @@ class TestMemoryOffsetStore(OffsetStoreConformance):
         return lambda _: MemoryOffsetStore()
 
 
-class TestS3OffsetStore(PersistentOffsetStoreConformance):
+class TestS3Offsets(PersistentOffsetStoreConformance):
     @pytest.fixture
     def make_offsets(self, bucket: Bucket) -> MakeOffsetStore:
         def make(feed: str) -> OffsetStore:
-            return S3OffsetStore(bucket.address("state"), feed, bucket.options, standby=False)
+            return s3_offsets(bucket.address("state"), feed, bucket.options, standby=False)
 
         return make

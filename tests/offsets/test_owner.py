@@ -28,14 +28,14 @@ PROGRAM = """
 import sys, anyio
 from pathlib import Path
 from tailer.offsets import owner
-from tailer.offsets.s3 import S3OffsetStore
+from tailer.offsets.s3 import s3_offsets
 
 async def main(address, url, region, numbers, folder):
     if not numbers:
         owner._machine = lambda: ""
     if folder:
         owner.keep_place(Path(folder))
-    store = S3OffsetStore(address, "orders", {"endpoint_url": url, "region": region})
+    store = s3_offsets(address, "orders", {"endpoint_url": url, "region": region})
     async with anyio.create_task_group() as tasks:
         async def tell():
             while not store.waiting_for:

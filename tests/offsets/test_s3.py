@@ -19,9 +19,10 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, OffsetError, TableError, TransientError
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import to_bytes
+from tailer.offsets.leased import LeasedOffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.owner import is_dead, this_process
-from tailer.offsets.s3 import S3OffsetStore
+from tailer.offsets.s3 import s3_offsets
 from tailer.storage import open_offset_store
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
@@ -40,8 +41,10 @@ LASTING_S = 6.0
 KEY = "state/orders.offset.json"
 
 
-def offsets_of(bucket: Bucket, *, standby: bool = True, lease_s: float = LEASE_S) -> S3OffsetStore:
-    return S3OffsetStore(
+def offsets_of(
+    bucket: Bucket, *, standby: bool = True, lease_s: float = LEASE_S
+) -> LeasedOffsetStore:
+    return s3_offsets(
         bucket.address("state"), "orders", bucket.options, standby=standby, lease_s=lease_s
     )
 
@@ -61,7 +64,7 @@ def waits_for(store: OffsetStore) -> str | None:
     return store.waiting_for
 
 
-async def stop_renewing(offsets: S3OffsetStore) -> None:
+async def stop_renewing(offsets: LeasedOffsetStore) -> None:
     """What a paused process does not do."""
     assert offsets._renewal is not None
     offsets._renewal.cancel()
@@ -125,15 +128,14 @@ async def test_an_owner_that_tries_again_does_not_go_on_from_anothers_offset(
     await owner.acquire()
     await owner.save(Offset(3))
     assert await owner.load() == Offset(3)
-    seen = await thief._get()
-    thief._client, thief._held = owner._client, await thief._claim(seen)
+    seen = await thief._object.get()
+    thief._held = await thief._claim(seen)
     await owner.check()
     for _ in range(2):
         with pytest.raises(OffsetError, match="has taken feed 'orders' over, with epoch 2"):
             await owner.load()
     with pytest.raises(OffsetError, match="has taken"):
         await owner.check()
-    thief._client = None
     await owner.release()
 
 
@@ -174,10 +176,10 @@ async def test_the_lease_of_a_dead_process_is_not_waited_for(bucket: Bucket) -> 
     program = """
 import os, sys, anyio
 from tailer.changes import Offset
-from tailer.offsets.s3 import S3OffsetStore
+from tailer.offsets.s3 import s3_offsets
 async def main():
     options = {"endpoint_url": sys.argv[2], "region": sys.argv[3]}
-    store = S3OffsetStore(sys.argv[1], "orders", options)
+    store = s3_offsets(sys.argv[1], "orders", options)
     await store.acquire()
     await store.save(Offset(7))
     os.kill(os.getpid(), 9)
@@ -212,7 +214,7 @@ async def test_of_many_at_once_one_is_the_owner(bucket: Bucket) -> None:
     stores = [offsets_of(bucket, standby=False, lease_s=LASTING_S) for _ in range(12)]
     refused = []
 
-    async def acquire(store: S3OffsetStore) -> None:
+    async def acquire(store: LeasedOffsetStore) -> None:
         try:
             await store.acquire()
         except OffsetError:
@@ -473,7 +475,7 @@ async def test_a_lease_of_the_first_release_is_taken_over_with_offset_and_orders
 
 async def test_stores_are_opened_by_their_address(bucket: Bucket, tmp_path: Path) -> None:
     store = open_offset_store(bucket.address("state"), "orders", bucket.options, lease_s=60.0)
-    assert isinstance(store, S3OffsetStore)
+    assert isinstance(store, LeasedOffsetStore)
     assert store.path == bucket.address(KEY)
     local = open_offset_store(tmp_path, "orders", lease_s=60.0)
     assert isinstance(local, LocalOffsetStore)

@@ -27,7 +27,7 @@ from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import from_bytes
 from tailer.offsets.local import LocalOffsetStore
-from tailer.offsets.s3 import S3OffsetStore
+from tailer.offsets.s3 import s3_offsets
 from tailer.store import Store
 from tailer.store.s3.store import S3Store
 from tests.simulation.bucket import Bucket, DiskStore, ReadAheadStore
@@ -138,7 +138,7 @@ class Daemons:
     def _offsets(self, process: Process, name: str) -> OffsetStore:
         if self.plan.offsets == "local":
             return _LocalOffsets(DiskPath(self.around.disk), name, self._acknowledged)
-        return S3OffsetStore(
+        return s3_offsets(
             "s3://simulated/state", name, options_of(process.name), lease_s=self.plan.lease_s
         )
 

@@ -19,7 +19,7 @@ from tailer.feed.publish import Publisher, Saver
 from tailer.feed.reading import Emit, Item, Reading
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
-from tailer.offsets.s3 import S3OffsetStore, _body
+from tailer.offsets.leased import LeasedOffsetStore, _body
 from tests.simulation.bucket import DiskStore
 from tests.simulation.disk import Disk
 
@@ -72,21 +72,21 @@ def _no_fsync(put: Any) -> None:
 
 @_fault("the fence of an offset store is ignored")
 def _no_fence(put: Any) -> None:
-    async def write(self: S3OffsetStore, **changes: Any) -> None:
+    async def write(self: LeasedOffsetStore, **changes: Any) -> None:
         async with self._writing:
             held = self._owned()
             while True:
                 assert held.document is not None
                 document = {**held.document, **changes, "sequence": held.document["sequence"] + 1}
                 started = steady_now()
-                etag = await self._put(_body(document), self._condition(held))
+                etag = await self._object.put(_body(document), self._condition(held))
                 if etag:
                     self._held, self._renewed_at = Seen(document, etag, 0.0, started), started
                     return
-                seen = await self._get()
+                seen = await self._object.get()
                 held = replace(held, etag=seen.etag)  # whoever has written meanwhile
 
-    put(S3OffsetStore, "_write", write)
+    put(LeasedOffsetStore, "_write", write)
 
 
 @_fault("the index at a batch's end is one too many")
@@ -119,19 +119,19 @@ def _wrong_retry(put: Any) -> None:
 
 @_fault("a lease is renewed after it was lost")
 def _renewed_lease(put: Any) -> None:
-    async def renew_always(self: S3OffsetStore) -> None:
+    async def renew_always(self: LeasedOffsetStore) -> None:
         while True:
             await anyio.sleep(self._lease_s / 3)
             try:
                 await self._write()
             except TableError:
-                claimed = await self._claim(await self._get())
+                claimed = await self._claim(await self._object.get())
                 if claimed is not None:
                     self._lost, self._held, self.epoch = None, claimed, claimed.epoch
             except TransientError:
                 continue
 
-    put(S3OffsetStore, "_renew_always", renew_always)
+    put(LeasedOffsetStore, "_renew_always", renew_always)
 
 
 @_fault("the offset of a notice is saved a second time")

@@ -27,6 +27,7 @@ import tailer.daemon.runner
 import tailer.feed.derive
 import tailer.feed.pairing
 import tailer.offsets.conditional
+import tailer.offsets.leased
 import tailer.offsets.s3
 import tailer.store.s3.ranges
 import tailer.store.s3.store
@@ -119,12 +120,13 @@ def simulated(
         (tailer.daemon.runner, "_STANDBY_LOOK_S"): 2.0,
         (tailer.offsets.conditional, "http_date"): _DATES,
         (tailer.offsets.s3, "steady_now"): lambda: world.now,
+        (tailer.offsets.leased, "steady_now"): lambda: world.now,
         (tailer.store.s3.ranges, "http_date"): _DATES,
-        (tailer.offsets.s3, "uuid"): SimpleNamespace(
+        (tailer.offsets.leased, "uuid"): SimpleNamespace(
             uuid4=lambda: SimpleNamespace(hex=f"owner-{next(numbers)}")
         ),
-        (tailer.offsets.s3, "this_process"): _owner,
-        (tailer.offsets.s3, "is_dead"): lambda owner: world.known_dead(owner.get("run", "")),
+        (tailer.offsets.leased, "this_process"): _owner,
+        (tailer.offsets.leased, "is_dead"): lambda owner: world.known_dead(owner.get("run", "")),
         (tailer.store.s3.store, "S3Client"): SimulatedS3Client,
         (tailer.feed.derive, "BlockingPortal"): _Portal,
         (tailer.feed.pairing, "BlockingPortal"): _Portal,

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tailer.errors import CorruptLog, TableError, TailerError, TransientError
-from tailer.offsets.s3 import S3OffsetStore
+from tailer.offsets.s3 import s3_offsets
 from tailer.sharing.model import Table
 from tailer.store.https import HttpsFiles
 from tailer.store.s3.client import Call
@@ -74,7 +74,7 @@ def answering(status: str, headers: dict[str, str], body: bytes = b"abcd") -> Re
 async def requests_to(url: str) -> AsyncIterator[dict[str, Callable[[], Awaitable[Any]]]]:
     """What asks a server of tables: S3, its state, pre-signed files and sharing."""
     options = {"endpoint_url": url, "region": "eu-west-1", "max_attempts": 1}
-    offsets = S3OffsetStore("s3://lake/state", "f", options, standby=False)
+    offsets = s3_offsets("s3://lake/state", "f", options, standby=False)
     async with s3_at(url) as store, files_at(url + "/f") as files, asking(url) as client:
         yield {
             "head": lambda: store.stat("f"),

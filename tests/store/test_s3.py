@@ -22,7 +22,7 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import TableLog
-from tailer.offsets.s3 import S3OffsetStore
+from tailer.offsets.s3 import s3_offsets
 from tailer.storage import open_store
 from tailer.store.s3.errors import Unfit
 from tailer.store.s3.listing import parse_page
@@ -258,7 +258,7 @@ async def test_no_more_rights_are_needed_than_the_docs_say(bucket: Bucket, tmp_p
     table.insert([{"id": 2}])
     await upload(table.folder, bucket, "orders")
     with run_front(bucket) as front:
-        offsets = S3OffsetStore(bucket.address("state"), "orders", front.bucket.options)
+        offsets = s3_offsets(bucket.address("state"), "orders", front.bucket.options)
         async with aclosing(store_of(front.bucket)) as store:
             await deliver(store, Offset(1, snapshot=True), 2, offsets=offsets)
             await store.stat("_delta_log/00000000000000000000.json")
