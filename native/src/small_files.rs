@@ -177,7 +177,8 @@ fn decoded(
         let mut rows = 0;
         for number in 0..file.metadata.num_row_groups() {
             let group = Group::new(&file.source, &file.metadata, number, leaves.len())?;
-            for batch in group.reader(fields, leaves, step, None)? {
+            // A batch has room for as many rows as are asked for, whether they come or not.
+            for batch in group.reader(fields, leaves, step.min(file.rows).max(1), None)? {
                 let batch = batch?;
                 rows += batch.num_rows();
                 let size = batch.get_array_memory_size();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -125,6 +126,17 @@ def test_files_decoded_together_are_as_each_by_itself(seed: int) -> None:
     names = dice.choice([None, ("id",), ("text", "flag")])
     options = DecodeOptions(columns=names, page_checksums=dice.random() < 0.5)
     assert check(files, contents, options) == len(files)
+
+
+def test_many_files_of_few_rows_come_together() -> None:
+    """Each takes the memory of its own rows, not of as many as a batch may have."""
+    data = parquet(random.Random(1), 3, WIDE)
+    files = [order(i, data, state(WIDE)) for i in range(200)]
+    files = [replace(file, state=files[0].state) for file in files]
+    ((places, _, rows),) = together(files, [data] * 200, DecodeOptions())
+    assert len(places) == 200
+    assert rows is not None
+    assert rows.batch.num_rows == 600
 
 
 def test_nested_columns() -> None:
