@@ -270,7 +270,7 @@ class HttpSink(MessageSink):
                 return ConfigError(f"{what}{to}: redirects are not followed; set url")
             case "for good":
                 return ConfigError(f"{what}; check url, secrets and headers of the sink")
-        said = f'{where}: {what}; mend the receiver, or park such rows by on_reject = "park"'
+        said = f'{where}: {what}; fix the receiver, or park such rows with on_reject = "park"'
         return self.faults.error(status, said)
 
     def _leads(self, location: str) -> str:

@@ -110,6 +110,6 @@ class Messages:
             raise RowsRefused(
                 f"table {self.table}, version {self.versions[place]}: the event "
                 f"{self.ids[place]} has {sizes[place]} bytes, and at most {most} can be sent; "
-                f"{limits.remedy}leave columns out by `columns`, or park such rows by "
+                f"{limits.remedy}exclude columns with `columns`, or park such rows with "
                 'on_reject = "park"'
             )

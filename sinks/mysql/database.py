@@ -342,8 +342,8 @@ class Mysql(Database):
             if len(statement) >= self._packet_bytes:
                 raise RowsRefused(
                     f"{self.place}: a row has {len(statement)} bytes, and the server takes "
-                    f"{self._packet_bytes}; increase its max_allowed_packet, or leave columns out "
-                    "by the option 'columns' of the feed"
+                    f"{self._packet_bytes}; increase its max_allowed_packet, or exclude columns "
+                    "with the feed's option 'columns'"
                 )
             with self._translated():
                 self._connection.query(statement)

@@ -26,7 +26,7 @@ class NoTls(errors.Error):
     """TLS is asked for, and the server does not offer it."""
 
     def __str__(self) -> str:
-        return "tls:// is asked for, and the server offers no TLS"
+        return "tls:// is set, but the server offers no TLS"
 
 
 class _EncryptedClient(Client):

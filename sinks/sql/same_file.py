@@ -36,8 +36,8 @@ class SameFile:
         if self._known is not None and self._named() != self._known:
             self._known = None
             raise TransientError(
-                f"{self._path} was removed, or is another file now; the feed begins again with "
-                "what is there"
+                f"{self._path} was removed, or is another file now; the feed restarts from "
+                "the state found there"
             )
 
     def _named(self) -> tuple[int, int] | None:

@@ -217,8 +217,8 @@ class SqlSink:
                 lacks = claim is None or claim.columns is None
                 if not self._is_log and lacks and offset.position > (0, 0):
                     raise TargetRefused(
-                        f"{database.place}: there is no copy {target!r}, and one can't begin with "
-                        f"version {offset.version}; restore it, or begin again with `tailer "
+                        f"{database.place}: there is no copy {target!r}, and a copy can't start at "
+                        f"version {offset.version}; restore it, or start over with `tailer "
                         "offsets reset`"
                     )
                 session.move(offset)

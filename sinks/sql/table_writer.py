@@ -110,8 +110,8 @@ class TableWriter:
             if fold(name) in others:
                 raise TargetRefused(
                     f"{self.database.place}: the table {self.target!r} has a column {name!r} "
-                    "that is not the Delta table's; rename it or drop it there, or leave the Delta "
-                    "table's out by the option 'columns' of the feed"
+                    "that is not the Delta table's; rename it or drop it there, or exclude the "
+                    "Delta table's with the feed's option 'columns'"
                 )
 
     def _merge(self, merge: Merge, claim: Claim) -> Claim:

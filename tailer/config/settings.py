@@ -199,7 +199,7 @@ _REMOVED: dict[str, str] = {
     "sinks": "a feed has one sink; give each sink a feed of its own, with the same table",
     "max_rows_per_s": "limit the rate at the target, for Kafka with a quota of the broker",
     "paused": "pause the feed with the control API; the pause is kept with its offset",
-    "torn_commit_max_s": "leave it out, a half-written commit is waited for for 10 seconds",
+    "torn_commit_max_s": "leave it out, the wait for a half-written commit is 10 seconds",
     "poll_min_s": "leave it out, pauses begin at 0.5 s, or at poll_max_s if that is less",
     "retry_min_s": "leave it out, pauses begin at 0.2 s, or at retry_max_s if that is less",
 }

@@ -61,7 +61,7 @@ def parse_checksum(data: bytes) -> VersionChecksum:
 def _count(document: dict[str, object], name: str) -> int:
     value = document.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LONG_MAX:
-        raise CorruptLog(f"{name} of the version checksum is no count")
+        raise CorruptLog(f"{name} of the version checksum is not a count")
     return value
 
 

@@ -219,7 +219,7 @@ def _reason(error: Exception) -> str:
     inside = place.endswith("[...]")  # of a map or a list
     path = [part for part in place.removesuffix("[...]").split(".") if part]
     if not path:
-        return f"the line is no action: {what}"
+        return f"the line is not an action: {what}"
     lacking = re.fullmatch(r"Object missing required field `(.*)`|.*, got `null`", what)
     if lacking and lacking[1]:
         return f"the {path[-1]} action lacks its {lacking[1]}"

@@ -117,7 +117,7 @@ def _spelled(text: str, *forms: re.Pattern[str]) -> str:
 def _exact(value: decimal.Decimal, scale: int) -> decimal.Decimal:
     rounded = value.quantize(decimal.Decimal(1).scaleb(-scale), context=decimal.Context(prec=76))
     if rounded != value:
-        raise ValueError(f"it has more than {scale} digits behind the point")
+        raise ValueError(f"it has more than {scale} decimal places")
     return rounded
 
 

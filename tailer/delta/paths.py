@@ -122,7 +122,7 @@ def dv_location(dv: DeletionVectorDescriptor) -> str | None:
             prefix, name = encoded[:-20], encoded[-20:]
             decoded = z85_decode(name)
             if len(decoded) != 16:
-                raise CorruptLog(f"the deletion vector's name {encoded!r} is no UUID")
+                raise CorruptLog(f"the deletion vector's name {encoded!r} is not a UUID")
             file = f"deletion_vector_{uuid.UUID(bytes=decoded)}.bin"
             return _plain_location(f"{prefix}/{file}" if prefix else file)
     raise CorruptLog(f"deletion vector storage type {dv.storage_type!r} is not known here")

@@ -160,7 +160,7 @@ class VariantBuilder:
             if depth or not fields_only:
                 self.add(token, data)
             elif token in (Token.ARRAY, Token.SCALAR):
-                raise damaged("the rest of a shredded object is no object")
+                raise damaged("the rest of a shredded object is not an object")
             depth += token in (Token.OBJECT, Token.ARRAY)
 
     def _header(self, container: _Container) -> bytes:

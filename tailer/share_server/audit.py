@@ -64,7 +64,7 @@ class Audit:
             file = self._opened()
         except OSError as e:
             self._logger.error(  # noqa: TRY400  # no internal error
-                "%s: the audit log can't be opened again (%s), and goes on in the old file",
+                "%s: the audit log can't be opened again (%s), and continues in the old file",
                 self._path, e.strerror,
             )  # fmt: skip
             return

@@ -60,7 +60,7 @@ def signing_key(configured: bytes | None, state: Path) -> bytes:
             make_private(path)
             key = path.read_bytes()
             if len(key) < 32:
-                raise ConfigError(f"{path} is no signing key; remove it") from None
+                raise ConfigError(f"{path} is not a signing key; remove it") from None
             return key
         with os.fdopen(handle, "wb") as file:
             file.write(key := secrets.token_bytes(32))

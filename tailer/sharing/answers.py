@@ -100,7 +100,7 @@ def _whole(values: dict[str, Any], key: str) -> int | None:
     if value < 0 and key in ("size", "version"):
         raise TableError(f"{key} in the sharing server's answer is negative")
     if key == "timestamp" and not _FIRST_MS <= value < _END_MS:
-        raise TableError(f"{key} in the sharing server's answer is {value}, which is no time")
+        raise TableError(f"{key} in the sharing server's answer is {value}, which is not a time")
     return value
 
 

@@ -281,7 +281,7 @@ class SharingClient:
             raise TableError(f"the sharing server answers in the format {form!r}, unknown here")
         if form == "delta" and "delta" not in self._capabilities.response_formats:
             raise TableError(
-                "the sharing server answers in delta format, and parquet was asked for",
+                "the sharing server answers in delta format, but parquet was requested",
                 hint="set the option response_format to auto or delta",
             )
         return form, said.end_of_stream  # type: ignore[return-value]  # one of the two

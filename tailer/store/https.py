@@ -243,8 +243,8 @@ class HttpsFiles:
         expected = max(0, total - offset) if length is None else max(0, min(length, total - offset))
         if expected and span.start != offset:
             raise TransientError(
-                f"{self._root}, {location}: bytes from {span.start} on came, and those from "
-                f"{offset} on were asked for"
+                f"{self._root}, {location}: the bytes from {span.start} on came instead of "
+                f"those from {offset} on"
             )
         data = await at_most(response, expected)
         if len(data) != expected:

@@ -221,8 +221,8 @@ class SignedRows:
         values = [self.comparable(c) for c in batch.rows.columns[: -len(METADATA_FIELDS)]]
         if [v.type for v in values] != [f.type for f in list(self.schema)[len(REF_FIELDS) :]]:
             raise CorruptRow(
-                "a row that leaves is not in the schema of the version before, or one that comes "
-                "not in its own",
+                "a removed row does not have the schema of the version before, or an added row "
+                "not that of its own",
                 version=batch.version,
             )
         return pa.RecordBatch.from_arrays([sign, batch.positions, *values], schema=self.schema)

@@ -82,7 +82,7 @@ async def test_a_page_of_no_results_leads_on(server: ReferenceServer, tmp_path: 
 
 async def test_pages_that_go_round_are_left(server: ReferenceServer, tmp_path: Path) -> None:
     async with client_of(server, tmp_path, max_results=0) as client:
-        with pytest.raises(TableError, match="go round"):
+        with pytest.raises(TableError, match="form a loop"):
             [s async for s in client.shares()]
 
 
@@ -236,7 +236,7 @@ async def test_every_question_about_a_table_says_what_we_can_read(
         ("delta", "only_parquet", "parquet"),
         ("auto", "only_parquet", "parquet"),
         ("auto", "only_delta", "delta"),
-        ("parquet", "only_delta", "parquet was asked for"),
+        ("parquet", "only_delta", "parquet was requested"),
         ("delta", "wrong_format", "said parquet format"),
         ("auto", "wrong_format", "said delta format"),
     ],

@@ -116,7 +116,7 @@ async def test_headers_that_a_server_repeats_are_not_shown() -> None:
 def test_a_time_that_is_none_is_the_server_s(moment: int) -> None:
     line = {"file": {"url": "https://h/f", "id": "1", "partitionValues": {}, "size": 1,
                      "timestamp": moment}}  # fmt: skip
-    with pytest.raises(TableError, match=f"timestamp in .* is {moment}, which is no time"):
+    with pytest.raises(TableError, match=f"timestamp in .* is {moment}, which is not a time"):
         read_line(json.dumps(line).encode(), "parquet")
 
 

@@ -97,7 +97,7 @@ async def test_an_event_that_is_too_large_is_named(hook: Webhook) -> None:
     [
         (500, {}, TransientError, "answered 500 .as asked"),
         (408, {}, TransientError, "answered 408"),
-        (422, {}, SinkRejected, "versions 1 to 1, request .* answered 422 .*mend the receiver"),
+        (422, {}, SinkRejected, "versions 1 to 1, request .* answered 422 .*fix the receiver"),
         (413, {}, SinkRejected, "answered 413"),
         (401, {}, ConfigError, "answered 401 .*check url, secrets and headers"),
         (404, {}, ConfigError, "answered 404"),

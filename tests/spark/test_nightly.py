@@ -49,7 +49,7 @@ CASES = {
         (*MORE, "ALTER TABLE {} ADD COLUMNS (size INT)", "INSERT INTO {} VALUES (4, 'd', 5)")
     ),
     "overwritten behind rows": Case((*MORE, OTHER), NOT_LEFT),
-    "overwritten": Case((OTHER,), f"the rows that leave in this version have {NOT_LEFT}"),
+    "overwritten": Case((OTHER,), f"the rows removed by this version have {NOT_LEFT}"),
     "a column overwritten": Case((LESS,), ahead=True),
     "dropped behind rows": Case(
         (*MORE, "ALTER TABLE {} DROP COLUMN name"), r"the query lacks \(name\)", mapped=True

@@ -111,7 +111,7 @@ def test_versions_before_an_overwritten_schema_are_refused_and_can_still_be_read
     assert values(rows) == [("insert", [2, "n2"])]
     rows, told = run(table, place)
     assert rows == []
-    assert "version 3: the rows that leave in this version have none of the query's" in told
+    assert "version 3: the rows removed by this version have none of the query's" in told
     assert "start a new query with a new checkpoint" in told
     rows, place = run(table, place, onSchemaChange="cast")
     assert values(rows) == [("delete", [None, None])] * 2 + [("insert", ["x", 1.5])]
@@ -124,7 +124,7 @@ def test_a_batch_refuses_a_range_over_a_schema_of_which_nothing_is_left(
     with pytest.raises(TailerSourceError, match=r"\[schema\] .*version 1: .* read up to endingVe"):
         batch(table, startingVersion=0)
     assert len(batch(table, startingVersion=0, endingVersion=2)) == 2
-    with pytest.raises(TailerSourceError, match="the rows that leave in this version have none"):
+    with pytest.raises(TailerSourceError, match="the rows removed by this version have none"):
         batch(table, startingVersion=3)
     assert len(batch(table, startingVersion=3, onSchemaChange="cast")) == 3
     with pytest.raises(TailerSourceError, match="none of the query's columns"):

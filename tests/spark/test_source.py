@@ -113,7 +113,7 @@ def test_what_a_catalog_is_not_to_keep_and_what_it_has_not_kept(
     plain: SparkSession, table: TableBuilder
 ) -> None:
     secret = "OPTIONS (table 's3://lake/t', `store.secret_access_key` 'hush')"
-    with pytest.raises(PySparkException, match="the catalog would keep the option") as refused:
+    with pytest.raises(PySparkException, match="the catalog would show the option") as refused:
         plain.sql(f"CREATE TABLE secret USING tailer {secret}")
     assert "hush" not in str(refused.value)
     plain.sql(f"CREATE TABLE bare (id BIGINT) USING tailer OPTIONS (path '{table.folder}')")

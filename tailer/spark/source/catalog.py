@@ -47,8 +47,8 @@ def own_options(options: Mapping[str, str]) -> dict[str, str]:
     for name in found:
         if _SECRET.search(name):
             raise ConfigError(
-                f"the catalog would keep the option {name!r} for all to read: let the processes of "
-                "Spark find it in their environment, and leave it out"
+                f"the catalog would show the option {name!r} to everyone: leave it out, and set it "
+                "in the environment of Spark's processes"
             )
     return found
 

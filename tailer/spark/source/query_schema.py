@@ -128,7 +128,7 @@ class QuerySchema:
     async def _refused(self, planned: Planned, found: _Difference, *, own: bool) -> SchemaChanged:
         """Return the error for a version, or, if ``own`` is false, for the rows that leave in
         it."""
-        rows = "the version has" if own else "the rows that leave in this version have"
+        rows = "the version has" if own else "the rows removed by this version have"
         lost = ", ".join(found.lost)
         if found.retyped:
             what = f"columns of other types than the query ({', '.join(found.retyped)})"

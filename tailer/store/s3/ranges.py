@@ -72,7 +72,7 @@ def range_check(start: int, end: int | None, opened: FileStatus | None) -> Calla
         span = byte_range(answer.headers["content-range"])
         if span is None or (span.start, span.end) != (first, last):
             raise Unfit(
-                f"{answer.headers['content-range']!r}, and {first}-{last - 1} was asked for"
+                f"{answer.headers['content-range']!r}, and {first}-{last - 1} was requested"
             )
         if answer.size != last - first:
             raise Unfit(f"{answer.size} bytes of {last - first}{_packed(answer)}")
