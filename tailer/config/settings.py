@@ -209,14 +209,21 @@ _ANSWERS = {"ignore_changes": "Delta has deprecated this option; use skip_change
 class Section:
     """One table of the file, checked. ``given`` holds the keys in the file, without defaults."""
 
-    def __init__(self, file: Path, name: str, given: Any, settings: Mapping[str, Setting]) -> None:
+    def __init__(
+        self,
+        file: Path,
+        name: str,
+        given: Any,
+        settings: Mapping[str, Setting],
+        removed: Mapping[str, str] = _REMOVED,
+    ) -> None:
         self.file, self.name = file, name
         if not isinstance(given, dict):
             raise ConfigError(f"{file}: {name} must be a table")
         self.given: dict[str, Any] = given
         place = f"{file}: {name}." if name else f"{file}: "
         self._settings = SettingTable(
-            name, settings, answers=_ANSWERS, removed=_REMOVED, place=place
+            name, settings, answers=_ANSWERS, removed=removed, place=place
         )
         self._values = self._settings.take(given)
 

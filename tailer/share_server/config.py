@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +21,8 @@ __all__ = ["SHARE", "TABLE", "Limits", "ShareConfig", "load_share_config"]
 
 #: S3 accepts no signature that is valid for longer.
 _URL_TTL_S_MAX = 7 * 86_400
+#: Seconds' worth of requests that a recipient may send at once.
+_BURST_S = 4
 #: An HMAC key shorter than half of the hash would be the weakest part of a URL.
 _KEY_BYTES_MIN = 16
 
@@ -29,19 +31,23 @@ _KEY_BYTES_MIN = 16
 class Limits:
     """Limits on what one recipient may request.
 
-    ``requests_per_s`` on average, ``burst`` at once, ``concurrent`` under way, and in addition
-    ``downloads`` of files. A client that takes no byte, or is without a whole request, for
+    ``requests_per_s`` on average, four times as many at once, ``concurrent`` under way, and in
+    addition ``downloads`` of files. A client that takes no byte, or is without a whole request, for
     ``stall_s`` seconds is disconnected. ``page_size`` limits a page of a list. ``connections``
     counts all clients.
     """
 
     requests_per_s: float = 50.0
-    burst: int = 200
     concurrent: int = 32
     downloads: int = 256
     stall_s: float = 60.0
     page_size: int = 500
     connections: int = 500
+
+    @property
+    def burst(self) -> int:
+        """Return how many requests may come at once."""
+        return max(1, round(_BURST_S * self.requests_per_s))
 
 
 _USUAL = Limits()
@@ -66,36 +72,19 @@ SHARE: dict[str, Setting] = {
         "text", "", "Key that signs URLs and page tokens, at least 16 bytes. Servers behind one "
         "`public_url` need the same key.", secret=True, unset="made and kept in `state`",
     ),
-    "signing_key_file": Setting("text", "", "File that contains the signing key."),
     "state": Setting("text", "share-state", "Folder for tokens and the signing key."),
     "audit": Setting(
         "text", "", "Audit log, in JSON lines. If the disk is full, entries go to the server's "
-        "log.", unset="`audit.jsonl` in `state`",
+        "log.", unset="`audit.jsonl` in `state`", advanced=True,
     ),
     "requests_per_s": Setting(
-        "number", _USUAL.requests_per_s, "Average request rate per recipient; requests beyond it "
-        "and `burst` get status 429 with `Retry-After`.", unit="requests per second",
-    ),
-    "burst": Setting(
-        "whole", _USUAL.burst, "Requests that one recipient may send in a burst.", unit="requests",
-    ),
-    "concurrent": Setting(
-        "whole", _USUAL.concurrent, "Concurrent requests per recipient.",
-        unit="requests",
-    ),
-    "downloads": Setting(
-        "whole", _USUAL.downloads, "Concurrent downloads per recipient.",
-        unit="file downloads",
+        "number", _USUAL.requests_per_s, "Average request rate per recipient, of which four "
+        "seconds' worth may come at once; requests beyond it get status 429 with `Retry-After`.",
+        unit="requests per second",
     ),
     "stall_s": Setting(
         "number", _USUAL.stall_s, "Disconnect a client that neither reads a byte nor completes a "
-        "request for this long.", unit="seconds",
-    ),
-    "page_size": Setting("whole", _USUAL.page_size, "Maximum items per page of a list."),
-    "connections": Setting(
-        "whole", _USUAL.connections, "Maximum connections, limited to half of the process's file "
-        "descriptors. Beyond it, the longest idle connection of the address with the most "
-        "connections is closed.",
+        "request for this long.", unit="seconds", advanced=True,
     ),
 }  # fmt: skip
 TABLE: dict[str, Setting] = {
@@ -114,6 +103,15 @@ TABLE: dict[str, Setting] = {
     ),
     "store": Setting("table", {}, "Options of the table's store, such as `endpoint_url`."),
 }  # fmt: skip
+_CONSTANT = "leave it out, its default is a constant now"
+_REMOVED = {
+    "burst": "leave it out, four seconds' worth of requests_per_s may come at once",
+    "concurrent": _CONSTANT,
+    "downloads": _CONSTANT,
+    "page_size": _CONSTANT,
+    "connections": _CONSTANT,
+    "signing_key_file": 'use signing_key = "${file:PATH}"',
+}
 _TABLES = {"tables": TABLE_OF_OPTIONS}
 _SCHEMAS = {"schemas": TABLE_OF_OPTIONS}
 _RECIPIENT = {"grants": Setting("texts", [], "")}
@@ -151,7 +149,7 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
     """Load the configuration in a file. Raises :class:`ConfigError` for the first error in it."""
     # A file may configure feeds as well: `tailer run` reads those, and this function ignores them.
     top = Section(path, "", read_document(path, environment, _OF_THE_DAEMON), _TOP)
-    share = Section(path, "share", top["share"], SHARE)
+    share = Section(path, "share", top["share"], SHARE, _REMOVED)
     host, port = share["address"]
     state = path.parent / share["state"]
     tls = _tls(share, path.parent)
@@ -173,8 +171,8 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
         audit=path.parent / (share["audit"] or state.absolute() / "audit.jsonl"),
         catalog=catalog,
         grants=_grants(top, catalog),
-        limits=Limits(**{f.name: share[f.name] for f in fields(Limits)}),
-        key=_key(share, path.parent),
+        limits=Limits(requests_per_s=share["requests_per_s"], stall_s=share["stall_s"]),
+        key=_key(share),
     )
 
 
@@ -185,25 +183,12 @@ def _tls(share: Section, folder: Path) -> tuple[Path, Path] | None:
     return (folder / certificate, folder / key) if certificate else None
 
 
-def _key(share: Section, folder: Path) -> bytes | None:
-    """Return the key that signs URLs and page tokens.
-
-    None: a key is generated and kept in the state folder.
-    """
-    text: str = share["signing_key"]
-    file: str = share["signing_key_file"]
-    if text and file:
-        raise share.wrong("signing_key", "and signing_key_file exclude each other")
-    if file:
-        try:
-            text = (folder / file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as e:
-            raise share.wrong("signing_key_file", f"can't be read ({e})") from None
-    if not text and not file:
-        return None
-    if len(text.encode()) < _KEY_BYTES_MIN:
+def _key(share: Section) -> bytes | None:
+    """Return the key that signs URLs and page tokens; None: it is made and kept in `state`."""
+    key: bytes = share["signing_key"].encode()
+    if key and len(key) < _KEY_BYTES_MIN:
         raise share.wrong("signing_key", f"has fewer than {_KEY_BYTES_MIN} bytes")
-    return text.encode()
+    return key or None
 
 
 def _catalog(top: Section, folder: Path) -> Catalog:

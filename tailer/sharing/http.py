@@ -214,11 +214,7 @@ async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerato
     async for chunk in response.content.iter_any():
         taken += len(chunk)
         if taken > bytes_max:
-            raise TableError(
-                f"an answer of the sharing server exceeds {bytes_max} bytes",
-                hint="request fewer versions at once with the option max_versions_per_rpc, or "
-                "increase answer_bytes_max",
-            )
+            raise TableError(f"an answer of the sharing server exceeds {bytes_max} bytes")
         *whole, rest = chunk.split(b"\n")
         for part in whole:
             yield b"".join((*held, part))

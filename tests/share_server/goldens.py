@@ -61,6 +61,6 @@ def served_goldens(folder: Path) -> Iterator[Served]:
         with tarfile.open(path) as archive:
             archive.extractall(folder, filter="tar")
     tables = {f"golden.d.{name}": folder / name / "table" for name in TABLES}
-    limits = "requests_per_s = 10000\nburst = 100000"
+    limits = "requests_per_s = 10000"
     with served(folder, tables, share=limits, dev=False) as running:
         yield running

@@ -53,7 +53,7 @@ def server(folder: Path) -> Iterator[Served]:
         "open.y.secret": table_at(folder / "secret").folder,
     }
     grants = {"alice": ["open.x"], "bob": ["hidden", "open.y.secret"]}
-    limits = "requests_per_s = 1000\nburst = 100000"
+    limits = "requests_per_s = 1000"
     with served(folder, tables, share=limits, recipients=grants) as running:
         yield running
 
@@ -360,17 +360,17 @@ def test_ranges_over_http(server: Served) -> None:
 
 def test_too_many_requests_are_told_when_to_come_back(tmp_path: Path) -> None:
     table = table_at(tmp_path / "t")
-    limits = "requests_per_s = 0.01\nburst = 3"
+    limits = "requests_per_s = 0.01"
     grants = {"alice": ["s"], "bob": ["s"]}
     with served(tmp_path, {"s.x.t": table.folder}, share=limits, recipients=grants) as server:
         bob = json.loads(token(server.config, "bob"))["bearerToken"]
-        assert [server.get("/shares").status for _ in range(4)] == [200, 200, 200, 429]
+        assert [server.get("/shares").status for _ in range(2)] == [200, 429]
         reply = server.get("/shares")
         assert reply.code == "RESOURCE_EXHAUSTED"
         assert 1 <= int(reply.headers["retry-after"]) <= 100
         assert server.get("/shares", bearer=bob).status == 200  # others are not touched
         guesses = [server.get("/shares", bearer=f"dts_0_{n}").status for n in range(5)]
-        assert guesses == [401, 401, 401, 429, 429]
+        assert guesses == [401, 429, 429, 429, 429]
 
 
 def test_a_client_that_takes_nothing_is_cut_off_and_disturbs_nobody(tmp_path: Path) -> None:
@@ -404,13 +404,13 @@ def test_a_client_that_takes_nothing_is_cut_off_and_disturbs_nobody(tmp_path: Pa
 def test_a_share_of_ten_thousand_tables_is_paged(tmp_path: Path) -> None:
     table = table_at(tmp_path / "t")
     names = {f"big.s{n % 7}.t{n:05d}": table.folder for n in range(10_000)}
-    limits = "page_size = 800\nrequests_per_s = 1000"
+    limits = "requests_per_s = 1000"
     with served(tmp_path, names, share=limits) as server:
         seen: list[str] = []
         following = ""
         while True:
             page = server.get(f"/shares/big/all-tables?maxResults=5000{following}").json
-            assert len(page["items"]) <= 800
+            assert len(page["items"]) <= 500
             seen += [f"{t['share']}.{t['schema']}.{t['name']}" for t in page["items"]]
             if "nextPageToken" not in page:
                 break

@@ -42,7 +42,7 @@ def test_the_api_is_as_described(tmp_path: Path) -> None:
     table.create()
     for n in range(3):
         table.insert([{"id": n}])
-    limits = "requests_per_s = 10000\nburst = 100000"
+    limits = "requests_per_s = 10000"
     with served(tmp_path, {"s.x.t": table.folder}, share=limits) as server:
         document = tmp_path / "openapi.json"
         document.write_text(json.dumps(description(server.get("/openapi.json").json)))

@@ -41,7 +41,7 @@ def running(folder: Path) -> Iterator[Served]:
     table = table_at(folder / "t")
     table_at(folder / "later", 5)
     grants = {"alice": ["s"], "bob": ["s"]}
-    limits = "burst = 1000"
+    limits = "requests_per_s = 250"
     with served(folder, {"s.x.t": table.folder}, share=limits, recipients=grants) as server:
         yield server
 
@@ -110,9 +110,9 @@ def test_a_revoked_grant_ends_at_once_and_the_urls_with_it(server: Served) -> No
 
 def test_limits_and_times_change(server: Served) -> None:
     text = server.config.read_text()
-    reload(server, text.replace("burst = 1000", "burst = 2\nrequests_per_s = 0.01"))
-    assert [server.get("/shares").status for _ in range(3)] == [200, 200, 429]
-    reload(server, text.replace("burst = 1000", "requests_per_s = 1e6\nurl_ttl_s = 7"))
+    reload(server, text.replace("requests_per_s = 250", "requests_per_s = 0.01"))
+    assert [server.get("/shares").status for _ in range(3)] == [200, 429, 429]
+    reload(server, text.replace("requests_per_s = 250", "requests_per_s = 1e6\nurl_ttl_s = 7"))
     file = server.query("s.x.t").lines[2]["file"]
     assert file["expirationTimestamp"] / 1000 < time.time() + 8
 

@@ -50,7 +50,9 @@ def insert(table: TableBuilder, number: int) -> int:
 def shared_store(profile: Path, **options: Any) -> SharingStore:
     """The store of the shared table; ``poll_interval_s`` may be shorter than users may have it."""
     options.setdefault("poll_interval_s", 0.01)
-    return SharingStore(f"{profile}#share.schema.table", SharingOptions(**options))
+    most = options.pop("versions_per_request", 100)
+    given = SharingOptions(**options)
+    return SharingStore(f"{profile}#share.schema.table", given, versions_per_request=most)
 
 
 async def read_shared(

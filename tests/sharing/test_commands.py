@@ -134,10 +134,10 @@ def test_options_of_the_store_come_from_the_command_line_and_from_the_configurat
     config = tmp_path / "config.toml"
     config.write_text(
         '[feeds.orders]\ntable = "test.share#share.schema.table"\n[feeds.orders.store]\n'
-        'max_versions_per_rpc = 0\n[feeds.orders.sink]\ntype = "jsonl"\npath = "-"\n'
+        'max_versions_per_rpc = 10\n[feeds.orders.sink]\ntype = "jsonl"\npath = "-"\n'
     )
     (line,) = run(capsys, "check", config, status=2)
-    assert "a whole number of versions, from 1 to 10000" in line
+    assert "was removed: leave it out, a request asks for at most 100 versions" in line
 
 
 def test_verify_proves_a_shared_table(tmp_path: Path, capsys: Capture) -> None:

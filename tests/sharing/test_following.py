@@ -113,7 +113,6 @@ batch_rows_max = 5
 [feeds.orders.sink]
 type = "jsonl"
 path = "orders.jsonl"
-ids = true
 """
 
 

@@ -20,9 +20,9 @@ from tests.sharing.reference_server import serving
         ({"poll_interval_s": "soon"}, "must be a number of seconds"),
         ({"allow_http": 1}, "must be true or false"),
         ({"ca_bundle": 1}, "must be a string"),
-        ({"max_versions_per_rpc": 1.5}, "must be a whole number of versions"),
+        ({"max_versions_per_rpc": 1}, "was removed: leave it out"),
+        ({"answer_bytes_max": 1}, "was removed: leave it out"),
         ({"poll_interval_s": True}, "must be a number of seconds"),
-        ({"max_versions_per_rpc": 0}, "from 1 to"),
         ({"response_format": "csv"}, "one of auto, delta, parquet"),
         ({"timeout_s": 0}, "greater than 0"),
         ({"region": "eu"}, "option 'region' of a shared table is not known; known are allow_http"),
@@ -45,7 +45,7 @@ async def test_a_shared_table_is_found_by_its_address(tmp_path: Path) -> None:
 
 def test_options_may_be_text() -> None:
     """As the command line and Spark have them."""
-    text = {"poll_interval_s": "60", "max_versions_per_rpc": "10", "allow_http": "true"}
+    text = {"poll_interval_s": "60", "allow_http": "true"}
     found = SharingOptions.parse(text)
-    assert (found.poll_interval_s, found.max_versions_per_rpc) == (60.0, 10)
+    assert found.poll_interval_s == 60.0
     assert found.allow_http

@@ -97,11 +97,11 @@ async def test_a_shared_table_has_the_tables_own_changes(name: str, tmp_path: Pa
     with serving({NAME: table}) as server:
         profile = server.profile(tmp_path)
         last = await newest(table)
-        found = await read_shared(profile, 0, last, max_versions_per_rpc=3)
+        found = await read_shared(profile, 0, last, versions_per_request=3)
         assert plain(found) == expected
         if name in ("cdf_types", "cdf_overwrite_schema", "cdf_partition_types", "replace_where"):
             server.faults.only_parquet = True
-            older = await read_shared(profile, 0, last, max_versions_per_rpc=3)
+            older = await read_shared(profile, 0, last, versions_per_request=3)
             assert ids(older) == ids(found), "they are made of the files' own ids"
             assert plain(older) == expected
 
@@ -154,7 +154,7 @@ async def test_a_table_is_asked_for_in_windows_and_what_lies_beyond_is_dropped(
     table = orders(tmp_path / "orders", versions=8)
     with serving({NAME: table.folder}) as server:
         server.faults.ignore_ending_version = True
-        found = await read_shared(server.profile(tmp_path), 1, 7, max_versions_per_rpc=3)
+        found = await read_shared(server.profile(tmp_path), 1, 7, versions_per_request=3)
         asked = [(r.query["startingVersion"], r.query["endingVersion"])
                  for r in server.seen("changes$")]  # fmt: skip
     assert [e["id"] for e in found] == [1, 2, 3, 4, 5, 6, 7]
@@ -177,7 +177,7 @@ async def test_ids_are_the_same_in_every_run_and_window(tmp_path: Path) -> None:
     last = await newest(table)
     with serving({NAME: table}) as server:
         profile = server.profile(tmp_path)
-        found = [await read_shared(profile, 0, last, max_versions_per_rpc=n) for n in (1, 4, 100)]
+        found = [await read_shared(profile, 0, last, versions_per_request=n) for n in (1, 4, 100)]
     assert ids(found[0]) == ids(found[1]) == ids(found[2])
     assert plain(found[0]) == plain(found[1]) == plain(found[2])
     assert len(set(ids(found[0]))) == len(found[0])
@@ -447,7 +447,7 @@ async def test_a_table_that_was_replaced_is_noticed(tmp_path: Path) -> None:
     table.commit(other, timestamp_ms=1_767_225_600_000 + 4 * 60_000)
     insert(table, 5)
     with serving({NAME: table.folder}) as server:
-        store = shared_store(server.profile(tmp_path), max_versions_per_rpc=1)
+        store = shared_store(server.profile(tmp_path), versions_per_request=1)
         log = TableLog(store)
         with pytest.raises(TableReplaced, match=r"its id was .* and is another"):
             [commit async for commit in follow(log, Offset(0), 5)]
@@ -457,7 +457,7 @@ async def test_a_table_that_was_replaced_is_noticed(tmp_path: Path) -> None:
 async def test_what_was_kept_on_the_disk_is_bounded_and_goes(tmp_path: Path) -> None:
     table = orders(tmp_path / "orders", versions=20)
     with serving({NAME: table.folder}) as server:
-        store = shared_store(server.profile(tmp_path), max_versions_per_rpc=2)
+        store = shared_store(server.profile(tmp_path), versions_per_request=2)
         await read_store(store, 0, 19)
         folder = store._open()[0].folder
         assert sum(len(files) for at, _, files in os.walk(folder) if Path(at) != folder) <= 4

@@ -36,6 +36,11 @@ from tailer.store.shared.log import ChangeRequests, SharedLog, Spooled
 __all__ = ["SharingOptions", "SharingStore"]
 
 POLL_INTERVAL_MIN_S = 30.0
+_VERSIONS_PER_REQUEST = 100
+_REMOVED = {
+    "max_versions_per_rpc": "leave it out, a request asks for at most 100 versions",
+    "answer_bytes_max": "leave it out, an answer has at most 16 GiB",
+}
 _LISTED_MAX = 5_000_000
 
 #: A checkpoint's name needs an id; there is one checkpoint for each version.
@@ -61,12 +66,9 @@ class SharingOptions:
         "number", POLL_INTERVAL_MIN_S, "Interval between requests for the newest version; the "
         "protocol allows none shorter than 30 s.", unit="seconds", least=POLL_INTERVAL_MIN_S,
     ))
-    max_versions_per_rpc: int = declared(Setting(
-        "whole", 100, "Maximum versions per request.", unit="versions", least=1, most=10_000,
-    ))
     response_format: Literal["auto", "delta", "parquet"] = declared(Setting(
         "text", "auto", "Format of responses; `auto` lets the server choose.",
-        choices=("auto", "delta", "parquet"),
+        choices=("auto", "delta", "parquet"), advanced=True,
     ))
     ca_bundle: str | None = declared(Setting(
         "text", None, "PEM file of the trusted authorities.", unset="the system's authorities",
@@ -74,9 +76,7 @@ class SharingOptions:
     allow_http: bool = declared(Setting("flag", False, "Allow tokens to be sent without TLS."))
     timeout_s: float = declared(Setting(
         "number", 120.0, "How long to wait for the next byte of an answer.", unit="seconds",
-    ))
-    answer_bytes_max: int = declared(Setting(
-        "whole", 16 * 1024**3, "Maximum uncompressed bytes per response.", unit="bytes",
+        advanced=True,
     ))
     # fmt: on
 
@@ -86,12 +86,13 @@ class SharingOptions:
 
         Raises :class:`ConfigError` for a wrong one.
         """
-        table = SettingTable("a shared table", settings_of(cls), text=True)
+        table = SettingTable("a shared table", settings_of(cls), text=True, removed=_REMOVED)
         return cls(**table.take(values))
 
 
 class SharingStore(Store, Links):
-    """A shared table. ``clock`` gives epoch seconds; see :class:`tailer.store.Store`.
+    """A shared table. ``clock`` gives epoch seconds, and ``versions_per_request`` are the most
+    versions whose changes one request asks for; see :class:`tailer.store.Store`.
 
     Raises :class:`ConfigError` for an address, a profile or an option that is wrong.
     """
@@ -105,7 +106,9 @@ class SharingStore(Store, Links):
         address: str,
         options: SharingOptions | None = None,
         clock: Callable[[], float] = time.time,
+        versions_per_request: int = _VERSIONS_PER_REQUEST,
     ) -> None:
+        self._versions_per_request = versions_per_request
         self._options = options = options or SharingOptions()
         file, share, schema, name = parse_address(address)
         profile = load_profile(file, allow_http=options.allow_http)
@@ -118,7 +121,6 @@ class SharingStore(Store, Links):
                 options.response_format,
                 ca_bundle=options.ca_bundle,
                 timeout_s=options.timeout_s,
-                answer_bytes_max=options.answer_bytes_max,
             ),
         )
         self._files = HttpsFiles(
@@ -145,10 +147,9 @@ class SharingStore(Store, Links):
             with spilling(None):
                 scratch = SpillFolder("tailer-share-")
             links = LinkTable(scratch.folder / "links.db")
-            options = self._options
             log = SharedLog(
                 self._client, self._table, scratch.folder, links,
-                options.change_source, options.max_versions_per_rpc,
+                self._options.change_source, self._versions_per_request,
             )  # fmt: skip
             self._opened = scratch, links, log
         return self._opened
