@@ -14,7 +14,6 @@ from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,26 +84,27 @@ SETTINGS: dict[str, Setting] = {
         form=f"a list of {_SECRET}", parse=lambda texts: [_key(text) for text in texts],
         secret=True,
     ),
-    "secrets_file": Setting(
-        "text", "", "File of such secrets, one per line; read again when the feed starts or "
-        "retries.",
-    ),
     "headers": Setting("table", {}, "Additional headers, for example "
         "`Authorization`.", secret=True),
     "ca_file": Setting(
         "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
+        advanced=True,
     ),
-    "request_events_max": Setting("whole", 1000, "Maximum events per request.", most=100_000),
+    "request_events_max": Setting("whole", 1000, "Maximum events per request.", most=100_000,
+        advanced=True),
     "request_bytes_max": Setting(
         "whole", _MIB, "Maximum bytes per request.", unit="bytes", least=1024, most=256 * _MIB,
+        advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
+        advanced=True),
     "attempts": Setting(
         "whole", 5, "Attempts per request before the feed retries from its offset.",
-        most=100,
+        most=100, advanced=True,
     ),
     "table": Setting(
         "text", "", "The table's name in events.", unset="the name in its metadata, else its id",
+        advanced=True,
     ),
 }  # fmt: skip
 #: The pauses between attempts, in seconds; the feed waits for what is longer.
@@ -125,41 +125,20 @@ _HEADERS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Secrets:
-    """The keys that sign: those that are given, and those of a file."""
-
-    given: Sequence[bytes] = field(repr=False)
-    file: Path | None = None
-
-    def keys(self) -> list[bytes]:
-        """Return all keys. Raises :class:`ConfigError` for a file that has others."""
-        if self.file is None:
-            return list(self.given)
-        place = f"option 'secrets_file' of sink 'http': {self.file}"
-        try:
-            lines = self.file.read_text(encoding="utf-8").split()
-            keep_secrets(lines)
-            return [*self.given, *map(_key, lines)]
-        except OSError as e:
-            raise ConfigError(f"{place} can't be read ({e.strerror})") from e
-        except ValueError as e:
-            raise ConfigError(f"{place}: a line is not {_SECRET}") from e
-
-
 class HttpSink(MessageSink):
     """Events in signed requests to a webhook."""
 
     faults: ClassVar[FaultTable] = _FAULTS
 
     settings = SETTINGS
+    removed_settings: ClassVar = {"secrets_file": 'use secrets = ["${file:PATH}"]'}
     kind = "http"
 
     def __init__(
         self,
         url: Url,
         *,
-        secrets: _Secrets | None = None,
+        secrets: Sequence[bytes] = (),
         headers: Mapping[str, str] | None = None,
         ca_file: Path | None = None,
         limits: Limits,
@@ -170,7 +149,6 @@ class HttpSink(MessageSink):
         super().__init__("cloudevents", {"table": table})
         # As it is written: what is encoded stays so.
         self.url = URL(url.text(), encoded=True)
-        self.secrets = secrets or _Secrets(())
         self.headers = dict(headers or {})
         self.ca_file = ca_file
         self.limits = limits
@@ -178,16 +156,15 @@ class HttpSink(MessageSink):
         self.attempts = attempts
         # A path or a query may have a token.
         self._place = f"{url.scheme}://{url.server}" + (f":{url.port}" if url.port else "")
-        self._keys: Sequence[bytes] = ()
+        self._keys = secrets
         self._http: aiohttp.ClientSession | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> HttpSink:
         """Create the sink. Options: :data:`SETTINGS`."""
         more = dict(options)
-        files = [more.pop(name) for name in ("ca_file", "secrets_file")]
-        ca_file, secrets_file = (folder / file if file else None for file in files)
-        secrets = _Secrets(more.pop("secrets"), secrets_file)
+        ca_file = more.pop("ca_file")
+        more["ca_file"] = folder / ca_file if ca_file else None
         for name, value in more["headers"].items():
             if not isinstance(value, str):
                 raise ConfigError(f"option 'headers' of sink 'http': {name!r} is not a string")
@@ -195,10 +172,9 @@ class HttpSink(MessageSink):
         # The brackets of the list, and a comma behind each event.
         most = more.pop("request_bytes_max") - 2
         limits = Limits(more.pop("request_events_max"), most, overhead=1, remedy=remedy)
-        return cls(more.pop("url"), secrets=secrets, ca_file=ca_file, limits=limits, **more)
+        return cls(more.pop("url"), limits=limits, **more)
 
     async def _connect(self) -> Offset | None:
-        self._keys = self.secrets.keys()
         context = trusting("http", self.ca_file)
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=context or True, limit=1),

@@ -45,17 +45,22 @@ SETTINGS: dict[str, Setting] = {
         "text", "rows", "Format of the lines; the sink also takes the format's options.",
         choices=JSON_FORMATS,
     ),
-    "ids": Setting("flag", True, "Format `rows`: add `_event_id`."),
-    "origin": Setting("flag", False, "Format `rows`: add `_origin`, which says how the change was "
-        "found."),
-    "row_ids": Setting("flag", False, "Format `rows`: add `_row_id`, the stable row id."),
-    "notices": Setting("flag", True, "Write notices, as lines with the field `_notice`."),
-    "sync": Setting("flag", True, "Sync the file to disk after each batch."),
+    "ids": Setting(
+        "text", "event", "Format `rows`: add `_event_id` (`event`), also `_origin` and `_row_id` "
+        "(`all`), or nothing (`none`).", choices=("event", "all", "none"),
+    ),
+    "notices": Setting("flag", True, "Write notices, as lines with the field `_notice`.",
+        advanced=True),
     "private": Setting("flag", False, "Create the file with mode 0600, readable only by its "
-        "owner."),
+        "owner.", advanced=True),
 }  # fmt: skip
+_REMOVED = {
+    "origin": 'use ids = "all"',
+    "row_ids": 'use ids = "all"',
+    "sync": "leave it out, each batch is synced to the disk",
+}
 #: Encoder options that apply only to a message broker.
-_NOT_HERE = ("ids", "mode", "name", "schema", "tombstones", "topic")
+_NOT_HERE = ("ids", "name", "schema", "tombstones", "topic")
 
 
 def _of_format(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
@@ -95,7 +100,8 @@ class JsonlSink:
     """Events as JSON lines in a file, or on standard output.
 
     ``path`` None is standard output.
-    ``private`` (an attribute): the file is created for its owner alone.
+    Attributes: ``private``, the file is created for its owner alone; ``sync``, each batch is synced
+    to the disk.
     ``format`` and its ``options`` are of :func:`sinks.formats.load.load_encoder`; ``ids``,
     ``origin`` and ``row_ids`` are for the format ``rows``.
     """
@@ -110,7 +116,6 @@ class JsonlSink:
         path: Path | None,
         *,
         ids: bool = True,
-        sync: bool = True,
         notices: bool = True,
         origin: bool = False,
         row_ids: bool = False,
@@ -120,8 +125,7 @@ class JsonlSink:
         self.path = path
         self.ids = ids
         self.notices = notices
-        self.sync = sync
-        self.private = False
+        self.sync, self.private = True, False
         self.origin = origin
         self.with_row_ids = row_ids
         self.format = format
@@ -134,9 +138,17 @@ class JsonlSink:
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, chosen = take_options("jsonl", SETTINGS, options, _of_format)
-        named, private = taken.pop("path"), taken.pop("private")
-        sink = cls(None if named == "-" else folder / named, **taken, options=chosen)
+        taken, chosen = take_options("jsonl", SETTINGS, options, _of_format, _REMOVED)
+        named, private, ids = taken.pop("path"), taken.pop("private"), taken.pop("ids")
+        every = ids == "all"
+        sink = cls(
+            None if named == "-" else folder / named,
+            ids=ids != "none",
+            origin=every,
+            row_ids=every,
+            options=chosen,
+            **taken,
+        )
         sink.private, sink._named = private, named
         return sink
 

@@ -48,9 +48,10 @@ SETTINGS: dict[str, Setting] = {
     ),
     "maxlen": Setting(
         "whole", 0, "Approximate maximum number of entries in the stream; 0 means no "
-        "limit.", least=0,
+        "limit.", least=0, advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
+        advanced=True),
     "format": FORMAT,
 }  # fmt: skip
 #: A claim: from now on, older processes can't write. A stream of another feed is refused.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sinks import http, jsonl, nats, redis, sqlite
 from sinks.aws import firehose, kinesis, sns, sqs
+from sinks.aws.sink import CONNECTION
 from sinks.delta import sink as delta_sink
 from sinks.duckdb import sink as duckdb_sink
 from sinks.files import sink as files_sink
@@ -32,6 +33,12 @@ from tests.support.source import ROOT
 
 __all__ = ["TABLES", "pages", "with_tables"]
 
+
+def _own(settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
+    """The options of a sink of AWS, without those that all of them have."""
+    return {name: setting for name, setting in settings.items() if name not in CONNECTION}
+
+
 TABLES: Mapping[str, Mapping[str, Setting]] = {
     "daemon": DAEMON,
     "feed": FEED,
@@ -46,11 +53,12 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "postgres": postgres_sink.SETTINGS,
     "sqlite": sqlite.SETTINGS,
     "files": files_sink.SETTINGS,
-    "firehose": firehose.SETTINGS,
+    "firehose": _own(firehose.SETTINGS),
     "http": http.SETTINGS,
-    "kinesis": kinesis.SETTINGS,
-    "sns": sns.SETTINGS,
-    "sqs": sqs.SETTINGS,
+    "kinesis": _own(kinesis.SETTINGS),
+    "sns": _own(sns.SETTINGS),
+    "sqs": _own(sqs.SETTINGS),
+    "aws": CONNECTION,
     "mysql": mysql_sink.SETTINGS,
     "nats": nats.SETTINGS,
     "rabbitmq": rabbitmq_sink.SETTINGS,

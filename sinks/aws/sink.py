@@ -54,14 +54,16 @@ CONNECTION: dict[str, Setting] = {
     "region": Setting(
         "text", "", "The region.", unset="`AWS_DEFAULT_REGION`, or the profile's",
     ),
-    "profile": Setting("text", "", "Profile of `~/.aws/config`.", unset="`AWS_PROFILE`"),
+    "profile": Setting("text", "", "Profile of `~/.aws/config`.", unset="`AWS_PROFILE`",
+        advanced=True),
     "endpoint_url": Setting(
         "text", "", "Address of the service, if not AWS.", form="http(s)://host[:port]",
-        parse=_address, unset="`AWS_ENDPOINT_URL`, or AWS",
+        parse=_address, unset="`AWS_ENDPOINT_URL`, or AWS", advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
+        advanced=True),
     "attempts": Setting(
-        "whole", 5, "Attempts per request before the feed retries from its offset.",
+        "whole", 5, "Attempts per request before the feed retries from its offset.", advanced=True,
     ),
     "format": FORMAT,
 }  # fmt: skip

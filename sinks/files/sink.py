@@ -12,12 +12,11 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import anyio.to_thread
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
@@ -25,7 +24,7 @@ from sinks.files.spool import ENDINGS, Format, Spooled
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type
 from sinks.shared.delivery import same_form
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING, renamed
-from tailer.changes import COMMIT_VERSION, ChangeBatch, Notice, Offset, is_arrow_variant
+from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import TailerError, TargetRefused
 from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
@@ -48,20 +47,15 @@ SETTINGS: dict[str, Setting] = {
         "columns, `_commit_date` and `_commit_hour` (UTC).",
         form=FORM, parse=Folders,
     ),
-    "ids": Setting("flag", True, "Add the column `_event_id`."),
+    "ids": Setting("flag", True, "Add the column `_event_id`.", advanced=True),
     "own_prefix": OWN_PREFIX_SETTING,
-    "roll_rows": Setting("whole", 1_000_000, "Publish all open files when they contain this many "
-        "rows."),
     "roll_bytes": Setting(
         "whole", 128 * _MIB, "Publish all open files when one reaches this size.",
-        unit="bytes", least=1024, most=1024 * _MIB,
-    ),
-    "roll_versions": Setting(
-        "whole", 0, "Maximum versions per file; 0 means no limit.", least=0, most=2**31,
+        unit="bytes", least=1024, most=1024 * _MIB, advanced=True,
     ),
     "roll_s": Setting(
-        "number", 0, "Publish files of this age; 0 means as soon as no batch is waiting or, with "
-        "`roll_versions`, only after that many versions.", unit="seconds", least=0,
+        "number", 0, "Publish files of this age; 0 means as soon as no batch is waiting.",
+        unit="seconds", least=0,
     ),
     "store": Setting(
         "table", {}, "Options of the target's store, as in `[store.s3]`; also accepted as `s3`.",
@@ -77,6 +71,10 @@ class FilesSink:
     """Change events in files, exactly once."""
 
     settings = SETTINGS
+    removed_settings: ClassVar = {
+        "roll_rows": "use roll_bytes; files have at most 1,000,000 rows",
+        "roll_versions": "use roll_bytes or roll_s; each row has its _commit_version",
+    }
     #: Files have no codes: what the system or S3 says of them is judged where it is said.
     faults = FaultTable()
 
@@ -89,7 +87,6 @@ class FilesSink:
         id_column: str | None = EVENT_ID,
         roll_rows: int = 1_000_000,
         roll_bytes: int = 128 * _MIB,
-        roll_versions: int = 0,
         roll_s: float = 0,
     ) -> None:
         self.format = format
@@ -97,7 +94,7 @@ class FilesSink:
         own = OwnNames((id_column,) if id_column else ())
         self.traits = SinkTraits(runs=True, own=own, keeps_offset=True)
         self.roll_rows, self.roll_bytes = roll_rows, roll_bytes
-        self.roll_versions, self.roll_s = roll_versions, roll_s
+        self.roll_s = roll_s
         self._target = target
         self._folders = folders or Folders("")
         self._manifest = Manifest(target)
@@ -105,7 +102,6 @@ class FilesSink:
         self._turn = anyio.Lock()
         self._files: dict[str, Spooled] = {}
         self._offset: Offset | None = None
-        self._first_version: int | None = None
         self._schema: pa.Schema | None = None
         self._waiting = 0
         self._timer: asyncio.Task[None] | None = None
@@ -188,7 +184,7 @@ class FilesSink:
                     await self._publish()
                 if piece.num_rows:
                     await anyio.to_thread.run_sync(self._add, piece)
-                await self._moved(piece.next_offset, piece.version)
+                await self._moved(piece.next_offset)
             self._open = True
 
     async def announce(self, notice: Notice) -> None:
@@ -198,7 +194,7 @@ class FilesSink:
         async with self._turn:
             self._check()
             if self._manifest.offset is not None:  # else the first batch stores one
-                await self._moved(notice.next_offset, notice.version)
+                await self._moved(notice.next_offset)
 
     async def aclose(self) -> None:
         """Publish what is whole, and release everything; see :class:`tailer.sink.Sink`."""
@@ -222,7 +218,7 @@ class FilesSink:
         if timer is not None:
             timer.cancel()
         files, self._files = self._files, {}
-        self._schema = self._first_version = None
+        self._schema = None
         for file in files.values():
             await anyio.to_thread.run_sync(file.discard)
 
@@ -236,12 +232,10 @@ class FilesSink:
     # Rolling
 
     def _pieces(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
-        """Yield a batch, cut at ``roll_rows`` rows and ``roll_versions`` versions."""
+        """Yield a batch, cut at ``roll_rows`` rows."""
         first = 0
         while first < batch.num_rows:
             end = min(batch.num_rows, first + self.roll_rows - self._num_rows())
-            if self.roll_versions:
-                end = min(end, self._versions_end(batch, first))
             piece = batch if (first, end) == (0, batch.num_rows) else batch.slice(first, end)
             yield piece
             first = end
@@ -251,35 +245,21 @@ class FilesSink:
     def _num_rows(self) -> int:
         return sum(file.num_rows for file in self._files.values())
 
-    def _versions_end(self, batch: ChangeBatch, row: int) -> int:
-        """Return the first row that is too many versions behind those of the open files."""
-        versions = batch.rows.column(COMMIT_VERSION)
-        begun = self._first_version
-        last = (versions[row].as_py() if begun is None else begun) + self.roll_versions
-        later = pc.index(pc.greater_equal(versions.slice(row), last), value=True)
-        return batch.num_rows if later.as_py() < 0 else row + int(later.as_py())
-
-    async def _moved(self, offset: Offset, version: int) -> None:
+    async def _moved(self, offset: Offset) -> None:
         """Note how far the rows go, and publish them if it is time."""
         self._offset = offset
-        if self._first_version is None:
-            self._first_version = version
         if self._is_full() or self._is_idle():
             await self._publish()
         elif self.roll_s and self._timer is None:
             self._timer = asyncio.create_task(self._publish_later(), name="files: roll_s")
 
     def _is_full(self) -> bool:
-        assert self._offset is not None
-        assert self._first_version is not None
-        if self.roll_versions and self._offset.version >= self._first_version + self.roll_versions:
-            return True
         sizes = [file.num_bytes() for file in self._files.values()]
         large = max(sizes, default=0) >= self.roll_bytes or len(sizes) >= _OPEN_MAX
         return large or self._num_rows() >= self.roll_rows
 
     def _is_idle(self) -> bool:
-        return not (self._waiting or self.roll_s or self.roll_versions)
+        return not (self._waiting or self.roll_s)
 
     async def _publish_later(self) -> None:
         await anyio.sleep(self.roll_s)
@@ -330,4 +310,4 @@ class FilesSink:
             ]
             sources = {path: file.path for path, file in named.items()}
             await self._manifest.publish(self._offset, sources, files)
-        self._files, self._schema, self._first_version = {}, None, None
+        self._files, self._schema = {}, None

@@ -11,7 +11,7 @@ is Debezium's envelope, where ``before`` and ``after`` are records of the data c
 from __future__ import annotations
 
 import struct
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,9 +45,8 @@ from tailer.changes import Part as FilePart
 from tailer.errors import ConfigError
 from tailer.sink import OwnNames
 
-__all__ = ["AvroEncoder", "SubjectNames"]
+__all__ = ["AvroEncoder"]
 
-SubjectNames = Literal["topic", "record", "topic_record"]
 
 _SOURCE = (
     ("version", "string"),
@@ -73,10 +72,8 @@ _TRANSACTION = (("id", "string"), ("total_order", "long"), ("data_collection_ord
 
 
 class AvroEncoder:
-    """Avro records whose schemas are in a registry. See :mod:`sinks.formats.records`.
-
-    ``subjects`` is the naming strategy: of the topic, of the record, or of both.
-    """
+    """Avro records whose schemas are in a registry, in subjects that are named after the topic. See
+    :mod:`sinks.formats.records`."""
 
     own = OwnNames()  # the columns are by themselves
 
@@ -86,7 +83,6 @@ class AvroEncoder:
         key_columns: tuple[str, ...] = (),
         *,
         topic: str = "",
-        subjects: SubjectNames = "topic",
         debezium: bool = False,
         tombstones: bool = False,
         name: str = "",
@@ -95,7 +91,6 @@ class AvroEncoder:
         self.registry = registry
         self.key_columns = key_columns
         self.topic = topic
-        self.subjects = subjects
         self.paired = debezium
         self.tombstones = tombstones
         self.name = name
@@ -149,20 +144,14 @@ class AvroEncoder:
         self, part: str, schema: dict[str, Any], parts: list[Part], count: int
     ) -> tuple[pa.BinaryArray, int]:
         """Return the values in the wire format, and the id of their schema."""
-        full_name = f"{schema['namespace']}.{schema['name']}"
-        if not self.topic and self.subjects != "record":
+        if not self.topic:
             raise ConfigError(
-                "format 'avro' names its subjects after the topic, and this sink has no topic; set "
-                "subjects = 'record'"
+                "format 'avro' names its subjects after the topic, and this sink has no topic; use "
+                "another format"
             )
-        subject = {
-            "topic": f"{self.topic}-{part}",
-            "record": full_name,
-            "topic_record": f"{self.topic}-{full_name}",
-        }[self.subjects]
-        known = (subject, schema_text(schema))
+        known = (f"{self.topic}-{part}", schema_text(schema))
         if known not in self._ids:
-            self._ids[known] = self.registry.register(subject, known[1])
+            self._ids[known] = self.registry.register(known[0], known[1])
         number = self._ids[known]
         return joined([struct.pack(">bI", 0, number), *parts], count), number
 

@@ -1,4 +1,4 @@
-"""The format ``cloudevents``: CloudEvents 1.0 in Kafka's protocol binding, structured or binary.
+"""The format ``cloudevents``: CloudEvents 1.0 in Kafka's protocol binding, structured.
 
 The event's ``id`` is the event id, ``source`` names the table by its id, ``type`` is
 ``delta.change.`` and the change type (``delta.snapshot.row`` for a row of the initial snapshot),
@@ -26,7 +26,7 @@ from sinks.formats.parts import (
     table_name,
     with_tombstones,
 )
-from sinks.formats.records import Header, Records
+from sinks.formats.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
 from tailer.sink import OwnNames
 
@@ -37,8 +37,7 @@ _JSON = "application/json"
 
 
 class CloudEventsEncoder:
-    """CloudEvents with the attributes in the value, or in the headers. See
-    :mod:`sinks.formats.records`."""
+    """CloudEvents as JSON. See :mod:`sinks.formats.records`."""
 
     paired = False
     own = OwnNames()  # the columns are by themselves
@@ -47,12 +46,10 @@ class CloudEventsEncoder:
         self,
         key_columns: tuple[str, ...] = (),
         *,
-        binary: bool = False,
         tombstones: bool = False,
         table: str = "",
     ) -> None:
         self.key_columns = key_columns
-        self.binary = binary
         self.tombstones = tombstones
         self.table = table
 
@@ -66,16 +63,10 @@ class CloudEventsEncoder:
         rows = data_columns(batch)
         keys = json_keys(key_array(batch, self.key_columns, rows)) if self.key_columns else None
         data = json_values(rows)
-        times = commit_ms(batch)
         attributes = self._attributes(batch)
-        if self.binary:
-            headers = tuple(_header(name, value) for name, value in attributes.items())
-            headers = (*headers, ("content-type", _JSON.encode()))
-            records = Records(keys, as_binary(data), headers, times)
-        else:
-            values = as_binary(_structured(attributes, data))
-            headers = (("content-type", _STRUCTURED), ("_event_id", attributes["id"]))
-            records = Records(keys, values, headers, times)
+        values = as_binary(_structured(attributes, data))
+        headers = (("content-type", _STRUCTURED), ("_event_id", batch.event_ids()))
+        records = Records(keys, values, headers, commit_ms(batch))
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
             records = with_tombstones(records, deleted)
@@ -100,10 +91,6 @@ class CloudEventsEncoder:
         if row_ids is not None:
             attributes["deltarowid"] = row_ids.cast(pa.string())
         return attributes
-
-
-def _header(name: str, value: str | pa.Array) -> Header:
-    return f"ce_{name}", value.encode() if isinstance(value, str) else value
 
 
 def _structured(attributes: dict[str, str | pa.Array], data: pa.StringArray) -> pa.StringArray:

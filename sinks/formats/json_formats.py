@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from sinks.formats.load import encoder_settings
+from sinks.formats.load import REMOVED, encoder_settings
 from tailer.settings import Setting, SettingTable
 
 __all__ = [
@@ -31,7 +32,7 @@ OfFormat = Callable[[str], Mapping[str, Setting]]
 def message_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
     """Return the settings of a format for messages: without those for a log that is compacted by
     key. Debezium's updates are paired by their key."""
-    unused = ["mode", "name", "tombstones", "topic"]
+    unused = ["name", "tombstones", "topic"]
     if format != "debezium":
         unused.append("key")
     found = encoder_settings(format).items()
@@ -51,9 +52,11 @@ def take_options(
     settings: Mapping[str, Setting],
     options: Mapping[str, Any],
     of_format: OfFormat = message_settings,
+    removed: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a sink's options, and those of the format that it names."""
-    table = SettingTable(f"sink {kind!r}", settings)
+    """Return a sink's options, and those of the format that it names. ``removed`` are the sink's
+    own; see :class:`tailer.settings.SettingTable`."""
+    table = SettingTable(f"sink {kind!r}", settings, removed={**REMOVED, **removed})
     more = of_format(table.value("format", options))
     taken = replace(table, settings={**more, **settings}).take(options)
     return {name: taken[name] for name in settings}, {name: taken[name] for name in more}

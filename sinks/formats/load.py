@@ -11,16 +11,15 @@ from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.errors import ConfigError, meant
 from tailer.settings import Setting, SettingTable
 
-__all__ = ["FORMATS", "LISTED", "SETTINGS", "encoder_settings", "load_encoder"]
+__all__ = ["FORMATS", "LISTED", "REMOVED", "SETTINGS", "encoder_settings", "load_encoder"]
 
 _COMMON = ("key", "tombstones", "name", "topic", "table")
 #: The formats, by the name that the configuration gives them, and the options of each.
 FORMATS: dict[str, tuple[str, ...]] = {
     "rows": (*_COMMON, "ids", "own_prefix"),
     "debezium": (*_COMMON, "schema"),
-    "cloudevents": (*_COMMON, "mode"),
-    "avro": (*_COMMON, "registry", "subjects", "envelope"),
-    "arrow": (*_COMMON, "ids", "own_prefix", "record_bytes_max"),
+    "cloudevents": _COMMON,
+    "avro": (*_COMMON, "registry", "envelope"),
 }
 SETTINGS: dict[str, Setting] = {
     "key": Setting("texts", [], "Columns of a record's key, in this order."),
@@ -30,40 +29,37 @@ SETTINGS: dict[str, Setting] = {
     ),
     "table": Setting(
         "text", "", "The table's name in events.", unset="the name in its metadata, else its id",
+        advanced=True,
     ),
     "ids": Setting(
-        "flag", False, "Formats `rows` and `arrow`: add `_event_id`; `rows` also `_origin` and, "
-        "where known, `_row_id`.",
+        "flag", False, "Format `rows`: add `_event_id`, `_origin` and, where known, `_row_id`.",
     ),
     "own_prefix": OWN_PREFIX_SETTING,
-    "schema": Setting("flag", False, "Format `debezium`: Connect's schema in every record."),
-    "mode": Setting(
-        "text", "structured", "Format `cloudevents`: the event as the value, or its attributes "
-        "as headers.", choices=("structured", "binary"),
-    ),
+    "schema": Setting("flag", False, "Format `debezium`: Connect's schema in every record.",
+        advanced=True),
     "registry": Setting("table", {}, "Format `avro`: the schema registry."),
-    "subjects": Setting(
-        "text", "topic", "Format `avro`: how schema subjects are named.",
-        choices=("topic", "record", "topic_record"),
-    ),
     "envelope": Setting(
         "text", "rows", "Format `avro`: the row, or Debezium's envelope.",
         choices=("rows", "debezium"),
-    ),
-    "record_bytes_max": Setting(
-        "whole", 900_000, "Format `arrow`: maximum bytes of a record that has several rows.",
-        unit="bytes",
     ),
     # The sink fills these in: the feed's name and the topic's.
     "name": Setting("text", "", "The feed's name."),
     "topic": Setting("text", "", "The topic's name."),
 }  # fmt: skip
+#: Options that there were, and what to do now.
+REMOVED = {
+    "mode": "leave it out, events are structured",
+    "subjects": "leave it out, subjects are named after the topic",
+}
+_REMOVED_FORMATS = {"arrow": "use the sink 'files' for Arrow in bulk"}
 #: Those that a user gives.
 LISTED = {name: SETTINGS[name] for name in SETTINGS if name not in ("name", "topic")}
 
 
 def encoder_settings(format: str) -> dict[str, Setting]:  # noqa: A002  # the option's name
     """Return the settings of a format. Raises :class:`ConfigError` for an unknown one."""
+    if format in _REMOVED_FORMATS:
+        raise ConfigError(f"format {format!r} was removed: {_REMOVED_FORMATS[format]}")
     if format not in FORMATS:
         hint = meant(format, FORMATS)
         raise ConfigError(f"there is no format {format!r}{hint}; known are {', '.join(FORMATS)}")
@@ -81,7 +77,8 @@ def load_encoder(
     ``registry`` replaces the one that the options name; ``folder`` is what its files are relative
     to. Raises :class:`ConfigError` naming the invalid format or option.
     """
-    taken = SettingTable(f"format {format!r}", encoder_settings(format)).take(options)
+    settings = encoder_settings(format)
+    taken = SettingTable(f"format {format!r}", settings, removed=REMOVED).take(options)
     key = tuple(taken["key"])
     if taken["tombstones"] and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
@@ -104,17 +101,9 @@ def _made(
     if format == "cloudevents":
         from sinks.formats.cloudevents import CloudEventsEncoder
 
-        binary = taken["mode"] == "binary"
-        return CloudEventsEncoder(key, binary=binary, table=taken["table"], **common)
+        return CloudEventsEncoder(key, table=taken["table"], **common)
     if format == "avro":
         return _avro(key, taken, registry, folder)
-    if format == "arrow":
-        from sinks.formats.arrow import ArrowEncoder
-
-        if key:
-            raise ConfigError("format 'arrow' has no keys: rows of many keys are in one record")
-        of_arrow = ("ids", "own_prefix", "record_bytes_max")
-        return ArrowEncoder(**{name: taken[name] for name in of_arrow})
     from sinks.formats.rows import RowsEncoder
 
     own = {name: taken[name] for name in ("ids", "own_prefix")}
@@ -136,7 +125,6 @@ def _avro(
         registry,
         key,
         topic=taken["topic"],
-        subjects=taken["subjects"],
         debezium=taken["envelope"] == "debezium",
         tombstones=taken["tombstones"],
         name=taken["name"],

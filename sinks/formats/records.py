@@ -34,8 +34,8 @@ class Records:
     records, or one for each (int64). ``partitions`` (int32), if given, overrides the sink's
     partitioner.
 
-    There may be more records than rows in the batch (tombstones; an update that changes the key)
-    or fewer (``arrow``: one for the batch); none for an empty batch.
+    There may be more records than rows in the batch (tombstones; an update that changes the key);
+    none for an empty batch.
     """
 
     keys: pa.BinaryArray | None

@@ -32,16 +32,20 @@ REGISTRY: dict[str, Setting] = {
     ),
     "user": Setting("text", "", "User name, with `password`."),
     "password": Setting("text", "", "Password of `user`.", secret=True),
-    "token": Setting("text", "", "Bearer token, instead of a user.", secret=True),
+    "token": Setting("text", "", "Bearer token, instead of a user.", secret=True, advanced=True),
     "ca_bundle": Setting(
         "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
+        advanced=True,
     ),
-    "client_cert": Setting("text", "", "PEM file of the client's certificate."),
-    "client_key": Setting("text", "", "PEM file of the client's key.", unset="in `client_cert`"),
+    "client_cert": Setting("text", "", "PEM file of the client's certificate.", advanced=True),
+    "client_key": Setting("text", "", "PEM file of the client's key.", unset="in `client_cert`",
+        advanced=True),
     "auto_register": Setting(
         "flag", True, "Register new schemas; otherwise they must be registered already.",
+        advanced=True,
     ),
-    "timeout_s": Setting("whole", 10, "How long to wait for an answer.", unit="seconds"),
+    "timeout_s": Setting("whole", 10, "How long to wait for an answer.", unit="seconds",
+        advanced=True),
 }  # fmt: skip
 
 _FILES = ("ca_bundle", "client_cert", "client_key")

@@ -64,18 +64,19 @@ SETTINGS: dict[str, Setting] = {
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
     "subject": Setting("text", "{feed}", "Subject of the messages; `{feed}` is replaced by the "
         "feed's name."),
-    "bucket": Setting("text", "delta-tailer", "Key-value bucket of the offsets."),
-    "create": Setting("flag", True, "Create the stream and the bucket if they are missing."),
-    "replicas": Setting(
-        "whole", 1, "Replicas of the stream and bucket that are created.", most=5,
-    ),
-    "credentials_file": Setting("text", "", "File with the account's JWT and seed."),
+    "bucket": Setting("text", "delta-tailer", "Key-value bucket of the offsets.", advanced=True),
+    "create": Setting("flag", True, "Create the stream and the bucket if they are missing.",
+        advanced=True),
+    "credentials_file": Setting("text", "", "File with the account's JWT and seed.", advanced=True),
     "ca_file": Setting(
         "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
+        advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
+        advanced=True),
     "format": FORMAT,
 }  # fmt: skip
+_REMOVED = {"replicas": "create the stream and the bucket with as many replicas as you want"}
 #: What the server takes before it has stored the first of them.
 _IN_FLIGHT = 500
 _IN_FLIGHT_BYTES = 4 * 1024**2
@@ -145,7 +146,7 @@ class NatsSink(MessageSink):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> NatsSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, of_format = take_options("nats", SETTINGS, options)
+        taken, of_format = take_options("nats", SETTINGS, options, removed=_REMOVED)
         return cls(taken, folder, of_format)
 
     def option(self, name: str) -> str:
@@ -235,7 +236,7 @@ class NatsSink(MessageSink):
     async def _made(self, *, written: bool = False) -> None:
         """Make stream and bucket, if they are missing; not the stream that was ``written``."""
         errors, api = self._nats.js.errors, self._nats.js.api
-        create, replicas = self._given["create"], self._given["replicas"]
+        create = self._given["create"]
         try:
             await self._jetstream.stream_info(self._stream)
         except errors.NotFoundError:
@@ -247,16 +248,14 @@ class NatsSink(MessageSink):
                 ) from None
             if not create:
                 raise self._missing() from None
-            config = api.StreamConfig(
-                name=self._stream, subjects=[self._subject], num_replicas=replicas
-            )
+            config = api.StreamConfig(name=self._stream, subjects=[self._subject])
             await self._jetstream.add_stream(config)
         try:
             self._bucket = await self._jetstream.key_value(self._given["bucket"])
         except errors.NotFoundError:
             if not create:
                 raise self._missing() from None
-            config = api.KeyValueConfig(bucket=self._given["bucket"], replicas=replicas)
+            config = api.KeyValueConfig(bucket=self._given["bucket"])
             self._bucket = await self._jetstream.create_key_value(config)
 
     def _missing(self) -> ConfigError:

@@ -55,16 +55,18 @@ SETTINGS: dict[str, Setting] = {
         unset="the queue itself",
     ),
     "routing_key": Setting("text", "{feed}", "Routing key for the exchange; `{feed}` is replaced "
-        "by the feed's name."),
-    "create": Setting("flag", True, "Declare the queue if it is missing."),
+        "by the feed's name.", advanced=True),
+    "create": Setting("flag", True, "Declare the queue if it is missing.", advanced=True),
     "queue_type": Setting(
         "text", "quorum", "Type of the queue that is declared.",
-        choices=("quorum", "classic", "stream"),
+        choices=("quorum", "classic", "stream"), advanced=True,
     ),
     "ca_file": Setting(
         "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
+        advanced=True,
     ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds"),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
+        advanced=True),
     "format": FORMAT,
 }  # fmt: skip
 #: What is on its way before the broker has confirmed the first of them; a single message may have

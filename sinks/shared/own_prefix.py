@@ -11,6 +11,7 @@ OWN_PREFIX_SETTING = Setting(
     "text", OWN_PREFIX, "Prefix of the columns that the sink adds, such as `_event_id`. Choose "
     "another one if the table has a column of such a name.",
     form="up to 40 letters, digits and `_`, not beginning with a digit", parse=own_prefix,
+    advanced=True,
 )  # fmt: skip
 
 

@@ -47,8 +47,8 @@ class Ids:
 
     def of_jsonl(self, path: str) -> dict[str, Any]:
         """Return the options of the JSON lines sink."""
-        wanted = dict.fromkeys(("ids", "origin", "row_ids"), self.wanted)
-        return {"path": path, "own_prefix": self.prefix, "notices": False, **wanted}
+        ids = "all" if self.wanted else "none"
+        return {"path": path, "own_prefix": self.prefix, "notices": False, "ids": ids}
 
 
 class _ColumnarOutput:
@@ -187,7 +187,8 @@ async def _open(path: Path, kind: str, schema: pa.Schema, ids: Ids) -> _Columnar
         _check_parquet(schema)
     if kind != "jsonl":
         return _ColumnarOutput(path, kind, schema, ids)
-    options = {**ids.of_jsonl(str(path)), "sync": False}
-    sink = load_sink("jsonl").from_options(options, Path())
+    sink = load_sink("jsonl").from_options(ids.of_jsonl(str(path)), Path())
+    # Nothing goes on from a part of the file.
+    sink.sync = False  # type: ignore[attr-defined]
     await sink.open("read")
     return sink

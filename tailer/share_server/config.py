@@ -67,10 +67,12 @@ SHARE: dict[str, Setting] = {
     "tls_key": Setting("text", "", "PEM file of the private key."),
     "url_ttl_s": Setting(
         "whole", 3600, "How long file URLs remain valid; at most one week.", unit="seconds",
+        advanced=True,
     ),
     "signing_key": Setting(
         "text", "", "Key that signs URLs and page tokens, at least 16 bytes. Servers behind one "
         "`public_url` need the same key.", secret=True, unset="made and kept in `state`",
+        advanced=True,
     ),
     "state": Setting("text", "share-state", "Folder for tokens and the signing key."),
     "audit": Setting(
@@ -95,13 +97,14 @@ TABLE: dict[str, Setting] = {
     "cdf": Setting("flag", False, "Whether recipients may read the change data feed."),
     "also": Setting(
         "texts", [], "Further folders that may contain its files, as for a shallow clone. No other "
-        "file outside the table is shared.",
+        "file outside the table is shared.", advanced=True,
     ),
     "proxy": Setting(
         "flag", False, "Serve S3 files through this server instead of giving recipients pre-signed "
-        "S3 URLs.",
+        "S3 URLs.", advanced=True,
     ),
-    "store": Setting("table", {}, "Options of the table's store, such as `endpoint_url`."),
+    "store": Setting("table", {}, "Options of the table's store, such as `endpoint_url`.",
+        advanced=True),
 }  # fmt: skip
 _CONSTANT = "leave it out, its default is a constant now"
 _REMOVED = {

@@ -62,7 +62,7 @@ def test_every_key_reaches_its_place(tmp_path: Path) -> None:
         [feeds."orders.eu".sink]
         type = "jsonl"
         path = "-"
-        ids = false
+        ids = "none"
         """,
     )
     assert config.http == ("::1", 0)
@@ -76,7 +76,7 @@ def test_every_key_reaches_its_place(tmp_path: Path) -> None:
     assert options.decode.writer_timezone == "Europe/Berlin"
     assert options.follow.poll_max_s == 2.5
     assert options.retry.pause_max_s == 4.0
-    assert feed.sink.options == {"path": "-", "ids": False}
+    assert feed.sink.options == {"path": "-", "ids": "none"}
 
 
 def test_http_can_be_off(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ MINE = "the table's own"
 LOG, BY_ROW_ID = {"mode": "log"}, {"mode": "mirror"}
 #: The sinks of files, and the names of columns of their own.
 SINKS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "jsonl": ({"origin": True, "row_ids": True}, ("_event_id", "_origin", "_row_id", "_notice")),
+    "jsonl": ({"ids": "all"}, ("_event_id", "_origin", "_row_id", "_notice")),
     "files": ({}, ("_event_id",)),
     "sqlite": (LOG, ("_event_id", "_EVENT_ID", "_seq")),
     "duckdb": (LOG, ("_event_id", "_Event_Id")),

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from tailer.config.feeds import load_config
+from tailer.config.settings import DAEMON, FEED
+from tailer.settings import settings_of
+from tailer.store.s3.options import S3Options
 from tests.support.components import require
 from tests.support.source import ROOT
 
@@ -95,6 +98,13 @@ def test_a_policy_allows_no_more_than_its_name_says(name: str) -> None:
     for statement in policy["Statement"]:
         limited = statement["Resource"].endswith("/*") or "Condition" in statement
         assert limited, f"{statement['Sid']} reaches the whole bucket"
+
+
+def test_the_example_shows_twelve_options_and_a_sink() -> None:
+    text = (DEPLOY / "tailer.toml").read_text().split("# Exactly once to Kafka")[0]
+    shown = re.findall(r"^#? ?(\w+) = ", text, re.MULTILINE)
+    assert len(shown) == 14
+    assert set(shown) <= {*DAEMON, *FEED, *settings_of(S3Options), "type", "path"}
 
 
 @pytest.mark.parametrize("name", ["tailer.toml", "compose/tailer.toml"])

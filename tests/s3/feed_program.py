@@ -43,7 +43,7 @@ async def main(*arguments: str) -> int:
         feed = Feed(
             name="orders",
             log=TableLog(store),
-            sink=load_sink("jsonl").from_options({"path": output, "ids": True}, Path()),
+            sink=load_sink("jsonl").from_options({"path": output}, Path()),
             offsets=open_offset_store(state, "orders", options, lease_s=float(lease)),
             start=_start,
             progress=FeedProgress("orders", time.time),

@@ -95,10 +95,8 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "debezium": ("debezium", {}),
     "debezium_schema": ("debezium", {"schema": True}),
     "cloudevents": ("cloudevents", {}),
-    "cloudevents_binary": ("cloudevents", {"mode": "binary"}),
     "avro": ("avro", {}),
     "avro_debezium": ("avro", {"envelope": "debezium"}),
-    "arrow": ("arrow", {"ids": True}),
 }
 
 

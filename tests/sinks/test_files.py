@@ -54,7 +54,9 @@ def ids(folder: Path) -> list[list[int]]:
 
 
 async def test_files_are_rolled_by_rows(tmp_path: Path) -> None:
-    await write(new(tmp_path, roll_rows=4), versions(3, 3, 3))
+    sink: Any = new(tmp_path)
+    sink.roll_rows = 4
+    await write(sink, versions(3, 3, 3))
     assert ids(tmp_path) == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
     entries = [entry for entry in manifest(tmp_path / "out") if entry["files"]]
     assert [(e["offset"]["version"], e["offset"]["index"]) for e in entries] == [
@@ -63,13 +65,6 @@ async def test_files_are_rolled_by_rows(tmp_path: Path) -> None:
     assert [(e["files"][0]["first_version"], e["files"][0]["last_version"]) for e in entries] == [
         (1, 2), (2, 3), (3, 3),
     ]  # fmt: skip
-
-
-async def test_files_are_rolled_by_versions(tmp_path: Path) -> None:
-    whole = versions(2, 1, 3, 1, 2)
-    parts = [whole.slice(0, 1), whole.slice(1, 4), whole.slice(4, 9)]
-    await write(new(tmp_path, roll_versions=2), *parts)
-    assert ids(tmp_path) == [[0, 1, 2], [3, 4, 5, 6], [7, 8]]
 
 
 async def test_files_are_rolled_by_bytes(tmp_path: Path) -> None:

@@ -262,6 +262,6 @@ async def test_a_queue_that_is_gone_is_not_declared_again(
             with pytest.raises(SinkRejected, match="is missing, with its unread"):
                 await sink.open("orders")
     with pytest.raises(
-        ConfigError, match=r"options change queue from .* `tailer offsets set --at-v"
+        ConfigError, match=r"options change queue from .* `tailer offsets set --from"
     ):
         new(options, queue="other").delivery("orders", form, Offset(2))  # type: ignore[attr-defined]

@@ -89,8 +89,7 @@ def record_list(records: Records) -> list[tuple[Any, ...]]:
 @given(data=st.data())
 def test_the_records_of_a_run_are_those_of_its_files(name: str, data: st.DataObject) -> None:
     kind, options = FORMATS[name]
-    if kind != "arrow":
-        options = {**options, "key": ["id", "string"], "tombstones": True}
+    options = {**options, "key": ["id", "string"], "tombstones": True}
     common = {"name": "feed", "topic": "orders", "table": "orders"}
     encoder = load_encoder(kind, {**common, **options}, MemoryRegistry())
     batches = data.draw(files(("insert", "delete"), row_ids=data.draw(st.booleans())))
@@ -107,7 +106,7 @@ def test_the_lines_of_a_run_are_those_of_its_files(batches: list[ChangeBatch]) -
     assert bytes(batch_lines(joined(batches), **every)) == expected
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "arrow"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_an_invalid_variant_names_its_file(name: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("v", VARIANT)])
     broken = {"value": b"\xff", "metadata": b"\x01\x00\x00"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailer.spark.frames.mirror import mirror_into
+from tests.spark.others import OTHER_LINES, OWN
 from tests.support.source import ROOT
 
 GUIDE = ROOT / "docs" / "spark.md"
@@ -43,6 +45,15 @@ def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
         return names
 
     return run
+
+
+def test_each_line_of_pyspark_that_is_supported_is_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (wanted,) = project["optional-dependencies"]["spark"]
+    tested = {version.rpartition(".")[0] for version in (*OTHER_LINES, OWN)}
+    assert wanted == f"pyspark>={min(tested)},<4.{int(max(tested)[2:]) + 1}"
+    *others, last = sorted(tested)
+    assert f"PySpark {', '.join(others)} and {last} are supported" in GUIDE.read_text()
 
 
 def change(spark: SparkSession, table: str, *statements: str) -> None:
