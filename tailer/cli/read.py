@@ -8,7 +8,6 @@ from pathlib import Path
 from tailer.cli.table import check_range, on_table
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
-from tailer.log.listed import ListedLog, as_listed
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
 from tailer.threads import loading
@@ -23,10 +22,9 @@ async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the changes; return the exit status."""
     kind = output_kind(arguments.output)
     async with loading("tailer.cli.rows", aside=log.store.ahead() is not None):
-        log = await as_listed(log)
+        log = await log.as_listed()
         first, snapshot = await _range(arguments, log)
-        if isinstance(log, ListedLog):
-            await log.settle(first)
+        await log.settle(first)
     from tailer.cli.rows import write_changes
 
     await write_changes(arguments, kind, log, first, snapshot)

@@ -32,7 +32,7 @@ from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.reading import Emit, Reading
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
-from tailer.log.same_table import SameTable, snapshot_for
+from tailer.log.same_table import check_listed, seen_tag, snapshot_for
 from tailer.plan.rules import plan_snapshot
 from tailer.store import LOG_DIR
 
@@ -107,8 +107,7 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
     With ``notices``, a notice of its begin comes before them and a notice of its end after them.
     Only the latter leads to the next version: after a crash between the two, it comes again.
     """
-    same = SameTable(reading.log)
-    witness = await same.witness(start.version)
+    tag = await seen_tag(reading.log, start.version)
     snapshot = await snapshot_for(reading.log, start, start.version)
     timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
     first = replace(start, table_id=snapshot.state.table_id)
@@ -117,7 +116,7 @@ async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices:
     if notices and not first.index:
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))
     files = await snapshot_files(reading, snapshot, timestamp, counted=first.index > 0)
-    await same.check_listed(first, witness)
+    await check_listed(reading.log, first, start.version, tag)
     reading.check(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, FilePlan(files))
 
@@ -163,16 +162,17 @@ class Resnapshot:
 
     async def turn(self, stream: Offset, emit: Emit) -> None:
         """Take one turn: read as many files as fit before the stream's next version is there."""
-        version, same = stream.version - 1, SameTable(self.reading.log)
-        witness = None if self._files else await same.witness(version)
-        snapshot = await snapshot_for(self.reading.log, stream, version)
+        version, log = stream.version - 1, self.reading.log
+        tag = None if self._files else await seen_tag(log, version)
+        snapshot = await snapshot_for(log, stream, version)
         timestamp = await _timestamp(self.reading, snapshot, stream.timestamp_floor_ms)
         if self._files is None:
             self._first = version
-            live = self.reading.log.live_files(snapshot)
+            live = log.live_files(snapshot)
             spill_folder = self.reading.options.diff.spill_folder
             files = await sorted_files(live, spill_folder)
-            await same.check_listed(replace(stream, table_id=snapshot.state.table_id), witness)
+            at = replace(stream, table_id=snapshot.state.table_id)
+            await check_listed(log, at, version, tag)
             self._files = files
             await emit(self._notice("snapshot_begin", stream, version, timestamp))
         self.reading.check(snapshot.state, version)

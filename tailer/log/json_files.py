@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+
+from msgspec import Struct
 
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
+from tailer.delta.segment import commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
+from tailer.log.questions import FileTag, Patience, Torn
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
 from tailer.store.brought import Brought
 from tailer.threads import blocking, pause, stop_if_cancelled
 
-__all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "JsonFiles"]
+__all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "CommitText", "JsonFiles"]
 
 #: A commit up to this size is kept in memory while it is processed; a larger one on disk.
 MEMORY_BYTES_MAX = 16 * 1024 * 1024
@@ -28,6 +33,14 @@ READ_CHUNK_BYTES = 8 * 1024 * 1024
 _LINES_AT_ONCE = 4096
 #: Most bytes of small files that are kept.
 _KEPT_BYTES_MAX = 4 * 1024 * 1024
+
+
+class CommitText(Struct, frozen=True):
+    """A commit that is whole, unparsed; and the file before it if it was looked up afterwards."""
+
+    lines: Lines
+    status: FileStatus
+    predecessor: FileTag | None = None
 
 
 class JsonFiles:
@@ -43,6 +56,7 @@ class JsonFiles:
         self.store = store
         self.torn_commit_max_s = torn_commit_max_s
         self._listed = listed or {}
+        self._predecessors: dict[str, FileTag] = {}
         self._kept: dict[str, Found] = {}
         self._kept_bytes = 0
         self._atomic = store.atomic
@@ -97,16 +111,24 @@ class JsonFiles:
         if is_whole and name not in self._kept and kept_bytes <= _KEPT_BYTES_MAX:
             self._kept[name], self._kept_bytes = found, kept_bytes
 
-    def kept(self, names: Sequence[str]) -> Brought | None:
-        """Return files that are kept; None unless all of them are."""
-        if not names or not self._kept.keys() >= set(names):
-            return None
-        files = {f"{LOG_DIR}/{name}": self._kept[name] for name in names}
+    async def brought(self, reads: Sequence[tuple[str, int]], after: str | None) -> Brought:
+        """Read small files at once; then look up the file ``after``, if given. What is kept is not
+        read again."""
+        files: dict[str, Found | None] = {
+            f"{LOG_DIR}/{name}": self._kept.get(name) for name, _ in reads
+        }
+        if None in files.values():
+            sizes = [(path, size) for path, (_, size) in zip(files, reads, strict=True)]
+            files = dict(zip(files, await self.store.read_many(sizes), strict=True))
+        if after is not None:
+            path = f"{LOG_DIR}/{after}"
+            with suppress(FileNotFoundError):
+                files[path] = (b"", await self.store.stat(path))
         return Brought(self.store.root, files)
 
-    def whole_here(self, here: BlockingFiles, name: str) -> tuple[Lines, FileStatus] | None:
-        """Return what :meth:`whole_lines` does, in the calling thread; None if the file is large,
-        or has to be waited for. Raises FileNotFoundError."""
+    def whole_here(self, here: BlockingFiles, name: str) -> CommitText | None:
+        """Return what :meth:`commit` does, in the calling thread; None if the file is large or
+        torn. Raises FileNotFoundError."""
         path = f"{LOG_DIR}/{name}"
         data, status = here.read_here(path, 0, MEMORY_BYTES_MAX)
         self._keep(name, (data, status))
@@ -115,42 +137,36 @@ class JsonFiles:
         )
         lines = partial(io.BytesIO, data)
         ends = data.endswith(b"\n") or _ends_whole(lines)
-        return (lines, status) if whole and ends else None
+        return CommitText(lines, status) if whole and ends else None
 
-    async def whole_lines(self, name: str, version: int) -> tuple[Lines, FileStatus]:
-        """Return the lines of a commit once its last one is whole and its size no longer changes.
-
-        A writer without atomic rename may be in the middle of it. (A tear exactly at a line's end
-        can't be seen.)
-        """
-        waited = 0.0
+    async def commit(self, name: str) -> CommitText | Torn:
+        """Return a commit if its last line is whole and its size no longer changes: a writer
+        without atomic rename may be in the middle of it. (A tear exactly at a line's end can't be
+        seen.) Raises FileNotFoundError."""
         lines, status, last = await self._read(name)
-        while True:
-            if (
-                self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size
-            ) and (last == b"\n" or await blocking(_ends_whole, lines)):
-                return lines, status
-            if (form := _form(lines)) is not None:
-                raise CorruptLog(
-                    f"the commit is {form}, and commits are plain JSON in UTF-8",
-                    table=self.store.root,
-                    version=version,
-                    path=name,
-                    hint="restore it as it was, and let no proxy compress files of the log",
-                )
-            if waited >= self.torn_commit_max_s:
-                raise CorruptLog(
-                    f"the commit is half-written, and was not finished for {waited:.0f} s",
-                    table=self.store.root,
-                    version=version,
-                    path=name,
-                    hint="its writer does not write atomically and has died; repair or remove it",
-                )
-            delay = min(0.05 + waited, 1.0)
-            await pause(delay)
-            waited += delay
-            self._kept.pop(name, None)
-            lines, status, last = await self._read(name)
+        if (self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size) and (
+            last == b"\n" or await blocking(_ends_whole, lines)
+        ):
+            return CommitText(lines, status, self._predecessors.get(name))
+        self._kept.pop(name, None)
+        return Torn(_form(lines))
+
+    async def settle(self, version: int) -> None:
+        """Read a commit, and look up the one before it; :meth:`commit` has both then."""
+        name = commit_name(version)
+        if isinstance(await self.commit(name), CommitText) and name in self._kept:
+            before = await self.store.stat(f"{LOG_DIR}/{commit_name(version - 1)}")
+            self._predecessors[name] = FileTag(before.tag)
+
+    async def whole_commit(self, version: int) -> CommitText:
+        """Return a commit, and wait for its writer if it is torn."""
+        patience = Patience(self.torn_commit_max_s)
+        while isinstance(text := await self.commit(commit_name(version)), Torn):
+            pause_s = patience.pause_s(text)
+            if pause_s is None:
+                raise patience.error(text, self.store.root, version)
+            await pause(pause_s)
+        return text
 
 
 class _Spool:

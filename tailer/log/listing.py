@@ -31,10 +31,9 @@ class LogListing:
     ``listed`` are the files that a read of versions that were there has listed before.
     """
 
-    listed: Sequence[LogFile] = ()
-
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, listed: Sequence[LogFile] = ()) -> None:
         self.store = store
+        self.listed = listed
 
     async def files(self, start_after: str = "") -> list[LogFile]:
         """Return the files of the log, by version; other files in the folder are left out."""
@@ -55,7 +54,10 @@ class LogListing:
 
     async def recent_files(self) -> list[LogFile]:
         """Return the files from the last known checkpoint on; all of them if it is unknown, or if
-        they are few: a slow store is asked for both at the same time, if that may be."""
+        they are few: a slow store is asked for both at the same time, if that may be. Files that
+        were listed are not listed again."""
+        if self.listed:
+            return [*self.listed]
         ahead = self.store.ahead()
         if ahead is not None and ahead.take(_PAGE_BYTES):
             try:
@@ -135,11 +137,14 @@ class LogListing:
 
     async def is_there(self, name: str) -> bool:
         """Return whether the log has a file of this name."""
+        return await self.tag(name) is not None
+
+    async def tag(self, name: str) -> str | None:
+        """Return the tag of a file of the log; None if there is no such file."""
         try:
-            await self.store.stat(f"{LOG_DIR}/{name}")
+            return (await self.store.stat(f"{LOG_DIR}/{name}")).tag
         except FileNotFoundError:
-            return False
-        return True
+            return None
 
     async def check_exists(self, files: list[LogFile], version: int) -> None:
         """Raise an error if a version is newer than these files of the log."""

@@ -50,7 +50,13 @@ class SnapshotFiles:
         of_lines: Callable[[str, Lines], Iterator[T]],
         live: Callable[..., Iterator[U]],
     ) -> AsyncGenerator[list[U], None]:
-        """See :meth:`tailer.log.table.TableLog.live`."""
+        """Yield the snapshot's adds, in lists: the newest commits' first, then the checkpoint's.
+
+        ``of_batch`` and ``of_lines`` make actions from the log's content; ``fields`` are read of a
+        checkpoint's adds. ``live`` leaves out those that are not in the table, as
+        :meth:`tailer.delta.snapshot.Reconciliation.live` does. Raises the errors of
+        :meth:`tailer.log.table.TableLog.live_files`.
+        """
         segment, found = await self._whole_way(snapshot, fields)
         with ExitStack() as stack:
             if found is not None:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
 from functools import cached_property, partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from tailer.delta.actions import Action, AddFile
@@ -18,13 +17,14 @@ from tailer.delta.commit import Commit, Lines, read_actions, read_header
 from tailer.delta.segment import LogFile, LogKind, LogSegment, commit_name, segments
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
-from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
-from tailer.log.json_files import JsonFiles
+from tailer.errors import CorruptLog, DataLoss, TableError, TailerError, TransientError
+from tailer.log.json_files import CommitText, JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
+from tailer.log.readers import BulkReader, LogReader, PlainReader
 from tailer.log.snapshot_files import SnapshotFiles
 from tailer.log.ways import Damaged, read_by_any_way
-from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Store
-from tailer.store.brought import Brought, NotBrought, bring
+from tailer.store import LOG_DIR, BlockingFiles, Store
+from tailer.store.brought import NotBrought
 from tailer.threads import blocking, in_thread
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ __all__ = ["TableLog"]
 
 #: The files of a log that are read in one step.
 _TAKEN_AT_ONCE = 512
-#: A larger file of a log on a server is read by itself.
-_BROUGHT_BYTES_MAX = 256 * 1024
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -46,14 +44,50 @@ U = TypeVar("U")
 class TableLog(LogListing):
     """The ``_delta_log`` of one table.
 
-    A half-written commit is waited for up to ``torn_commit_max_s`` seconds.
+    A half-written commit is waited for up to ``torn_commit_max_s`` seconds. A log whose files were
+    ``listed`` before, from the last checkpoint on or all, shows the table as it was then: its small
+    files are read once, and only as they were listed.
     """
 
-    def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
-        super().__init__(store)
+    def __init__(
+        self, store: Store, *, torn_commit_max_s: float = 10.0, listed: Sequence[LogFile] = ()
+    ) -> None:
+        super().__init__(store, listed)
         self.torn_commit_max_s = torn_commit_max_s
-        self._json = JsonFiles(store, torn_commit_max_s)
-        self._files = SnapshotFiles(self, self.lines, lambda: self._checkpoints)
+        tags = {file.name: file.tag for file in listed if file.tag}
+        self._json = JsonFiles(store, torn_commit_max_s, tags)
+        self.snapshot_files = SnapshotFiles(self, self.lines, lambda: self._checkpoints)
+        self._snapshots: dict[int, Snapshot] = {}  # of a log that was listed
+
+    async def as_listed(self) -> TableLog:
+        """Return the log for a read of versions that are there now. A store that answers slowly is
+        asked once for the listing and for each small file, unless it is a server that itself says
+        what has changed; most of a short read's time would be spent waiting for answers."""
+        if self.store.ahead() is None or self.store.server_log:
+            return self
+        listed, patience_s = await self.recent_files(), self.torn_commit_max_s
+        return TableLog(self.store, torn_commit_max_s=patience_s, listed=listed)
+
+    async def settle(self, version: int) -> None:
+        """If the log was listed, read ahead what a read from a version on begins with: the state
+        before it, its commit, and then the file before, so that all is of one table.
+
+        Whatever is amiss is found, and said, when it is read in its turn.
+        """
+        if any(file.name == commit_name(version - 1) for file in self.listed):
+            with suppress(TailerError, FileNotFoundError):
+                await self.state_before(version)
+                await self._json.settle(version)
+
+    def reader(self) -> LogReader:
+        """Return a reader of the log's files, as its store wants to be asked. The caller closes
+        it."""
+        budget = self.store.ahead()
+        if budget is None:
+            return PlainReader(self._json)
+        from tailer.log.ahead import AheadReader  # on demand: a local log is read without it
+
+        return AheadReader(BulkReader(self._json, budget), self.tag, budget)
 
     @cached_property
     def _checkpoints(self) -> CheckpointReader:
@@ -70,6 +104,20 @@ class TableLog(LogListing):
         Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
         log is damaged, :class:`UnsupportedTable` if it requires an unsupported feature.
         """
+        found = None if version is None else self._snapshots.get(version)
+        if found is None:
+            try:
+                found = await self._snapshot(version)
+            except TransientError:
+                if not self.listed:
+                    raise
+                self.listed = ()  # a file of it may be gone
+                found = await self._snapshot(version)
+            if self.listed:
+                self._snapshots[found.version] = found
+        return found
+
+    async def _snapshot(self, version: int | None) -> Snapshot:
         files = await self.recent_files()
         if version is None:
             version = max(versions_of(files), default=-1)
@@ -104,12 +152,12 @@ class TableLog(LogListing):
         )
 
     async def _take_deltas(self, reconciliation: Reconciliation, segment: LogSegment) -> None:
-        deltas = segment.deltas[::-1]
-        at = 0
+        deltas, reader, at = segment.deltas[::-1], self.reader(), 0
         while at < len(deltas):
-            here, some = await self._readable_here(deltas[at : at + _TAKEN_AT_ONCE])
-            if here is not None and (
-                taken := await blocking(self._take_here, here, some, reconciliation)
+            some = deltas[at : at + _TAKEN_AT_ONCE]
+            files = await reader.many([(file.name, file.size) for file in some])
+            if files is not None and (
+                taken := await blocking(self._take_small, files, some, reconciliation)
             ):
                 at += taken
                 continue
@@ -125,55 +173,26 @@ class TableLog(LogListing):
                 raise Damaged([file], self.vanished(e)) from None
             at += 1
 
-    async def _readable_here(
-        self, files: Sequence[LogFile]
-    ) -> tuple[BlockingFiles | None, Sequence[LogFile]]:
-        """Return from where files can be read in the calling thread, and how many of the first
-        ones; a slow store is asked for all of them at once."""
-        store = self.store
-        here, budget = store.blocking_files(), store.ahead()
-        if here is not None:
-            return (here if files else None), files
-        if budget is None:
-            return None, []
-        some = list(takewhile(lambda file: file.size <= _BROUGHT_BYTES_MAX, files))
-        size = sum(file.size for file in some)
-        while len(some) > 1 and not budget.take(size):
-            some = some[: len(some) // 2]
-            size = sum(file.size for file in some)
-        if len(some) < 2:
-            return None, []
-        try:
-            return await self.brought([(file.name, file.size) for file in some]), some
-        finally:
-            budget.give(size)
-
-    async def brought(self, reads: Sequence[tuple[str, int]]) -> Brought:
-        """Read files of the log at once, each with the most bytes to read of it."""
-        kept = self._json.kept([name for name, _ in reads])
-        reads = [(f"{LOG_DIR}/{name}", size) for name, size in reads]
-        return kept or await bring(self.store, reads)
-
-    def _take_here(
-        self, here: BlockingFiles, files: Sequence[LogFile], reconciliation: Reconciliation
+    def _take_small(
+        self, files: BlockingFiles, deltas: Sequence[LogFile], reconciliation: Reconciliation
     ) -> int:
         """Reconcile small files in the calling thread; return how many, from the first on. The
         next one is for :meth:`_steering`, which knows its damage."""
-        for number, file in enumerate(files):
+        for number, file in enumerate(deltas):
             try:
-                whole = self._json.whole_here(here, file.name)
-                if whole is None:
+                text = self._json.whole_here(files, file.name)
+                if text is None:
                     return number
-                reconciliation.take(read_actions(file.name, whole[0](), files=False))
+                reconciliation.take(read_actions(file.name, text.lines(), files=False))
             except (TableError, TransientError, FileNotFoundError, NotBrought):
                 return number
-        return len(files)
+        return len(deltas)
 
     async def _steering(self, file: LogFile, *, newest: bool) -> Iterator[Action]:
         """Return the actions of a commit or a compaction, except those of data files."""
         if newest and file.kind is LogKind.COMMIT:
             # Its writer may still be at work on it.
-            lines, _ = await self._json.whole_lines(file.name, file.version)
+            lines = (await self._json.whole_commit(file.version)).lines
         else:
             lines = await self.lines(file.name)
         return read_actions(file.name, lines(), files=False)
@@ -189,30 +208,13 @@ class TableLog(LogListing):
         been cleaned up since the snapshot was read.
         """
         live = Reconciliation().live
-        found = self.live(
+        found = self.snapshot_files.live(
             snapshot, fields, _adds_of, lambda n, lines: read_actions(n, lines()), live
         )
         async with aclosing(found) as batches:
             async for adds in batches:
                 for add in adds:
                     yield add
-
-    def live(
-        self,
-        snapshot: Snapshot,
-        fields: Sequence[str],
-        of_batch: Callable[[pa.RecordBatch], Iterator[T]],
-        of_lines: Callable[[str, Lines], Iterator[T]],
-        live: Callable[..., Iterator[U]],
-    ) -> AsyncGenerator[list[U], None]:
-        """Yield the snapshot's adds, in lists: the newest commits' first, then the checkpoint's.
-
-        ``of_batch`` and ``of_lines`` make actions from the log's content; ``fields`` are read of a
-        checkpoint's adds. ``live`` leaves out those that are not in the table, as
-        :meth:`Reconciliation.live` does. Raises the errors of
-        :meth:`live_files`.
-        """
-        return self._files.live(snapshot, fields, of_batch, of_lines, live)
 
     async def timestamp(self, version: int, snapshot: Snapshot, floor_ms: int | None) -> int:
         """Return the timestamp of a version with a known snapshot, in epoch ms.
@@ -259,52 +261,48 @@ class TableLog(LogListing):
         floor_ms: int | None,
         *,
         digests: bool = True,
+        text: CommitText | None = None,
     ) -> Commit:
-        """Read one version's commit.
+        """Read one version's commit, or parse the ``text`` that a reader has read.
 
         ``floor_ms`` is the timestamp of the version before (None if unknown). Without ``digests``,
         the header has none, and the commit's changes can't be planned. Raises FileNotFoundError if
         it does not exist (yet).
         """
-        lines, status = await self._json.whole_lines(commit_name(version), version)
-        parse = partial(self._commit, version, lines, status, before, floor_ms, digests=digests)
-        return await in_thread(parse, status.size)
+        text = text or await self._json.whole_commit(version)
+        parse = partial(self._commit, version, text, before, floor_ms, digests=digests)
+        return await in_thread(parse, text.status.size)
 
-    def commits_here(self, after: Commit, count: int, here: BlockingFiles) -> list[Commit]:
+    def commits_here(self, after: Commit, count: int, files: BlockingFiles) -> list[Commit]:
         """Read the commits after one, in the calling thread: as many as are there and can be read
-        at once, at most ``count``; perhaps none. :meth:`commit` finds out about the next one.
+        at once, at most ``count``; perhaps none.
 
-        A commit counts only if the one before it is still the same file afterwards.
+        A commit counts only if its predecessor, looked up after the commit was read, is still the
+        same file.
         """
         found: list[Commit] = []
         with suppress(TableError, TransientError, FileNotFoundError, NotBrought):
             while len(found) < count:
                 version = after.version + 1
-                whole = self._json.whole_here(here, commit_name(version))
-                if whole is None or not _is_same(after, here):
+                text = self._json.whole_here(files, commit_name(version))
+                if text is None or files.stat_here(f"{LOG_DIR}/{after.name}").tag != after.tag:
                     break
-                lines, status = whole
-                after = self._commit(version, lines, status, after.after, after.timestamp_ms)
+                after = self._commit(version, text, after.after, after.timestamp_ms)
                 found.append(after)
         return found
-
-    def is_settled(self, commit: Commit) -> bool:  # noqa: ARG002 - of a log that is read anew
-        """Return whether a commit is known to be of the table whose state before it was read."""
-        return False
 
     def _commit(
         self,
         version: int,
-        lines: Lines,
-        status: FileStatus,
+        text: CommitText,
         before: TableState | None,
         floor_ms: int | None,
         *,
         digests: bool = True,
     ) -> Commit:
-        name = commit_name(version)
+        name, status = commit_name(version), text.status
         try:
-            header = read_header(name, lines(), digests=digests)
+            header = read_header(name, text.lines(), digests=digests)
             after = _state_after(before, header.protocol, header.metadata)
             timestamp = commit_timestamp(
                 version,
@@ -316,7 +314,8 @@ class TableLog(LogListing):
         except TableError as e:
             raise self.at(e).at(version=version, path=name) from None
         return Commit(
-            version, name, timestamp, status.mtime_ms, status.size, header, lines, before, after,
+            version, name, timestamp, status.mtime_ms, status.size, header, text.lines, before,
+            after,
             status.tag,
         )  # fmt: skip
 
@@ -327,12 +326,13 @@ class TableLog(LogListing):
         it.
         """
         name = commit_name(version)
-        lines, status = await self._json.whole_lines(name, version)
+        text = await self._json.whole_commit(version)
+        check = partial(read_header, name, text.lines(), digests=False)
         try:
-            await in_thread(lambda: read_header(name, lines(), digests=False), status.size)
+            await in_thread(check, text.status.size)
         except TableError as e:
             raise self.at(e).at(version=version, path=name) from None
-        return read_actions(name, lines())
+        return read_actions(name, text.lines())
 
     async def state_before(self, version: int) -> TableState | None:
         """Return the state at ``version - 1``; None for version 0.
@@ -356,13 +356,6 @@ class TableLog(LogListing):
             if header.protocol is None and header.metadata is None:
                 return at.state
             raise
-
-
-def _is_same(commit: Commit, here: BlockingFiles) -> bool:
-    """Return whether a commit's file has not changed; files that were brought do not change."""
-    if isinstance(here, Brought):
-        return True
-    return here.stat_here(f"{LOG_DIR}/{commit.name}").tag == commit.tag
 
 
 def _adds_of(batch: pa.RecordBatch) -> Iterator[AddFile]:

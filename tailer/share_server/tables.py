@@ -134,8 +134,8 @@ class SharedTable:
         return rising
 
     def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """Yield the snapshot's adds as the log has them, in lists (:meth:`TableLog.live`)."""
-        return self.log.live(
+        """Yield the snapshot's adds as the log has them, in lists (:meth:`SnapshotFiles.live`)."""
+        return self.log.snapshot_files.live(
             snapshot,
             AS_LOGGED,
             lambda batch: (("add", add) for add in add_objects(batch)),

@@ -6,15 +6,15 @@ A server answers many small requests side by side in the time of one. What is ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tailer.store import BlockingFiles, FileStatus, Found, Store
+from tailer.store import BlockingFiles, FileStatus, Found
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Brought", "NotBrought", "bring"]
+__all__ = ["Brought", "NotBrought"]
 
 
 class NotBrought(LookupError):
@@ -63,13 +63,3 @@ class Brought(BlockingFiles):
         if found is None:
             raise FileNotFoundError(location)
         return found
-
-
-async def bring(store: Store, reads: Sequence[tuple[str, int]]) -> Brought:
-    """Read the beginnings of files: each location with the most bytes to read of it.
-
-    The caller bounds the sum of the bytes. Raises the errors of :meth:`Store.read`, except for
-    files that do not exist.
-    """
-    found = await store.read_many(reads)
-    return Brought(store.root, dict(zip((location for location, _ in reads), found, strict=True)))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +24,8 @@ from tailer.errors import (
     TableReplaced,
     TransientError,
 )
-from tailer.log.commits_ahead import Coming
 from tailer.log.follow import FollowOptions, follow
-from tailer.log.json_files import MEMORY_BYTES_MAX
 from tailer.log.table import TableLog
-from tailer.store.budget import Budget
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import TableBuilder
@@ -334,71 +330,3 @@ async def test_the_timestamp_floor_of_the_offset_holds(table: TableBuilder) -> N
     for offset, expected in ((start, 2_000_001), (replace(start, timestamp_floor_ms=None), 10**6)):
         async with aclosing(follow(log_of(table), offset)) as commits:
             assert (await anext(commits)).timestamp_ms == expected
-
-
-async def test_a_commit_that_arrives_in_the_turn_in_which_it_is_asked_for(
-    table: TableBuilder,
-) -> None:
-    async with aclosing(follow(log_of(table), Offset(0), 0)) as commits:
-        (commit,) = [commit async for commit in commits]
-    arrives, asks = asyncio.Event(), asyncio.Event()
-    told: list[Commit] = []
-
-    async def arriving() -> Commit:
-        await arrives.wait()
-        return commit
-
-    async def asking(coming: Coming) -> None:
-        await asks.wait()
-        assert await coming.get() == (commit, True)
-
-    budget = Budget(MEMORY_BYTES_MAX)
-    coming = come(arriving, told.append, budget)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(asking, coming)
-        await anyio.wait_all_tasks_blocked()
-        arrives.set()
-        asks.set()
-    assert told == [commit]
-    await coming.let_go()
-    assert budget.taken == 0
-
-
-def come(
-    commit: Callable[[], Coroutine[None, None, Commit]],
-    then: Callable[[Commit], None],
-    budget: Budget,
-) -> Coming:
-    async def unchanged() -> bool:
-        return True
-
-    assert budget.take(MEMORY_BYTES_MAX)
-    return Coming(commit, unchanged, then, budget)
-
-
-async def test_a_commit_that_is_not_there_takes_nothing_of_the_budget() -> None:
-    async def missing() -> Commit:
-        raise FileNotFoundError
-
-    budget = Budget(MEMORY_BYTES_MAX)
-    coming = come(missing, lambda _: None, budget)
-    await anyio.wait_all_tasks_blocked()
-    assert budget.taken == 0, "before anybody asks for it"
-    with pytest.raises(FileNotFoundError):
-        await coming.get()
-    await coming.let_go()
-    assert budget.taken == 0
-
-
-@pytest.mark.parametrize("begun", [False, True])
-async def test_a_commit_that_is_let_go_takes_nothing_of_the_budget(*, begun: bool) -> None:
-    async def never() -> Commit:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    budget = Budget(MEMORY_BYTES_MAX)
-    coming = come(never, lambda _: None, budget)
-    if begun:
-        await anyio.wait_all_tasks_blocked()
-    await coming.let_go()
-    assert budget.taken == 0

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tailer.log.json_files
-import tailer.log.table
+import tailer.log.readers
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, UnsupportedTable
 from tailer.log.table import TableLog
@@ -111,7 +111,7 @@ async def test_a_large_commit_of_a_slow_store_is_read_alone(
     large = table.commit_path(3).stat().st_size
     with table.commit_path(3).open("a") as file:
         file.write(" " * 10_000 + "\n")
-    monkeypatch.setattr(tailer.log.table, "_BROUGHT_BYTES_MAX", large + 100)
+    monkeypatch.setattr(tailer.log.readers, "SMALL_BYTES_MAX", large + 100)
     store = SlowStore(table.folder, 1_000_000)
     assert await paths(TableLog(store)) == of(*adds)
     assert store.brought == [[f"{v}.json" for v in found] for found in ((7, 6, 5, 4), (2, 1))]

@@ -12,8 +12,9 @@ import pytest
 from tailer.changes import Offset
 from tailer.errors import TableError
 from tailer.log.follow import FollowOptions, follow
-from tailer.log.listed import ListedLog, as_listed
-from tailer.log.same_table import SameTable
+from tailer.log.json_files import CommitText
+from tailer.log.questions import FileTag
+from tailer.log.same_table import seen_tag
 from tailer.log.table import TableLog
 from tailer.store.s3.store import S3Store
 from tailer.testing.table import TableBuilder
@@ -54,7 +55,7 @@ async def test_a_bounded_read_asks_once_for_the_listing_and_for_each_commit(
     with run_front(bucket) as front:
         store = S3Store(front.bucket.address("orders"), front.bucket.options)
         async with aclosing(store):
-            log = await as_listed(TableLog(store))
+            log = await TableLog(store).as_listed()
             end = await log.snapshot()
             at = Offset(VERSIONS - 1, table_id=end.state.table_id)
             found = [c async for c in follow(log, at, VERSIONS, FollowOptions(same_table=False))]
@@ -79,8 +80,7 @@ async def test_what_a_read_begins_with_is_asked_for_before_its_decoder_is_there(
     with run_front(bucket) as front:
         store = S3Store(front.bucket.address("orders"), front.bucket.options)
         async with aclosing(store):
-            log = await as_listed(TableLog(store))
-            assert isinstance(log, ListedLog)
+            log = await TableLog(store).as_listed()
             await log.settle(made.version)
             asked_before = len(front.asked)
             at = Offset(made.version, table_id=made.table_id)
@@ -96,16 +96,23 @@ async def test_a_commit_is_settled_only_beside_the_one_that_was_listed_before_it
 ) -> None:
     made = await written(tmp_path, bucket)
     async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
-        log = await as_listed(TableLog(store))
-        assert isinstance(log, ListedLog)
+        log = await TableLog(store).as_listed()
         async with Objects(bucket) as objects:
             await objects.put(commit(1), made.commit_path(1).read_bytes() + b"\n")
         await log.settle(2)
-        assert not log.is_settled(await log.commit(2, (await log.snapshot(1)).state, None))
+        assert await predecessor(log, 2) != FileTag(await seen_tag(log, 1))
         await log.settle(3)
-        assert log.is_settled(await log.commit(3, (await log.snapshot(2)).state, None))
+        assert await predecessor(log, 3) == FileTag(await seen_tag(log, 2))
         # One that was not read in between is not known.
-        assert not log.is_settled(await log.commit(4, (await log.snapshot(3)).state, None))
+        assert await predecessor(log, 4) is None
+
+
+async def predecessor(log: TableLog, version: int) -> FileTag | None:
+    """The file before a commit, as far as it is known without a look-up of its own."""
+    async with aclosing(log.reader()) as reader:
+        text = await reader.one(version, 0.0)
+    assert isinstance(text, CommitText)
+    return text.predecessor
 
 
 async def test_a_table_that_was_replaced_after_the_listing_is_read_as_it_is_now(
@@ -113,15 +120,13 @@ async def test_a_table_that_was_replaced_after_the_listing_is_read_as_it_is_now(
 ) -> None:
     await written(tmp_path / "old", bucket)
     async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
-        log = await as_listed(TableLog(store))
+        log = await TableLog(store).as_listed()
         old = await log.snapshot(0)
         async with Objects(bucket) as objects:
             for key in await objects.keys("orders/"):
                 await objects.delete(key)
         new = await written(tmp_path / "new", bucket)
-        witness = await SameTable(log).witness(0)
-        assert witness is not None
-        assert not await SameTable(log).unchanged(witness)
+        assert await seen_tag(log, 0) not in (None, await log.tag(commit(0)[-25:]))
         assert (await log.snapshot(1)).state.table_id != old.state.table_id
         found = [c async for c in follow(log, Offset(2), new.version)]
     assert [c.after.table_id for c in found] == [found[0].after.table_id] * (VERSIONS - 1)
@@ -133,7 +138,7 @@ async def test_what_was_cleaned_up_after_the_listing_is_listed_again(
 ) -> None:
     made = await written(tmp_path, bucket)
     async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
-        log = await as_listed(TableLog(store))
+        log = await TableLog(store).as_listed()
         made.checkpoint()
         await upload(made.folder, bucket, "orders")
         async with Objects(bucket) as objects:
@@ -149,4 +154,4 @@ async def test_a_log_of_this_machine_is_listed_anew_each_time(tmp_path: Path) ->
     made = TableBuilder(tmp_path / "orders", SCHEMA)
     made.create()
     log = TableLog(LocalStore(str(made.folder)))
-    assert await as_listed(log) is log
+    assert await log.as_listed() is log

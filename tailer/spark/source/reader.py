@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from tailer.changes import Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, OffsetError, TableError, TableReplaced
-from tailer.log.same_table import SameTable, Witness
+from tailer.log.same_table import seen_tag
 from tailer.log.starts import start_offset, start_to_keep
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
@@ -95,8 +95,8 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._until: int | None = None
         self._newest: int | None = None
         self.is_new = True
-        #: The last commit's file that is known to be of the query's table.
-        self._witness: Witness | None = None
+        #: The last version whose commit is known to be of the query's table, and that file's tag.
+        self._known: tuple[int, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_driver": None}
@@ -205,8 +205,8 @@ class ChangeStreamReader(DataSourceStreamReader):
         log, version = planner.log, at.version - (not (at.index or at.snapshot))
         if at.table_id is None or version < 0 or log.store.server_log:
             return
-        witness = await SameTable(log).witness(version)
-        if witness is not None and witness == self._witness:
+        tag = await seen_tag(log, version)
+        if tag is not None and (version, tag) == self._known:
             return
         try:  # a later version may replace the table by another: that is not said here
             now = (await log.snapshot(min(version, await planner.newest()))).state.table_id
@@ -214,7 +214,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             now = (await log.snapshot()).state.table_id
         if now != at.table_id:
             raise _another(planner, at, now)
-        self._witness = witness
+        self._known = None if tag is None else (version, tag)
 
     async def pin(self, planner: Planner, start: str) -> Offset:
         """Return the place of a query that starts at latest, a time or a snapshot."""

@@ -1,0 +1,111 @@
+"""How a store is asked for the files of a log; :meth:`TableLog.reader` chooses, and nobody else.
+
+Each reader reads the next commit (``one``), many small files in one step (``many``), and may
+request commits that nobody has asked for yet (``ahead``). What they read says nothing about the
+table: commits are parsed by :class:`tailer.log.table.TableLog`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Protocol
+
+from tailer.delta.segment import commit_name
+from tailer.log.json_files import CommitText, JsonFiles
+from tailer.log.questions import NotThere, Torn
+from tailer.store import LOG_DIR, BlockingFiles
+from tailer.store.budget import Budget
+
+__all__ = ["SMALL_BYTES_MAX", "BulkReader", "LogReader", "PlainReader"]
+
+#: A larger file of a log on a server is read by itself.
+SMALL_BYTES_MAX = 256 * 1024
+
+
+class LogReader(Protocol):
+    """One way to read a log's files. Errors are those of :class:`tailer.store.Store`."""
+
+    async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
+        """Read a commit that is wanted since ``asked_at``."""
+
+    async def many(
+        self, reads: Sequence[tuple[str, int]], after: str | None = None
+    ) -> BlockingFiles | None:
+        """Return from where files can be read in a worker thread: each name with the most bytes to
+        read of it. Later ones may be left out; None if it is no quicker than one by one. With
+        ``after``, that file can be looked up there too: as it was once all others were read."""
+
+    def ahead(self, version: int, last: int | None) -> None:
+        """Request the commits from a version on, up to ``last``, if that helps."""
+
+    async def aclose(self) -> None:
+        """Drop all requests."""
+
+
+class PlainReader:
+    """Reads a file when it is wanted, from a store that answers at once."""
+
+    def __init__(self, json: JsonFiles) -> None:
+        self._json = json
+        self._rest: str | None = None
+
+    async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
+        """See :class:`LogReader`. A folder that has not changed is not searched again."""
+        mark = self._json.store.rest_mark(LOG_DIR)
+        if mark is not None and mark == self._rest:
+            return NotThere(asked_at, idle=True)
+        try:
+            return await self._json.commit(commit_name(version))
+        except FileNotFoundError:
+            self._rest = mark
+            return NotThere(asked_at)
+
+    async def many(
+        self,
+        reads: Sequence[tuple[str, int]],  # noqa: ARG002 - all files are there
+        after: str | None = None,  # noqa: ARG002
+    ) -> BlockingFiles | None:
+        """See :class:`LogReader`."""
+        return self._json.store.blocking_files()
+
+    def ahead(self, version: int, last: int | None) -> None:
+        """Request nothing: an answer takes no longer than a request."""
+
+    async def aclose(self) -> None:
+        """See :class:`LogReader`."""
+
+
+class BulkReader:
+    """Asks a server for many small files at once, within a budget of bytes."""
+
+    def __init__(self, json: JsonFiles, budget: Budget) -> None:
+        self._json = json
+        self._budget = budget
+
+    async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
+        """See :class:`LogReader`."""
+        try:
+            return await self._json.commit(commit_name(version))
+        except FileNotFoundError:
+            return NotThere(asked_at)
+
+    async def many(
+        self, reads: Sequence[tuple[str, int]], after: str | None = None
+    ) -> BlockingFiles | None:
+        """See :class:`LogReader`: as many as the budget has room for."""
+        reads = list(takewhile(lambda read: read[1] <= SMALL_BYTES_MAX, reads))
+        while len(reads) > 1 and not self._budget.take(size := sum(size for _, size in reads)):
+            reads = reads[: len(reads) // 2]
+        if len(reads) < 2:
+            return None
+        try:
+            return await self._json.brought(reads, after)
+        finally:
+            self._budget.give(size)
+
+    def ahead(self, version: int, last: int | None) -> None:
+        """Request nothing."""
+
+    async def aclose(self) -> None:
+        """See :class:`LogReader`."""
