@@ -158,7 +158,7 @@ class ChangeFile:
 @dataclass(frozen=True, slots=True)
 class Part:
     """The rows of a batch that come from one file: those from row ``first`` of the batch on.
-    ``offset`` is that of the first of them."""
+    ``offset`` is that of the first of them, or of one before it that is not published."""
 
     first: int
     file: ChangeFile
@@ -181,12 +181,14 @@ class ChangeBatch:
     are versions of one schema, and a run of several versions has all rows of its last one. Only a
     sink that says so gets runs (:class:`tailer.sink.SinkTraits`); :meth:`parts` fits every batch.
 
+    ``indices`` (int64) are the rows' places in their versions, where rows between them are missing:
+    changes of other kinds than those that are published (:meth:`of_kinds`), or preimages.
+
     Where a feed pairs updates (:mod:`tailer.feed.pairing`), ``before`` (struct of the data columns)
     has each update's preimage beside its postimage, null in every other row; such a preimage is
-    then not a separate row, and ``indices`` (int64) are the rows' places in the version. An image
-    without a partner stays a separate row. So do the two images of an update that changes the key;
-    if the writer records that they belong together, each has the other one in ``partner`` (struct
-    of the data columns, null in every other row).
+    then not a separate row. An image without a partner stays a separate row. So do the two images
+    of an update that changes the key; if the writer records that they belong together, each has the
+    other one in ``partner`` (struct of the data columns, null in every other row).
 
     ``counted_by`` says how the changes are counted, in offsets within the version. ``prepared`` is
     what the sink has begun to make of this very batch: see :class:`tailer.sink.Prepares`.
@@ -231,19 +233,20 @@ class ChangeBatch:
         found = [value(part) for part in self.parts()]
         if all(one == found[0] for one in found):
             return found[0]
-        ends = [part.first for part in self.run[1:]] + [self.num_rows]
-        return pc.run_end_decode(
-            pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.array(found))
-        )
+        ends = pa.array(self._ends(), pa.int32())
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(found)))
 
     def by_file(self) -> Iterator[ChangeBatch]:
         """Yield the same rows, those of each file as a batch."""
         if not self.run:
             yield self
             return
-        ends = [part.first for part in self.run[1:]] + [self.num_rows]
-        for part, end in zip(self.run, ends, strict=True):
+        for part, end in zip(self.run, self._ends(), strict=True):
             yield self.slice(part.first, end)
+
+    def _ends(self) -> list[int]:
+        """Return where each part ends."""
+        return [*(part.first for part in self.run[1:]), self.num_rows]
 
     def row_indices(self) -> pa.Int64Array:
         """Return each row's place in its version, from 0 (int64): what the offset's index
@@ -300,10 +303,11 @@ class ChangeBatch:
         if row == self.num_rows:
             return self.next_offset
         part = self._part_of(row)
-        if part is None:
-            offset, index = self.offset, self.row_indices()[row].as_py()
+        offset = self.offset if part is None else part.offset
+        if part is not None and (self.indices is None or row == part.first):
+            index = offset.index + row - part.first
         else:
-            offset, index = part.offset, part.offset.index + row - part.first
+            index = self.row_indices()[row].as_py()
         if not index:
             return offset if part is None else replace(offset, index=0)
         counted_by = self.counted_by or self.next_offset.counted_by
@@ -325,6 +329,36 @@ class ChangeBatch:
         head = Part(0, parts[0].file, self._offset_at(first))
         rest = (replace(part, first=part.first - first) for part in parts[1:])
         return {"run": (head, *rest), "timestamp_ms": timestamp_ms}
+
+    def of_kinds(self, kinds: pa.StringArray) -> ChangeBatch:
+        """Return the rows with these change types, each at its place in its version. The offset to
+        save stays what it is."""
+        import pyarrow.compute as pc
+
+        wanted = pc.is_in(self.rows.column(CHANGE_TYPE), value_set=kinds)
+        if wanted.true_count == self.num_rows:
+            return self
+        arrays = {
+            f.name: value.filter(wanted)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
+        }
+        kept = replace(self, **arrays, indices=self.row_indices().filter(wanted), run=())
+        if not kept.num_rows:
+            return replace(kept, file=None)
+        parts, first = [], 0
+        for part, end in zip(self.parts(), self._ends(), strict=True):
+            count = wanted.slice(part.first, end - part.first).true_count
+            if count:
+                parts.append(replace(part, first=first))
+                first += count
+        return replace(
+            kept,
+            file=parts[0].file if len(parts) == 1 else None,
+            timestamp_ms=parts[-1].file.timestamp_ms,
+            offset=parts[0].offset,
+            run=tuple(parts) if len(parts) > 1 else (),
+        )
 
     def event_ids(self) -> pa.StringArray:
         """Return one id per row: the same on every run, machine and way of reading the same log

@@ -217,8 +217,6 @@ def _options(feed: Section) -> FeedOptions:
             on_data_loss=feed["on_data_loss"],
             on_reject=feed["on_reject"],
             on_invalid_text=feed["on_invalid_text"],
-            ignore_deletes=feed["ignore_deletes"],
-            skip_change_commits=feed["skip_change_commits"],
         ),
         heartbeat_s=feed["heartbeat_s"],
     )
@@ -238,7 +236,8 @@ def _selection(feed: Section) -> Selection:
             where = parse_where(feed["where"])
         except ConfigError as e:
             raise feed.wrong("where", str(e)) from None
-    return Selection(tuple(feed["columns"]) or None, where, masks, key)
+    operations = tuple(feed["operations"]) or None
+    return Selection(tuple(feed["columns"]) or None, where, masks, key, operations)
 
 
 def _sink(feed: Section, key: str) -> SinkConfig:

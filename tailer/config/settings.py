@@ -55,6 +55,12 @@ def _start(given: Any) -> str:
     return str(given)
 
 
+def _operations(given: list[str]) -> list[str]:
+    if not set(given) <= {"insert", "update", "delete"}:
+        raise ValueError(given)
+    return given
+
+
 DAEMON: dict[str, Setting] = {
     "http": Setting(
         "text", "127.0.0.1:9464",
@@ -128,6 +134,10 @@ FEED: dict[str, Setting] = {
     ),
     "columns": Setting("texts", [], "Data columns to publish; empty means all.", unset="all"),
     "where": Setting("text", "", "Publish only the partitions that match these comparisons."),
+    "operations": Setting(
+        "texts", [], "Changes to publish; empty means all.", unset="all",
+        form="a list of insert, update, delete", parse=_operations,
+    ),
     "mask": Setting("table", {}, 'Columns to mask: `column = "drop"`, `redact` or `hash`.'),
     "mask_key": Setting("text", "", "Key of the hashes, 16 to 64 bytes.", secret=True),
     "on_schema_change": Setting(
@@ -148,10 +158,6 @@ FEED: dict[str, Setting] = {
     ),
     "park": Setting(
         "table", {}, "Sink for rejected rows.", unset="a JSON lines file beside `state`",
-    ),
-    "ignore_deletes": Setting("flag", False, "Skip versions that only remove files."),
-    "skip_change_commits": Setting(
-        "flag", False, "Skip versions that delete, update, merge or overwrite.",
     ),
     "heartbeat_s": Setting(
         "number", 0.0, "Send a heartbeat to the sink after this long without events; 0 means "
@@ -197,13 +203,15 @@ FEED: dict[str, Setting] = {
 #: Keys that there were, of the daemon and of a feed: what to use now.
 _REMOVED: dict[str, str] = {
     "sinks": "a feed has one sink; give each sink a feed of its own, with the same table",
+    "ignore_deletes": 'set operations = ["insert", "update"]',
+    "skip_change_commits": 'set operations = ["insert"]',
     "max_rows_per_s": "limit the rate at the target, for Kafka with a quota of the broker",
     "paused": "pause the feed with the control API; the pause is kept with its offset",
     "torn_commit_max_s": "leave it out, the wait for a half-written commit is 10 seconds",
     "poll_min_s": "leave it out, pauses begin at 0.5 s, or at poll_max_s if that is less",
     "retry_min_s": "leave it out, pauses begin at 0.2 s, or at retry_max_s if that is less",
 }
-_ANSWERS = {"ignore_changes": "Delta has deprecated this option; use skip_change_commits"}
+_ANSWERS = {"ignore_changes": "Delta has deprecated this option; set operations"}
 
 
 class Section:

@@ -81,7 +81,13 @@ def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:
 
 def feed_sink(config: Config, feed: FeedConfig) -> Sink:
     """Return the feed's sink. Raises :class:`ConfigError` naming the invalid key."""
-    return _sink(config, f"{feed.name}.sink", feed.sink)
+    sink = _sink(config, f"{feed.name}.sink", feed.sink)
+    if feed.options.selection.operations and sink_traits(sink).copies:
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.operations is given, but a mirror needs all "
+            "changes; leave it out"
+        )
+    return sink
 
 
 def _check_spill_folder(config: Config, feed: FeedConfig) -> None:

@@ -20,7 +20,7 @@ from tailer.feed.reading import Emit, Reading
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
 from tailer.plan.commit import CommitPlan, plan_commit
-from tailer.plan.rules import Rewrite, is_passed_over
+from tailer.plan.rules import Rewrite
 
 if TYPE_CHECKING:
     from tailer.compare.pairing import Pairing
@@ -70,7 +70,7 @@ class _CommitReader:
         with self._named(commit):
             reading.observer.planned(commit)
             reading.check(commit.after, commit.version)
-            version, pairing = await _planned(reading, commit)
+            version, pairing = await _planned(reading, commit, first)
         if pairing is not None:
             from tailer.feed.pairing import read_paired  # loads on demand
 
@@ -139,9 +139,11 @@ async def skipped(reading: Reading, at: Offset) -> Notice:
     return skip_notice(at, timestamp_ms)
 
 
-async def _planned(reading: Reading, commit: Commit) -> tuple[Version, Pairing | None]:
+async def _planned(
+    reading: Reading, commit: Commit, first: Offset
+) -> tuple[Version, Pairing | None]:
     """Plan a commit's files. Return the version, and the pairs of its updates."""
-    plan = await _files(reading, commit)
+    plan = await _files(reading, commit, first)
     pairing = None
     if reading.options.paired:
         from tailer.feed.pairing import pair_updates  # loads on demand
@@ -152,10 +154,11 @@ async def _planned(reading: Reading, commit: Commit) -> tuple[Version, Pairing |
     return Version(commit.version, commit.timestamp_ms, commit.after, plan), pairing
 
 
-async def _files(reading: Reading, commit: Commit) -> FilePlan:
-    """Return the files whose rows are the commit's changes, in their order."""
+async def _files(reading: Reading, commit: Commit, first: Offset) -> FilePlan:
+    """Return the files whose rows are the commit's changes, in their order; none if none of the
+    changes are published, unless an index has to be found among them."""
     plan = await commit_plan(reading, commit)
-    if plan is None:
+    if not first.index and not reading.options.selection.may_have(commit.header):
         return FilePlan.listed([])
     files: Iterable[ChangeFile]
     if plan.compares:
@@ -167,13 +170,11 @@ async def _files(reading: Reading, commit: Commit) -> FilePlan:
     return FilePlan.listed(files) if plan.compares else FilePlan(files)
 
 
-async def commit_plan(reading: Reading, commit: Commit) -> CommitPlan | None:
-    """Return the plan of a commit's changes; None if a policy passes over them."""
+async def commit_plan(reading: Reading, commit: Commit) -> CommitPlan:
+    """Return the plan of a commit's changes."""
     options, live = reading.options, reading.live
     folder = options.diff.spill_folder
     moot = await live.moot(reading.log, commit, options.change_source, folder)
-    if is_passed_over(commit, options.policies):
-        return None
     return await plan_commit(reading.log, commit, options.change_source, moot)
 
 

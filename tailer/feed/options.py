@@ -71,5 +71,5 @@ class FeedOptions:
     def counting_id(self) -> str:
         """Return an id of the options that determine how the changes of a version are counted."""
         where = self.selection.where.text if self.selection.where else None
-        passing = (self.policies.ignore_deletes, self.policies.skip_change_commits)
-        return counting_id(self.change_source, self.key, where, *passing)
+        # Two options that there were: saved offsets have them in their ids.
+        return counting_id(self.change_source, self.key, where, False, False)

@@ -35,16 +35,12 @@ OnReject = Literal["fail", "park"]
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """``ignore_deletes``: a version that only removes files gives no events.
-    ``skip_change_commits``: a version that removes any file (an update, a delete, a merge, an
-    overwrite) gives no events, not even for the rows that it adds."""
+    """What to do when the table, a sink or a text is not as it should be."""
 
     on_schema_change: OnSchemaChange = "continue"
     on_data_loss: OnDataLoss = "fail"
     on_reject: OnReject = "fail"
     on_invalid_text: OnInvalidText = "replace"
-    ignore_deletes: bool = False
-    skip_change_commits: bool = False
 
 
 class LostFiles:

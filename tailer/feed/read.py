@@ -90,7 +90,28 @@ async def send_changes(reading: Reading, start: Offset, last: int | None, emit: 
         if isinstance(item, ChangeBatch):
             await emit(item)
 
-    await _read(reading, Sent(changes, start), last, notices=False)
+    sent = Sent(_published(reading, changes), start)
+    await _read(reading, sent, last, notices=False)
+
+
+def _published(reading: Reading, emit: Emit) -> Emit:
+    """Return what sends on the operations that are published.
+
+    This comes after all that counts rows, so that offsets, event ids and the rows' places are those
+    of a feed that publishes all of them. A batch without any is sent only if it ends a version.
+    """
+    change_types = reading.options.selection.change_types()
+    if change_types is None:
+        return emit
+
+    async def published(item: Item) -> None:
+        if isinstance(item, ChangeBatch):
+            item = item.of_kinds(change_types)
+            if not item.num_rows and item.next_offset.version == item.offset.version:
+                return
+        await emit(item)
+
+    return published
 
 
 async def read_here(reading: Reading, sent: Sent, last: int | None) -> None:
@@ -106,7 +127,7 @@ async def send_items(
     ``read`` does the reading itself.
     """
     log, policy = reading.log, reading.options.policies.on_data_loss
-    sent = Sent(emit, start)
+    sent = Sent(_published(reading, emit), start)
     while True:
         try:
             await read(reading, sent, last)

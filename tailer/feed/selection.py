@@ -17,31 +17,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
-from tailer.changes import METADATA_FIELDS, ChangeFile
+from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeFile
+from tailer.delta.commit import CommitHeader
 from tailer.delta.schema import parse_schema
 from tailer.delta.snapshot import TableState
 from tailer.errors import SchemaChanged, TableError
 from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns, Where
 
-__all__ = ["MASKS", "Mask", "Selection", "Selector"]
+__all__ = ["MASKS", "OPERATIONS", "Mask", "Operation", "Selection", "Selector"]
 
 Mask = Literal["drop", "redact", "hash"]
 MASKS: tuple[Mask, ...] = ("drop", "redact", "hash")
+Operation = Literal["insert", "update", "delete"]
+OPERATIONS: tuple[Operation, ...] = ("insert", "update", "delete")
 REDACTED = "[redacted]"
 _DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is published: ``columns`` (None: all), the partitions that ``where`` selects, and how
-    columns are masked (by name, case-insensitive). ``mask_key`` is the key of hashes; it is not
-    shown."""
+    """What is published: ``columns`` (None: all), the partitions that ``where`` selects, the
+    ``operations`` (None: all), and how columns are masked (by name, case-insensitive). ``mask_key``
+    is the key of hashes; it is not shown."""
 
     columns: tuple[str, ...] | None = None
     where: Where | None = None
     masks: Mapping[str, Mask] = field(default_factory=dict, hash=False)
     mask_key: bytes = field(default=b"", repr=False)
+    operations: tuple[Operation, ...] | None = None
+
+    def change_types(self) -> pa.StringArray | None:
+        """Return the change types of the rows that are published; None for all."""
+        if self.operations is None:
+            return None
+        return pa.array([kind for kind in CHANGE_TYPES if kind.startswith(self.operations)])
+
+    def may_have(self, header: CommitHeader) -> bool:
+        """Return whether a commit may have rows that are published: one that only adds files has
+        inserts, one that only removes files has deletes."""
+        if self.operations is None or header.cdcs or (header.adds and header.removes):
+            return True
+        return ("insert" if header.adds else "delete") in self.operations
 
 
 class Selector:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import structs
 
@@ -39,10 +39,8 @@ __all__ = [
     "ChangeSource",
     "Completions",
     "Rewrite",
-    "SkipOptions",
     "counts_files",
     "incomplete_removes",
-    "is_passed_over",
     "plan_changes",
     "plan_rewrite",
     "plan_snapshot",
@@ -108,30 +106,6 @@ def counts_files(commit: Commit, source: ChangeSource) -> bool:
     """Return whether this version's changes are found from the files that it adds and removes."""
     header = commit.header
     return header.data_changes > 0 and (not header.cdcs or source == "derived")
-
-
-class SkipOptions(Protocol):
-    """The options for skipping versions that remove rows, as in Delta's source."""
-
-    @property
-    def ignore_deletes(self) -> bool:
-        """Return whether versions that only remove rows are skipped."""
-
-    @property
-    def skip_change_commits(self) -> bool:
-        """Return whether all versions that remove rows are skipped."""
-
-
-def is_passed_over(commit: Commit, options: SkipOptions) -> bool:
-    """Return whether the options skip a version."""
-    if not (options.ignore_deletes or options.skip_change_commits) or not commit.header.removes:
-        return False
-    kinds = {
-        type(action)
-        for action in commit.file_actions()
-        if not isinstance(action, AddCDCFile) and action.data_change
-    }
-    return RemoveFile in kinds and (options.skip_change_commits or AddFile not in kinds)
 
 
 def plan_changes(

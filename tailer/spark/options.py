@@ -153,8 +153,12 @@ SOURCE: dict[str, Setting] = {
     "maxVersionsPerTrigger": Setting(
         "whole", None, "Stream: maximum versions per batch.", unit="versions", advanced=True,
     ),
-    "ignoreDeletes": FEED["ignore_deletes"],
-    "skipChangeCommits": FEED["skip_change_commits"],
+    "ignoreDeletes": Setting(
+        "flag", False, "Skip versions that only remove files, as Delta's streaming source does.",
+    ),
+    "skipChangeCommits": Setting(
+        "flag", False, "Skip versions that delete, update, merge or overwrite, as Delta's does.",
+    ),
     "failOnDataLoss": Setting(
         "flag", True, "If false, continue at the first version whose changes can still be read; a "
         "warning names what is skipped.",

@@ -349,7 +349,7 @@ MORE_MISTAKES = {
                           "feeds has the name 'a/b'; it must not be empty or hold a /"),
     "two tokens": ("[daemon]\ntoken = 'a'\ntoken_file = 'b'\n" + SMALLEST, "give only one of them"),
     "no token file": ("[daemon]\ntoken_file = 'b'\n" + SMALLEST, "token_file is 'b', which can't"),
-    "deprecated": (feed_with("ignore_changes = true"), "use skip_change_commits"),
+    "deprecated": (feed_with("ignore_changes = true"), "deprecated this option; set operations"),
     "empty state": ("[daemon]\nstate = ''\n" + SMALLEST,
                     "daemon.state is empty, and must be a folder or s3://bucket/prefix"),
     "empty table": ("[feeds.orders]\ntable = ''\n", "feeds.orders.table is '', and must be"),

@@ -201,8 +201,11 @@ def test_a_mirror_that_would_lack_rows_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_table(tmp_path / "orders", 1)
-    config = mirror(tmp_path, 'from = "latest"\n')
-    for command in ("check", "run"):
-        assert main([command, str(config)]) == 2
-        said = "feeds.orders.from is 'latest', but a mirror needs the rows"
-        assert said in capsys.readouterr().err
+    for line, said in (
+        ('from = "latest"\n', "feeds.orders.from is 'latest', but a mirror needs the rows"),
+        ('operations = ["insert"]\n', "feeds.orders.operations is given, but a mirror needs all"),
+    ):
+        config = mirror(tmp_path, line)
+        for command in ("check", "run"):
+            assert main([command, str(config)]) == 2
+            assert said in capsys.readouterr().err

@@ -15,6 +15,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import DataLoss, FileGone, SchemaChanged, SinkRejected, TransientError
 from tailer.feed.policy import FeedPaused, OnDataLoss, Policies
 from tailer.feed.run import run_feed
+from tailer.feed.selection import Selection
 from tailer.sink import announce
 from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
@@ -303,25 +304,26 @@ def rewritten(tmp_path: Path) -> Rig:
     table.commit(*adds)
     table.commit(table.remove(adds[0]))
     table.commit(table.remove(adds[1]), table.add([{"id": 10}]))
-    last = table.add([{"id": 20}])
+    last = table.add([{"id": 20}], path="last.parquet")
     table.commit(last)
     table.commit(table.remove(last, dataChange=False), table.add([{"id": 20}], dataChange=False))
     return rig
 
 
 @pytest.mark.parametrize(
-    ("options", "versions"),
+    ("operations", "versions"),
     [
-        (Policies(), {1, 2, 3, 4}),
-        (Policies(ignore_deletes=True), {1, 3, 4}),
-        (Policies(skip_change_commits=True), {1, 4}),
-        (Policies(ignore_deletes=True, skip_change_commits=True), {1, 4}),
+        (None, {1, 2, 3, 4}),
+        (("insert", "update"), {1, 4}),
+        (("delete",), {2, 3}),
     ],
 )
-async def test_skip_options_pass_over_whole_versions(
-    rewritten: Rig, options: Policies, versions: set[int]
+async def test_operations_that_are_not_wanted_are_not_published(
+    rewritten: Rig, operations: Any, versions: set[int]
 ) -> None:
-    await run_feed(rewritten.feed(policies=options))
+    if operations == ("delete",):  # what only adds files is not read
+        (rewritten.table.folder / "last.parquet").unlink()
+    await run_feed(rewritten.feed(selection=Selection(operations=operations)))
     assert {e["_commit_version"] for e in rewritten.events} == versions
     assert position_of(await rewritten.offset()) == (6, 0)
 

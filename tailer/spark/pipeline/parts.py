@@ -79,7 +79,7 @@ async def _files(reading: Reading, first: Offset) -> Iterator[ChangeFile] | None
     if reading.options.paired and commit.header.cdcs:
         return None
     plan = await commit_plan(reading, commit)
-    return None if plan is None or plan.compares else reading.chosen(plan.files())
+    return None if plan.compares else reading.chosen(plan.files())
 
 
 class _Cut(NamedTuple):

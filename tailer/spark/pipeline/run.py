@@ -242,8 +242,6 @@ class _ClusterReader:
             table=log.store.root,
             change_source=options.change_source,
             key=options.key,
-            ignore_deletes=options.policies.ignore_deletes,
-            skip_change_commits=options.policies.skip_change_commits,
             paired=True,
             store=self._store,
         )

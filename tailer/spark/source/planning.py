@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
+from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
 from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import TableState
@@ -39,7 +40,7 @@ from tailer.log.same_table import check_offset
 from tailer.log.table import TableLog
 from tailer.plan.commit import plan_commit
 from tailer.plan.live_files import LiveFiles
-from tailer.plan.rules import is_passed_over, plan_snapshot
+from tailer.plan.rules import plan_snapshot
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FAN_OUT, FileOrder, Order, VersionOrder, fan_out, rewrite_order
 from tailer.spark.source.counts import Counts
@@ -181,7 +182,7 @@ class Planner:
             told = {commit.version: moot} if moot else {}
             order = VersionOrder(at, at.version, header.file_bytes, count, moot=told)
             return replace(planned, rewrite=order)
-        if is_passed_over(commit, options):
+        if self._is_passed_over(commit):
             return planned
         plan = await plan_commit(self.log, commit, source, moot)
         if not plan.compares:
@@ -265,6 +266,18 @@ class Planner:
                 budget.take(files, total)
                 return planned.next_offset, True
         return await self._part(planned, budget)
+
+    def _is_passed_over(self, commit: Commit) -> bool:
+        """Return whether the options skip a version, as they do in Delta's source."""
+        options = self.options
+        if not (options.ignore_deletes or options.skip_change_commits) or not commit.header.removes:
+            return False
+        kinds = {
+            type(action)
+            for action in commit.file_actions()
+            if not isinstance(action, AddCDCFile) and action.data_change
+        }
+        return RemoveFile in kinds and (options.skip_change_commits or AddFile not in kinds)
 
     async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
         """Return the offset between two files of a version up to which it fits into the batch."""
