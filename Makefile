@@ -51,7 +51,7 @@ lint: $(DEV) ## check style, types, spelling and prose
 	else echo "the prose is not checked: there is no vale, and Go cannot build it here"; fi
 
 prose: $(VALE) ## check the language of the pages with Vale, which Go builds once if it is missing
-	$(VALE) --output=line README.md CONTRIBUTING.md SECURITY.md tests/README.md docs
+	$(VALE) --output=line README.md CONTRIBUTING.md SECURITY.md tests/README.md tests/golden/README.md docs
 
 $(CURDIR)/.cache/bin/vale:
 	GOBIN=$(@D) go install github.com/vale-cli/vale/v3/cmd/vale@v3.21.0
