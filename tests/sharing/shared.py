@@ -50,9 +50,11 @@ def insert(table: TableBuilder, number: int) -> int:
 def shared_store(profile: Path, **options: Any) -> SharingStore:
     """The store of the shared table; ``poll_interval_s`` may be shorter than users may have it."""
     options.setdefault("poll_interval_s", 0.01)
-    most = options.pop("versions_per_request", 100)
+    most, source = options.pop("versions_per_request", 100), options.pop("change_source", "auto")
     given = SharingOptions(**options)
-    return SharingStore(f"{profile}#share.schema.table", given, versions_per_request=most)
+    store = SharingStore(f"{profile}#share.schema.table", given, versions_per_request=most)
+    store.serve(source)
+    return store
 
 
 async def read_shared(

@@ -31,7 +31,7 @@ from tailer.sharing.profile import load_profile, parse_address
 from tailer.store import LOG_DIR, FileStatus, Store
 from tailer.store.https import HttpsFiles, Link, Links
 from tailer.store.shared.links import LinkTable
-from tailer.store.shared.log import ChangeRequests, SharedLog, Spooled
+from tailer.store.shared.log import SharedLog, Spooled
 
 __all__ = ["SharingOptions", "SharingStore"]
 
@@ -39,6 +39,7 @@ POLL_INTERVAL_MIN_S = 30.0
 _VERSIONS_PER_REQUEST = 100
 _REMOVED = {
     "max_versions_per_rpc": "leave it out, a request asks for at most 100 versions",
+    "change_source": "use the feed's change_source",
     "answer_bytes_max": "leave it out, an answer has at most 16 GiB",
 }
 _LISTED_MAX = 5_000_000
@@ -51,17 +52,9 @@ _CHECKPOINT_NAME = re.compile(rf"([0-9]{{20}})\.{re.escape(_CHECKPOINT)}")
 
 @dataclass(frozen=True, slots=True)
 class SharingOptions:
-    """The options of a shared table's store.
-
-    ``change_source`` selects the request that reads changes; a feed's setting takes precedence.
-    """
+    """The options of a shared table's store."""
 
     # fmt: off
-    change_source: ChangeRequests = declared(Setting(
-        "text", "auto", "Read the shared change data feed (`cdf`), derive changes from data files "
-        "(`derived`), or choose by version (`auto`).", choices=("auto", "cdf", "derived"),
-        unset="the feed's `change_source`",
-    ))
     poll_interval_s: float = declared(Setting(
         "number", POLL_INTERVAL_MIN_S, "Interval between requests for the newest version; the "
         "protocol allows none shorter than 30 s.", unit="seconds", least=POLL_INTERVAL_MIN_S,
@@ -149,7 +142,7 @@ class SharingStore(Store, Links):
             links = LinkTable(scratch.folder / "links.db")
             log = SharedLog(
                 self._client, self._table, scratch.folder, links,
-                self._options.change_source, self._versions_per_request,
+                "auto", self._versions_per_request,
             )  # fmt: skip
             self._opened = scratch, links, log
         return self._opened
