@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailer.config.feeds import Config, FeedConfig
-from tailer.daemon.run import feed_configs
+from tailer.daemon.assembly import feed_configs
 from tailer.errors import ConfigError
 
 __all__ = ["named_feed"]

@@ -21,7 +21,7 @@ async def run(arguments: argparse.Namespace) -> int:
 async def check(arguments: argparse.Namespace) -> int:
     """Check the configuration, its tables and its sinks; return the exit status."""
     from tailer.config.feeds import load_config
-    from tailer.daemon.run import check_feeds
+    from tailer.daemon.check import check_feeds
 
     return await check_feeds(load_config(Path(arguments.config)))
 

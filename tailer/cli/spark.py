@@ -14,10 +14,9 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config
-from tailer.daemon.assembly import assemble
+from tailer.daemon.assembly import assemble, feed_configs
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
-from tailer.daemon.run import feed_configs
 from tailer.daemon.runner import Runner
 from tailer.errors import OffsetError, printable
 from tailer.feed.progress import FeedProgress

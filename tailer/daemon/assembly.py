@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import document_name
+from tailer.offsets.owner import keep_place
 from tailer.sink import OWN_PREFIX, Sink, make_sink, sink_traits
 from tailer.storage import is_remote, open_offset_store, open_store, storage_of
 from tailer.store.traffic import Traffic
@@ -32,9 +33,11 @@ __all__ = [
     "PatternFeeds",
     "assemble",
     "check_targets",
+    "feed_configs",
     "feed_sink",
     "feed_start",
     "feeds_of_pattern",
+    "keep_place_of",
     "offset_store",
     "park_sink",
     "table_log",
@@ -53,6 +56,14 @@ def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetS
         )
     except ConfigError as e:
         raise ConfigError(f"{config.path}: daemon.state: {e}") from e
+
+
+def keep_place_of(config: Config) -> None:
+    """Lock the place in the configuration's lock folder. Raises :class:`ConfigError` naming it."""
+    try:
+        keep_place(config.lock_folder)
+    except ConfigError as e:
+        raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
 
 
 def _table_address(config: Config, table: str) -> str:
@@ -246,6 +257,27 @@ async def feeds_of_pattern(config: Config, feed: FeedConfig) -> PatternFeeds:
             "right to, or choose a pattern without this folder"
         )
     return PatternFeeds({one.name: one for one in feeds}, refused)
+
+
+async def feed_configs(
+    config: Config, refused: Callable[[str, str], None] = lambda _, __: None
+) -> dict[str, FeedConfig]:
+    """Return all feeds of a configuration by name; patterns give the feeds that they find now.
+
+    ``refused`` is called with a pattern's name and the sentence about a table that is not followed.
+    """
+    found: dict[str, FeedConfig] = {}
+    for name, feed in config.feeds.items():
+        if is_pattern(feed.table):
+            tables = await feeds_of_pattern(config, feed)
+            found |= tables.feeds
+            if not tables.feeds and not tables.refused:
+                refused(name, f"no table matches {feed.table}")
+            for sentence in tables.refused.values():
+                refused(name, sentence)
+        else:
+            found[name] = feed
+    return found
 
 
 def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:

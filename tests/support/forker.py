@@ -44,6 +44,7 @@ LOADED = (
     "tailer.cli.verify",
     "tailer.config.feeds",
     "tailer.daemon.http_api",
+    "tailer.daemon.check",
     "tailer.daemon.run",
     "tailer.offsets.local",
     "tailer.share_server.app",

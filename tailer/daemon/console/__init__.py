@@ -6,10 +6,10 @@ The page itself contains no data, so anyone may load it; what it shows and does 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from importlib.resources import files
 
+import anyio
 from aiohttp import web
 
 from tailer.daemon.http_api import may_read, shared
@@ -71,7 +71,7 @@ def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         try:
             while True:
                 await send_chunk(stream, event(), _STALL_S)
-                await asyncio.sleep(_PERIOD_S)
+                await anyio.sleep(_PERIOD_S)
         except ConnectionError:  # the page was closed
             return stream
 
