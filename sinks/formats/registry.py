@@ -33,7 +33,7 @@ REGISTRY: dict[str, Setting] = {
     "user": Setting("text", "", "User name, with `password`."),
     "password": Setting("text", "", "Password of `user`.", secret=True),
     "token": Setting("text", "", "Bearer token, instead of a user.", secret=True, advanced=True),
-    "ca_bundle": Setting(
+    "ca_file": Setting(
         "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
         advanced=True,
     ),
@@ -48,7 +48,7 @@ REGISTRY: dict[str, Setting] = {
         advanced=True),
 }  # fmt: skip
 
-_FILES = ("ca_bundle", "client_cert", "client_key")
+_FILES = ("ca_file", "client_cert", "client_key")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: Of the statuses that are no faults of the registry: of the schema, of the account.
 _FOR_GOOD = (400, 401, 403, 404, 405, 406, 409, 413, 415, 422)
@@ -118,7 +118,7 @@ class RegistryClient:
         except ssl.SSLCertVerificationError as e:
             raise TargetRefused(
                 f"the certificate of the schema registry at {self.url} is not trusted "
-                f"({e.verify_message}); set ca_bundle"
+                f"({e.verify_message}); set ca_file"
             ) from None
         except (OSError, http.client.HTTPException) as e:
             raise TransientError(
@@ -156,7 +156,9 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
 
     Raises :class:`ConfigError` naming the invalid option.
     """
-    taken = SettingTable("the schema registry", REGISTRY).take(options)
+    taken = SettingTable(
+        "the schema registry", REGISTRY, removed={"ca_bundle": "it is called ca_file"}
+    ).take(options)
     url: Url = taken["url"]
     if taken["token"] and taken["user"]:
         raise ConfigError("the schema registry has both a user and a token: give one of them")
@@ -181,7 +183,7 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
 
 def _tls(files: Mapping[str, str]) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=files["ca_bundle"] or None)
+        context = ssl.create_default_context(cafile=files["ca_file"] or None)
         if files["client_cert"]:
             context.load_cert_chain(files["client_cert"], files["client_key"] or None)
     except OSError as e:  # ssl.SSLError is one

@@ -207,7 +207,8 @@ def _shares_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--schema", metavar="NAME", help="only this schema of --share")
     p.add_argument("--page-size", type=_whole, metavar="N", help="entries in one answer")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
-    p.add_argument("--ca-bundle", metavar="FILE", help="PEM file of the trusted authorities")
+    p.add_argument("--ca-file", metavar="FILE", help="PEM file of the trusted authorities")
+    p.add_argument("--ca-bundle", dest="ca_file", help=argparse.SUPPRESS)  # as it was called
     p.add_argument("--allow-http", action="store_true", help="allow a token without TLS")
 
 

@@ -24,7 +24,7 @@ async def shares(arguments: argparse.Namespace) -> int:
     if arguments.page_size is not None and arguments.page_size < 1:
         raise ConfigError("--page-size must be at least 1")
     profile = load_profile(arguments.profile, allow_http=arguments.allow_http)
-    options = ClientOptions(max_results=arguments.page_size, ca_bundle=arguments.ca_bundle)
+    options = ClientOptions(max_results=arguments.page_size, ca_file=arguments.ca_file)
     client = SharingClient(profile, time.time, options)
     try:
         async with aclosing(_shares(client, arguments.share)) as names:

@@ -22,7 +22,6 @@ from tailer.feed.selection import Mask, Selection
 from tailer.feed.where import parse_where
 from tailer.log.follow import FollowOptions
 from tailer.process.signals import GRACE_S
-from tailer.secrets import keep_secrets
 from tailer.settings import REQUIRED, Setting
 from tailer.storage import remote_schemes, storage_named, storage_of
 
@@ -112,7 +111,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         http=daemon["http"],
         state=state,
         feeds=found,
-        token=_token(daemon, path.parent),
+        token=daemon["token"],
         log_format=daemon["log_format"],
         log_level=daemon["log_level"],
         measure_s=daemon["measure_s"],
@@ -129,23 +128,6 @@ def _state(daemon: Section, folder: Path) -> Path | str:
     if not text:
         raise daemon.wrong("state", "is empty, and must be a folder or s3://bucket/prefix")
     return text if "://" in text else folder / text
-
-
-def _token(daemon: Section, folder: Path) -> str:
-    token: str = daemon["token"]
-    file: str = daemon["token_file"]
-    if not file:
-        return token
-    if token:
-        raise daemon.wrong("token_file", "is given together with token; give only one of them")
-    try:
-        found = (folder / file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as e:
-        raise daemon.wrong("token_file", f"is {file!r}, which can't be read ({e})") from e
-    if not found:
-        raise daemon.wrong("token_file", f"is {file!r}, which is empty")
-    keep_secrets([found])
-    return found
 
 
 def _feed(path: Path, name: str, values: Any, stores: Stores) -> FeedConfig:

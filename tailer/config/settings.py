@@ -74,7 +74,6 @@ DAEMON: dict[str, Setting] = {
         "text", "", "Bearer token of the control API, which is off without one.",
         secret=True,
     ),
-    "token_file": Setting("text", "", "File that contains the token, for mounted secrets."),
     "log_format": Setting("text", "console", "Format of log lines.", choices=("console", "json")),
     "log_level": Setting(
         "text", "info", "Lowest level to log.",
@@ -209,6 +208,7 @@ _REMOVED: dict[str, str] = {
     "paused": "pause the feed with the control API; the pause is kept with its offset",
     "torn_commit_max_s": "leave it out, the wait for a half-written commit is 10 seconds",
     "poll_min_s": "leave it out, pauses begin at 0.5 s, or at poll_max_s if that is less",
+    "token_file": 'write token = "${file:PATH}"',
     "retry_min_s": "leave it out, pauses begin at 0.2 s, or at retry_max_s if that is less",
 }
 _ANSWERS = {"ignore_changes": "Delta has deprecated this option; set operations"}
@@ -296,9 +296,12 @@ def _referred(name: str, path: Path, environment: Mapping[str, str]) -> str:
     if name.startswith(_OF_A_FILE):
         file = path.parent / name.removeprefix(_OF_A_FILE)
         try:
-            return file.read_text(encoding="utf-8").rstrip("\r\n")
+            text = file.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as e:
             raise ConfigError(f"{path}: ${{{name}}} can't be read ({e})") from None
+        if not text:
+            raise ConfigError(f"{path}: ${{{name}}} is an empty file")
+        return text
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{path}: ${{{name}}} is not known; ${{NAME}} is an environment variable, and "

@@ -58,13 +58,13 @@ class ClientOptions:
 
     ``response_format``: ``auto`` accepts delta for a table that needs it and parquet elsewhere, as
     the server chooses. ``max_results`` is the page size of lists (None: the server's default).
-    ``ca_bundle`` is a PEM file that replaces the system's authorities. ``answer_bytes_max`` bounds
+    ``ca_file`` is a PEM file that replaces the system's authorities. ``answer_bytes_max`` bounds
     one answer about a table, which goes to the disk.
     """
 
     response_format: Literal["auto", "delta", "parquet"] = "auto"
     max_results: int | None = None
-    ca_bundle: str | None = None
+    ca_file: str | None = None
     timeout_s: float = 120.0
     answer_bytes_max: int = 16 * 1024**3
 
@@ -88,7 +88,7 @@ class SharingClient:
         self.options = options or ClientOptions()
         self.clock = clock
         self._authorization = Authorization(profile, clock)
-        self.sessions = Sessions(profile.endpoint, self.options.ca_bundle, self.options.timeout_s)
+        self.sessions = Sessions(profile.endpoint, self.options.ca_file, self.options.timeout_s)
         self._capabilities = self.options.capabilities()
 
     def __repr__(self) -> str:

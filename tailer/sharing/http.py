@@ -46,16 +46,16 @@ def heals(status: int) -> bool:
     return status in (408, 425, 429) or (status >= 500 and status != 501)
 
 
-def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
     """Return a TLS context that verifies certificates and host names, always.
 
-    Raises :class:`ConfigError` for a bundle that can't be read.
+    Raises :class:`ConfigError` for a file that can't be read.
     """
     try:
-        with healing(f"the CA bundle {ca_bundle} can't be read"):
-            return ssl.create_default_context(cafile=ca_bundle)
+        with healing(f"ca_file: {ca_file} can't be read"):
+            return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as e:
-        raise ConfigError(f"the CA bundle {ca_bundle} can't be read ({e})") from None
+        raise ConfigError(f"ca_file: {ca_file} can't be read ({e})") from None
 
 
 class LeadsHere(OSError):
@@ -124,9 +124,9 @@ def guarded_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPC
 class Sessions:
     """The HTTP sessions of one profile. Neither has credentials."""
 
-    def __init__(self, endpoint: str, ca_bundle: str | None, timeout_s: float) -> None:
+    def __init__(self, endpoint: str, ca_file: str | None, timeout_s: float) -> None:
         self.whereabouts = Whereabouts(endpoint)
-        self._ca_bundle = ca_bundle
+        self._ca_file = ca_file
         self._timeout_s = timeout_s
         self._api: ClientSession | None = None
         self._files: ClientSession | None = None
@@ -151,7 +151,7 @@ class Sessions:
         from tailer import __version__
 
         return ClientSession(
-            connector=connector(tls_context(self._ca_bundle), self.whereabouts),
+            connector=connector(tls_context(self._ca_file), self.whereabouts),
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(total=None, sock_connect=30.0, sock_read=self._timeout_s),
             headers={"User-Agent": f"delta-tailer/{__version__}"},
@@ -197,7 +197,7 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
         if isinstance(e, ClientConnectorCertificateError | ClientSSLError):
             raise TableError(
                 f"{self.what}: the sharing server's certificate can't be verified ({e})",
-                hint="set the option ca_bundle if an authority of your own signed it",
+                hint="set the option ca_file if an authority of your own signed it",
             ) from None
         if isinstance(e, ClientError):
             reason = str(e) or type(e).__name__

@@ -195,7 +195,7 @@ def backlog(server: S3Server, versions: int) -> bool:
     with run_front(bucket) as front:
         front.delay_s = DELAY_S
         for ahead in (0, 2**28):
-            options: dict[str, Any] = {**front.bucket.options, "total_ahead_bytes_max": ahead}
+            options: dict[str, Any] = {**front.bucket.options, "memory_bytes_max": ahead}
             store = S3Store(bucket.address("orders"), options)
             front.requests.clear()
             found.append((anyio.run(read, store, table.version), front.requests.total()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.sink import load_sink, make_sink
+import tailer.store.s3.client
+from tailer.sink import Sink, load_sink, make_sink
 from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
@@ -65,12 +65,18 @@ def files_path(request: pytest.FixtureRequest) -> str:
 
 class TestFilesSink(SinkConformance):
     @pytest.fixture
-    def target_faults(self, files: Files, request: pytest.FixtureRequest) -> TargetFaults:
+    def target_faults(
+        self, files: Files, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> TargetFaults:
         if not files.s3:
             return TargetFaults()
-        limits = {"connect_timeout_s": 1, "read_timeout_s": 1, "max_attempts": 1}
-        hasty = replace(files, s3={**files.s3, **limits})
-        return TargetFaults(hasty=hasty.sink, still=request.getfixturevalue("s3_server").still)
+
+        def hasty() -> Sink:
+            for name in ("CONNECT_TIMEOUT_S", "READ_TIMEOUT_S", "ATTEMPTS"):
+                monkeypatch.setattr(tailer.store.s3.client, name, 1)
+            return files.sink()
+
+        return TargetFaults(hasty=hasty, still=request.getfixturevalue("s3_server").still)
 
     @pytest.fixture
     def files(self, files_path: str, tmp_path: Path, request: pytest.FixtureRequest) -> Files:

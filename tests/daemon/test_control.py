@@ -94,7 +94,7 @@ def test_without_a_token_status_is_read_here_and_nothing_is_changed(setting: Set
 
 def test_the_token_may_lie_in_a_file(setting: Setting) -> None:
     (setting.folder / "secret").write_text(TOKEN + "\n")
-    setting.daemon = 'token_file = "secret"\n'
+    setting.daemon = 'token = "${file:secret}"\n'
     setting.table("orders")
     setting.feed("orders")
     with setting.program() as program:

@@ -19,7 +19,7 @@ from tests.sharing.reference_server import serving
         ({"poll_interval_s": 29.9}, "is 29.9, and must be a number of seconds, 30 or greater"),
         ({"poll_interval_s": "soon"}, "must be a number of seconds"),
         ({"allow_http": 1}, "must be true or false"),
-        ({"ca_bundle": 1}, "must be a string"),
+        ({"ca_file": 1}, "must be a string"),
         ({"max_versions_per_rpc": 1}, "was removed: leave it out"),
         ({"change_source": "cdf"}, "was removed: use the feed's change_source"),
         ({"answer_bytes_max": 1}, "was removed: leave it out"),

@@ -45,15 +45,15 @@ async def test_only_a_verified_server_is_spoken_to(
     server: ReferenceServer, name: str, tmp_path: Path
 ) -> None:
     profile, bundle = tmp_path / "test.share", str(tmp_path / "cert.pem")
-    with pytest.raises(TableError, match=r"certificate can't be verified .*ca_bundle"):
+    with pytest.raises(TableError, match=r"certificate can't be verified .*ca_file"):
         await read_shared(profile, 0, 3)
     assert server.requests == []
     if name.startswith("IP"):
-        found = await read_shared(profile, 0, 3, ca_bundle=bundle)
+        found = await read_shared(profile, 0, 3, ca_file=bundle)
         assert [event["id"] for event in found] == [1, 2, 3]
     else:
         with pytest.raises(TableError, match="certificate can't be verified"):
-            await read_shared(profile, 0, 3, ca_bundle=bundle)
+            await read_shared(profile, 0, 3, ca_file=bundle)
         assert server.requests == []
-    with pytest.raises(ConfigError, match="CA bundle"):
-        await read_shared(profile, 0, 3, ca_bundle=str(tmp_path / "none.pem"))
+    with pytest.raises(ConfigError, match=r"ca_file: .* can.t be read"):
+        await read_shared(profile, 0, 3, ca_file=str(tmp_path / "none.pem"))

@@ -141,9 +141,9 @@ def test_a_certificate_is_verified(registry: Registry, tmp_path: Path) -> None:
     certificate = make_certificate(tmp_path)
     with Gateway(registry, "Bearer t", certificate) as gateway:
         options = {"url": gateway.url, "token": "t"}
-        with pytest.raises(SinkRejected, match=r"is not trusted .*; set ca_bundle"):
+        with pytest.raises(SinkRejected, match=r"is not trusted .*; set ca_file"):
             load_registry(options).register("x", LONG)
-        trusting = load_registry({**options, "ca_bundle": certificate[0].name}, tmp_path)
+        trusting = load_registry({**options, "ca_file": certificate[0].name}, tmp_path)
         assert trusting.register(fresh(), LONG) > 0
 
 
@@ -159,7 +159,7 @@ def test_a_registry_that_does_not_answer_may_heal() -> None:
     ("options", "said"),
     [
         ({"url": "http://x", "user": "a", "token": "b"}, "both a user and a token"),
-        ({"url": "https://x", "ca_bundle": "nowhere.pem"}, "a TLS file .* can't be read"),
+        ({"url": "https://x", "ca_file": "nowhere.pem"}, "a TLS file .* can't be read"),
         (
             {"url": "http://x", "timeout": 3},
             r"'timeout' of the schema registry is not known \(did you mean",

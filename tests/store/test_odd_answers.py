@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+import tailer.store.s3.client
 from tailer.errors import CorruptLog, TableError, TailerError, TransientError
 from tailer.offsets.s3 import s3_offsets
 from tailer.sharing.model import Table
@@ -48,9 +49,14 @@ NAMES = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tailer.store.s3.client, "ATTEMPTS", 1)
+
+
 @asynccontextmanager
 async def s3_at(url: str, **options: Any) -> AsyncIterator[S3Store]:
-    known = {"endpoint_url": url, "region": "eu-west-1", "max_attempts": 1, **options}
+    known = {"endpoint_url": url, "region": "eu-west-1", **options}
     store = S3Store("s3://lake/t", known)
     try:
         yield store
@@ -73,7 +79,7 @@ def answering(status: str, headers: dict[str, str], body: bytes = b"abcd") -> Re
 @asynccontextmanager
 async def requests_to(url: str) -> AsyncIterator[dict[str, Callable[[], Awaitable[Any]]]]:
     """What asks a server of tables: S3, its state, pre-signed files and sharing."""
-    options = {"endpoint_url": url, "region": "eu-west-1", "max_attempts": 1}
+    options = {"endpoint_url": url, "region": "eu-west-1"}
     offsets = s3_offsets("s3://lake/state", "f", options, standby=False)
     async with s3_at(url) as store, files_at(url + "/f") as files, asking(url) as client:
         yield {
@@ -288,7 +294,9 @@ async def test_pieces_of_two_states_are_not_one_file(states: tuple[dict[str, str
 # Servers that know less
 
 
-async def test_a_server_without_start_after_is_listed_whole() -> None:
+async def test_a_server_without_start_after_is_listed_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[dict[str, list[str]]] = []
     items = [ITEM.format(1, "2024-01-01T00:00:00Z").replace("log/1", f"log/{n}") for n in range(4)]
     listing = f"{XML}{''.join(items)}</ListBucketResult>".encode()
@@ -300,7 +308,8 @@ async def test_a_server_without_start_after_is_listed_whole() -> None:
             said = "501 Not Implemented", b"<Error><Code>NotImplemented</Code></Error>"
         await answering(said[0], {}, said[1])(head, writer)
 
-    async with lying(reply) as (url, _), s3_at(url, max_attempts=3) as store:
+    monkeypatch.setattr(tailer.store.s3.client, "ATTEMPTS", 3)
+    async with lying(reply) as (url, _), s3_at(url) as store:
         for _ in range(2):
             found = [file.name async for file in store.list("_delta_log", "1")]
             assert found == ["2", "3"]
@@ -335,7 +344,7 @@ async def test_a_body_that_is_packed_unasked_is_said() -> None:
 async def test_a_denied_request_names_its_right(operation: str, right: str) -> None:
     denied = answering("403 Forbidden", {}, b"<Error><Code>AccessDenied</Code></Error>")
     async with lying(denied) as (url, _):
-        options = S3Options(endpoint_url=url, max_attempts=1)
+        options = S3Options(endpoint_url=url)
         async with SharedClients.lent(options) as client:
             with pytest.raises(
                 TableError, match=f"access denied to {operation} .* grant {right} on"

@@ -62,25 +62,25 @@ async def test_what_is_no_address_of_a_bucket_is_none(address: str) -> None:
 
 async def test_options_may_be_text_and_are_checked() -> None:
     options = S3Options.from_options(
-        {"path_style": "true", "anonymous": "no", "max_concurrency": "7", "read_timeout_s": "1.5"}
+        {"path_style": "true", "anonymous": "no", "requests_max": "7", "memory_bytes_max": "1m"}
     )
-    assert options == S3Options(path_style=True, max_concurrency=7, read_timeout_s=1.5)
-    assert S3Options.from_options({"read_timeout_s": 3}).read_timeout_s == 3.0
+    assert options == S3Options(path_style=True, requests_max=7, memory_bytes_max=1024**2)
     mistakes: list[tuple[dict[str, Any], str]] = [
         (
             {"endpoint": "x"},
-            r"option 'endpoint' of the S3 store is not known \(here it is 'endpoint_url'\)$",
+            r"option 'endpoint' of the S3 store is not known \(here it is 'endpoint_url'\)",
         ),
         (
             {"anonymous": "perhaps"},
             "'anonymous' of the S3 store is 'perhaps', and must be true or false",
         ),
-        ({"max_concurrency": True}, "is True, and must be a whole number of requests"),
-        ({"max_concurrency": 0}, "is 0, and must be a whole number of requests, greater than 0"),
+        ({"requests_max": True}, "is True, and must be a whole number of requests"),
+        ({"requests_max": 0}, "is 0, and must be a whole number of requests, greater than 0"),
         ({"region": 5}, "'region' of the S3 store is 5, and must be a string"),
         ({"endpoint_url": "localhost:9000"}, "must be http://host or https://host"),
         ({"endpoint_url": "http://[::1"}, "must be http://host or https://host"),
-        ({"read_timeout_s": "nan"}, "is 'nan', and must be a number of seconds, greater than 0"),
+        ({"max_attempts": 1}, "option 'max_attempts' of the S3 store was removed: it is fixed"),
+        ({"aws_ca_bundle": "x"}, "'aws_ca_bundle' of the S3 store was removed: it is called ca_fi"),
     ]
     for wrong, sentence in mistakes:
         with pytest.raises(ConfigError, match=sentence):
@@ -191,7 +191,7 @@ async def test_region_endpoint_and_credentials_come_from_a_profile(
 
 
 async def test_a_server_that_is_not_there_may_come_back(bucket: Bucket) -> None:
-    options = {**bucket.options, "endpoint_url": "http://127.0.0.1:1", "max_attempts": 2}
+    options = {**bucket.options, "endpoint_url": "http://127.0.0.1:1"}
     async with aclosing(S3Store("s3://bucket/orders", options)) as store:
         with pytest.raises(TransientError, match=r"s3://bucket/orders/x: get failed"):
             await store.read("x")
@@ -211,12 +211,12 @@ async def test_a_certificate_is_trusted_by_its_authority_alone(
         await objects.put("orders/x", b"found")
     with run_front(bucket, tls) as front:
         async with aclosing(store_of(front.bucket)) as store:
-            with pytest.raises(TableError, match=r"certificate is not trusted.*as ca_bundle"):
+            with pytest.raises(TableError, match=r"certificate is not trusted.*as ca_file"):
                 await store.read("x")
-        options = {**front.bucket.options, "ca_bundle": str(certificate)}
+        options = {**front.bucket.options, "ca_file": str(certificate)}
         async with aclosing(S3Store(bucket.address("orders"), options)) as store:
             assert (await store.read("x"))[0] == b"found"
-    async with aclosing(S3Store("s3://b/x", {"ca_bundle": str(tmp_path / "none")})) as store:
+    async with aclosing(S3Store("s3://b/x", {"ca_file": str(tmp_path / "none")})) as store:
         with pytest.raises(ConfigError, match="can't be used as it is configured"):
             await store.read("x")
 
@@ -339,7 +339,7 @@ async def test_no_more_requests_at_a_time_than_allowed(bucket: Bucket) -> None:
     async with Objects(bucket) as objects:
         await objects.put("orders/x", b"found")
     with run_front(bucket) as front:
-        options = {**front.bucket.options, "max_concurrency": 3, "table_concurrency": 2}
+        options = {**front.bucket.options, "requests_max": 3}
         stores = [S3Store(bucket.address("orders"), options) for _ in range(4)]
         async with anyio.create_task_group() as tasks:
             for store in stores * 10:

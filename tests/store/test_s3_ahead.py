@@ -99,7 +99,7 @@ async def test_with_no_bytes_for_it_nothing_is_fetched_ahead(
     bucket: Bucket, table: TableBuilder
 ) -> None:
     with run_front(bucket) as front:
-        async with aclosing(store_at(front.bucket, total_ahead_bytes_max=0)) as store:
+        async with aclosing(store_at(front.bucket, memory_bytes_max=0)) as store:
             sink = await deliver(store, Offset(0), table.version)
         assert front.at_a_time_max == 1
     assert len(sink.events) == FILES + VERSIONS
@@ -117,7 +117,7 @@ async def test_what_is_ahead_stays_within_the_bytes_of_table_and_process(
         return taken
 
     monkeypatch.setattr(Budget, "take", noted)
-    options = {"read_ahead_bytes_max": 3_000, "total_ahead_bytes_max": 4_000}
+    options = {"memory_bytes_max": 8_000}
     async with (
         aclosing(store_at(bucket, **options)) as one,
         aclosing(store_at(bucket, **options)) as two,
@@ -125,7 +125,7 @@ async def test_what_is_ahead_stays_within_the_bytes_of_table_and_process(
         async with anyio.create_task_group() as tasks:
             for store in (one, two):
                 tasks.start_soon(deliver, store, Offset(0), table.version)
-        assert {limit for _, limit in seen} == {3_000, 4_000}
+        assert {limit for _, limit in seen} == {2_000, 8_000}
         assert all(taken <= limit for taken, limit in seen)
         assert max(taken for taken, _ in seen) > 1_000, "there was something ahead"
         assert (one.ahead().taken, two.ahead().taken) == (0, 0)

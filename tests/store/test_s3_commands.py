@@ -15,6 +15,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
+import tailer.store.s3.client
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket
 from tests.s3.tables import upload
@@ -38,7 +39,7 @@ class Setting:
 
     def write(self, sink: str = SINK, **tables: str) -> Path:
         """The configuration with a feed for each table, by name."""
-        options = {"max_attempts": 1, **self.bucket.options}
+        options = self.bucket.options
         head = f'[daemon]\nstate = "{self.bucket.address(self.state)}"\n{self.daemon}[store.s3]\n'
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
         feeds = "".join(
@@ -48,6 +49,11 @@ class Setting:
         )
         self.config.write_text(head + lines + feeds)
         return self.config
+
+
+@pytest.fixture(autouse=True)
+def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tailer.store.s3.client, "ATTEMPTS", 1)
 
 
 @pytest.fixture

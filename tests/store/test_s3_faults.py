@@ -13,6 +13,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
+import tailer.store.s3.client
 from tailer.changes import Offset
 from tailer.errors import CorruptLog, TableError
 from tailer.store.s3.store import S3Store
@@ -110,9 +111,10 @@ def truth(uploaded: Bucket) -> Collected:
 
 
 @pytest.fixture
-async def shaken(front: Front) -> AsyncIterator[S3Store]:
+async def shaken(front: Front, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[S3Store]:
     """A store behind the front, which soon loses patience with a server that hangs."""
-    async with aclosing(store_at(front.bucket, read_timeout_s=0.3)) as store:
+    monkeypatch.setattr(tailer.store.s3.client, "READ_TIMEOUT_S", 0.3)
+    async with aclosing(store_at(front.bucket)) as store:
         yield store
 
 

@@ -91,7 +91,7 @@ async def test_what_is_kept_of_a_file_is_bounded(bucket: Bucket) -> None:
     table = numbers(200_000, 40)
     async with Objects(bucket) as objects:
         await objects.put("orders/part.parquet", parquet_bytes(table, 200_000))
-    options = {**bucket.options, "read_ahead_bytes_max": 4 * MIB}
+    options = {**bucket.options, "memory_bytes_max": 16 * MIB}
     async with aclosing(S3Store(bucket.address("orders"), options)) as store:
         assert (await read_parquet(store)).equals(table)
 

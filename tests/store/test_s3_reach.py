@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 import anyio
 import pytest
 
+import tailer.store.s3.client
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.store import S3Store
@@ -19,9 +20,14 @@ from tailer.store.s3.store import S3Store
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tailer.store.s3.client, "ATTEMPTS", 1)
+
+
 async def read(endpoint: str) -> None:
     options = {
-        "endpoint_url": endpoint, "region": "us-east-1", "max_attempts": "1",
+        "endpoint_url": endpoint, "region": "us-east-1",
         "access_key_id": "a", "secret_access_key": "b",
     }  # fmt: skip
     async with aclosing(S3Store("s3://bucket/orders", options)) as store:
@@ -51,7 +57,7 @@ async def test_https_to_a_server_of_plain_http_is_said() -> None:
     assert f"the server at 127.0.0.1:{port} does not speak https; write endpoint_url with " in str(
         refused.value
     )
-    assert "ca_bundle" not in str(refused.value)
+    assert "ca_file" not in str(refused.value)
 
 
 async def test_a_refused_connection_names_a_remedy() -> None:

@@ -45,6 +45,10 @@ from tailer.store.traffic import Traffic
 
 __all__ = ["Call", "S3Client"]
 
+#: How long to wait for a connection, and for the next byte of an answer.
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 20.0
+#: Attempts of a request before the feed begins again at its offset.
+ATTEMPTS = 4
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 2.0
 #: A longer Retry-After is left to the feed.
 _RETRY_AFTER_HERE_S = 3.0
@@ -92,10 +96,10 @@ class S3Client:
     def __init__(self, options: S3Options) -> None:
         self.options = options
         #: Limit of the bytes fetched ahead for all tables together.
-        self.ahead = Budget(options.total_ahead_bytes_max)
+        self.ahead = Budget(options.memory_bytes_max)
         #: The buckets whose servers do not implement start-after.
         self.lists_from_the_start: set[str] = set()
-        self._gate = asyncio.Semaphore(options.max_concurrency)
+        self._gate = asyncio.Semaphore(options.requests_max)
         self._starting = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None
         self._environment = S3Environment(options)
@@ -129,9 +133,9 @@ class S3Client:
                 ssl=tls,
             ),
             timeout=aiohttp.ClientTimeout(
-                total=self.options.read_timeout_s * 10,
-                sock_connect=self.options.connect_timeout_s,
-                sock_read=self.options.read_timeout_s,
+                total=READ_TIMEOUT_S * 10,
+                sock_connect=CONNECT_TIMEOUT_S,
+                sock_read=READ_TIMEOUT_S,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "delta-tailer", "Accept-Encoding": "identity"},
@@ -163,7 +167,7 @@ class S3Client:
         renewed = False
         error: TailerError | None = None
         backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
-        for attempt in range(self.options.max_attempts):
+        for attempt in range(ATTEMPTS):
             if attempt:
                 assert error is not None
                 traffic.retry(call.operation)

@@ -72,7 +72,7 @@ class S3Environment:
 
     def authorities(self) -> str:
         """Return the PEM file of the authorities to trust."""
-        own = self._options.ca_bundle or os.environ.get("AWS_CA_BUNDLE") or self._said("ca_bundle")
+        own = self._options.ca_file or os.environ.get("AWS_CA_BUNDLE") or self._said("ca_bundle")
         if own:
             return own
         from botocore.httpsession import where

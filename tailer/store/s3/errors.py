@@ -171,7 +171,7 @@ def no_tls(e: aiohttp.ClientSSLError, table: str) -> TableError:
     if isinstance(e, aiohttp.ClientConnectorCertificateError):
         return TableError(
             f"the server's certificate is not trusted ({e})",
-            hint="name the authority that signed it as ca_bundle",
+            hint="name the authority that signed it as ca_file",
             table=table,
         )
     if getattr(e.os_error, "reason", None) in _PLAIN_ANSWERS:

@@ -66,38 +66,22 @@ class S3Options:
         "text", None, "Session token of temporary credentials.", secret=True,
         elsewhere=("token",),
     ))
-    ca_bundle: str | None = declared(Setting(
-        "text", None, "PEM file of the trusted authorities.", elsewhere=("ca_bundle_path",),
+    ca_file: str | None = declared(Setting(
+        "text", None, "PEM file of the trusted authorities.",
+        elsewhere=("ca_bundle_path",),
         unset="`AWS_CA_BUNDLE`, or the well-known authorities",
     ))
     requester_pays: bool = declared(Setting(
         "flag", False, "Accept charges of requester-pays buckets.", elsewhere=("request_payer",),
     ))
-    max_concurrency: int = declared(Setting(
-        "whole", 64, "Concurrent requests of all tables that share these options.", unit="requests",
+    requests_max: int = declared(Setting(
+        "whole", 64, "Concurrent requests of all tables that share these options.",
+        unit="requests", advanced=True,
     ))
-    table_concurrency: int = declared(Setting(
-        "whole", 8, "Concurrent requests of one table.", unit="requests",
-    ))
-    connect_timeout_s: float = declared(Setting(
-        "number", 5.0, "How long to wait for a connection.", unit="seconds",
-        elsewhere=("connect_timeout",),
-    ))
-    read_timeout_s: float = declared(Setting(
-        "number", 20.0, "How long to wait for the next byte of an answer.", unit="seconds",
-        elsewhere=("timeout",),
-    ))
-    max_attempts: int = declared(Setting(
-        "whole", 4, "Attempts per request before the feed restarts from its offset.",
-        elsewhere=("max_retries",),
-    ))
-    read_ahead_bytes_max: int = declared(Setting(
-        "whole", 64 * _MIB, "Memory limit for one open data file, and separately for one table's "
-        "prefetched data.", unit="bytes",
-    ))
-    total_ahead_bytes_max: int = declared(Setting(
-        "whole", 256 * _MIB, "Limit of prefetched bytes of all tables that share these options; 0 "
-        "disables prefetching.", unit="bytes", least=0,
+    memory_bytes_max: int = declared(Setting(
+        "whole", 256 * _MIB, "Limit of prefetched bytes of all tables that share these options. A "
+        "quarter of it is the limit of one table, and of one open data file. 0 disables "
+        "prefetching.", unit="bytes", least=0, advanced=True,
     ))
     # fmt: on
 
@@ -118,8 +102,9 @@ class S3Options:
         Raises :class:`ConfigError`, naming the key, for one that is unknown or of another type.
         """
         table = SettingTable(
-            "the S3 store", settings_of(cls), text=True, spelling=_spelling, answers=_ANSWERS
-        )
+            "the S3 store", settings_of(cls),
+            text=True, spelling=_spelling, answers=_ANSWERS, removed=_REMOVED,
+        )  # fmt: skip
         return cls(**table.take(options))
 
 
@@ -127,12 +112,23 @@ def _spelling(name: str) -> str:
     return name.lower().removeprefix("aws_")
 
 
+_FIXED = "it is fixed; leave it out"
+_REMOVED = {
+    "table_concurrency": _FIXED,
+    "connect_timeout_s": _FIXED,
+    "read_timeout_s": _FIXED,
+    "max_attempts": _FIXED,
+    "read_ahead_bytes_max": "it is a quarter of memory_bytes_max",
+    "total_ahead_bytes_max": "it is called memory_bytes_max",
+    "max_concurrency": "it is called requests_max",
+    "ca_bundle": "it is called ca_file",
+}
 _ONLY_READS = "it is for writers, and this store only reads; leave it out"
 _OF_THE_ADDRESS = "the bucket is that of the table's address; leave it out"
 #: Options of object_store that have no meaning here.
 _ANSWERS = {
     "allow_http": "an endpoint_url with http:// is enough; leave it out",
-    "allow_invalid_certificates": "name the server's authority as ca_bundle",
+    "allow_invalid_certificates": "name the server's authority as ca_file",
     "virtual_hosted_style_request": "give path_style, which says the opposite",
     "s3_allow_unsafe_rename": _ONLY_READS,
     "s3_locking_provider": _ONLY_READS,

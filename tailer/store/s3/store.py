@@ -57,6 +57,10 @@ _TAIL_BYTES = 64 * 1024
 _WHOLE_BYTES_MAX = 32 * 1024 * 1024
 #: Most bytes of a read without a length.
 _AT_ONCE_BYTES_MAX = 1024 * 1024 * 1024
+#: Concurrent requests of one table.
+_REQUESTS_MAX = 8
+#: Most bytes in memory of an open data file, if nothing is fetched ahead.
+_FILE_BYTES_MAX = 64 * 1024 * 1024
 #: How often a folder without news is checked for gaps and another table, in seconds.
 _CHECK_S = 120.0
 
@@ -132,7 +136,7 @@ class S3Store(Store):
         self._traffic = traffic or Traffic()
         self._client: S3Client | None = None
         self._ahead: Budget | None = None
-        self._gate = asyncio.Semaphore(chosen.table_concurrency)
+        self._gate = asyncio.Semaphore(_REQUESTS_MAX)
 
     @property
     def root(self) -> str:
@@ -165,7 +169,7 @@ class S3Store(Store):
     def _connected(self) -> S3Client:
         if self._client is None:
             self._client = SharedClients.take(self._options)
-            self._ahead = Budget(self._options.read_ahead_bytes_max, self._client.ahead)
+            self._ahead = Budget(self._options.memory_bytes_max // 4, self._client.ahead)
         return self._client
 
     async def _request(self, call: Call) -> Answer:
@@ -238,7 +242,7 @@ class S3Store(Store):
         return data, status
 
     async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
-        """See :class:`tailer.store.Store`: ``table_concurrency`` at once."""
+        """See :class:`tailer.store.Store`: a few at once."""
         return await _side_by_side(self._beginning(location, length) for location, length in reads)
 
     async def _get(
@@ -300,7 +304,7 @@ class S3Store(Store):
         async def fetch(start: int, end: int) -> Sequence[bytes]:
             return await self._parts(location, start, end, status)
 
-        kept_max = self._options.read_ahead_bytes_max
+        kept_max = self._options.memory_bytes_max // 4 or _FILE_BYTES_MAX
         return RangedFile(RangedReader(fetch, status.size, tail, kept_max, self._ahead), mode="r")
 
     async def _parts(

@@ -40,6 +40,7 @@ _VERSIONS_PER_REQUEST = 100
 _REMOVED = {
     "max_versions_per_rpc": "leave it out, a request asks for at most 100 versions",
     "change_source": "use the feed's change_source",
+    "ca_bundle": "it is called ca_file",
     "answer_bytes_max": "leave it out, an answer has at most 16 GiB",
 }
 _LISTED_MAX = 5_000_000
@@ -63,7 +64,7 @@ class SharingOptions:
         "text", "auto", "Format of responses; `auto` lets the server choose.",
         choices=("auto", "delta", "parquet"), advanced=True,
     ))
-    ca_bundle: str | None = declared(Setting(
+    ca_file: str | None = declared(Setting(
         "text", None, "PEM file of the trusted authorities.", unset="the system's authorities",
     ))
     allow_http: bool = declared(Setting("flag", False, "Allow tokens to be sent without TLS."))
@@ -112,7 +113,7 @@ class SharingStore(Store, Links):
             clock,
             ClientOptions(
                 options.response_format,
-                ca_bundle=options.ca_bundle,
+                ca_file=options.ca_file,
                 timeout_s=options.timeout_s,
             ),
         )
