@@ -17,7 +17,7 @@ from tailer.feed.policy import LostFiles, after_loss
 from tailer.feed.progress import Observer
 from tailer.feed.reading import Emit, EmitBatch, Item, Reading
 from tailer.feed.snapshots import Resnapshots, read_snapshot
-from tailer.log.follow import follow_runs
+from tailer.log.follow import follow_spans
 from tailer.log.same_table import check_same, check_there
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
@@ -158,7 +158,7 @@ async def _read(reading: Reading, sent: Sent, last: int | None, *, notices: bool
         await sent(await skipped(reading, sent.at))
     snapshots = Resnapshots(reading)
     await snapshots.turn(sent.at, sent)
-    following = follow_runs(
+    following = follow_spans(
         reading.log,
         sent.at,
         last,
@@ -166,8 +166,8 @@ async def _read(reading: Reading, sent: Sent, last: int | None, *, notices: bool
         newest=reading.observer.newest,
         waits=reading.waits,
     )
-    async with aclosing(following) as runs:
-        async for found in runs:
+    async with aclosing(following) as spans:
+        async for found in spans:
             # A snapshot's turn comes after each commit.
             for commits in ([commit] for commit in found) if snapshots.waiting else (found,):
                 await read_commits(reading, commits, sent.at, sent, notices=notices)

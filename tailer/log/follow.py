@@ -27,7 +27,7 @@ from tailer.log.table import TableLog
 from tailer.store import LOG_DIR, Watch
 from tailer.threads import blocking
 
-__all__ = ["FollowOptions", "follow", "follow_runs"]
+__all__ = ["FollowOptions", "follow", "follow_spans"]
 
 
 async def follow(
@@ -37,14 +37,14 @@ async def follow(
     options: FollowOptions | None = None,
     newest: Callable[[int], None] = lambda _: None,
 ) -> AsyncGenerator[Commit, None]:
-    """Yield the commits of :func:`follow_runs`, one by one."""
-    async with aclosing(follow_runs(log, start, last, options, newest)) as runs:
-        async for commits in runs:
+    """Yield the commits of :func:`follow_spans`, one by one."""
+    async with aclosing(follow_spans(log, start, last, options, newest)) as spans:
+        async for commits in spans:
             for commit in commits:
                 yield commit
 
 
-async def follow_runs(
+async def follow_spans(
     log: TableLog,
     start: Offset,
     last: int | None = None,

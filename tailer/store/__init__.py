@@ -169,8 +169,9 @@ class Store(Contract, ABC):
 
     def ahead(self) -> Budget | None:
         """Return the budget of bytes that may be fetched ahead for this table; None if reads are
-        fast. From a store with one, the next files are opened before their turn, and a file whose
-        ``size`` is given and at most ``WHOLE_BYTES`` is fetched whole when it is opened."""
+        fast. From a store with one, the next commits are requested and the next files opened before
+        their turn, small files of the log are read by :meth:`read_many`, and a file whose ``size``
+        is given and at most ``WHOLE_BYTES`` is fetched whole when it is opened."""
         return None
 
     async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:

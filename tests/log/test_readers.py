@@ -4,6 +4,7 @@ lossy, that a test has written by the contract alone."""
 from __future__ import annotations
 
 import io
+import os
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -19,7 +20,7 @@ import pytest
 from tailer.changes import Offset
 from tailer.delta.segment import commit_name
 from tailer.log.cursor import FollowOptions
-from tailer.log.follow import follow_runs
+from tailer.log.follow import follow_spans
 from tailer.log.json_files import MEMORY_BYTES_MAX, CommitText
 from tailer.log.questions import FileTag, NotThere, Torn
 from tailer.log.readers import SMALL_BYTES_MAX, BulkReader, LogReader
@@ -229,6 +230,17 @@ async def test_a_request_whose_taker_is_cancelled_takes_nothing_either(rig: Rig)
     assert rig.budget.taken == 0
 
 
+async def test_a_local_folder_at_rest_is_not_searched_again(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    os.utime(table.folder / "_delta_log", (1e9, 1e9))
+    reader = TableLog(LocalStore(str(table.folder))).reader()
+    assert await reader.one(1, 1.0) == NotThere(1.0)
+    assert await reader.one(1, 2.0) == NotThere(2.0, idle=True)
+    table.insert([{"id": 1}])
+    assert isinstance(await reader.one(1, 3.0), CommitText)
+
+
 async def test_requests_that_nobody_takes_are_dropped(rig: Rig) -> None:
     rig.reader.ahead(1, None)
     await anyio.lowlevel.checkpoint()
@@ -254,7 +266,7 @@ async def test_a_log_is_followed_through_it(rig: Rig, monkeypatch: pytest.Monkey
         await rig.commit()
     seen: list[int] = []
     with anyio.fail_after(120):
-        async with aclosing(follow_runs(rig.log, Offset(1), 45, QUICK)) as spans:
+        async with aclosing(follow_spans(rig.log, Offset(1), 45, QUICK)) as spans:
             async for commits in spans:
                 seen += [commit.version for commit in commits]
                 if rig.table.version < 45 and seen[-1] >= rig.table.version - 1:
