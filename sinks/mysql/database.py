@@ -23,7 +23,7 @@ from sinks.messages.tls import trusting
 from sinks.mysql.statements import insertions
 from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
 from sinks.shared.merge import Step
-from sinks.sql.database import CLAIMS, Database, KeyTaken, ValueRefused
+from sinks.sql.database import Database, KeyTaken, ValueRefused
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
 from sinks.sql.text import Room, check_times, is_json
@@ -52,10 +52,6 @@ _IS_THERE = """
 _COLUMNS = """
     SELECT column_name FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position
-"""
-_COMPARED_BY = """
-    SELECT collation_name FROM information_schema.columns
-    WHERE table_schema = DATABASE() AND table_name = ? AND column_name = 'target'
 """
 _DUPLICATE, _TOO_WIDE = 1062, 1118
 #: By the number of the server's error. 2000 to 2999 are the client's own, about the connection; the
@@ -138,8 +134,6 @@ class Mysql(Database):
         # Texts are equal only if all their bytes are, trailing blanks among them.
         self.texts = f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {collation}"
         self._packet_bytes = int(packet)
-        if self.execute(_COMPARED_BY, CLAIMS) not in ([], [(collation,)]):
-            self.is_target = f"CONVERT(target USING utf8mb4) COLLATE {collation} = ?"
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -278,22 +272,6 @@ class Mysql(Database):
         has_role = any(" ON " not in grant for grant in grants)
         if not has_role and not any(map(_MAY_CREATE.search, grants)):
             raise TargetRefused(f"{self.place}: the user may not make tables; grant CREATE")
-
-    def make_claims(self, target: str = "") -> None:
-        """Make the table with the claims. One of an earlier release compares names as the server
-        does by default, so that two of them may be one; it is changed, if the user may do that."""
-        super().make_claims(target)
-        if self.is_target == Database.is_target:
-            return
-        _, _, texts = self.texts.partition("CHARACTER SET ")
-        statement = f"ALTER TABLE {self.table(CLAIMS)} CONVERT TO CHARACTER SET {texts}"
-        try:
-            self.execute(statement)
-        except TargetRefused as e:
-            if self.found(target) is None:
-                raise TargetRefused(f"{e}; let somebody run: {statement}") from e
-        else:
-            self.is_target = Database.is_target
 
     # Values
 

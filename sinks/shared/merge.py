@@ -37,8 +37,8 @@ __all__ = [
 #: The metadata of a field that has the column's name in the table's files, which no rename changes.
 PHYSICAL = b"delta-tailer.physical"
 
-#: That of a log's event ids, whatever the column is called; and the name that earlier releases had.
-_EVENT_ID, _FORMER_EVENT_ID = "delta-tailer.event_id", "_event_id"
+#: That of a log's event ids, whatever the column is called.
+_EVENT_ID = "delta-tailer.event_id"
 
 _COMING = pa.array(COMING_KINDS)
 
@@ -235,7 +235,7 @@ def matched(
     """
     by_physical: dict[str, pa.Field] = {}
     for field in old:
-        by_physical.setdefault(_of_files(field, keep=keep), field)
+        by_physical.setdefault(physical_name(field), field)
     moved = [(by_physical.get(physical_name(to)), to) for to in new]
     if not keep:
         return moved
@@ -250,12 +250,6 @@ def matched(
     left = {fold(f.name) for f in old} - {fold(f.name) for f, _ in moved if f is not None}
     # A name that a column of the log would keep can't be another's: its type is refused.
     return pairs if any(fold(to.name) in left for to in new) else moved
-
-
-def _of_files(field: pa.Field, *, keep: bool) -> str:
-    """Return a column's physical name, in a log that of the event ids under their present name."""
-    name = physical_name(field)
-    return _EVENT_ID if keep and name == field.name == _FORMER_EVENT_ID else name
 
 
 def columns_kept(old: pa.Schema, new: pa.Schema, *, folded: bool = False) -> pa.Schema:

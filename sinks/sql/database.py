@@ -85,8 +85,6 @@ class Database(ABC):
     #: The options of a table that say how its texts are kept and compared; and the condition that
     #: a claim is of a target, byte by byte.
     texts: str = ""
-    is_target: str = "target = ?"
-    _counts_rows: bool = False
 
     @abstractmethod
     def connect(self, *, read_only: bool = False) -> None:
@@ -267,30 +265,25 @@ class Database(ABC):
 
     def found(self, target: str, *, lock: str = "") -> Claim | None:
         """Return what the database says of a target, if anything."""
-        # The claims of earlier releases have no count of rows; reading them does not add it.
-        self._counts_rows = self._counts_rows or _FIELDS[-1] in self.columns_of(CLAIMS)
-        fields = self.columns_text(_FIELDS if self._counts_rows else _FIELDS[:-1])
         rows = self.execute(
-            f"SELECT {fields} FROM {self.table(CLAIMS)} WHERE {self.is_target}{lock}", target
+            f"SELECT {self.columns_text(_FIELDS)} FROM {self.table(CLAIMS)} WHERE target = ?{lock}",
+            target,
         )
         if not rows:
             return None
-        feed, epoch, mode, key, offset, columns, *counted = rows[0]
+        feed, epoch, mode, key, offset, columns, counted = rows[0]
         try:
             at = None if offset is None else Offset.from_json(json.loads(offset))
         except (ValueError, OffsetError) as e:
             raise TargetRefused(f"{self.place}: the offset of {target!r} is damaged ({e})") from e
         kept = None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
         key = None if key is None else json.loads(key)
-        return Claim(feed, epoch, mode, key, at, kept, next(iter(counted), 0) or 0)
+        return Claim(feed, epoch, mode, key, at, kept, counted or 0)
 
-    def make_claims(self, target: str = "") -> None:  # noqa: ARG002  # a dialect's
-        """Make the table with the claims, if there is none, for that of a target."""
+    def make_claims(self) -> None:
+        """Make the table with the claims, if there is none."""
         name, text, number, data = self.claim_types
-        if there := self.columns_of(CLAIMS):
-            if "rows" not in there:  # which the first ones lacked
-                added = f"{self.quoted('rows')} {number}"
-                self.execute(f"ALTER TABLE {self.table(CLAIMS)} ADD COLUMN {added}")
+        if self.columns_of(CLAIMS):
             return
         key, offset, columns, rows = map(self.quoted, ("key", "offset", "columns", "rows"))
         self.execute(
@@ -307,7 +300,7 @@ class Database(ABC):
         Raises :class:`SinkRejected` for a target of another feed or mode, or of somebody else.
         """
         try:
-            self.make_claims(target)
+            self.make_claims()
             return self._claimed(target, feed, mode, adopt=adopt)
         except KeyTaken as e:
             raise TransientError(f"{self.place}: {target!r} is claimed just now; {e}") from e
@@ -323,7 +316,7 @@ class Database(ABC):
             claimed = replace(found, epoch=found.epoch + 1)
             # As this release writes it, for the next write compares it.
             at = self.quoted("offset")
-            statement = f"UPDATE {claims} SET epoch = ?, {at} = ? WHERE {self.is_target}"
+            statement = f"UPDATE {claims} SET epoch = ?, {at} = ? WHERE target = ?"
             self.changed(statement, claimed.epoch, _text(claimed.offset), target)
         return claimed
 
@@ -383,7 +376,7 @@ class Database(ABC):
         names = ("offset", "key", "columns", "rows")
         sets = ", ".join(f"{self.quoted(name)} = ?" for name in names)
         at, same = self.quoted("offset"), _text(before.offset)
-        where = f"{self.is_target} AND epoch = ? AND {at} {'IS NULL' if same is None else '= ?'}"
+        where = f"target = ? AND epoch = ? AND {at} {'IS NULL' if same is None else '= ?'}"
         if before.rows > 0:
             where += f" AND EXISTS (SELECT 1 FROM {self.table(target)})"
         statement = f"UPDATE {self.table(CLAIMS)} SET {sets} WHERE {where}"
@@ -392,9 +385,7 @@ class Database(ABC):
 
     def count(self, target: str, claim: Claim) -> None:
         """Store how many rows a claim has, behind :meth:`move`."""
-        statement = (
-            f"UPDATE {self.table(CLAIMS)} SET {self.quoted('rows')} = ? WHERE {self.is_target}"
-        )
+        statement = f"UPDATE {self.table(CLAIMS)} SET {self.quoted('rows')} = ? WHERE target = ?"
         self.changed(statement, claim.rows, target)
 
     def check_left(self, target: str, before: Claim) -> None:
@@ -428,7 +419,7 @@ class Database(ABC):
                     self.execute(f"DROP TABLE IF EXISTS {self.table(target)}")
                 elif self.has_table(target):
                     self.changed(f"DELETE FROM {self.table(target)}")
-                self.changed(f"DELETE FROM {self.table(CLAIMS)} WHERE {self.is_target}", target)
+                self.changed(f"DELETE FROM {self.table(CLAIMS)} WHERE target = ?", target)
 
 
 def _text(offset: Offset | None) -> str | None:

@@ -118,21 +118,6 @@ def steps(old: pa.Schema, new: pa.Schema, *, keep: bool = False) -> list[tuple[s
 LONG, TEXT = pa.int64(), pa.string()
 
 
-def test_event_ids_that_an_earlier_release_wrote_are_ids() -> None:
-    """It has given their column its own name as the physical one."""
-    old = columns(id=("id", pa.int64()), _event_id=("_event_id", pa.string()))
-    new = columns(
-        id=("id", pa.int64()),
-        _event_id=("_event_id", pa.string()),
-        ours=("delta-tailer.event_id", pa.string()),
-    )
-    steps = steps_between(old, new, keep=True)
-    assert [(s.kind, s.column, s.field.name) for s in steps] == [
-        ("rename", "_event_id", "ours"),
-        ("add", "_event_id", "_event_id"),
-    ]
-
-
 def test_columns_are_recognized_by_their_physical_names() -> None:
     old = columns(a=("1", LONG), b=("2", TEXT), gone=("3", TEXT))
     new = columns(b=("1", LONG), a=("2", TEXT), gone=("4", TEXT))

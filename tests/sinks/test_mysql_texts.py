@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tailer.changes import ChangeBatch
-from tailer.errors import RowsRefused, TargetRefused
-from tailer.sink import Looks, Sink, make_sink
+from tailer.errors import RowsRefused
+from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
-from tests.support.mysql import MYSQL_PASSWORD, Mysql
+from tests.support.mysql import Mysql
 from tests.support.sinks import write
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -111,37 +111,3 @@ async def test_tables_of_names_in_other_case_and_letters_have_claims_of_their_ow
     assert sorted(found) == sorted((name, 1) for name in names)
     for number, name in enumerate(names, start=1):
         assert await new(options, table=name).open("orders") == rows(version=number).next_offset
-
-
-@pytest.mark.anyio
-async def test_claims_of_an_earlier_release_are_read_and_changed(
-    mysql: Mysql, database: str, options: dict[str, Any]
-) -> None:
-    await write(new(options), rows("a"))
-    mysql.query(OLD, database=database)
-    there, other = new(options), new(options, table="ORDERS")
-    assert isinstance(there, Looks)
-    assert isinstance(other, Looks)
-    assert await there.look("orders") == rows().next_offset
-    assert await other.look("orders") is None
-    assert await new(options, table="データ").open("orders") is None
-    assert await write(there, rows("b", version=2)) == rows().next_offset
-    assert await write(other, rows("c")) is None
-    assert mysql.query("SELECT count(*) FROM _delta_tailer", database=database) == [(3,)]
-
-
-@pytest.mark.anyio
-async def test_a_user_who_may_not_change_them_goes_on(
-    mysql: Mysql, database: str, options: dict[str, Any]
-) -> None:
-    await write(new(options), rows("a"))
-    mysql.query(LATIN, database=database)
-    user = f"u{database}"
-    mysql.query(f"CREATE USER {user}@'127.0.0.1' IDENTIFIED BY '{MYSQL_PASSWORD}'")
-    rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE TEMPORARY TABLES"
-    mysql.query(f"GRANT {rights} ON {database}.* TO {user}@'127.0.0.1'")
-    poor = {**options, "url": mysql.url(database).replace("tester:", f"{user}:")}
-    assert await write(new(poor), rows("b", version=2)) == rows().next_offset
-    assert await new(poor).open("orders") == rows(version=2).next_offset
-    with pytest.raises(TargetRefused, match="let somebody run: ALTER TABLE `_delta_tailer` CONV"):
-        await new(poor, table="ORDERS").open("orders")
