@@ -149,6 +149,15 @@ class ChangeFile:
     updated: BitMap64 | None = field(default=None, hash=False)
     kept: tuple[Rows, ...] | None = field(default=None, compare=False, repr=False)
 
+    def logged_rows(self) -> int | None:
+        """Return how many changes the file has according to the log; None if it does not say. This
+        is a hint, but it is exact where changes were derived."""
+        if self.rows is not None:
+            return len(self.rows)
+        if self.change_type is None or self.only is not None or self.num_records is None:
+            return None
+        return self.num_records - (self.without.cardinality if self.without else 0)
+
     def event_prefix(self) -> str:
         """Return the part of an event id that all rows of this file share: 32 hex digits."""
         text = "\x00".join((self.table_id, str(self.version), self.path))

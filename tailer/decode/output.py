@@ -22,10 +22,18 @@ from tailer.delta.schema import StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
 
-__all__ = ["Part", "Projection", "Shape", "Shapes", "check_names", "converted", "output_schema"]
+__all__ = [
+    "ColumnSource",
+    "Projection",
+    "Shape",
+    "Shapes",
+    "check_names",
+    "converted",
+    "output_schema",
+]
 
 #: A column of the output: a column of the file with its conversion, or a constant (pa.Scalar).
-Part: TypeAlias = tuple[str, Convert] | Any
+ColumnSource: TypeAlias = tuple[str, Convert] | Any
 
 
 def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> None:
@@ -77,7 +85,7 @@ class Projection:
         """Return the file's columns that are needed."""
         return [part[0] for part in self.parts if isinstance(part, tuple)]
 
-    def _part(self, field: StructField, mapping: str) -> Part:
+    def _part(self, field: StructField, mapping: str) -> ColumnSource:
         """Return how one data column is made.
 
         Partition values are found by the column's name in the file's own state, and the log's value
@@ -126,7 +134,7 @@ class Shape:
     """
 
     schema: pa.Schema
-    parts: list[Part]
+    parts: list[ColumnSource]
     names: list[str]
     plain: bool
     flat: list[str]
@@ -165,7 +173,7 @@ def _is_fixed(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_primitive(data_type) or pa.types.is_decimal(data_type))
 
 
-def converted(parts: list[Part], batch: pa.RecordBatch, count: int) -> list[pa.Array]:
+def converted(parts: list[ColumnSource], batch: pa.RecordBatch, count: int) -> list[pa.Array]:
     """Return the data columns of the output for ``count`` rows with these columns of a file."""
     return [
         part[1](batch.column(part[0])) if isinstance(part, tuple) else constant(part, count)

@@ -14,9 +14,8 @@ from tailer.compare.pairing import Pairing, find_pairs, from_index
 from tailer.compare.pairs import VersionRows, may_have_images
 from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
-from tailer.errors import FileGone, OffsetError, first_error
+from tailer.errors import OffsetError, first_error
 from tailer.feed.reading import EmitBatch, Reading
-from tailer.feed.rows.counting import logged_rows
 from tailer.feed.rows.fetch import fetch
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
@@ -42,15 +41,11 @@ async def pair_updates(
         async with BlockingPortal() as portal:
 
             def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
-                try:
-                    fetched = portal.call(fetch, reading.log.store, file)
-                except FileGone as e:
-                    e.rows = logged_rows(file)
-                    raise
+                fetched = portal.call(fetch, reading.log.store, file)
                 return fetched.source, fetched.selection
 
             def lost(file: ChangeFile) -> int | None:
-                return (logged_rows(file) or 0) if file in reading.lost else None
+                return (file.logged_rows() or 0) if file in reading.lost else None
 
             images = partial(reading.selector.rows, counted=False)  # read again to be delivered
             rows = VersionRows(files, commit.after, open_file, reading.decode, images, lost)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import anyio
@@ -23,36 +22,15 @@ from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.rows import EARLY_KINDS, Skip
 from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.errors import FileGone, TableError
+from tailer.errors import FileGone
 from tailer.feed.rows.fetch import fetch
 from tailer.store import Store
 
-__all__ = ["IndexFinder", "count_changes", "file_named", "known_changes", "logged_rows"]
+__all__ = ["IndexFinder", "count_changes", "known_changes"]
 
 #: The number of files that are counted at the same time.
 _FILES_MAX = 8
 _ROWS_AT_ONCE = 65_536
-
-
-def logged_rows(file: ChangeFile) -> int | None:
-    """Return how many changes a file has according to the log. This is a hint, but it is exact
-    where changes were derived. None if the log does not say."""
-    if file.rows is not None:
-        return len(file.rows)
-    if file.change_type is None or file.only is not None or file.num_records is None:
-        return None
-    return file.num_records - (file.without.cardinality if file.without else 0)
-
-
-@contextmanager
-def file_named(file: ChangeFile) -> Iterator[None]:
-    """Add the version to the errors of opening a file, and its rows if it is lost."""
-    try:
-        yield
-    except TableError as e:
-        if isinstance(e, FileGone):
-            e.rows = logged_rows(file)
-        raise e.at(version=file.version) from None
 
 
 async def count_changes(store: Store, file: ChangeFile) -> int:
@@ -72,7 +50,7 @@ async def count_changes(store: Store, file: ChangeFile) -> int:
 
 async def known_changes(store: Store, file: ChangeFile) -> int:
     """Count as :func:`count_changes` does, and use the log's count for a file that is gone."""
-    logged = logged_rows(file)
+    logged = file.logged_rows()
     try:
         return await count_changes(store, file)
     except FileGone as e:
@@ -148,7 +126,7 @@ class IndexFinder:
 
     async def _count(self, file: ChangeFile) -> int:
         if file in self._lost:
-            return logged_rows(file) or 0
+            return file.logged_rows() or 0
         return await known_changes(self._store, file)
 
     def _passes(self, file: ChangeFile, count: int) -> bool:

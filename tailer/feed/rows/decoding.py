@@ -35,7 +35,6 @@ from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
 from tailer.feed.reading import Reading
-from tailer.feed.rows.counting import file_named, logged_rows
 from tailer.feed.rows.fetch import Fetched, fetch_here
 from tailer.feed.rows.span import SpanEntry
 
@@ -93,7 +92,7 @@ class SpanDecoder:
         file, opened = entries[0].file, entries[0].opened
         if opened is not None or file is None or file.size is None or file.without is not None:
             return False
-        rows = logged_rows(file)
+        rows = file.logged_rows()
         return file.size <= _QUICK_BYTES and rows is not None and rows <= _QUICK_ROWS
 
     def take(self) -> Step:
@@ -142,7 +141,7 @@ class SpanDecoder:
             if entry.file is None:
                 yield Decoded([(entry, 0)])
             elif entry.is_lost:
-                yield Decoded([(entry, logged_rows(entry.file) or 0)])
+                yield Decoded([(entry, entry.file.logged_rows() or 0)])
             else:
                 yield from self._alone(entry, entry.file, entry.opened)
 
@@ -191,8 +190,7 @@ class SpanDecoder:
     def _open(self, file: ChangeFile) -> Fetched:
         blocking_files = self._reading.blocking_files
         assert blocking_files is not None  # or the file was opened before
-        with file_named(file):
-            return fetch_here(blocking_files, file, self._reading.decode.on_read)
+        return fetch_here(blocking_files, file, self._reading.decode.on_read)
 
     def _masked(self, rows: Rows) -> Rows:
         masked = self._reading.selector.rows(rows.batch)

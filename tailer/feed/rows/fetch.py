@@ -132,12 +132,14 @@ def _of_the_log(
 
 @contextmanager
 def _data_file_named(store: Store | BlockingFiles, file: ChangeFile) -> Iterator[None]:
-    """Name the data file, if it is missing."""
+    """Name the data file if it is missing, and the version in all errors."""
     try:
         yield
     except FileNotFoundError:
         kind = "cdc" if file.change_type is None else "data"
         raise _gone(store, file, file.path, kind) from None
+    except TableError as e:
+        raise e.at(version=file.version) from None
 
 
 @contextmanager
@@ -164,5 +166,5 @@ def _gone(store: Store | BlockingFiles, file: ChangeFile, path: str, kind: str) 
         hint="VACUUM or a lifecycle rule removed it before it was read; start after this version, "
         "or with a snapshot",
     )
-    error.file = file.path
+    error.file, error.rows = file.path, file.logged_rows()
     return error

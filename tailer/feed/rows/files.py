@@ -26,7 +26,7 @@ import anyio
 
 from tailer.changes import ChangeFile
 from tailer.feed.reading import Reading
-from tailer.feed.rows.counting import IndexFinder, file_named
+from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.fetch import Fetched, fetch
 from tailer.feed.rows.span import Span, SpanEntry
 from tailer.store import WHOLE_BYTES
@@ -151,12 +151,11 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
             self._started.append(_Started(entry, size, asyncio.create_task(self._fetch(file))))
 
     async def _opened(self, entry: SpanEntry, file: ChangeFile) -> Fetched:
-        with file_named(file):
-            if not self._started or self._started[0].entry is not entry:
-                return await self._fetch(file)
-            opened = await self._started[0].task
-            self._forget(self._started[0])
-            return opened
+        if not self._started or self._started[0].entry is not entry:
+            return await self._fetch(file)
+        opened = await self._started[0].task
+        self._forget(self._started[0])
+        return opened
 
     async def _fetch(self, file: ChangeFile) -> Fetched:
         return await fetch(self._reading.log.store, file, self._reading.decode.on_read)
