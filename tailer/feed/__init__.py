@@ -33,6 +33,7 @@ rows/span_reader, rows/files, rows/decoding, rows/batches, publish.
 | rows/batches | rows to batches: the offset before and after each |
 | rows/lanes | two groups decoded at the same time, their batches in order |
 | rows/fetch | one file's bytes and its deletion vectors |
+| rows/comparing | work that compares files, and the threads that meet there |
 | rows/counting | how many changes a file has, and the file that an offset lies in |
 | reading | what all spans of a feed have in common |
 | derive, pairing | changes of a rewrite; an update's two images as one row |

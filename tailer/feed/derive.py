@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-
-import anyio.to_thread
-import pyarrow as pa
-from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeFile, Origin, check_key
 from tailer.compare.comparison import Comparison
@@ -16,10 +11,9 @@ from tailer.compare.diff import by_row_ids, by_value, changed_files
 from tailer.compare.proofs import proved_apart, proved_same
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions, OpenFile
-from tailer.decode.vectors import RowSelection
 from tailer.delta.commit import Commit
-from tailer.errors import CorruptRow, first_error
-from tailer.feed.rows.fetch import fetch
+from tailer.errors import CorruptRow
+from tailer.feed.rows.comparing import compare_files
 from tailer.plan.rules import Rewrite, row_ids_hold
 from tailer.store import Store
 
@@ -44,19 +38,10 @@ async def derive(
         return [*rewrite.leaving, *rewrite.coming]
     check_key(key, commit.after.schema.names, commit.version)
 
-    try:
-        # The work runs in a worker thread, and its engine pulls rows from threads of its own. The
-        # store answers in the event loop: a thread that opens a file waits for it there.
-        async with BlockingPortal() as portal:
+    def changes(open_file: OpenFile) -> tuple[list[ChangeFile], int]:
+        return _changes(commit, rewrite, open_file, decode, options, key)
 
-            def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
-                fetched = portal.call(fetch, store, file, decode.on_read)
-                return fetched.source, fetched.selection
-
-            work = partial(_changes, commit, rewrite, open_file, decode, options, key)
-            files, dropped = await anyio.to_thread.run_sync(work)
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
+    files, dropped = await compare_files(store, changes, decode.on_read)
     noops(dropped)
     return files
 

@@ -6,17 +6,15 @@ from dataclasses import replace
 from functools import partial
 
 import anyio.to_thread
-import pyarrow as pa
-from anyio.from_thread import BlockingPortal
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset
 from tailer.compare.pairing import Pairing, find_pairs, from_index
 from tailer.compare.pairs import VersionRows, may_have_images
-from tailer.decode.vectors import RowSelection
+from tailer.decode.rows import OpenFile
 from tailer.delta.commit import Commit
-from tailer.errors import OffsetError, first_error
+from tailer.errors import OffsetError
 from tailer.feed.reading import EmitBatch, Reading
-from tailer.feed.rows.fetch import fetch
+from tailer.feed.rows.comparing import compare_files
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
 
@@ -35,26 +33,16 @@ async def pair_updates(
     files = list(plan.files)
     if not may_have_images(files):
         return FilePlan.listed(files), None
-    try:
-        # The work runs in a worker thread, and its engine pulls rows from threads of its own. The
-        # store answers in the event loop: a thread that opens a file waits for it there.
-        async with BlockingPortal() as portal:
 
-            def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
-                fetched = portal.call(fetch, reading.log.store, file)
-                return fetched.source, fetched.selection
+    def lost(file: ChangeFile) -> int | None:
+        return (file.logged_rows() or 0) if file in reading.lost else None
 
-            def lost(file: ChangeFile) -> int | None:
-                return (file.logged_rows() or 0) if file in reading.lost else None
+    def pairs(open_file: OpenFile) -> Pairing | None:
+        images = partial(reading.selector.rows, counted=False)  # read again to be delivered
+        rows = VersionRows(files, commit.after, open_file, reading.decode, images, lost)
+        return find_pairs(rows, commit.before, reading.options.diff, reading.options.key)
 
-            images = partial(reading.selector.rows, counted=False)  # read again to be delivered
-            rows = VersionRows(files, commit.after, open_file, reading.decode, images, lost)
-            options = reading.options
-            work = partial(find_pairs, rows, commit.before, options.diff, options.key)
-            pairing = await anyio.to_thread.run_sync(work)
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
-    return FilePlan.listed(files), pairing
+    return FilePlan.listed(files), await compare_files(reading.log.store, pairs)
 
 
 async def read_paired(

@@ -18,8 +18,7 @@ import anyio
 import anyio.to_thread
 import duckdb
 
-import tailer.feed.derive
-import tailer.feed.pairing
+import tailer.feed.rows.comparing
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, Offset
 from tailer.compare.engine import DiffOptions
 from tailer.decode.rows import DecodeOptions
@@ -75,8 +74,7 @@ def inline_threads() -> Iterator[None]:
     with ExitStack() as stack:
         for place, name, value in (
             (anyio.to_thread, "run_sync", run_sync),
-            (tailer.feed.derive, "BlockingPortal", InlinePortal),
-            (tailer.feed.pairing, "BlockingPortal", InlinePortal),
+            (tailer.feed.rows.comparing, "BlockingPortal", InlinePortal),
             (duckdb, "connect", shared_duckdb),
         ):
             stack.enter_context(mock.patch.object(place, name, value))

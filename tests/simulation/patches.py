@@ -24,8 +24,7 @@ from anyio._backends import _asyncio as anyio_asyncio
 from anyio._core import _eventloop as anyio_eventloop
 
 import tailer.daemon.runner
-import tailer.feed.derive
-import tailer.feed.pairing
+import tailer.feed.rows.comparing
 import tailer.offsets.conditional
 import tailer.offsets.leased
 import tailer.offsets.s3
@@ -128,8 +127,7 @@ def simulated(
         (tailer.offsets.leased, "this_process"): _owner,
         (tailer.offsets.leased, "is_dead"): lambda owner: world.known_dead(owner.get("run", "")),
         (tailer.store.s3.store, "S3Client"): SimulatedS3Client,
-        (tailer.feed.derive, "BlockingPortal"): _Portal,
-        (tailer.feed.pairing, "BlockingPortal"): _Portal,
+        (tailer.feed.rows.comparing, "BlockingPortal"): _Portal,
         (_Portal, "world"): world,
         (SimulatedS3Client, "world"): world,
         (SimulatedS3Client, "bucket"): bucket,
