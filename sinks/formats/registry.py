@@ -44,10 +44,12 @@ REGISTRY: dict[str, Setting] = {
         "flag", True, "Register new schemas; otherwise they must be registered already.",
         advanced=True,
     ),
-    "timeout_s": Setting("whole", 10, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
 }  # fmt: skip
 
+_REMOVED = {
+    "ca_bundle": "it is called ca_file",
+    "timeout_s": "leave it out, an answer is awaited for 10 s",
+}
 _FILES = ("ca_file", "client_cert", "client_key")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: Of the statuses that are no faults of the registry: of the schema, of the account.
@@ -156,9 +158,7 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
 
     Raises :class:`ConfigError` naming the invalid option.
     """
-    taken = SettingTable(
-        "the schema registry", REGISTRY, removed={"ca_bundle": "it is called ca_file"}
-    ).take(options)
+    taken = SettingTable("the schema registry", REGISTRY, removed=_REMOVED).take(options)
     url: Url = taken["url"]
     if taken["token"] and taken["user"]:
         raise ConfigError("the schema registry has both a user and a token: give one of them")
@@ -177,7 +177,6 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
         authorization,
         tls,
         taken["auto_register"],
-        taken["timeout_s"],
     )
 
 

@@ -52,7 +52,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "exchange": Setting(
         "text", "", "An existing exchange to which a queue is bound.",
-        unset="the queue itself",
+        unset="the queue itself", advanced=True,
     ),
     "routing_key": Setting("text", "{feed}", "Routing key for the exchange; `{feed}` is replaced "
         "by the feed's name.", advanced=True),

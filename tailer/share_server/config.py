@@ -82,7 +82,7 @@ SHARE: dict[str, Setting] = {
     "requests_per_s": Setting(
         "number", _USUAL.requests_per_s, "Average request rate per recipient, of which four "
         "seconds' worth may come at once; requests beyond it get status 429 with `Retry-After`.",
-        unit="requests per second",
+        unit="requests per second", advanced=True,
     ),
     "stall_s": Setting(
         "number", _USUAL.stall_s, "Disconnect a client that neither reads a byte nor completes a "

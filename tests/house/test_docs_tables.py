@@ -37,3 +37,10 @@ def test_each_setting_has_a_sentence_and_a_default_that_is_allowed(table: str) -
         assert re.match(r"[A-Z`].*[.)]$", setting.help), name
         if setting.default is not REQUIRED and setting.default is not None:
             setting.value(setting.default)  # ValueError if it is not allowed
+
+
+def test_there_are_no_more_options_than_somebody_can_learn() -> None:
+    """Whoever adds one finds another that can go."""
+    settings = [setting for table in TABLES.values() for setting in table.values()]
+    assert len(settings) <= 245
+    assert sum(not setting.advanced for setting in settings) <= 147

@@ -46,13 +46,16 @@ class S3Options:
     ))
     profile: str | None = declared(Setting(
         "text", None, "Profile of `~/.aws/config`.", unset="`AWS_PROFILE`",
+        advanced=True,
     ))
     path_style: bool | None = declared(Setting(
         "flag", None, "Put the bucket name in the path instead of the host name.",
         unset="false on AWS, true elsewhere",
+        advanced=True,
     ))
     anonymous: bool = declared(Setting(
         "flag", False, "Send unsigned requests, for public buckets.", elsewhere=("skip_signature",),
+        advanced=True,
     ))
     access_key_id: str | None = declared(Setting(
         "text", None, "Access key, used instead of any other credentials; requires "
@@ -65,14 +68,17 @@ class S3Options:
     session_token: str | None = declared(Setting(
         "text", None, "Session token of temporary credentials.", secret=True,
         elsewhere=("token",),
+        advanced=True,
     ))
     ca_file: str | None = declared(Setting(
         "text", None, "PEM file of the trusted authorities.",
         elsewhere=("ca_bundle_path",),
         unset="`AWS_CA_BUNDLE`, or the well-known authorities",
+        advanced=True,
     ))
     requester_pays: bool = declared(Setting(
         "flag", False, "Accept charges of requester-pays buckets.", elsewhere=("request_payer",),
+        advanced=True,
     ))
     requests_max: int = declared(Setting(
         "whole", 64, "Concurrent requests of all tables that share these options.",

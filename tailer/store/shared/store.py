@@ -59,6 +59,7 @@ class SharingOptions:
     poll_interval_s: float = declared(Setting(
         "number", POLL_INTERVAL_MIN_S, "Interval between requests for the newest version; the "
         "protocol allows none shorter than 30 s.", unit="seconds", least=POLL_INTERVAL_MIN_S,
+        advanced=True,
     ))
     response_format: Literal["auto", "delta", "parquet"] = declared(Setting(
         "text", "auto", "Format of responses; `auto` lets the server choose.",
@@ -67,7 +68,8 @@ class SharingOptions:
     ca_file: str | None = declared(Setting(
         "text", None, "PEM file of the trusted authorities.", unset="the system's authorities",
     ))
-    allow_http: bool = declared(Setting("flag", False, "Allow tokens to be sent without TLS."))
+    allow_http: bool = declared(Setting("flag", False, "Allow tokens to be sent without TLS.",
+        advanced=True))
     timeout_s: float = declared(Setting(
         "number", 120.0, "How long to wait for the next byte of an answer.", unit="seconds",
         advanced=True,
