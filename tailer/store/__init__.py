@@ -13,8 +13,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import anyio
-
 from tailer.contract import Contract
 from tailer.errors import TableError
 
@@ -73,7 +71,9 @@ class Watch:
 
     async def wait(self, seconds: float) -> None:
         """Return when something changed in the folder, after ``seconds`` at the latest."""
-        await anyio.sleep(seconds)
+        from anyio import sleep  # on demand: a table is read once without an event loop
+
+        await sleep(seconds)
 
 
 class BlockingFiles(ABC):
