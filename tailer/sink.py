@@ -10,6 +10,7 @@ import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -399,9 +400,36 @@ def load_sink(kind: str) -> SinkFactory:
             f"there is no sink of type {kind!r}{meant(kind, known)}; installed are: {installed}"
         )
     try:
-        return known[kind].load()  # type: ignore[no-any-return]  # a promise of the group
+        factory: SinkFactory = known[kind].load()
     except ImportError as e:
         raise ConfigError(f"the sink {kind!r} can't be loaded ({e}){_extra(known[kind])}") from e
+    _check_names(kind, factory)
+    return factory
+
+
+#: What a sink may have beside the methods of every sink.
+_ABILITIES = (
+    Announces, ChecksColumns, DeclaresSettings, KeepsCopy, KeepsProgress, KnowsDelivery,
+    ListsFaults, ListsSettings, Looks, Prepares, ReadsMirror, Rehearses, RemovedSettings, Reopens,
+    WritesPieces,
+)  # fmt: skip
+_OPTIONAL = {"traits"} | {
+    name for ability in _ABILITIES for name in {**vars(ability), **ability.__annotations__}
+    if not name.startswith("_")
+}  # fmt: skip
+
+
+def _check_names(kind: str, factory: SinkFactory) -> None:
+    """Raise :class:`ConfigError` for a name that is nearly that of an ability which the sink lacks:
+    it would never be used, and the sink would silently not have the ability."""
+    names = {name for name in dir(factory) if not name.startswith("_")}
+    for name in sorted(names - _OPTIONAL):
+        close = get_close_matches(name, sorted(_OPTIONAL - names), 1, 0.85)
+        if close:
+            raise ConfigError(
+                f"the sink {kind!r} has {name!r}: did you mean {close[0]!r}? A name of its "
+                "own begins with _"
+            )
 
 
 def _extra(point: EntryPoint) -> str:
