@@ -128,6 +128,17 @@ def test_the_versions_of_a_table_in_parts(name: str, golden: GoldenCase) -> None
             assert told(in_parts(table, start)[1]) == told(by_feed(table, start)), start
 
 
+def test_tasks_send_all_operations_and_the_driver_publishes_those_that_are_wanted(
+    golden: GoldenCase,
+) -> None:
+    """Offsets of parts are counted from all rows."""
+    table = golden("cdf_dv").table
+    wanted = FeedOptions(decode=PLAIN.decode, selection=Selection(operations=("delete",)))
+    for version in range(1 + anyio.run(table_log(table).latest_version)):
+        start = Offset(version)
+        assert told(in_parts(table, start, wanted)[1]) == told(by_feed(table, start)), version
+
+
 def test_a_selection_of_partitions_is_divided_as_it_is_selected(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path, SCHEMA, partition_by=["name"])
     table.create()

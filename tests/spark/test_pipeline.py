@@ -43,6 +43,7 @@ FEED = """
 table = "{table}"
 from = "{start}"
 batch_rows_max = {rows}
+{more}
 [feeds.{name}.sink]
 type = "jsonl"
 path = "{name}.jsonl"
@@ -53,7 +54,9 @@ def configured(folder: Path, *feeds: dict[str, Any]) -> Path:
     """A configuration in a folder of its own."""
     folder.mkdir(exist_ok=True)
     file = folder / "tailer.toml"
-    text = "".join(FEED.format(**{"start": "earliest", "rows": 1000, **feed}) for feed in feeds)
+    text = "".join(
+        FEED.format(**{"start": "earliest", "rows": 1000, "more": "", **feed}) for feed in feeds
+    )
     file.write_text(f'[daemon]\nhttp = ""\n{text}')
     return file
 
@@ -93,6 +96,8 @@ def test_the_lines_are_the_daemons_and_in_its_order(golden: GoldenCase, tmp_path
     names = ("cdf_dv", "rowtracking")
     feeds = [{"name": name, "table": golden(name).table} for name in names]
     feeds.append({"name": "rest", "table": golden("plain_dv").table, "start": "snapshot"})
+    only = {"name": "only", "table": golden("cdf_dv").table, "more": 'operations = ["delete"]'}
+    feeds.append(only)
     later = {"name": "later", "table": golden("cdf_dv").table, "start": "latest"}
     on_spark = configured(tmp_path / "spark", *feeds, later)
     ended = run_spark(on_spark, "--partition-bytes-max", "1")  # each file is a task

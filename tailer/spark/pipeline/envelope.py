@@ -84,9 +84,11 @@ class VersionReader:
         async def read() -> None:
             try:
                 live = LiveFiles(order.moot)
+                # The driver leaves out operations: it counts all rows.
+                selection = replace(self.feed.selection, operations=None)
                 reading = Reading.of(
                     log,
-                    self.feed,
+                    replace(self.feed, selection=selection),
                     live=live,
                     lost=self.lost,
                     part=part,
