@@ -22,10 +22,8 @@ use crate::errors::{fields_of, guarded, odd, panicked, to_python};
 use crate::footer::parsed;
 use crate::source::{ChunkBytes, Source};
 
-/// All columns together are read so many bytes at a time, each within these bounds.
+/// All columns together are read so many bytes at a time.
 const WINDOWS_BYTES: u64 = 8 * 1024 * 1024;
-const WINDOW_BYTES_MIN: u64 = 256 * 1024;
-const WINDOW_BYTES_MAX: u64 = 512 * 1024;
 
 /// An open file.
 #[pyclass(frozen)]
@@ -42,13 +40,13 @@ impl Columns {
     #[new]
     fn new(
         py: Python<'_>,
-        source: Py<PyAny>,
+        source: Bound<'_, PyAny>,
         footer: PyBackedBytes,
         schema: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         let fields = fields_of(schema).map_err(|e| to_python(&e))?;
         let metadata = py.detach(|| guarded(|| parsed(&footer))).map_err(|e| to_python(&e))?;
-        Ok(Self { source: Arc::new(Source::File(source)), metadata: Arc::new(metadata), fields })
+        Ok(Self { source: Arc::new(Source::new(source)), metadata: Arc::new(metadata), fields })
     }
 
     /// Return a reader of a row group's rows, from `first` on, `rows_max` at a time; of these
@@ -88,13 +86,12 @@ impl<'a> Group<'a> {
         columns: usize,
     ) -> Result<Self> {
         let group = metadata.row_groups().get(group).ok_or_else(|| odd("no such row group"))?;
-        let window_bytes = WINDOWS_BYTES / columns.max(1) as u64;
         Ok(Self {
             source,
             metadata,
             numbers: group,
             rows: usize::try_from(group.num_rows())?,
-            window_bytes: window_bytes.clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX),
+            window_bytes: WINDOWS_BYTES / columns.max(1) as u64,
         })
     }
 

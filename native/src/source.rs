@@ -1,5 +1,7 @@
 //! The bytes of a column chunk: of a file that Python has open, or in memory.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::buf::Reader;
@@ -14,21 +16,42 @@ use crate::errors::odd;
 /// A page's header is shorter, but for statistics that are not read.
 const HEADER_BYTES: u64 = 16 * 1024;
 
-/// A file, by its method `read_at` (`pyarrow.NativeFile`), which is called with the interpreter's
-/// lock; or its bytes.
+/// A file: by its method `read_at` (`pyarrow.NativeFile`), which is called with the interpreter's
+/// lock; without it, if the file is one of the system's; or its bytes.
 pub enum Source {
-    File(Py<PyAny>),
+    Python(Py<PyAny>),
+    System(File),
     Memory(Bytes),
 }
 
 impl Source {
+    /// Take an open file of Python's.
+    pub fn new(file: Bound<'_, PyAny>) -> Self {
+        let number = file.call_method0("fileno").and_then(|number| number.extract::<i32>());
+        let opened = number.ok().and_then(|number| File::open(format!("/dev/fd/{number}")).ok());
+        opened.map_or_else(|| Self::Python(file.unbind()), Self::System)
+    }
+
+    /// Return how much is read at once where columns have `share` bytes each.
+    fn window_bytes(&self, share: u64) -> u64 {
+        match self {
+            Self::Python(_) => share.clamp(256 * 1024, 512 * 1024),
+            _ => share.clamp(64 * 1024, 128 * 1024), // which stay in the processor's cache
+        }
+    }
+
     fn read(&self, start: u64, size: u64) -> Result<Bytes> {
         let bytes = match self {
-            Self::File(file) => Python::attach(|py| {
+            Self::Python(file) => Python::attach(|py| {
                 let bytes = file.bind(py).call_method1("read_at", (size, start))?;
                 Ok(Bytes::from_owner(bytes.extract::<PyBackedBytes>()?))
             })
             .map_err(|error: PyErr| ParquetError::External(Box::new(error)))?,
+            Self::System(file) => {
+                let mut bytes = vec![0; usize::try_from(size)?];
+                file.read_exact_at(&mut bytes, start)?;
+                bytes.into()
+            }
             Self::Memory(bytes) => {
                 let (start, end) = (usize::try_from(start)?, usize::try_from(start + size)?);
                 if end > bytes.len() {
@@ -51,9 +74,10 @@ pub struct ChunkBytes {
 }
 
 impl ChunkBytes {
-    pub fn new(source: Arc<Source>, start: u64, size: u64, window_bytes: u64) -> Result<Self> {
+    pub fn new(source: Arc<Source>, start: u64, size: u64, share: u64) -> Result<Self> {
         let end = start.checked_add(size).ok_or_else(|| odd("a chunk has no end"))?;
         let window = Mutex::new((start, Bytes::new()));
+        let window_bytes = source.window_bytes(share);
         Ok(Self { source, end, window_bytes, window })
     }
 
