@@ -190,7 +190,7 @@ class _Decoder:
         groups = self._groups(skip, part, passes)
         announce(self.source, self.names, list(groups))
         for group, first in groups.items():
-            yield from self._row_group(group, first, passes)
+            yield from self._row_group(group, first, skip, passes)
 
     def _groups(
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
@@ -209,7 +209,7 @@ class _Decoder:
         return found
 
     def _row_group(
-        self, group: int, first: int, passes: tuple[_Kinds, ...]
+        self, group: int, first: int, skip: Skip, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield one row group's selected rows; ``first`` is the position of its first row."""
         meta = self.parquet.metadata.row_group(group)
@@ -221,7 +221,10 @@ class _Decoder:
                 yield passes[0], rows
             return
         last: int | None = None
-        for batch in self._decoded(max(1, size), group):
+        begin = first if passes != (None,) else self._begin(first, skip)
+        batches = self._decoded(max(1, size), group, begin - first)
+        first = begin
+        for batch in batches:
             if last is None:
                 self._count_read(group)
             last = first + batch.num_rows
@@ -242,9 +245,22 @@ class _Decoder:
                 hint=MAY_BE_SOUND,
             )
 
-    def _decoded(self, size: int, group: int) -> Iterator[pa.RecordBatch]:
+    def _begin(self, first: int, skip: Skip) -> int:
+        """Return the position of the first row of a row group that is wanted and not skipped: those
+        before it are not decoded."""
+        only, passed = self.selection.only, skip.remaining
+        if only is None and self.selection.without:
+            return first
+        skip.remaining = 0
+        if only is None:
+            return first + passed
+        return int(only[passed + (only.rank(first - 1) if first else 0)])
+
+    def _decoded(self, size: int, group: int, first: int) -> Iterator[pa.RecordBatch]:
         threads = self.size > SMALL_BYTES
-        return self.bounded.batches(size, group, self.names, varying=self.varying, threads=threads)
+        return self.bounded.batches(
+            size, group, self.names, varying=self.varying, threads=threads, first=first
+        )
 
     def _is_read_whole(self) -> bool:
         return self.size <= SMALL_BYTES and self.parquet.num_row_groups == 1

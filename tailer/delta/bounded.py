@@ -72,15 +72,17 @@ class BoundedColumns:
         *,
         varying: Sequence[ColumnPath],
         threads: bool,
+        first: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a row group, of these columns; ``varying`` are those of them whose
-        values differ in size. Their batches have ``rows_max`` rows, or fewer large ones.
+        """Yield the rows of a row group from ``first`` on, of these columns; ``varying`` are those
+        of them whose values differ in size. Their batches have ``rows_max`` rows, or fewer large
+        ones.
 
         Raises :class:`UnsupportedTable` for a page that would take too much memory.
         """
         self._check_pages(group, names)
         step = self._step(rows_max, group, varying)
-        done, total = 0, int(self.parquet.metadata.row_group(group).num_rows)
+        done, total = first, int(self.parquet.metadata.row_group(group).num_rows)
         while done < total:
             before = done
             found = self.parquet.rows(step, group, names, threads=threads, first=done)

@@ -60,6 +60,7 @@ def main() -> None:
         return
     subprocess.run(["cargo", "fmt", "--check", *crate_options], check=True)
     # Beside the release, of which it takes what needs no check.
+    CACHE.mkdir(exist_ok=True)
     build = ["--release", "--locked", "-q", "--target-dir", str(crate_target(ROOT))]
     command = ["cargo", "clippy", *crate_options, *build, "--", "-D", "warnings"]
     sys.exit(subprocess.run(command, check=False).returncode)
