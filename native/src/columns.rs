@@ -171,6 +171,8 @@ impl Batches {
         let rest = group.rows.checked_sub(first).ok_or_else(|| odd("no such row"))?;
         let selection: Option<RowSelection> =
             (first > 0).then(|| vec![RowSelector::skip(first), RowSelector::select(rest)].into());
+        // A batch has room for as many rows as are asked for, whether they come or not.
+        let rows_max = rows_max.min(rest).max(1);
         let mut parts = Vec::new();
         let mut columns = BTreeMap::new();
         let descriptor = group.metadata.file_metadata().schema_descr();
