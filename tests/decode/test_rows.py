@@ -24,7 +24,6 @@ from tailer.decode.rows import (
 )
 from tailer.decode.vectors import ALL_ROWS, RowSelection
 from tailer.delta import footer
-from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, TableError
 from tests.support.feeds import ID, refusal, state
@@ -318,28 +317,6 @@ def test_what_follows_the_wanted_rows_in_a_row_group_is_never_decoded() -> None:
     options = DecodeOptions(batch_rows_max=1000)
     found = decode_file(source, order(), ALL_ROWS, options, Skip(), head)
     assert values([*found]) == list(range(100_000 * head.end // len(data)))
-
-
-@pytest.mark.parametrize(
-    ("selection", "skip", "first"),
-    [(ALL_ROWS, 700, 700), (only(300, 650, 900), 0, 300), (only(300, 650, 900), 2, 900),
-     (only(1300, 1900), 1, 900), (without(5), 700, 0)],
-)  # fmt: skip
-def test_what_precedes_the_wanted_rows_in_a_row_group_is_not_decoded(
-    selection: RowSelection, skip: int, first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = []
-    rows = ParquetColumns.rows
-
-    def spied(self: ParquetColumns, *arguments: Any, **more: Any) -> Any:
-        begun.append(more["first"])
-        return rows(self, *arguments, **more)
-
-    data = numbers(3000)
-    wanted = positions(decoded(data, selection=selection))[skip:]
-    monkeypatch.setattr(ParquetColumns, "rows", spied)
-    assert positions(decoded(data, selection=selection, skip=Skip(skip))) == wanted
-    assert begun[0] == first
 
 
 def test_a_damaged_data_file_is_refused_or_read_and_never_crashes() -> None:
