@@ -82,7 +82,7 @@ class Progress:
                 offset=None if offset is None else Offset.from_json(offset),
                 schema=document["schema"],
                 topics=document["topics"],
-                delivery=document.get("delivery", None if offset is None else {}),
+                delivery=document["delivery"],
             )
         except (KeyError, TypeError, OffsetError) as e:
             raise ValueError(f"a field is missing or wrong: {e}") from e

@@ -40,11 +40,11 @@ TABLE_SETTINGS: dict[str, Setting] = {
     "own_prefix": OWN_PREFIX_SETTING,
     "create": Setting(
         "flag", True, "Create the table. If false, it must exist, empty and with the right "
-        "columns.",
+        "columns.", advanced=True,
     ),
     "evolve": Setting(
         "flag", True, "Apply schema changes to the table. If false, stop and print the required "
-        "SQL.",
+        "SQL.", advanced=True,
     ),
 }  # fmt: skip
 #: The column of a mirror by row id, and those of a log: event ids, and the order of the events.

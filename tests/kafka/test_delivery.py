@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka.progress import Progress, _checksum
 from sinks.kafka.sink import KafkaSink
-from sinks.kafka.topic_writer import single_record
 from tailer.changes import Offset
 from tailer.errors import ConfigError
 from tailer.testing.batches import empty_batch
 from tests.kafka.broker import Broker
-from tests.kafka.sinks import SCHEMA, batch, broker_of, fresh, made, opened, refused, session_of
+from tests.kafka.sinks import SCHEMA, batch, fresh, made, opened, refused
 from tests.kafka.test_operator import configured, orders
-from tests.kafka.topics import admin, create_topic, read_topic
+from tests.kafka.topics import admin, create_topic
 from tests.support.feeds import position_of
 from tests.support.programs import run_tailer, started
 
@@ -97,29 +95,6 @@ async def test_an_offset_can_be_set_whatever_the_options_say(kafka: Broker) -> N
     await made(kafka.bootstrap, topic, key=["name"]).set_offset("orders", Offset(1))
     async with opened(kafka.bootstrap, topic, key=["name"]) as (_, offset):
         assert position_of(offset) == (1, 0)
-
-
-@pytest.mark.anyio
-async def test_progress_of_an_earlier_release_is_taken_and_completed(kafka: Broker) -> None:
-    topic = fresh()
-    async with opened(kafka.bootstrap, topic, key=["id"]) as (sink, _):
-        await sink.write(batch(1, [1]))
-        broker, transactions = broker_of(sink), session_of(sink).transactions
-        document = json.loads(transactions.progress.to_bytes())
-        del document["checksum"], document["delivery"], document["begun"]
-        earlier = json.dumps(
-            {**document, "checksum": _checksum(document)}, separators=(",", ":")
-        ).encode()
-        driver = broker.driver
-        driver.begin()
-        driver.send_records(broker.progress_topic, 0, single_record(b"orders", earlier, 0))
-        driver.commit()
-    async with opened(kafka.bootstrap, topic, key=["name"]) as (_, offset):
-        assert position_of(offset) == (2, 0)
-    last = Progress.from_bytes(read_topic(kafka.bootstrap, f"{topic}-progress")[-1].value or b"")
-    assert last.delivery is not None
-    assert last.delivery["key"] == ["name"]
-    await refused(made(kafka.bootstrap, topic, key=["id"]), ConfigError)
 
 
 # --- the programs

@@ -19,8 +19,6 @@ from tests.support.mysql import Mysql
 from tests.support.sinks import write
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
-LATIN = "ALTER TABLE _delta_tailer CONVERT TO CHARACTER SET latin1 COLLATE latin1_swedish_ci"
-OLD = f"{LATIN}, DROP COLUMN `rows`"
 #: Lengths near those that a key of one, two and three columns has.
 LENGTHS = st.sampled_from([0, 1, 256, 257, 384, 385, 768, 769, 1024, 1025, 1536, 1537, 3072, 3073])
 

@@ -62,7 +62,7 @@ def one(data_type: pa.DataType, value: Any, **where: Any) -> ChangeBatch:
             "version 1: the column 'value' has text with the character NUL",
         ),
         (pa.timestamp("us"), 2**60, "version 1: the column 'value' has a time beyond the years"),
-        (pa.timestamp("us", "UTC"), -(2**60), "has a time beyond the years 1 to 9999; leave it"),
+        (pa.timestamp("us", "UTC"), -(2**60), "has a time beyond the years 1 to 9999; exclude it"),
         (pa.date32(), 2**30, "has a time beyond the years 1 to 9999; exclude it with"),
     ],
     ids=str,
