@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tailer.storage import Storage, take_also
+from tailer.storage.s3_target import S3Target
 from tailer.store.s3.folders import list_folders
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.store import S3Store
@@ -13,7 +14,6 @@ from tailer.store.s3.store import S3Store
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
     from tailer.store.traffic import Traffic
-    from tailer.targets import S3Target
 
 __all__ = ["S3Storage"]
 
@@ -44,14 +44,12 @@ class S3Storage(Storage):
         lease_s: float,
     ) -> OffsetStore:
         """See :class:`tailer.storage.Storage`."""
-        from tailer.offsets.s3 import s3_offsets
+        from tailer.offsets.s3 import s3_offsets  # on demand: it loads Arrow, as no log does
 
         return s3_offsets(address, feed, options, standby=standby is not False, lease_s=lease_s)
 
     def open_target(self, address: str, options: Mapping[str, Any]) -> S3Target:
         """See :class:`tailer.storage.Storage`."""
-        from tailer.targets import S3Target
-
         return S3Target(address, S3Options.from_options(options))
 
     async def list_folders(self, address: str, options: Mapping[str, Any]) -> list[str]:
