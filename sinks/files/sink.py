@@ -47,7 +47,6 @@ SETTINGS: dict[str, Setting] = {
         "columns, `_commit_date` and `_commit_hour` (UTC).",
         form=FORM, parse=Folders,
     ),
-    "ids": Setting("flag", True, "Add the column `_event_id`.", advanced=True),
     "own_prefix": OWN_PREFIX_SETTING,
     "roll_bytes": Setting(
         "whole", 128 * _MIB, "Publish all open files when one reaches this size.",
@@ -72,6 +71,7 @@ class FilesSink:
 
     settings = SETTINGS
     removed_settings: ClassVar = {
+        "ids": "leave it out, each row has its _event_id",
         "roll_rows": "use roll_bytes; files have at most 1,000,000 rows",
         "roll_versions": "use roll_bytes or roll_s; each row has its _commit_version",
     }
@@ -84,14 +84,14 @@ class FilesSink:
         *,
         format: Format = "parquet",  # noqa: A002  # the option's name
         folders: Folders | None = None,
-        id_column: str | None = EVENT_ID,
+        id_column: str = EVENT_ID,
         roll_rows: int = 1_000_000,
         roll_bytes: int = 128 * _MIB,
         roll_s: float = 0,
     ) -> None:
         self.format = format
         self.id_column = id_column
-        own = OwnNames((id_column,) if id_column else ())
+        own = OwnNames((id_column,))
         self.traits = SinkTraits(runs=True, own=own, keeps_offset=True)
         self.roll_rows, self.roll_bytes = roll_rows, roll_bytes
         self.roll_s = roll_s
@@ -111,8 +111,7 @@ class FilesSink:
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> FilesSink:
         """Create the sink. Options: :data:`SETTINGS`."""
         more = {name: value for name, value in options.items() if name not in ("path", "store")}
-        column = renamed(EVENT_ID, more.pop("own_prefix"))
-        more["id_column"] = column if more.pop("ids") else None
+        more["id_column"] = renamed(EVENT_ID, more.pop("own_prefix"))
         return cls(open_target(options["path"], folder, options["store"]), **more)
 
     def check_columns(self, schema: pa.Schema) -> None:

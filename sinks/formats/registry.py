@@ -37,8 +37,7 @@ REGISTRY: dict[str, Setting] = {
         "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
         advanced=True,
     ),
-    "client_cert": Setting("text", "", "PEM file of the client's certificate.", advanced=True),
-    "client_key": Setting("text", "", "PEM file of the client's key.", unset="in `client_cert`",
+    "client_cert": Setting("text", "", "PEM file of the client's certificate and key.",
         advanced=True),
     "auto_register": Setting(
         "flag", True, "Register new schemas; otherwise they must be registered already.",
@@ -48,9 +47,10 @@ REGISTRY: dict[str, Setting] = {
 
 _REMOVED = {
     "ca_bundle": "it is called ca_file",
+    "client_key": "let client_cert have both, the certificate and the key",
     "timeout_s": "leave it out, an answer is awaited for 10 s",
 }
-_FILES = ("ca_file", "client_cert", "client_key")
+_FILES = ("ca_file", "client_cert")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: Of the statuses that are no faults of the registry: of the schema, of the account.
 _FOR_GOOD = (400, 401, 403, 404, 405, 406, 409, 413, 415, 422)
@@ -184,7 +184,7 @@ def _tls(files: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=files["ca_file"] or None)
         if files["client_cert"]:
-            context.load_cert_chain(files["client_cert"], files["client_key"] or None)
+            context.load_cert_chain(files["client_cert"])
     except OSError as e:  # ssl.SSLError is one
         raise ConfigError(f"a TLS file of the schema registry can't be read ({e})") from e
     return context

@@ -64,7 +64,6 @@ SETTINGS: dict[str, Setting] = {
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
     "subject": Setting("text", "{feed}", "Subject of the messages; `{feed}` is replaced by the "
         "feed's name."),
-    "bucket": Setting("text", "delta-tailer", "Key-value bucket of the offsets.", advanced=True),
     "create": Setting("flag", True, "Create the stream and the bucket if they are missing.",
         advanced=True),
     "credentials_file": Setting("text", "", "File with the account's JWT and seed.", advanced=True),
@@ -76,7 +75,9 @@ SETTINGS: dict[str, Setting] = {
         advanced=True),
     "format": FORMAT,
 }  # fmt: skip
-_REMOVED = {"replicas": "create the stream and the bucket with as many replicas as you want"}
+#: The key-value bucket of the offsets.
+_BUCKET = "delta-tailer"
+_REMOVED = dict.fromkeys(("replicas", "bucket"), f"make the bucket {_BUCKET} as you want it")
 #: What the server takes before it has stored the first of them.
 _IN_FLIGHT = 500
 _IN_FLIGHT_BYTES = 4 * 1024**2
@@ -251,24 +252,24 @@ class NatsSink(MessageSink):
             config = api.StreamConfig(name=self._stream, subjects=[self._subject])
             await self._jetstream.add_stream(config)
         try:
-            self._bucket = await self._jetstream.key_value(self._given["bucket"])
+            self._bucket = await self._jetstream.key_value(_BUCKET)
         except errors.NotFoundError:
             if not create:
                 raise self._missing() from None
-            config = api.KeyValueConfig(bucket=self._given["bucket"])
+            config = api.KeyValueConfig(bucket=_BUCKET)
             self._bucket = await self._jetstream.create_key_value(config)
 
     def _missing(self) -> ConfigError:
         return ConfigError(
             f"{self._place}: there is no stream {self._stream} or no bucket "
-            f"{self._given['bucket']}, and create is false; make them"
+            f"{_BUCKET}, and create is false; make them"
         )
 
     async def _found(self) -> Progress | None:
         """Return what the bucket says. Raises ``NotFoundError`` if there is no bucket."""
         errors = self._nats.js.errors
         if self._bucket is None:
-            self._bucket = await self._jetstream.key_value(self._given["bucket"])
+            self._bucket = await self._jetstream.key_value(_BUCKET)
         self._revision = 0
         try:
             entry = await self._bucket.get(self._stream)
@@ -281,7 +282,7 @@ class NatsSink(MessageSink):
             found = Progress.from_bytes(entry.value)
         except (ValueError, KeyError, TypeError, OffsetError) as e:
             raise ConfigError(
-                f"{self._place}: the entry {self._stream} of the bucket {self._given['bucket']} is "
+                f"{self._place}: the entry {self._stream} of the bucket {_BUCKET} is "
                 f"damaged ({e}); delete it, and set the offset with `tailer offsets set`"
             ) from e
         if found.feed != self._feed:

@@ -196,7 +196,6 @@ SOURCE: dict[str, Setting] = {
         "write to it.", unset="the system's temporary folder", advanced=True,
     ),
     "writerTimezone": replace(FEED["writer_timezone"], advanced=True),
-    "pageChecksums": replace(FEED["page_checksums"], advanced=True),
 }  # fmt: skip
 _NO_TABLE = "changes are read from startingVersion to endingVersion, and tables by format delta"
 _TABLE = SettingTable(
@@ -212,6 +211,7 @@ _TABLE = SettingTable(
         "ignorechanges": "it is for reading tables; to skip commits that update or delete, set "
         "skipChangeCommits",
         "excluderegex": "leave it out, and filter rows by a condition of the query",
+        "pagechecksums": "leave it out, checksums are verified",
         "witheventtimeorder": "leave it out, changes are always in the order of versions",
         "batchrowsmax": "leave it out, batches are at most 65,536 rows",
         "batchbytesmax": "leave it out, batches are at most 32 MiB",
@@ -262,7 +262,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         decode=DecodeOptions(
             batch_rows_max=_BATCH_ROWS_MAX,
             writer_timezone=taken["writerTimezone"],
-            page_checksums=taken["pageChecksums"],
         ),
         store={name.removeprefix(STORE_PREFIX): value for name, value in store.items()},
     )

@@ -61,7 +61,7 @@ SERVERS: dict[str, tuple[type[Any], Callable[[Any], dict[str, Any]]]] = {
 }
 #: The options of sinks that need no server. The bare scan has no event ids to write.
 FILES: dict[str, dict[str, Any]] = {
-    "files": {"path": "files", "ids": False},
+    "files": {"path": "files"},
     "duckdb": {"path": "copy.duckdb", "key": ["id"]},
     "delta": {"path": "copy", "key": ["id"]},
     "sqlite": {"path": "copy.sqlite", "key": ["id"]},

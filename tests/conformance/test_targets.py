@@ -331,10 +331,9 @@ class TestNats(TargetConformance):
     may_go_on = frozenset({"emptied"})
 
     @pytest.fixture
-    def make_sink(self, nats_server: Nats, name: str) -> MakeSink:
-        options = {
-            "servers": [nats_server.url()], "stream": name, "subject": name, "bucket": f"{name}-b",
-        }  # fmt: skip
+    def make_sink(self, nats_server: Nats, name: str, monkeypatch: pytest.MonkeyPatch) -> MakeSink:
+        monkeypatch.setattr("sinks.nats.sink._BUCKET", f"{name}-b")
+        options = {"servers": [nats_server.url()], "stream": name, "subject": name}
         return lambda: made_sink("nats", options, Path())
 
     @pytest.fixture

@@ -25,7 +25,7 @@ from tests.sharing.reference_server import serving
         ({"answer_bytes_max": 1}, "was removed: leave it out"),
         ({"poll_interval_s": True}, "must be a number of seconds"),
         ({"response_format": "csv"}, "one of auto, delta, parquet"),
-        ({"timeout_s": 0}, "greater than 0"),
+        ({"timeout_s": 9}, "was removed: leave it out"),
         ({"region": "eu"}, "option 'region' of a shared table is not known; known are allow_http"),
     ],
 )

@@ -250,10 +250,15 @@ def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("what", ["stream", "stream again", "offset", "bucket", "both", "purged"])
 async def test_what_was_written_last_must_be_there(
-    nats_server: Nats, options: dict[str, Any], client: Any, what: str
+    nats_server: Nats,
+    options: dict[str, Any],
+    client: Any,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("sinks.nats.sink._BUCKET", "of-its-own")
     stream = f"target-{what.replace(' ', '-')}"
-    options = {**options, "stream": stream, "subject": stream, "bucket": "of-its-own"}
+    options = {**options, "stream": stream, "subject": stream}
     sink = new(options)
     await sink.open("orders")
     await sink.write(named())

@@ -161,8 +161,8 @@ def test_a_registry_that_does_not_answer_may_heal() -> None:
         ({"url": "http://x", "user": "a", "token": "b"}, "both a user and a token"),
         ({"url": "https://x", "ca_file": "nowhere.pem"}, "a TLS file .* can't be read"),
         (
-            {"url": "http://x", "timeout": 3},
-            r"'timeout' of the schema registry is not known \(did you mean",
+            {"url": "http://x", "tokn": "x"},
+            r"'tokn' of the schema registry is not known \(did you mean",
         ),
     ],
 )

@@ -75,6 +75,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**RANGE, "ignoreChanges": "false"}, "was removed: it is for reading tables"),
     ({**RANGE, "excludeRegex": "part-1"}, "was removed: leave it out, and filter rows"),
     ({**RANGE, "derivedFanOut": 1}, "was removed: leave it out"),
+    ({**RANGE, "pageChecksums": "false"}, "was removed: leave it out"),
     ({**RANGE, "batchRowsMax": 1}, "was removed: leave it out"),
     ({**RANGE, "batchBytesMax": 1}, "was removed: leave it out"),
     ({**RANGE, "tornCommitMaxSeconds": 1}, "was removed: leave it out"),

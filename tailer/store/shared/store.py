@@ -39,6 +39,7 @@ POLL_INTERVAL_MIN_S = 30.0
 _VERSIONS_PER_REQUEST = 100
 _REMOVED = {
     "max_versions_per_rpc": "leave it out, a request asks for at most 100 versions",
+    "timeout_s": "leave it out, an answer's next byte is awaited for 120 s",
     "change_source": "use the feed's change_source",
     "ca_bundle": "it is called ca_file",
     "answer_bytes_max": "leave it out, an answer has at most 16 GiB",
@@ -70,10 +71,6 @@ class SharingOptions:
     ))
     allow_http: bool = declared(Setting("flag", False, "Allow tokens to be sent without TLS.",
         advanced=True))
-    timeout_s: float = declared(Setting(
-        "number", 120.0, "How long to wait for the next byte of an answer.", unit="seconds",
-        advanced=True,
-    ))
     # fmt: on
 
     @classmethod
@@ -116,7 +113,6 @@ class SharingStore(Store, Links):
             ClientOptions(
                 options.response_format,
                 ca_file=options.ca_file,
-                timeout_s=options.timeout_s,
             ),
         )
         self._files = HttpsFiles(
