@@ -286,3 +286,20 @@ def test_another_form_is_refused_and_what_overwrites_forgets_it() -> None:
 def test_a_feed_that_has_nothing_yet_begins() -> None:
     transactions = idle(None)
     assert (transactions.offset, transactions.progress.epoch) == (None, 1)
+
+
+#: As the first release writes it. Never change it: a later release must read it.
+PROGRESS = (
+    b'{"format":1,"feed":"orders","epoch":7,"owner":"host-1-ab","offset":{"format":1,"tabl'
+    b'e_id":"kept","version":3,"index":4,"snapshot":false,"timestamp_floor_ms":17000000020'
+    b'00,"plan":"7c45662334b3"},"events":0,"schema":"f00d","topics":{"orders":"AAAAAAAAAAA'
+    b'AAAAAAAAAAA"},"begun":null,"delivery":{"topic":"orders","format":"rows","key":[]},"c'
+    b'hecksum":"24ddae7ee7446aa1"}'
+)
+
+
+def test_a_progress_record_of_the_first_release_is_read_and_written_as_it_was() -> None:
+    progress = Progress.from_bytes(PROGRESS)
+    assert progress.offset == Offset(3, 4, False, "kept", 1_700_000_002_000, "7c45662334b3")
+    assert (progress.feed, progress.epoch, progress.owner) == ("orders", 7, "host-1-ab")
+    assert progress.to_bytes() == PROGRESS
