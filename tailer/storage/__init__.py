@@ -148,7 +148,8 @@ def is_remote(address: str) -> bool:
 
 def remote_schemes() -> list[str]:
     """Return the schemes of remote storage, without other spellings."""
-    return sorted({"s3", *_installed()})
+    ours = {place: scheme for scheme, place in reversed(_KINDS.items())}
+    return sorted({*ours.values(), *_installed()} - {"file", _SHARED})
 
 
 def storage_of(address: str) -> Storage:
