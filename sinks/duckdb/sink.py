@@ -30,12 +30,13 @@ SETTINGS: dict[str, Setting] = {
     **TABLE_SETTINGS,
     "release": Setting(
         "flag", True, "Close the file while idle, so that other programs can read it.",
+        advanced=True,
     ),
     "memory_bytes_max": Setting(
         "whole", 512 * 1024**2, "Memory limit of DuckDB.", unit="bytes",
-        least=64 * 1024**2,
+        least=64 * 1024**2, advanced=True,
     ),
-    "threads": Setting("whole", 2, "Number of DuckDB threads."),
+    "threads": Setting("whole", 2, "Number of DuckDB threads.", advanced=True),
 }  # fmt: skip
 
 #: To close and open the file takes as long as to write thousands of rows: in a backlog the next

@@ -31,14 +31,15 @@ SETTINGS: dict[str, Setting] = {
     **CREDENTIALS,
     "tls": Setting(
         "flag", True, "Encrypt the connection and verify the server; disable it only on this "
-        "machine or a trusted network.",
+        "machine or a trusted network.", advanced=True,
     ),
     "ca_file": Setting(
         "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
+        advanced=True,
     ),
     "timeout_s": Setting(
         "number", 60, "How long to wait for an answer; three quarters of it for a lock.",
-        unit="seconds",
+        unit="seconds", advanced=True,
     ),
     **TABLE_SETTINGS,
 }  # fmt: skip

@@ -24,11 +24,11 @@ SETTINGS: dict[str, Setting] = {
     "schema": Setting("text", "public", "The schema of the table."),
     "timeout_s": Setting(
         "number", 60, "How long to wait for a lock or an unresponsive server.",
-        unit="seconds",
+        unit="seconds", advanced=True,
     ),
     **TABLE_SETTINGS,
     "notify": Setting(
-        "text", "", "Channel to notify of each batch, within its transaction.",
+        "text", "", "Channel to notify of each batch, within its transaction.", advanced=True,
     ),
 }  # fmt: skip
 

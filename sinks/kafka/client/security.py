@@ -72,15 +72,19 @@ class Security:
     ssl_certfile: str = declared(Setting(
         "text", "", "PEM file of the client's certificate.",
         elsewhere=("ssl_certificate_location",),
+        advanced=True,
     ))
     ssl_keyfile: str = declared(Setting(
         "text", "", "PEM file of the client's key.", elsewhere=("ssl_key_location",),
+        advanced=True,
     ))
     ssl_password: str = declared(Setting(
         "text", "", "Password of `ssl_keyfile`.", elsewhere=("ssl_key_password",), secret=True,
+        advanced=True,
     ))
     ssl_check_hostname: bool = declared(Setting(
         "flag", True, "Require that the certificate match the broker's host name.",
+        advanced=True,
     ))
     # fmt: on
 
