@@ -93,7 +93,8 @@ impl ChunkBytes {
         {
             return Ok(bytes.slice(usize::try_from(passed)?..));
         }
-        let size = least.max(self.window_bytes).min(self.end - start);
+        // Behind a large page the next one's header is read along, which else would be read twice.
+        let size = self.window_bytes.max(least + HEADER_BYTES).min(self.end - start);
         *window = (start, self.source.read(start, size)?);
         Ok(window.1.clone())
     }
