@@ -77,7 +77,7 @@ class Contest:
 
     def prepare(self, table: BenchTable) -> None:
         """What `ready` hands out: as many rows as the table has changes, all like the first."""
-        from tailer.spark.source.data_source import TailerSource
+        from tailer.spark.source import TailerSource
 
         options = {"path": str(table.path), "startingVersion": str(STARTING_VERSION)}
         source = TailerSource(options)
@@ -150,7 +150,7 @@ def compare(name: str, rounds: int, work: Callable[[str], None], bound: float, *
 def registered(python: str) -> SparkSession:
     """A new session that knows all contenders."""
     spark = start_spark(bench_folder() / "spark", python, small=False)
-    from tailer.spark.source.data_source import TailerSource
+    from tailer.spark.source import TailerSource
 
     for source in (TailerSource, ReadySource, EmptySource):
         spark.dataSource.register(source)
@@ -207,7 +207,7 @@ def planning() -> bool:
     """The driver's work on a backlog: where the batch ends, and its partitions."""
     from pyspark.sql.streaming.datasource import ReadMaxFiles
 
-    from tailer.spark.source.data_source import TailerSource
+    from tailer.spark.source import TailerSource
 
     with tempfile.TemporaryDirectory() as folder:
         source = TailerSource({"path": str(backlog(Path(folder))), "startingVersion": "0"})

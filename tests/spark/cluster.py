@@ -170,7 +170,7 @@ def cluster_session(cluster: Cluster, settings: Mapping[str, str]) -> Iterator[S
     """A session of this process on the cluster, with the source registered."""
     from pyspark.sql import SparkSession
 
-    from tailer.spark.source.data_source import TailerSource
+    from tailer.spark.source import TailerSource
 
     os.environ.update(cluster.environment())
     builder = SparkSession.builder.appName("tailer on a cluster")

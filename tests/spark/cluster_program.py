@@ -20,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tailer.spark import foreach_batch
-from tailer.spark.frames.mirror import mirror_into
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.mirror import mirror_into
+from tailer.spark.source import TailerSource
 
 __all__ = ["QUERIES", "changes", "start"]
 

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from tailer.spark import foreach_batch
 from tailer.spark.error_sentence import TailerSourceError
-from tailer.spark.frames.mirror import mirror_into
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.mirror import mirror_into
+from tailer.spark.source import TailerSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

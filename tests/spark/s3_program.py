@@ -19,7 +19,7 @@ from urllib.request import urlopen
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 
 PLANS = ("simple", "extended", "codegen", "cost", "formatted")
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailer.spark.frames.mirror import mirror_into
+from tailer.spark.mirror import mirror_into
 from tests.spark.others import OTHER_LINES, OWN
 from tests.support.source import ROOT
 

@@ -11,7 +11,7 @@ from pyspark import accumulators
 from pyspark.accumulators import SpecialAccumulatorIds, _deserialize_accumulator
 from pyspark.sql.profiler import ProfileResultsParam, ProfileResultsParamV2
 
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import ID
 

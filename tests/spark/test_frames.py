@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from tailer.spark import changes
 from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.frames import spark_reader
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.golden.compare import difference
 from tests.golden.test_golden import hold

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tailer.spark import changes, foreach_batch
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tests.golden.answers import ANSWER_SETTINGS
 from tests.golden.compare import difference, read_folder
 from tests.golden.test_golden import CASES, Golden, GoldenCase, Reader, golden, hold, reader

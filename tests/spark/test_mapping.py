@@ -18,7 +18,7 @@ from tailer.changes import Offset
 from tailer.delta.segment import commit_name
 from tailer.plan.mapping_removals import mapping_removals
 from tailer.spark.error_sentence import TailerSourceError
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.spark.source.limited_stream import LimitedStreamReader
 from tests.golden.compare import difference
 from tests.golden.test_golden import GoldenCase, Reader, golden, hold, reader

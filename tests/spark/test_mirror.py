@@ -15,8 +15,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tailer.errors import ConfigError, SinkRejected
 from tailer.spark import foreach_batch
 from tailer.spark.error_sentence import TailerSourceError
-from tailer.spark.frames.mirror import mirror_into
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.mirror import mirror_into
+from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 
 OURS = "_change_type STRING, _commit_version LONG, _commit_timestamp TIMESTAMP"

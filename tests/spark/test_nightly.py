@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 
 Rows = Counter[tuple[tuple[str, Any], ...]]
 

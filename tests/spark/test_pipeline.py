@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tailer.changes import Offset
 from tailer.offsets.local import LocalOffsetStore
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase, golden
 from tests.spark.cluster import JAVA_OPTIONS

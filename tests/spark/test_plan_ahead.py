@@ -18,7 +18,7 @@ from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.frames.order_files import OrderFiles
 from tailer.spark.frames.plan_ahead import PlanAhead
 from tailer.spark.mapped_tasks import Decoder, Task
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.spark.source.limited_stream import LimitedStreamReader
 from tailer.testing.table import TableBuilder
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailer.changes import Offset
 from tailer.spark.error_sentence import TailerSourceError
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.spark.source.limited_stream import LimitedStreamReader
 from tailer.spark.source.reader import ChangeStreamReader, ClassicStreamReader
 from tailer.store.local import LocalStore

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailer.errors import ConfigError
 from tailer.spark import changes
 from tailer.spark.session_zone import as_time
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 
 NOON = dt.datetime(2026, 7, 1, 12)  # noqa: DTZ001  # without a zone

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tests.sharing.reference_server import serving
 from tests.sharing.shared import NAME, golden_table
 

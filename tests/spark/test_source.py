@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from tailer.spark.error_sentence import TailerSourceError
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 from tailer.spark.source.limited_stream import LimitedStreamReader
 from tailer.testing.table import TableBuilder
 
@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("id", pa.int64())])
 PLAN = """
 import sys
 from pyspark.sql.streaming.datasource import ReadMaxFiles
-from tailer.spark.source.data_source import TailerSource
+from tailer.spark.source import TailerSource
 
 source = TailerSource({"path": sys.argv[1], "startingVersion": "0"})
 reader = source.streamReader(source.schema())
