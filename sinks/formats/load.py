@@ -11,7 +11,15 @@ from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.errors import ConfigError, meant
 from tailer.settings import Setting, SettingTable
 
-__all__ = ["FORMATS", "LISTED", "REMOVED", "SETTINGS", "encoder_settings", "load_encoder"]
+__all__ = [
+    "FORMATS",
+    "LISTED",
+    "REMOVED",
+    "REMOVED_FORMATS",
+    "SETTINGS",
+    "encoder_settings",
+    "load_encoder",
+]
 
 _COMMON = ("key", "tombstones", "name", "topic", "table")
 #: The formats, by the name that the configuration gives them, and the options of each.
@@ -51,15 +59,15 @@ REMOVED = {
     "mode": "leave it out, events are structured",
     "subjects": "leave it out, subjects are named after the topic",
 }
-_REMOVED_FORMATS = {"arrow": "use the sink 'files' for Arrow in bulk"}
+REMOVED_FORMATS = {"arrow": "use the sink 'files' for Arrow in bulk"}
 #: Those that a user gives.
 LISTED = {name: SETTINGS[name] for name in SETTINGS if name not in ("name", "topic")}
 
 
 def encoder_settings(format: str) -> dict[str, Setting]:  # noqa: A002  # the option's name
     """Return the settings of a format. Raises :class:`ConfigError` for an unknown one."""
-    if format in _REMOVED_FORMATS:
-        raise ConfigError(f"format {format!r} was removed: {_REMOVED_FORMATS[format]}")
+    if format in REMOVED_FORMATS:
+        raise ConfigError(f"format {format!r} was removed: {REMOVED_FORMATS[format]}")
     if format not in FORMATS:
         hint = meant(format, FORMATS)
         raise ConfigError(f"there is no format {format!r}{hint}; known are {', '.join(FORMATS)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sinks.formats.load import FORMATS, SETTINGS, encoder_settings
+from sinks.formats.load import FORMATS, REMOVED, REMOVED_FORMATS, SETTINGS, encoder_settings
 from sinks.formats.registry import located
 from sinks.kafka.client.security import Security
 from sinks.shared.delivery import form_of
@@ -138,7 +138,10 @@ class KafkaOptions:
 
         Raises :class:`ConfigError` naming the key that is missing, unknown or wrong.
         """
-        of_format = encoder_settings(_TABLE.value("format", options))
+        # A format that was removed is answered by name, not by the list of those that there are.
+        given = str(options.get("format"))
+        removed = given in REMOVED_FORMATS
+        of_format = encoder_settings(given if removed else _TABLE.value("format", options))
         chosen = {name: of_format[name] for name in of_format if name not in _FILLED_IN}
         taken = replace(_TABLE, settings={**chosen, **_OWN}).take(options)
         _check_names(taken)
@@ -159,6 +162,7 @@ _CONSTANT = "it is constant now; leave it out"
 _PARK = "an event that is too large for the topic is a refused row: set on_reject = 'park'"
 #: Options that there were, and what to do instead.
 _REMOVED = {
+    **REMOVED,
     "driver": "kafka-python is the only client library; leave it out",
     "transaction_topic": (
         "a version is complete when the feed's record in the progress topic has an offset beyond it"

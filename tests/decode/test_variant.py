@@ -168,8 +168,8 @@ def test_a_column_without_value_or_of_an_extension_type_is_read_too() -> None:
     [
         ([{"metadata": None, "typed_value": 1}], pa.int8(), "no metadata"),
         ([{"metadata": b"\x02\x00\x00", "value": NULL}], pa.int8(), "version is 2"),
-        ([event((b"\x0c\x01", EMPTY))], EVENT, "no object"),
-        ([event((b"\x03\x00\x00", EMPTY))], EVENT, "no object"),
+        ([event((b"\x0c\x01", EMPTY))], EVENT, "not an object"),
+        ([event((b"\x03\x00\x00", EMPTY))], EVENT, "not an object"),
         ([event(encoded({"event_type": 1}), event_type={"value": NULL})], EVENT, "key twice"),
         ([event((b"\x02\x09\x00", EMPTY))], EVENT, "too early"),
         ([{}], pa.uint8(), "uint8"),

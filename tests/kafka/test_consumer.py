@@ -27,8 +27,6 @@ FORMATS: dict[str, dict[str, Any]] = {
     "debezium": {},
     "debezium with schema": {"schema": True},
     "cloudevents": {},
-    "cloudevents binary": {"mode": "binary"},
-    "arrow": {},
 }
 
 PLAIN = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "a", "sasl_plain_password": "b"}
@@ -76,7 +74,7 @@ def test_a_table_without_a_key_is_rebuilt_with_its_duplicate_rows(
     assert max(rebuilt.result().values()) == 3
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "arrow"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_table_with_a_key_is_rebuilt_across_a_change_of_keys(
     kafka: Broker, tmp_path: Path, name: str
 ) -> None:

@@ -24,6 +24,8 @@ GOOD = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t"}
         ),
         ({"delivery": "once"}, "must be one of exactly-once, at-least-once"),
         ({"driver": "librdkafka"}, "was removed: kafka-python is the only client library"),
+        ({"mode": "binary"}, "option 'mode' of sink 'kafka' was removed"),
+        ({"format": "arrow"}, "format 'arrow' was removed: use the sink 'files'"),
         ({"partitions": 3}, "was removed: create the topic with kafka-topics.sh"),
         ({"bootstrap.servers": "x"}, "not known (did you mean 'bootstrap_servers'?)"),
         ({"batch_size": 1}, "not known (here it is 'batch_bytes')"),

@@ -92,7 +92,7 @@ CASES = {
     ),
     "registry": Case(
         lambda port, ca: {
-            "url": f"https://127.0.0.1:{port}", "ca_file": str(ca), "timeout_s": 3,
+            "url": f"https://127.0.0.1:{port}", "ca_file": str(ca),
             "user": "tailer", "password": PASSWORD,
         },
     ),

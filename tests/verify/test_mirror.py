@@ -137,19 +137,6 @@ def test_a_change_within_a_value_is_found_and_nothing_else(
     assert '{"id": 2} differs' in capsys.readouterr().out
 
 
-def test_a_copy_of_an_earlier_release_is_read(
-    tmp_path: Path, target: SqlTarget, capsys: Capture
-) -> None:
-    """Its table of claims has fewer columns, and reading adds none."""
-    schema = pa.schema([("id", pa.int64())])
-    config = anyio.run(lambda: copy_of(tmp_path, target, schema, [{"id": 1}]))
-    target.query(f'ALTER TABLE {target.prefix}_delta_tailer DROP COLUMN "rows"')
-    assert main(["verify", str(config), "orders"]) == 0, capsys.readouterr()
-    assert main(["check", str(config)]) == 0, capsys.readouterr()
-    assert main(["offsets", "reset", str(config), "orders"]) == 0, capsys.readouterr()
-    assert target.query(f"SELECT * FROM {target.prefix}_delta_tailer") == []
-
-
 def test_a_row_that_the_copy_can_not_hold_is_missing(
     tmp_path: Path, target: SqlTarget, capsys: Capture
 ) -> None:
