@@ -16,10 +16,6 @@ mod source;
 
 use pyo3::prelude::*;
 
-/// The system's gives the memory of each batch back, to ask for it again: a fifth of the time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// The version of this module's functions. The Python that calls them names the one that it needs.
 const INTERFACE: u32 = 1;
 

@@ -223,7 +223,7 @@ def test_orders_that_are_gone_are_an_error(table: TableBuilder, checkpoint: Chec
     planned(table, checkpoint)
     checkpoint.begin(0, 0)
     checkpoint.files.remove(0)
-    with pytest.raises(TailerSourceError, match=r"\[offset\].*the work orders.*are gone"):
+    with pytest.raises(TailerSourceError, match=r"\[offset\].*the work orders.*are missing"):
         planned(table, checkpoint)
 
 
