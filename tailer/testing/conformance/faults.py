@@ -22,6 +22,7 @@ __all__ = ["FaultConformance", "TargetFaults"]
 
 _SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 #: How long a call may take whose time-outs are a few seconds, on a busy machine.
+_TRIES = 5
 _CALL_S = 60.0
 
 
@@ -169,4 +170,10 @@ class FaultConformance:
             with pytest.raises(TransientError):
                 await _ended(_goes_on(sink, second))
             await _ended(sink.aclose())
-        await _goes_on(target_faults.hasty(), second)
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                await _goes_on(target_faults.hasty(), second)
+                break
+            except TransientError:  # the first answers may still be late, and a feed tries again
+                if not tries_left:
+                    raise
