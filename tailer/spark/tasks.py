@@ -18,7 +18,6 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.compare.row_cache import kept_rows
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.options import DiffOptions
 from tailer.decode.output import Shapes
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
@@ -194,24 +193,17 @@ def _contents(
 ) -> list[bytes]:
     here = store.blocking_files()
     if here is not None:
-        return [_content(fetch_here(here, file, decode.on_read)) for file in files]
+        return [fetch_here(here, file, decode.on_read).content() for file in files]
     contents: list[bytes] = []
     for at in range(0, len(files), _FETCHES_MAX):
-        contents += map(_content, portal.call(_fetched, store, files[at : at + _FETCHES_MAX]))
+        fetched = portal.call(_fetched, store, files[at : at + _FETCHES_MAX])
+        contents += [one.content() for one in fetched]
     return contents
 
 
 async def _fetched(store: Store, files: list[ChangeFile]) -> list[Fetched]:
     """Fetch files at the same time."""
     return await asyncio.gather(*(fetch(store, file) for file in files))
-
-
-def _content(fetched: Fetched) -> bytes:
-    with fetched.source:
-        try:
-            return bytes(fetched.source.read())
-        except UNREADABLE as e:
-            raise unreadable(fetched.file, e) from None
 
 
 def _ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:

@@ -174,20 +174,13 @@ class OAuthTokens:
         self._security = security
         self._token = security.sasl_oauthbearer_token
         self._renew_at = float("inf") if self._token else 0.0
-        self._expires = 0.0
 
     def token(self) -> str:
         """Return a valid token. Raises ``OSError`` if the issuer refuses or is unavailable."""
         if time.time() >= self._renew_at:
             self._token, lifetime = self._request()
-            self._expires = time.time() + lifetime
             self._renew_at = time.time() + lifetime * _RENEW_AT
         return self._token
-
-    def token_and_expiry(self, _: str = "") -> tuple[str, float]:
-        """Return the token and the second (since 1970) at which it expires, for confluent-kafka."""
-        token = self.token()
-        return token, self._expires or time.time() + 365 * 86_400
 
     def _request(self) -> tuple[str, float]:
         s = self._security

@@ -29,7 +29,6 @@ import pyarrow as pa
 
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import kept_rows
-from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.order import whole_pairs
 from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
@@ -210,7 +209,7 @@ class SpanDecoder:
         for place, entry in enumerate(entries):
             if entry.file is not None:
                 try:
-                    contents.append(_content(entry.opened or self._open(entry.file)))
+                    contents.append((entry.opened or self._open(entry.file)).content())
                 except Exception as e:  # noqa: BLE001 - raised after the rows before it
                     entries, error = entries[:place], e
                     break
@@ -238,11 +237,3 @@ class SpanDecoder:
                     yield from self._alone(entry, entry.file, Fetched(entry.file, source, ALL_ROWS))
         if error is not None:
             raise error
-
-
-def _content(opened: Fetched) -> bytes:
-    with opened.source:
-        try:
-            return bytes(opened.source.read())
-        except UNREADABLE as e:
-            raise unreadable(opened.file, e) from None

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
+from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.tracking import OnRead
 from tailer.decode.vectors import (
     ALL_ROWS,
@@ -33,6 +34,14 @@ class Fetched:
     file: ChangeFile
     source: pa.NativeFile
     selection: RowSelection
+
+    def content(self) -> bytes:
+        """Read the whole data file, and close it. Raises the error of a file that can't be read."""
+        with self.source:
+            try:
+                return bytes(self.source.read())
+            except UNREADABLE as e:
+                raise unreadable(self.file, e) from None
 
 
 async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
