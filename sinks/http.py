@@ -30,14 +30,14 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import attempted
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import trusting
-from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TailerError, TransientError
-from tailer.faults import FaultTable
-from tailer.http_answers import at_most, retry_after_s
+from tailer.network.backoff import Backoff
+from tailer.network.http_answers import at_most, retry_after_s
 from tailer.secrets import hidden, keep_secrets
+from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
-from tailer.urls import Url, UrlError, parse_url
+from tailer.sink import FaultTable
 
 __all__ = ["SETTINGS", "HttpSink"]
 

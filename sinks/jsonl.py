@@ -33,9 +33,8 @@ from sinks.shared.line_file import LineFile, try_line_file
 from sinks.shared.own_prefix import renamed
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
-from tailer.faults import FaultTable
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
+from tailer.sink import OWN_PREFIX, FaultTable, OwnNames, SinkTraits
 
 __all__ = ["SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
 

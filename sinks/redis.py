@@ -27,10 +27,10 @@ from sinks.messages.tls import distrusted
 from sinks.shared.credentials import CREDENTIALS, credentials
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, TailerError, TargetRefused, TransientError
-from tailer.faults import FaultTable
 from tailer.native.rowbytes import Column, join, whole_numbers
+from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting
-from tailer.urls import Url, parse_url
+from tailer.sink import FaultTable
 
 __all__ = ["SETTINGS", "RedisSink"]
 

@@ -20,9 +20,9 @@ from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from sinks.sql.text import check_times, is_json
 from tailer.changes import Offset
 from tailer.errors import RowsRefused, TargetRefused, TransientError, may_heal, out_of_reach
-from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
+from tailer.sink import FaultTable
 
 __all__ = ["SETTINGS", "SqliteFile", "SqliteSink"]
 

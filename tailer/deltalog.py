@@ -40,8 +40,8 @@ from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
 from tailer.log.history import HistoryEntry, history
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_before
+from tailer.process.threads import blocking, without_loop
 from tailer.storage import is_local, open_store
-from tailer.threads import blocking, without_loop
 
 __all__ = ["DeltaLog"]
 

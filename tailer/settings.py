@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from tailer.errors import ConfigError, meant
 from tailer.secrets import keep_secrets
-from tailer.urls import UrlError
+from tailer.secrets.urls import UrlError
 
 __all__ = [
     "REQUIRED",

@@ -25,13 +25,13 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import attempted
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted
-from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
-from tailer.faults import FaultTable
+from tailer.network.backoff import Backoff
 from tailer.secrets import keep_secrets
+from tailer.secrets.urls import parse_url
 from tailer.settings import Setting
-from tailer.urls import parse_url
+from tailer.sink import FaultTable
 
 __all__ = ["CONNECTION", "AwsSink", "Refused", "keyed_settings", "lone_settings"]
 

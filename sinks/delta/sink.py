@@ -36,7 +36,7 @@ from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset, is_arro
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
-from tailer.targets import LocalTarget
+from tailer.storage.targets import LocalTarget
 
 __all__ = ["SETTINGS", "DeltaSink"]
 

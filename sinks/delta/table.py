@@ -27,7 +27,7 @@ from tailer.errors import (
     TargetRefused,
     TransientError,
 )
-from tailer.faults import FaultTable
+from tailer.sink import FaultTable
 
 __all__ = ["FAULTS", "Claim", "TargetTable"]
 

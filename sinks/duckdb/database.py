@@ -16,8 +16,8 @@ from sinks.sql.names import NameRules
 from sinks.sql.same_file import SameFile
 from tailer.changes import is_arrow_variant
 from tailer.errors import SinkRejected, TargetRefused, TransientError
-from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
+from tailer.sink import FaultTable
 
 __all__ = ["DuckdbFile"]
 

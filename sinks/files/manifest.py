@@ -26,7 +26,7 @@ from tailer.errors import (
     TransientError,
     first_error,
 )
-from tailer.targets import Target
+from tailer.storage.targets import Target
 
 __all__ = ["FOLDER", "Manifest", "PublishedFile"]
 

@@ -26,12 +26,11 @@ from sinks.shared.delivery import same_form
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING, renamed
 from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import TailerError, TargetRefused
-from tailer.faults import FaultTable
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import OwnNames, SinkTraits
+from tailer.sink import FaultTable, OwnNames, SinkTraits
 from tailer.storage import open_target
-from tailer.targets import Target, writing
+from tailer.storage.targets import Target, writing
 
 __all__ = ["SETTINGS", "FilesSink"]
 

@@ -20,8 +20,8 @@ from urllib.parse import quote, urlsplit
 
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
 from tailer.secrets import keep_pair
+from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting, SettingTable
-from tailer.urls import Url, parse_url
 
 __all__ = ["REGISTRY", "RegistryClient", "load_registry", "located"]
 

@@ -28,7 +28,6 @@ from sinks.kafka.options import KafkaOptions, topic_name
 from sinks.kafka.progress import Progress, read_progress
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.topic_writer import EncodedRows, TopicWriter, single_record
-from tailer.backoff import Backoff
 from tailer.changes import ChangeBatch, Notice
 from tailer.errors import (
     ConfigError,
@@ -38,6 +37,7 @@ from tailer.errors import (
     TargetRefused,
     TransientError,
 )
+from tailer.network.backoff import Backoff
 
 __all__ = ["Broker", "KafkaBroker"]
 

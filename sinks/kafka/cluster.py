@@ -16,8 +16,8 @@ from sinks.kafka.client import producer_internals
 from sinks.kafka.client.failures import connected, raised_as_failures
 from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import KafkaOptions
-from tailer.backoff import retried
 from tailer.errors import SinkRejected, TailerError, TransientError
+from tailer.network.backoff import retried
 
 __all__ = [
     "Cluster",

@@ -21,8 +21,8 @@ import logging
 from collections.abc import Collection
 
 from sinks.kafka.cluster import Cluster, OpenTransaction, Place, Transaction
-from tailer.backoff import retried
 from tailer.errors import TargetRefused, TransientError
+from tailer.network.backoff import retried
 
 __all__ = ["Settlement"]
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import anyio
 
-from tailer.backoff import Backoff
 from tailer.errors import TransientError
+from tailer.network.backoff import Backoff
 
 __all__ = ["attempted"]
 

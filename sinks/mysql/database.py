@@ -28,8 +28,8 @@ from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
 from sinks.sql.text import Room, check_times, is_json
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
-from tailer.faults import FaultTable
-from tailer.urls import Url
+from tailer.secrets.urls import Url
+from tailer.sink import FaultTable
 
 __all__ = ["Mysql"]
 

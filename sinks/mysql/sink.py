@@ -10,8 +10,8 @@ from typing import Any
 from sinks.mysql.database import Mysql
 from sinks.shared.credentials import CREDENTIALS, credentials
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
+from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
-from tailer.urls import Url, UrlError, parse_url
 
 __all__ = ["SETTINGS", "MysqlSink"]
 

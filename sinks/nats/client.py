@@ -14,7 +14,7 @@ from nats import errors
 from nats.aio.client import Client
 
 from tailer.secrets import keep_secrets
-from tailer.urls import Url
+from tailer.secrets.urls import Url
 
 __all__ = ["PORT", "Login", "NoTls", "close", "connect", "new_client"]
 

@@ -37,9 +37,9 @@ from tailer.errors import (
     TailerError,
     TransientError,
 )
-from tailer.faults import FaultTable
+from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
-from tailer.urls import Url, UrlError, parse_url
+from tailer.sink import FaultTable
 
 __all__ = ["SETTINGS", "NatsSink"]
 

@@ -24,8 +24,8 @@ from sinks.sql.text import (
     json_text,
 )
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
-from tailer.faults import FaultTable
-from tailer.urls import UrlError, split_url
+from tailer.secrets.urls import UrlError, split_url
+from tailer.sink import FaultTable
 
 __all__ = ["Postgres"]
 

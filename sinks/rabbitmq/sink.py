@@ -24,12 +24,12 @@ from sinks.messages.tls import distrusted, trusting
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
 from sinks.rabbitmq.pace import Pace, declared_pace
 from sinks.shared.credentials import CREDENTIALS, credentials
-from tailer.backoff import Backoff
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
-from tailer.faults import FaultTable
+from tailer.network.backoff import Backoff
+from tailer.secrets.urls import parse_url
 from tailer.settings import REQUIRED, Setting
-from tailer.urls import parse_url
+from tailer.sink import FaultTable
 
 __all__ = ["SETTINGS", "RabbitmqSink"]
 

@@ -29,7 +29,7 @@ from tailer.errors import (
     TargetRefused,
     TransientError,
 )
-from tailer.faults import FaultTable
+from tailer.sink import FaultTable
 
 __all__ = ["CLAIMS", "Claim", "Database", "KeyTaken", "ValueRefused"]
 

@@ -22,9 +22,8 @@ from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
-from tailer.faults import FaultTable
 from tailer.settings import Setting
-from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
+from tailer.sink import OWN_PREFIX, FaultTable, OwnNames, SinkTraits
 
 __all__ = ["TABLE_SETTINGS", "SqlSink"]
 

@@ -18,8 +18,8 @@ from tailer.process.signals import (
     until_interrupted,
     until_stopped,
 )
+from tailer.process.threads import without_loop
 from tailer.storage import is_local
-from tailer.threads import without_loop
 
 __all__ = ["run"]
 

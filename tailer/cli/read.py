@@ -10,7 +10,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
-from tailer.threads import loading
+from tailer.process.threads import loading
 
 __all__ = ["SUFFIXES", "output_kind", "read"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
+from tailer.process.threads import shielded
 from tailer.storage import open_store
-from tailer.threads import shielded
 
 __all__ = ["check_range", "on_table"]
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from tailer.changes import METADATA_FIELDS, ChangeBatch
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
-from tailer.own_names import NO_NAMES
 from tailer.sink import ChecksColumns, sink_traits
+from tailer.sink.own_names import NO_NAMES
 
 __all__ = ["Fitting"]
 

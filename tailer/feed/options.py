@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tailer.backoff import Backoff
 from tailer.changes import counting_id
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.policy import Policies
 from tailer.feed.selection import Selection
 from tailer.log.follow import FollowOptions
+from tailer.network.backoff import Backoff
 from tailer.plan.rules import ChangeSource
 from tailer.sink import Sink, sink_traits
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import anyio
 
-from tailer.backoff import Backoff
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TableError, TailerError, TransientError, healing
 from tailer.feed.fitting import Fitting
@@ -28,6 +27,7 @@ from tailer.feed.read import ReadOn, read_here, send_items
 from tailer.feed.reading import Emit, Item, Reading
 from tailer.feed.sink_calls import SinkCalls
 from tailer.log.table import TableLog
+from tailer.network.backoff import Backoff
 from tailer.offsets import OffsetStore
 from tailer.plan.live_files import LiveFiles
 from tailer.sink import KeepsProgress, Sink, delivery_of

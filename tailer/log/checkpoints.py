@@ -21,8 +21,8 @@ from tailer.delta.commit import Lines, read_actions
 from tailer.delta.paths import location
 from tailer.delta.segment import Checkpoint
 from tailer.errors import CorruptLog, spilling
+from tailer.process.threads import blocking, listed, stepwise
 from tailer.store import LOG_DIR, Store
-from tailer.threads import blocking, listed, stepwise
 
 __all__ = ["CheckpointReader", "ListedFiles"]
 

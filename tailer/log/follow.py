@@ -24,8 +24,8 @@ from tailer.log.questions import Action, Answer
 from tailer.log.readers import SMALL_BYTES_MAX, LogReader
 from tailer.log.same_table import seen_tag, state_at
 from tailer.log.table import TableLog
+from tailer.process.threads import blocking
 from tailer.store import LOG_DIR, Watch
-from tailer.threads import blocking
 
 __all__ = ["FollowOptions", "follow", "follow_spans"]
 

@@ -18,9 +18,9 @@ from tailer.delta.parsing import parse_line
 from tailer.delta.segment import commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.log.questions import FileTag, Patience, Torn
+from tailer.process.threads import blocking, pause, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
 from tailer.store.brought import Brought
-from tailer.threads import blocking, pause, stop_if_cancelled
 
 __all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "CommitText", "JsonFiles"]
 

@@ -13,7 +13,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import CorruptLog, TableError
 from tailer.log.listing import LogListing
 from tailer.log.ways import Damaged, read_by_any_way
-from tailer.threads import blocking, listed
+from tailer.process.threads import blocking, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa

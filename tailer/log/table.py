@@ -23,9 +23,9 @@ from tailer.log.listing import LogListing, buildable, versions_of
 from tailer.log.readers import BulkReader, LogReader, PlainReader
 from tailer.log.snapshot_files import SnapshotFiles
 from tailer.log.ways import Damaged, read_by_any_way
+from tailer.process.threads import blocking, in_thread
 from tailer.store import LOG_DIR, BlockingFiles, Store
 from tailer.store.brought import NotBrought
-from tailer.threads import blocking, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import anyio
 
-from tailer.backoff import Backoff
 from tailer.errors import TransientError
-from tailer.http_answers import http_date
+from tailer.network.backoff import Backoff
+from tailer.network.http_answers import http_date
 from tailer.store.s3.errors import Answer
 
 __all__ = ["ConditionRefused", "ConditionalObject", "Refusals", "Seen", "age_s", "steady_now"]

@@ -36,7 +36,7 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, OffsetHeld, TableError, TransientError
-from tailer.http_answers import strong_etag
+from tailer.network.http_answers import strong_etag
 from tailer.offsets import LEASE_S, OffsetStore
 from tailer.offsets.conditional import (
     ConditionalObject,

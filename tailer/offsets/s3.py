@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tailer.errors import ConfigError, OffsetError
-from tailer.http_answers import strong_etag
+from tailer.network.http_answers import strong_etag
 from tailer.offsets import LEASE_S
 from tailer.offsets.conditional import Seen, age_s, steady_now
 from tailer.offsets.document import document_name, from_bytes

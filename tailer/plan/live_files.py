@@ -20,7 +20,7 @@ from tailer.delta.digests import KEY_BYTES, file_digest, split
 from tailer.errors import DataLoss, TransientError
 from tailer.log.table import TableLog
 from tailer.plan.rules import ChangeSource, counts_files
-from tailer.threads import blocking
+from tailer.process.threads import blocking
 
 if TYPE_CHECKING:
     from tailer.plan.live_database import Database

@@ -1,1 +1,1 @@
-"""The process: its log lines and its signals."""
+"""The process: its log lines, its signals and its worker threads."""

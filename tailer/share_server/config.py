@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tailer.config.settings import TABLE_OF_OPTIONS, Section, address, read_document
+from tailer.secrets.urls import UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.share_server.grants import Catalog, Grants, TableConfig
-from tailer.urls import UrlError, parse_url
 
 __all__ = ["SHARE", "TABLE", "Limits", "ShareConfig", "load_share_config"]
 

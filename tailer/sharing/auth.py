@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from tailer.errors import ConfigError, TransientError
-from tailer.http_answers import at_most
+from tailer.network.http_answers import at_most
 from tailer.secrets import forget_secrets, keep_pair, keep_secrets
 from tailer.sharing.assertion import signed_assertion
 from tailer.sharing.profile import BasicAuth, BearerToken, ClientCredentials, PrivateKey, Profile

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from tailer.errors import TableError, TransientError
-from tailer.http_answers import Oversize, Rounds, at_most, natural, retry_after_s, whole_body
+from tailer.network.http_answers import (
+    Oversize,
+    Rounds,
+    at_most,
+    natural,
+    retry_after_s,
+    whole_body,
+)
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import (
     Refused,

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 from tailer.errors import ConfigError, healing
 from tailer.secrets import keep_secrets
+from tailer.secrets.urls import UrlError, parse_url
 from tailer.sharing.assertion import ALGORITHMS
-from tailer.urls import UrlError, parse_url
 
 __all__ = [
     "BasicAuth",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailer.errors import TableError, TransientError
-from tailer.http_answers import Rounds
+from tailer.network.http_answers import Rounds
 from tailer.sharing.answers import Line, SharedFile, read_line
 from tailer.sharing.http import Refused, heals
 from tailer.sharing.model import EndOfStream, ResponseFormat

@@ -14,15 +14,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailer.contract import Contract
 from tailer.errors import ConfigError
+from tailer.plugins.contract import Contract
 from tailer.store.addresses import check_address
 
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
+    from tailer.storage.targets import Target
     from tailer.store import Store
     from tailer.store.traffic import Traffic
-    from tailer.targets import Target
 
 __all__ = [
     "GROUP",

@@ -14,8 +14,8 @@ from tailer.store.local import LocalStore
 
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
+    from tailer.storage.targets import LocalTarget
     from tailer.store.traffic import Traffic
-    from tailer.targets import LocalTarget
 
 __all__ = ["LocalStorage"]
 
@@ -48,7 +48,7 @@ class LocalStorage(Storage):
 
     def open_target(self, address: str, options: Mapping[str, Any]) -> LocalTarget:
         """See :class:`tailer.storage.Storage`."""
-        from tailer.targets import LocalTarget
+        from tailer.storage.targets import LocalTarget
 
         return LocalTarget(_folder(address))
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import anyio.to_thread
 
 from tailer.errors import TableError, TargetRefused
+from tailer.storage.targets import writing
 from tailer.store.s3.client import Call
 from tailer.store.s3.errors import refusal
 from tailer.store.s3.options import S3Options, parse_s3_address
 from tailer.store.s3.store import S3Store, SharedClients
 from tailer.store.traffic import Traffic
-from tailer.targets import writing
 
 __all__ = ["S3Target"]
 

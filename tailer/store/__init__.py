@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tailer.contract import Contract
 from tailer.errors import TableError
+from tailer.plugins.contract import Contract
 
 if typing.TYPE_CHECKING:
     import datetime as dt

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import pyarrow as pa
 
 from tailer.errors import CorruptLog, TableError, TransientError
-from tailer.http_answers import at_most, byte_range, packing, retry_after_s, strong_etag
+from tailer.network.http_answers import at_most, byte_range, packing, retry_after_s, strong_etag
 from tailer.sharing.http import Whereabouts, heals, network_errors
 from tailer.sharing.profile import check_url, leads_here
 from tailer.store.budget import Budget

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from tailer.delta.paths import location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError, may_heal, out_of_reach
+from tailer.process.threads import blocking, in_thread
 from tailer.store import BlockingFiles, Entries, FileStatus, Store, outside
-from tailer.threads import blocking, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,7 +30,7 @@ import tailer.offsets.leased
 import tailer.offsets.s3
 import tailer.store.s3.ranges
 import tailer.store.s3.store
-from tailer.http_answers import http_date
+from tailer.network.http_answers import http_date
 from tests.simulation.bucket import Bucket
 from tests.simulation.inline import InlinePortal, shared_duckdb
 from tests.simulation.loop import PROCESS, turn

@@ -18,7 +18,7 @@ import pytest
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
-from tailer.targets import LocalTarget
+from tailer.storage.targets import LocalTarget
 from tailer.testing.batches import change_batch, change_run
 from tests.s3.fixture import Bucket
 from tests.support.published import manifest, tables

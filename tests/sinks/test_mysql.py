@@ -13,9 +13,9 @@ import pytest
 from sinks.mysql.statements import insertions
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.secrets.urls import parse_url
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
-from tailer.urls import parse_url
 from tests.support.components import free_port
 from tests.support.mysql import MYSQL_PASSWORD, Mysql
 from tests.support.sinks import write

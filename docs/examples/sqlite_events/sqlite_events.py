@@ -7,9 +7,8 @@ import anyio.to_thread
 
 from tailer.changes import Offset
 from tailer.errors import TargetRefused
-from tailer.faults import FaultTable
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import SinkTraits
+from tailer.sink import FaultTable, SinkTraits
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS events (id PRIMARY KEY, kind, version, row);

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sinks.kafka.client.patched_client import attentive_client
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import ConfigError, SinkRejected, TailerError, TargetRefused, TransientError
-from tailer.faults import FaultTable
+from tailer.sink import FaultTable
 
 __all__ = ["FAULTS", "Fenced", "connected", "failure", "raised_as_failures"]
 

@@ -29,8 +29,8 @@ from tailer.feed.reading import Reading
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.fetch import Fetched, fetch
 from tailer.feed.rows.span import Span, SpanEntry
+from tailer.process.threads import one_by_one
 from tailer.store import WHOLE_BYTES
-from tailer.threads import one_by_one
 
 __all__ = ["GROUP_BYTES", "SpanFiles"]
 

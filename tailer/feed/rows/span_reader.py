@@ -32,7 +32,7 @@ from tailer.feed.rows.decoding import SpanDecoder, Step
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
 from tailer.feed.rows.lanes import Use, in_lanes
 from tailer.feed.rows.span import Span, SpanEntry
-from tailer.threads import blocking
+from tailer.process.threads import blocking
 
 __all__ = ["read_span"]
 

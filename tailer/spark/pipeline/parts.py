@@ -17,8 +17,8 @@ from tailer.feed.commit import commit_plan
 from tailer.feed.reading import Item, Reading
 from tailer.feed.snapshots import snapshot_files
 from tailer.plan.live_files import LiveFiles
+from tailer.process.threads import stepwise
 from tailer.spark.orders import OPEN_COST_BYTES, Part, VersionOrder
-from tailer.threads import stepwise
 
 __all__ = ["Begun", "divided", "fitted", "jobs", "moved"]
 

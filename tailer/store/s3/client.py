@@ -19,9 +19,9 @@ import aiohttp
 from msgspec import Struct
 from yarl import URL
 
-from tailer.backoff import Backoff
 from tailer.errors import ConfigError, TailerError, TransientError
-from tailer.http_answers import Oversize, byte_range, whole_body
+from tailer.network.backoff import Backoff
+from tailer.network.http_answers import Oversize, byte_range, whole_body
 from tailer.secrets import keep_secrets
 from tailer.store.budget import Budget
 from tailer.store.s3.environment import KeySource, S3Environment, unusable

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.secrets import forget_secrets, keep_secrets
+from tailer.secrets.urls import UrlError, parse_url
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.signing import Account, Keys
-from tailer.urls import UrlError, parse_url
 
 if TYPE_CHECKING:
     from aiobotocore.session import AioSession

@@ -12,8 +12,8 @@ import aiohttp
 from msgspec import Struct
 
 from tailer.errors import TableError, TailerError, TransientError, printable
-from tailer.http_answers import http_date
-from tailer.http_answers import retry_after_s as parse_retry_after
+from tailer.network.http_answers import http_date
+from tailer.network.http_answers import retry_after_s as parse_retry_after
 
 __all__ = [
     "Answer",

@@ -9,7 +9,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
 from tailer.errors import TableError
-from tailer.http_answers import Rounds, natural
+from tailer.network.http_answers import Rounds, natural
 from tailer.store.s3.client import Call, S3Client
 from tailer.store.s3.errors import Answer, Unfit, refusal
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailer.errors import ConfigError
+from tailer.secrets.urls import parse_url
 from tailer.settings import Setting, SettingTable, declared, settings_of
-from tailer.urls import parse_url
 
 __all__ = ["S3Options", "parse_s3_address"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailer.http_answers import byte_range, http_date, natural, packing, strong_etag
+from tailer.network.http_answers import byte_range, http_date, natural, packing, strong_etag
 from tailer.store import FileStatus
 from tailer.store.s3.errors import Answer, Unfit
 

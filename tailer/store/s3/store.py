@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 from tailer.errors import ConfigError, TableError, TransientError, first_error
-from tailer.http_answers import strong_etag
+from tailer.network.http_answers import strong_etag
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.urls import Url, UrlError, parse_url
+from tailer.secrets.urls import Url, UrlError, parse_url
 
 SCHEMES = ("amqp", "amqps")
 PASSWORDS = st.text(st.characters(codec="utf-8"), min_size=1)

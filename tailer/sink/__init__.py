@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, meant
-from tailer.own_names import NO_NAMES, OWN_PREFIX, OwnNames, fold_case, own_prefix
 from tailer.settings import Setting, SettingTable
+from tailer.sink.faults import FaultTable
+from tailer.sink.own_names import NO_NAMES, OWN_PREFIX, OwnNames, fold_case, own_prefix
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     import pyarrow as pa
-
-    from tailer.faults import FaultTable
 
 __all__ = [
     "GROUP",
@@ -33,6 +32,7 @@ __all__ = [
     "Announces",
     "ChecksColumns",
     "DeclaresSettings",
+    "FaultTable",
     "KeepsCopy",
     "KeepsProgress",
     "KnowsDelivery",

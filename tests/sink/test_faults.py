@@ -8,7 +8,7 @@ from sinks.mysql.database import Mysql
 from sinks.postgres.database import Postgres
 from sinks.sqlite import SqliteFile
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused, TransientError
-from tailer.faults import FaultTable
+from tailer.sink import FaultTable
 
 TABLE = FaultTable(for_good="42* 28P01 3*", rows="22* 23505", unclear="400", passing="42P05 31")
 

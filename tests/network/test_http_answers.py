@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.http_answers import (
+from tailer.network.http_answers import (
     ByteRange,
     Rounds,
     byte_range,

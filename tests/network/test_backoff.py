@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailer.backoff import Backoff, retried
+from tailer.network.backoff import Backoff, retried
 
 
 def test_pauses_double_up_to_the_longest_and_start_again_after_progress() -> None:

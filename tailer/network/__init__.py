@@ -1,0 +1,1 @@
+"""Talking to servers: pauses between attempts, and answers that are read within bounds."""
