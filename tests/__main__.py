@@ -2,10 +2,12 @@
 
 First, what they need is fetched and built: see ``prepare.py``. Each part is a pytest with servers
 of its own. They are more than a small machine's two cores, because tests with Kafka and of programs
-mostly wait. What they print comes as they run, line by line, each with its part's name; failures
-and what else a part has to say at its end come in one piece. The last lines name what failed, and
-are the parts' own last ones. Where a part fails, so does the whole, by its status. Options for all
-are in ``PYTEST_ADDOPTS``; one part alone is ``pytest -m spark``, say.
+mostly wait. What they print comes as they run, line by line, each with its part's name: also that
+a test failed, at once, and the tests of what was changed come first (``support/order.py``).
+Tracebacks and what else a part has to say at its end come in one piece. The last lines name what
+was skipped, a line a reason, and what failed, and are the parts' own last ones. Where a part fails,
+so does the whole, by its status. Options for all are in ``PYTEST_ADDOPTS``; one part alone is
+``pytest -m spark``, say.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.support.source import ROOT
@@ -31,6 +34,8 @@ PARTS = {
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 # What failed and why, of all that pytest has to say about it.
 FAILURE = re.compile(r"(FAILED|ERROR|E) ")
+# How often which reason left tests out.
+SKIPPED = re.compile(r"SKIPPED \[(\d+)\] \S+: (.+)")
 FAILURES_SHOWN = 20
 FAILURE_CHARACTERS = 300
 # A process that a part has left behind may hold its output open.
@@ -64,9 +69,17 @@ class Part:
 
     def failures(self) -> list[str]:
         """What failed, shortly: the output before the end may be cut where it is read."""
-        plain = (COLORS.sub("", line).rstrip() for line in self.ending)
-        found = [line[:FAILURE_CHARACTERS] for line in plain if FAILURE.match(line)]
+        found = [line[:FAILURE_CHARACTERS] for line in self.said() if FAILURE.match(line)]
         return found[-FAILURES_SHOWN:]
+
+    def skipped(self) -> Counter[str]:
+        """How many tests were skipped, by the reason."""
+        matches = filter(None, map(SKIPPED.match, self.said()))
+        return sum((Counter({m[2]: int(m[1])}) for m in matches), Counter())
+
+    def said(self) -> list[str]:
+        """The lines of its end, without colours."""
+        return [COLORS.sub("", line).rstrip() for line in self.ending]
 
     def status(self) -> str:
         """How it ended, as its last line and its status say."""
@@ -93,6 +106,9 @@ def run_parts() -> int:
         watcher.start()
     for watcher in watchers:
         watcher.join()
+    skipped = sum((part.skipped() for part in parts), Counter[str]())
+    for reason, tests in skipped.most_common():
+        print(f"skipped, {tests} test{'s'[: tests > 1]}: {reason}")
     for part in parts:
         print(*part.failures(), f"{part.name}: {part.status()}", sep="\n")
     codes = (part.process.returncode for part in parts)
@@ -121,7 +137,8 @@ def _start(expression: str) -> subprocess.Popen[str]:
 
 def _pytest(expression: str) -> list[str]:
     color = "yes" if sys.stdout.isatty() else "auto"
-    return [sys.executable, "-m", "pytest", f"--color={color}", "-m", expression]
+    at_once = ("-p", "tests.support.failures")
+    return [sys.executable, "-m", "pytest", f"--color={color}", *at_once, "-m", expression]
 
 
 def _leave_ending_to(parts: list[Part]) -> None:

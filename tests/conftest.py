@@ -16,6 +16,7 @@ from tailer import secrets
 from tailer.native import rowbytes
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.support.components import Component, java_major, require, start_spark, with_byte_code
+from tests.support.order import sort_by_change
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +74,7 @@ else:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses Spark, other Java and programs, and what is made for it; give it time for a
-    start."""
+    start. The tests of what was changed come first."""
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         if "spark" in used or item.path.is_relative_to(SPARK_FOLDER):
@@ -92,6 +93,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.random)
         if SERVERS & used and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
+    sort_by_change(items)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

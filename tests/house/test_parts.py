@@ -107,6 +107,16 @@ def test_what_failed_is_named_at_the_end() -> None:
     assert lines[-4:-1] == [said[1][:300], said[2], status]
 
 
+def test_what_was_skipped_is_named_in_one_line_a_reason() -> None:
+    reasons = ["[2] tests/support/components.py:68: Java is missing",
+               "[1] a.py:7: gcc is missing"]  # fmt: skip
+    ending = ["===== short test summary info =====", *(f"SKIPPED {reason}" for reason in reasons)]
+    program = f"print('=== begins ===', 's', {ending[0]!r}, *{ending[1:]!r}, sep='\\n')"
+    lines, status = output_of(program, program)
+    assert lines[-4:-2] == ["skipped, 4 tests: Java is missing", "skipped, 2 tests: gcc is missing"]
+    assert status == 0
+
+
 def test_a_part_is_seen_while_the_other_one_runs(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     waits = f"import pathlib, time\n{until(seen)}\nprint('b')"
