@@ -159,7 +159,7 @@ class JsonlSink:
             key_columns=self._encoder.key_columns,
             row_ids=self.with_row_ids,
             exclusive=self._exclusive(),
-            runs=True,
+            spans=True,
             own=self._own(),
         )
 

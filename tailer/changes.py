@@ -176,7 +176,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """Rows of one file in one version, or of a run of small files and versions, in order.
+    """Rows of one file in one version, or of a span of small files and versions, in order.
 
     ``rows`` has the data columns in ``state``'s schema, then the three metadata columns;
     ``positions`` (int64) the rows' positions in their files. Both are empty in a batch that only
@@ -186,9 +186,9 @@ class ChangeBatch:
     requested; None if the version has none, or if it is read from cdc files, which do not contain
     them.
 
-    ``run`` has the parts of a batch with rows of several files; ``file`` is then None. All of it
-    are versions of one schema, and a run of several versions has all rows of its last one. Only a
-    sink that says so gets runs (:class:`tailer.sink.SinkTraits`); :meth:`parts` fits every batch.
+    ``span`` has the parts of a batch with rows of several files; ``file`` is then None. All of it
+    are versions of one schema, and a span of several versions has all rows of its last one. Only a
+    sink that says so gets spans (:class:`tailer.sink.SinkTraits`); :meth:`parts` fits every batch.
 
     ``indices`` (int64) are the rows' places in their versions, where rows between them are missing:
     changes of other kinds than those that are published (:meth:`of_kinds`), or preimages.
@@ -215,7 +215,7 @@ class ChangeBatch:
     indices: pa.Int64Array | None = None
     counted_by: str | None = None
     partner: pa.StructArray | None = None
-    run: tuple[Part, ...] = ()
+    span: tuple[Part, ...] = ()
     prepared: object = field(default=None, repr=False, compare=False)
 
     @property
@@ -230,8 +230,8 @@ class ChangeBatch:
 
     def parts(self) -> tuple[Part, ...]:
         """Return the parts of the batch, one for each file; none if it has no rows."""
-        if self.run or self.file is None or not self.num_rows:
-            return self.run
+        if self.span or self.file is None or not self.num_rows:
+            return self.span
         return (Part(0, self.file, self.offset),)
 
     def by_part(self, value: Callable[[Part], Any]) -> Any:
@@ -247,15 +247,15 @@ class ChangeBatch:
 
     def by_file(self) -> Iterator[ChangeBatch]:
         """Yield the same rows, those of each file as a batch."""
-        if not self.run:
+        if not self.span:
             yield self
             return
-        for part, end in zip(self.run, self._ends(), strict=True):
+        for part, end in zip(self.span, self._ends(), strict=True):
             yield self.slice(part.first, end)
 
     def _ends(self) -> list[int]:
         """Return where each part ends."""
-        return [*(part.first for part in self.run[1:]), self.num_rows]
+        return [*(part.first for part in self.span[1:]), self.num_rows]
 
     def row_indices(self) -> pa.Int64Array:
         """Return each row's place in its version, from 0 (int64): what the offset's index
@@ -264,7 +264,7 @@ class ChangeBatch:
             return self.indices
         import pyarrow.compute as pc
 
-        if not self.run:
+        if not self.span:
             first = self.offset.index
             return pa.arange(first, first + self.num_rows)
         begun = self.by_part(lambda part: part.first - part.offset.index)
@@ -277,7 +277,7 @@ class ChangeBatch:
         whole = [part for part in self.parts() if part.offset.position < offset.position]
         if not whole:
             return 0
-        after = self.run[len(whole) :]
+        after = self.span[len(whole) :]
         end = after[0].first if after else self.num_rows
         last = whole[-1]
         if last.offset.version < offset.version:
@@ -300,8 +300,8 @@ class ChangeBatch:
             "next_offset": self.next_offset if last else self._offset_at(end),
             "prepared": None,
         }
-        if self.run:
-            cut |= self._sliced_run(first, end)
+        if self.span:
+            cut |= self._sliced_span(first, end)
             if last:
                 cut["timestamp_ms"] = self.timestamp_ms
         return replace(self, **cut)
@@ -323,21 +323,21 @@ class ChangeBatch:
         return replace(offset, index=index, counted_by=counted_by)
 
     def _part_of(self, row: int) -> Part | None:
-        """Return the part of a run that has a row."""
-        at = bisect_right(self.run, row, key=lambda part: part.first)
-        return self.run[at - 1] if at else None
+        """Return the part of a span that has a row."""
+        at = bisect_right(self.span, row, key=lambda part: part.first)
+        return self.span[at - 1] if at else None
 
-    def _sliced_run(self, first: int, end: int) -> dict[str, Any]:
-        """Return the parts of the rows ``first`` to ``end`` of a run, as fields of a batch."""
-        begun = bisect_right(self.run, first, key=lambda part: part.first) - 1
-        parts = [part for part in self.run[begun:] if part.first < end] if first < end else []
+    def _sliced_span(self, first: int, end: int) -> dict[str, Any]:
+        """Return the parts of the rows ``first`` to ``end`` of a span, as fields of a batch."""
+        begun = bisect_right(self.span, first, key=lambda part: part.first) - 1
+        parts = [part for part in self.span[begun:] if part.first < end] if first < end else []
         timestamp_ms = parts[-1].file.timestamp_ms if parts else self.timestamp_ms
         if len(parts) < 2:
             file = parts[0].file if parts else None
-            return {"run": (), "file": file, "timestamp_ms": timestamp_ms}
+            return {"span": (), "file": file, "timestamp_ms": timestamp_ms}
         head = Part(0, parts[0].file, self._offset_at(first))
         rest = (replace(part, first=part.first - first) for part in parts[1:])
-        return {"run": (head, *rest), "timestamp_ms": timestamp_ms}
+        return {"span": (head, *rest), "timestamp_ms": timestamp_ms}
 
     def of_kinds(self, kinds: pa.StringArray) -> ChangeBatch:
         """Return the rows with these change types, each at its place in its version. The offset to
@@ -352,7 +352,7 @@ class ChangeBatch:
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
         }
-        kept = replace(self, **arrays, indices=self.row_indices().filter(wanted), run=())
+        kept = replace(self, **arrays, indices=self.row_indices().filter(wanted), span=())
         if not kept.num_rows:
             return replace(kept, file=None)
         parts, first = [], 0
@@ -366,7 +366,7 @@ class ChangeBatch:
             file=parts[0].file if len(parts) == 1 else None,
             timestamp_ms=parts[-1].file.timestamp_ms,
             offset=parts[0].offset,
-            run=tuple(parts) if len(parts) > 1 else (),
+            span=tuple(parts) if len(parts) > 1 else (),
         )
 
     def event_ids(self) -> pa.StringArray:
@@ -409,7 +409,7 @@ def joined(batches: Sequence[ChangeBatch]) -> ChangeBatch:
         timestamp_ms=last.timestamp_ms,
         next_offset=last.next_offset,
         row_ids=None if any(one is None for one in ids) else pa.concat_arrays(ids),
-        run=tuple(parts),
+        span=tuple(parts),
     )
 
 

@@ -83,7 +83,7 @@ class DeltaSink:
         self.traits = SinkTraits(
             key_columns=key,
             row_ids=self._by_row_id,
-            runs=True,
+            spans=True,
             own=names,
             keeps_offset=True,
             copies=mode == "mirror",

@@ -91,7 +91,7 @@ class FilesSink:
         self.format = format
         self.id_column = id_column
         own = OwnNames((id_column,))
-        self.traits = SinkTraits(runs=True, own=own, keeps_offset=True)
+        self.traits = SinkTraits(spans=True, own=own, keeps_offset=True)
         self.roll_rows, self.roll_bytes = roll_rows, roll_bytes
         self.roll_s = roll_s
         self._target = target

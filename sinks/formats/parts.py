@@ -52,7 +52,7 @@ def corrupt_file_named(encode: Callable[[ChangeBatch], T], batch: ChangeBatch) -
     try:
         return encode(batch)
     except CorruptRow as e:
-        if batch.run:  # which of the files it is shows when each is encoded alone
+        if batch.span:  # which of the files it is shows when each is encoded alone
             for part in batch.by_file():
                 corrupt_file_named(encode, part)
         raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
@@ -61,7 +61,7 @@ def corrupt_file_named(encode: Callable[[ChangeBatch], T], batch: ChangeBatch) -
 def commit_ms(batch: ChangeBatch) -> int | pa.Int64Array:
     """Return the time of the rows' commits, in milliseconds since 1970: one for all rows, or, if
     they differ, one for each."""
-    if not batch.run:
+    if not batch.span:
         return batch.timestamp_ms
     return batch.by_part(lambda part: part.file.timestamp_ms)
 

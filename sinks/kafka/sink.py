@@ -47,7 +47,7 @@ class KafkaSink:
         self.traits = SinkTraits(
             paired=encoder.paired,
             key_columns=encoder.key_columns,
-            runs=True,
+            spans=True,
             own=encoder.own,
             keeps_offset=options.exactly_once,
         )

@@ -96,7 +96,7 @@ class TopicWriter:
             large = self._too_large(records)
         if large is None:
             return [self._packed(records)]
-        if batch.run:  # what is said of a large record names its version and file
+        if batch.span:  # what is said of a large record names its version and file
             return [encoded for part in batch.by_file() for encoded in self._encode(part)]
         if records.num_records < batch.num_rows and batch.num_rows > 1:
             # One record for many rows: fewer rows make a smaller one.

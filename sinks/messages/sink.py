@@ -46,7 +46,7 @@ class MessageSink(ABC):
         self._encoder = load_encoder(format, self.options)
         one, keeps = self._encoder, self.keeps_offset
         self.traits = SinkTraits(
-            one.paired, one.key_columns, runs=True, own=one.own, keeps_offset=keeps
+            one.paired, one.key_columns, spans=True, own=one.own, keeps_offset=keeps
         )
         #: Whether the feed has written to the target before this process did.
         self.written_before = False

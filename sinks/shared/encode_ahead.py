@@ -35,7 +35,7 @@ def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[Change
     step = min(rows_max, fitting)
     if count <= step or batch.indices is not None or batch.before is not None:
         yield batch
-    elif batch.run:
+    elif batch.span:
         for group in _grouped(batch, step):
             yield from slices(group, rows_max, bytes_max)
     else:
@@ -44,12 +44,12 @@ def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[Change
 
 
 def _grouped(batch: ChangeBatch, rows_max: int) -> Iterator[ChangeBatch]:
-    """Yield the versions of a run, or the files if it is of one version: as many together as have
+    """Yield the versions of a span, or the files if it is of one version: as many together as have
     ``rows_max`` rows, or a single one."""
-    by_version = {part.offset.version: part.first for part in reversed(batch.run)}
+    by_version = {part.offset.version: part.first for part in reversed(batch.span)}
     firsts = sorted(by_version.values())
     if len(firsts) == 1:
-        firsts = [part.first for part in batch.run]
+        firsts = [part.first for part in batch.span]
     at = 0
     for first, end in pairwise([*firsts, batch.num_rows]):
         if first > at and end - at > rows_max:

@@ -1,6 +1,6 @@
 """What one batch does to a copy of a table, the same for every database.
 
-A copy has one row per key. :func:`merge_of` folds a batch, which may be a run with several changes
+A copy has one row per key. :func:`merge_of` folds a batch, which may be a span with several changes
 of one key, to the keys whose rows leave the copy and the rows that it then gets;
 :func:`steps_between` says how its columns become those of another version. Both are columnar, and
 neither knows a database.

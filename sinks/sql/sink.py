@@ -83,7 +83,7 @@ class SqlSink:
         self.traits = SinkTraits(
             key_columns=tuple(key),
             row_ids=self._by_row_id,
-            runs=True,
+            spans=True,
             own=OwnNames(tuple(own), database.folds_names, _METADATA if self._is_log else ()),
             keeps_offset=True,
             copies=mode == "mirror",

@@ -56,7 +56,7 @@ class _ColumnarOutput:
 
     def __init__(self, path: Path, kind: str, schema: pa.Schema, ids: Ids) -> None:
         self.ids = ids.wanted
-        self.traits = SinkTraits(runs=True, own=ids.own)
+        self.traits = SinkTraits(spans=True, own=ids.own)
         self.schema = pa.schema([*schema, *ids.fields()])
         self._writer: Any
         if kind == "arrow":

@@ -24,7 +24,7 @@ def feed_options(
         change_source=arguments.change_source,
         key=tuple(arguments.key),
         decode=_decode_options(arguments, target),
-        runs=True,
+        spans=True,
     )
 
 

@@ -16,7 +16,7 @@ from tailer.feed.fitting import Fitting
 from tailer.feed.options import FeedOptions
 from tailer.feed.pipe import pipe
 from tailer.feed.read import send_changes
-from tailer.feed.reading import Reading
+from tailer.feed.read_context import ReadContext
 from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import mapping_removals
 
@@ -36,7 +36,7 @@ async def write_changes(
         removals = await mapping_removals(log, first, last, end)
         options = replace(options, decode=replace(options.decode, removals=removals))
     schema = output_schema(end, options.decode.columns)
-    changes = partial(send_changes, Reading.of(log, options), Offset(first), last)
+    changes = partial(send_changes, ReadContext.of(log, options), Offset(first), last)
     ids = Ids(arguments.with_ids, arguments.own_prefix)
     async with open_output(arguments.output, kind, schema, ids) as output:
         fitting = Fitting(log.store.root, [output])
@@ -56,8 +56,8 @@ async def write_rows(
         writer_timezone=arguments.writer_timezone, page_checksums=arguments.page_checksums
     )
     start = Offset(snapshot.version, snapshot=True)
-    reading = Reading.of(log, FeedOptions(decode=decode, runs=True))
-    rows = partial(send_changes, reading, start, snapshot.version)
+    context = ReadContext.of(log, FeedOptions(decode=decode, spans=True))
+    rows = partial(send_changes, context, start, snapshot.version)
     schema = output_schema(snapshot.state)
     async with open_output(arguments.output, kind, schema, Ids()) as output:
         await pipe(rows, output.write)

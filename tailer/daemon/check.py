@@ -36,7 +36,7 @@ from tailer.errors import (
 )
 from tailer.feed.fitting import Fitting
 from tailer.feed.publish import check_target
-from tailer.feed.reading import Reading
+from tailer.feed.read_context import ReadContext
 from tailer.files.durable import try_place
 from tailer.log.same_table import check_place
 from tailer.log.starts import start_offset
@@ -98,7 +98,7 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
         _check_selection(config, feed, state.schema.names, state)
         sink, park = feed_sink(config, feed), park_sink(config, feed)
         fitting = Fitting(log.store.root, [sink, *([park] if park else ())])
-        schema = Reading.of(log, feed.options).no_rows(state).schema
+        schema = ReadContext.of(log, feed.options).no_rows(state).schema
         fitting.check_schema(schema)
         _check_key(config, feed, sink, state.schema.names)
         _check_row_ids(sink, state)

@@ -35,7 +35,7 @@ rows/span_reader, rows/files, rows/decoding, rows/batches, publish.
 | rows/fetch | one file's bytes and its deletion vectors |
 | rows/comparing | work that compares files, and the threads that meet there |
 | rows/counting | how many changes a file has, and the file that an offset lies in |
-| reading | what all spans of a feed have in common |
+| read_context | what all spans of a feed have in common |
 | derive, pairing | changes of a rewrite; an update's two images as one row |
 | snapshots | rows of a whole version, and reading them again while changes continue |
 | selection, policy, options | what is published, and what happens when the table changes |

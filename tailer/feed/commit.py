@@ -16,7 +16,7 @@ from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
 from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
-from tailer.feed.reading import Emit, Reading
+from tailer.feed.read_context import Emit, ReadContext
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
 from tailer.plan.commit import CommitPlan, plan_commit
@@ -29,10 +29,10 @@ __all__ = ["commit_plan", "read_commits", "skipped"]
 
 
 async def read_commits(
-    reading: Reading, commits: Sequence[Commit], start: Offset, emit: Emit, *, notices: bool
+    context: ReadContext, commits: Sequence[Commit], start: Offset, emit: Emit, *, notices: bool
 ) -> None:
     """Read the notices and batches of consecutive commits, from an offset in the first one on."""
-    reader = _CommitReader(reading, emit, notices=notices)
+    reader = _CommitReader(context, emit, notices=notices)
     at = start
     try:
         try:
@@ -43,7 +43,7 @@ async def read_commits(
             raise
         await reader.end_span()
     except FileGone as e:
-        if reading.options.paired:
+        if context.options.paired:
             e.rows = None  # a pair's other image may be elsewhere: its places can't be counted
         raise
 
@@ -51,31 +51,31 @@ async def read_commits(
 class _CommitReader:
     """Reads commits one after the other, and the rows of several of them in one span."""
 
-    def __init__(self, reading: Reading, emit: Emit, *, notices: bool) -> None:
-        self._reading = reading
+    def __init__(self, context: ReadContext, emit: Emit, *, notices: bool) -> None:
+        self._context = context
         self._emit = emit
         self._notices = notices
         self._span: Span | None = None
 
     async def read(self, commit: Commit, at: Offset) -> Offset:
         """Read a commit, or add it to the span that is read later. Return where the next begins."""
-        reading = self._reading
+        context = self._context
         if at.table_id != commit.after.table_id:
             at = replace(at, table_id=commit.after.table_id)
-        first = at.under(reading.counted_by)
-        if commit.version in reading.orders.skips:
+        first = at.under(context.counted_by)
+        if commit.version in context.orders.skips:
             await self._announce(skip_notice(first, commit.timestamp_ms))
             return first.next_version(commit.timestamp_ms)
         await self._new_schema(commit, first)
         with self._named(commit):
-            reading.observer.planned(commit)
-            reading.check(commit.after, commit.version)
-            version, pairing = await _planned(reading, commit, first)
+            context.observer.planned(commit)
+            context.check(commit.after, commit.version)
+            version, pairing = await _planned(context, commit, first)
         if pairing is not None:
             from tailer.feed.pairing import read_paired  # loads on demand
 
             await self.end_span()
-            await read_paired(reading, version, pairing, first, self._emit)
+            await read_paired(context, version, pairing, first, self._emit)
         else:
             await self._add(version, first)
         return first.next_version(commit.timestamp_ms)
@@ -95,13 +95,13 @@ class _CommitReader:
         """Read the span's rows, if there is one."""
         span, self._span = self._span, None
         if span is not None:
-            await read_span(self._reading, span, self._emit, joins=self._reading.options.runs)
+            await read_span(self._context, span, self._emit, joins=self._context.options.spans)
 
     async def _new_schema(self, commit: Commit, first: Offset) -> None:
         """Announce another schema, unless the policy on schema changes refuses it."""
         if not self._notices or commit.before is None or first.index:
             return
-        selector, policy = self._reading.selector, self._reading.options.policies.on_schema_change
+        selector, policy = self._context.selector, self._context.options.policies.on_schema_change
         with self._named(commit):
             notice = schema_notice(
                 selector.state(commit.before),
@@ -111,7 +111,7 @@ class _CommitReader:
             )
         if notice is None:
             return
-        if commit.version in self._reading.orders.accepted:
+        if commit.version in self._context.orders.accepted:
             policy = "continue"
         if policy != "fail":
             await self._announce(notice)
@@ -124,13 +124,13 @@ class _CommitReader:
         try:
             yield
         except TableError as e:
-            e.at(table=self._reading.log.store.root, version=commit.version)
+            e.at(table=self._context.log.store.root, version=commit.version)
             raise
 
 
-async def skipped(reading: Reading, at: Offset) -> Notice:
+async def skipped(context: ReadContext, at: Offset) -> Notice:
     """Return the notice of a skipped version, with its timestamp if its commit is readable."""
-    log, timestamp_ms = reading.log, None
+    log, timestamp_ms = context.log, None
     try:
         before = await log.state_before(at.version)
         timestamp_ms = (await log.commit(at.version, before, at.timestamp_floor_ms)).timestamp_ms
@@ -140,48 +140,48 @@ async def skipped(reading: Reading, at: Offset) -> Notice:
 
 
 async def _planned(
-    reading: Reading, commit: Commit, first: Offset
+    context: ReadContext, commit: Commit, first: Offset
 ) -> tuple[Version, Pairing | None]:
     """Plan a commit's files. Return the version, and the pairs of its updates."""
-    plan = await _files(reading, commit, first)
+    plan = await _files(context, commit, first)
     pairing = None
-    if reading.options.paired:
+    if context.options.paired:
         from tailer.feed.pairing import pair_updates  # loads on demand
 
-        plan, pairing = await pair_updates(reading, commit, plan)
+        plan, pairing = await pair_updates(context, commit, plan)
     if plan.count is None and commit.header.files is not None:
         plan = FilePlan.listed(plan.files)
     return Version(commit.version, commit.timestamp_ms, commit.after, plan), pairing
 
 
-async def _files(reading: Reading, commit: Commit, first: Offset) -> FilePlan:
+async def _files(context: ReadContext, commit: Commit, first: Offset) -> FilePlan:
     """Return the files whose rows are the commit's changes, in their order; none if none of the
     changes are published, unless an index has to be found among them."""
-    plan = await commit_plan(reading, commit)
-    if not first.index and not reading.options.selection.may_have(commit.header):
+    plan = await commit_plan(context, commit)
+    if not first.index and not context.options.selection.may_have(commit.header):
         return FilePlan.listed([])
     files: Iterable[ChangeFile]
     if plan.compares:
-        files = await _derived(reading, commit, plan.rewrite())
+        files = await _derived(context, commit, plan.rewrite())
     else:
-        files = reading.chosen(plan.files())
-    if reading.options.paired:
-        files = (file for file in files if file not in reading.lost)
+        files = context.chosen(plan.files())
+    if context.options.paired:
+        files = (file for file in files if file not in context.lost)
     return FilePlan.listed(files) if plan.compares else FilePlan(files)
 
 
-async def commit_plan(reading: Reading, commit: Commit) -> CommitPlan:
+async def commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:
     """Return the plan of a commit's changes."""
-    options, live = reading.options, reading.live
+    options, live = context.options, context.live
     folder = options.diff.spill_folder
-    moot = await live.moot(reading.log, commit, options.change_source, folder)
-    return await plan_commit(reading.log, commit, options.change_source, moot)
+    moot = await live.moot(context.log, commit, options.change_source, folder)
+    return await plan_commit(context.log, commit, options.change_source, moot)
 
 
-async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:
+async def _derived(context: ReadContext, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:
     from tailer.feed.derive import derive  # loads on demand, with the engine
 
-    wants, options = reading.selector.wants, reading.options
+    wants, options = context.selector.wants, context.options
     rewrite = replace(
         rewrite,
         leaving=[file for file in rewrite.leaving if wants(file)],
@@ -189,13 +189,13 @@ async def _derived(reading: Reading, commit: Commit, rewrite: Rewrite) -> Iterab
     )
     try:
         return await derive(
-            reading.log.store,
+            context.log.store,
             commit,
             rewrite,
-            decode=reading.decode,
+            decode=context.decode,
             options=options.diff,
             key=options.key,
-            noops=reading.observer.noops,
+            noops=context.observer.noops,
         )
     except FileGone as e:
         # Without one of its files, the other files' rows are ambiguous: the version is lost.

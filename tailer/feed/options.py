@@ -38,8 +38,8 @@ class FeedOptions:
     ``key`` names the columns by which derived changes without row ids are paired into updates.
     ``paired`` gives each update as one row with its preimage in ``ChangeBatch.before``. A sink can
     require this (:class:`tailer.sink.SinkTraits`); then the feed pairs updates by the sink's
-    ``key_columns`` unless it has a ``key``. ``runs`` gives the rows of small files and versions
-    together (:attr:`tailer.changes.ChangeBatch.run`) to a sink that takes them. ``keys`` are all
+    ``key_columns`` unless it has a ``key``. ``spans`` gives the rows of small files and versions
+    together (:attr:`tailer.changes.ChangeBatch.span`) to a sink that takes them. ``keys`` are all
     columns that the feed or its sink takes for keys. A heartbeat is sent after ``heartbeat_s``
     seconds without another item; 0 means no heartbeats.
     """
@@ -54,14 +54,14 @@ class FeedOptions:
     policies: Policies = field(default_factory=Policies)
     heartbeat_s: float = 0.0
     paired: bool = False
-    runs: bool = False
+    spans: bool = False
     keys: frozenset[str] = frozenset()
 
     def for_sink(self, sink: Sink) -> FeedOptions:
         """Return the same options, with row ids and paired updates if the sink requires them."""
         traits = sink_traits(sink)
         keys = frozenset({*self.key, *traits.key_columns})
-        options = replace(self, runs=traits.runs, keys=keys)
+        options = replace(self, spans=traits.spans, keys=keys)
         if traits.paired or traits.row_ids:
             options = replace(options, decode=replace(self.decode, row_ids=True))
         if not traits.paired:

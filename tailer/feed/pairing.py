@@ -13,7 +13,7 @@ from tailer.compare.pairs import VersionRows, may_have_images
 from tailer.decode.rows import OpenFile
 from tailer.delta.commit import Commit
 from tailer.errors import OffsetError
-from tailer.feed.reading import EmitBatch, Reading
+from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.feed.rows.comparing import compare_files
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
@@ -22,7 +22,7 @@ __all__ = ["pair_updates", "read_paired"]
 
 
 async def pair_updates(
-    reading: Reading, commit: Commit, plan: FilePlan
+    context: ReadContext, commit: Commit, plan: FilePlan
 ) -> tuple[FilePlan, Pairing | None]:
     """Return a version's files in reading order, and the pairs among their rows, if any.
 
@@ -35,18 +35,18 @@ async def pair_updates(
         return FilePlan.listed(files), None
 
     def lost(file: ChangeFile) -> int | None:
-        return (file.logged_rows() or 0) if file in reading.lost else None
+        return (file.logged_rows() or 0) if file in context.lost else None
 
     def pairs(open_file: OpenFile) -> Pairing | None:
-        images = partial(reading.selector.rows, counted=False)  # read again to be delivered
-        rows = VersionRows(files, commit.after, open_file, reading.decode, images, lost)
-        return find_pairs(rows, commit.before, reading.options.diff, reading.options.key)
+        images = partial(context.selector.rows, counted=False)  # read again to be delivered
+        rows = VersionRows(files, commit.after, open_file, context.decode, images, lost)
+        return find_pairs(rows, commit.before, context.options.diff, context.options.key)
 
-    return FilePlan.listed(files), await compare_files(reading.log.store, pairs)
+    return FilePlan.listed(files), await compare_files(context.log.store, pairs)
 
 
 async def read_paired(
-    reading: Reading, version: Version, pairing: Pairing, first: Offset, emit: EmitBatch
+    context: ReadContext, version: Version, pairing: Pairing, first: Offset, emit: EmitBatch
 ) -> None:
     """Read a version's batches from an offset on, with each update in one row.
 
@@ -72,6 +72,6 @@ async def read_paired(
             await emit(folded)
 
     try:
-        await read_span(reading, Span.of(version, replace(first, index=0)), fold, joins=False)
+        await read_span(context, Span.of(version, replace(first, index=0)), fold, joins=False)
     finally:
         pairing.close()

@@ -13,7 +13,7 @@ from tailer.errors import SinkRejected, TableError, TailerError
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import FeedProgress
-from tailer.feed.reading import Item
+from tailer.feed.read_context import Item
 from tailer.feed.sink_calls import SinkCalls
 from tailer.offsets import OffsetStore
 from tailer.sink import KeepsCopy, Looks, Prepares, Sink, sink_traits
@@ -120,7 +120,7 @@ class Publisher:
         self.delivery = delivery or {}
         self.lost = lost or LostFiles()
         #: Whether a batch of several files was refused: some of its versions may not be.
-        self.refused_run = False
+        self.refused_span = False
 
     def seen(self, item: Item) -> Item:
         """Note what was read, and return it. A sink that supports it starts on it while it writes
@@ -148,7 +148,7 @@ class Publisher:
         try:
             written = await self._write(item)
         except (SinkRejected, TableError):
-            self.refused_run = bool(item.run)
+            self.refused_span = bool(item.span)
             raise
         self.progress.written(time.perf_counter() - started)
         await self._save(written, item.next_offset)

@@ -15,7 +15,7 @@ from tailer.feed.orders import Orders
 from tailer.feed.pipe import received
 from tailer.feed.policy import LostFiles, after_loss
 from tailer.feed.progress import Observer
-from tailer.feed.reading import Emit, EmitBatch, Item, Reading
+from tailer.feed.read_context import Emit, EmitBatch, Item, ReadContext
 from tailer.feed.snapshots import Resnapshots, read_snapshot
 from tailer.log.follow import follow_spans
 from tailer.log.same_table import check_same, check_there
@@ -47,7 +47,7 @@ class Sent:
 
 
 #: Sends what comes behind :attr:`Sent.at`, up to a version or forever, and moves it on.
-ReadOn: TypeAlias = Callable[[Reading, Sent, int | None], Awaitable[None]]
+ReadOn: TypeAlias = Callable[[ReadContext, Sent, int | None], Awaitable[None]]
 
 
 def read_changes(
@@ -62,7 +62,7 @@ def read_changes(
     A version without changes gives one empty batch, which moves the offset on. The next batch is
     read while one is used.
     """
-    return received(partial(send_changes, Reading.of(log, options, observer), start, last))
+    return received(partial(send_changes, ReadContext.of(log, options, observer), start, last))
 
 
 def read_items(
@@ -79,28 +79,30 @@ def read_items(
 
     ``lost`` and ``live`` are what an earlier attempt found out about the table's files.
     """
-    reading = Reading.of(log, options, observer, orders, lost, live)
-    return received(partial(send_items, reading, start, last))
+    context = ReadContext.of(log, options, observer, orders, lost, live)
+    return received(partial(send_items, context, start, last))
 
 
-async def send_changes(reading: Reading, start: Offset, last: int | None, emit: EmitBatch) -> None:
+async def send_changes(
+    context: ReadContext, start: Offset, last: int | None, emit: EmitBatch
+) -> None:
     """Send the batches of :func:`read_changes`."""
 
     async def changes(item: Item) -> None:
         if isinstance(item, ChangeBatch):
             await emit(item)
 
-    sent = Sent(_published(reading, changes), start)
-    await _read(reading, sent, last, notices=False)
+    sent = Sent(_published(context, changes), start)
+    await _read(context, sent, last, notices=False)
 
 
-def _published(reading: Reading, emit: Emit) -> Emit:
+def _published(context: ReadContext, emit: Emit) -> Emit:
     """Return what sends on the operations that are published.
 
     This comes after all that counts rows, so that offsets, event ids and the rows' places are those
     of a feed that publishes all of them. A batch without any is sent only if it ends a version.
     """
-    change_types = reading.options.selection.change_types()
+    change_types = context.options.selection.change_types()
     if change_types is None:
         return emit
 
@@ -114,63 +116,63 @@ def _published(reading: Reading, emit: Emit) -> Emit:
     return published
 
 
-async def read_here(reading: Reading, sent: Sent, last: int | None) -> None:
+async def read_here(context: ReadContext, sent: Sent, last: int | None) -> None:
     """Read in this process."""
-    await _read(reading, sent, last, notices=True)
+    await _read(context, sent, last, notices=True)
 
 
 async def send_items(
-    reading: Reading, start: Offset, last: int | None, emit: Emit, read: ReadOn = read_here
+    context: ReadContext, start: Offset, last: int | None, emit: Emit, read: ReadOn = read_here
 ) -> None:
     """Read as :func:`send_changes` does, with notices in their places and with the policies.
 
     ``read`` does the reading itself.
     """
-    log, policy = reading.log, reading.options.policies.on_data_loss
-    sent = Sent(_published(reading, emit), start)
+    log, policy = context.log, context.options.policies.on_data_loss
+    sent = Sent(_published(context, emit), start)
     while True:
         try:
-            await read(reading, sent, last)
+            await read(context, sent, last)
         except DataLoss as loss:
             await check_there(log, sent.at.version)  # or all its files are missing, for now
             if policy == "fail":
                 raise
             # Or they are missing because the table is another one.
             at = await check_same(log, sent.at)
-            at = at.under(reading.counted_by)
-            notice = await after_loss(log, at, loss, policy, reading.lost)
-            reading.observer.lost(notice)
+            at = at.under(context.counted_by)
+            notice = await after_loss(log, at, loss, policy, context.lost)
+            context.observer.lost(notice)
             await sent(notice)
         else:
             return
 
 
-async def _read(reading: Reading, sent: Sent, last: int | None, *, notices: bool) -> None:
+async def _read(context: ReadContext, sent: Sent, last: int | None, *, notices: bool) -> None:
     """Send the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
-    await reading.learn()
+    await context.learn()
     if sent.at.snapshot:
-        await read_snapshot(reading, sent.at, sent, notices=notices)
+        await read_snapshot(context, sent.at, sent, notices=notices)
     # A version that does not exist yet is skipped when it is committed.
-    skips = reading.orders.skips
+    skips = context.orders.skips
     if sent.at.version in skips:
-        await check_same(reading.log, sent.at)
-    while sent.at.version in skips and sent.at.version <= await reading.log.latest_version():
-        await sent(await skipped(reading, sent.at))
-    snapshots = Resnapshots(reading)
+        await check_same(context.log, sent.at)
+    while sent.at.version in skips and sent.at.version <= await context.log.latest_version():
+        await sent(await skipped(context, sent.at))
+    snapshots = Resnapshots(context)
     await snapshots.turn(sent.at, sent)
     following = follow_spans(
-        reading.log,
+        context.log,
         sent.at,
         last,
-        reading.options.follow,
-        newest=reading.observer.newest,
-        waits=reading.waits,
+        context.options.follow,
+        newest=context.observer.newest,
+        waits=context.waits,
     )
     async with aclosing(following) as spans:
         async for found in spans:
             # A snapshot's turn comes after each commit.
             for commits in ([commit] for commit in found) if snapshots.waiting else (found,):
-                await read_commits(reading, commits, sent.at, sent, notices=notices)
+                await read_commits(context, commits, sent.at, sent, notices=notices)
                 for commit in commits:
                     snapshots.passed(commit)
                 await snapshots.turn(sent.at, sent)

@@ -24,7 +24,7 @@ from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
 from tailer.feed.read import ReadOn, read_here, send_items
-from tailer.feed.reading import Emit, Item, Reading
+from tailer.feed.read_context import Emit, Item, ReadContext
 from tailer.feed.sink_calls import SinkCalls
 from tailer.log.table import TableLog
 from tailer.network.backoff import Backoff
@@ -42,8 +42,8 @@ class Feed:
     ``last`` ends the feed after that version; None follows forever. ``jitter`` gives numbers in [0,
     1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park. ``lost``,
     ``live``, ``saver`` and ``apart`` are what a retry needs from the attempts before it: with
-    ``apart``, a run was refused, and its versions are written one by one, so that those before the
-    one at fault are delivered. ``read`` does the reading. ``on_retry`` is called with each
+    ``apart``, a span was refused, and its versions are written one by one, so that those before the
+    one at fault are delivered. ``read`` does the context. ``on_retry`` is called with each
     temporary error, and ``on_park`` with the rows of a batch that were parked.
     """
 
@@ -104,7 +104,7 @@ async def run_feed(feed: Feed) -> None:
 
 
 async def _run_once(feed: Feed) -> bool:
-    """Run one attempt. Return False if another one follows, which writes the versions of a run one
+    """Run one attempt. Return False if another one follows, which writes the versions of a span one
     by one.
 
     An error of the operating system that may pass is raised as a TransientError, even if a library
@@ -135,17 +135,17 @@ async def _attempt(feed: Feed) -> bool:
         )
         feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
-        options = replace(options, runs=options.runs and not feed.apart)
+        options = replace(options, spans=options.spans and not feed.apart)
         publisher = _publisher(feed, calls, delivery)
         feed.lost.forget_untold()
         if (delivered or kept is not None) and delivery != feed.orders.delivery:
             # The options accept it, this once; or a process ended between a write and this.
             await publisher.keep_delivery()
-        reading = Reading.of(
+        context = ReadContext.of(
             feed.log, options, feed.progress, orders=feed.orders, lost=feed.lost, live=feed.live
         )
-        reading = replace(reading, fits=fitting.check_schema)
-        items = partial(send_items, reading, offset, feed.last, read=feed.read)
+        context = replace(context, fits=fitting.check_schema)
+        items = partial(send_items, context, offset, feed.last, read=feed.read)
 
         async def read(emit: Emit) -> None:
             async def seen(item: Item) -> None:
@@ -165,7 +165,7 @@ async def _attempt(feed: Feed) -> bool:
         try:
             await pipe(read, publish, idle)
         except (SinkRejected, TableError):
-            if not publisher.refused_run:
+            if not publisher.refused_span:
                 raise
             feed.apart = True
             return False
@@ -197,7 +197,7 @@ async def _check_new(feed: Feed, fitting: Fitting) -> None:
         newest = await feed.log.snapshot()
     except TableError:
         return  # where the feed begins, this is an error or not
-    schema = Reading.of(feed.log, feed.options).no_rows(newest.state).schema
+    schema = ReadContext.of(feed.log, feed.options).no_rows(newest.state).schema
     fitting.check_schema(schema, newest.version)
 
 

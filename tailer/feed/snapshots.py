@@ -29,7 +29,7 @@ from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, file_key
 from tailer.errors import FileGone, TableError, spilling
 from tailer.feed.orders import ResnapshotRequest
-from tailer.feed.reading import Emit, Reading
+from tailer.feed.read_context import Emit, ReadContext
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
 from tailer.log.same_table import check_listed, seen_tag, snapshot_for
@@ -86,50 +86,50 @@ def _read_back(run: IO[bytes]) -> Iterator[AddFile]:
         yield from map(decoder.decode, run)
 
 
-async def _timestamp(reading: Reading, snapshot: Snapshot, floor_ms: int | None) -> int:
-    return await reading.log.timestamp(snapshot.version, snapshot, floor_ms)
+async def _timestamp(context: ReadContext, snapshot: Snapshot, floor_ms: int | None) -> int:
+    return await context.log.timestamp(snapshot.version, snapshot, floor_ms)
 
 
 async def snapshot_files(
-    reading: Reading, snapshot: Snapshot, timestamp_ms: int, *, counted: bool
+    context: ReadContext, snapshot: Snapshot, timestamp_ms: int, *, counted: bool
 ) -> Iterator[ChangeFile]:
     """Return a snapshot's selected files in their order; some will be ``counted``."""
     # Statistics are used only for delivered files that are gone: nothing else counts them.
-    live = reading.log.live_files(snapshot, WITH_STATISTICS if counted else FILES)
-    adds = await sorted_files(live, reading.options.diff.spill_folder)
+    live = context.log.live_files(snapshot, WITH_STATISTICS if counted else FILES)
+    adds = await sorted_files(live, context.options.diff.spill_folder)
     version, state = snapshot.version, snapshot.state
-    return reading.chosen(plan_snapshot(add, version, timestamp_ms, state) for add in adds)
+    return context.chosen(plan_snapshot(add, version, timestamp_ms, state) for add in adds)
 
 
-async def read_snapshot(reading: Reading, start: Offset, emit: Emit, *, notices: bool) -> None:
+async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, notices: bool) -> None:
     """Read the rows of the snapshot that the offset names, from its index on.
 
     With ``notices``, a notice of its begin comes before them and a notice of its end after them.
     Only the latter leads to the next version: after a crash between the two, it comes again.
     """
-    tag = await seen_tag(reading.log, start.version)
-    snapshot = await snapshot_for(reading.log, start, start.version)
-    timestamp = await _timestamp(reading, snapshot, start.timestamp_floor_ms)
+    tag = await seen_tag(context.log, start.version)
+    snapshot = await snapshot_for(context.log, start, start.version)
+    timestamp = await _timestamp(context, snapshot, start.timestamp_floor_ms)
     first = replace(start, table_id=snapshot.state.table_id)
-    first = first.under(reading.counted_by)
+    first = first.under(context.counted_by)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))
-    files = await snapshot_files(reading, snapshot, timestamp, counted=first.index > 0)
-    await check_listed(reading.log, first, start.version, tag)
-    reading.check(snapshot.state, start.version)
+    files = await snapshot_files(context, snapshot, timestamp, counted=first.index > 0)
+    await check_listed(context.log, first, start.version, tag)
+    context.check(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, FilePlan(files))
 
     async def noticed(batch: ChangeBatch) -> None:
         end = batch.next_offset
         if notices and not end.snapshot:
-            last = replace(_behind(batch), counted_by=reading.counted_by)
+            last = replace(_behind(batch), counted_by=context.counted_by)
             await emit(replace(batch, next_offset=last))
             await emit(Notice("snapshot_end", start.version, timestamp, last, end, details))
         else:
             await emit(batch)
 
-    await read_span(reading, Span.of(version, first), noticed, joins=reading.options.runs)
+    await read_span(context, Span.of(version, first), noticed, joins=context.options.spans)
 
 
 def _behind(batch: ChangeBatch) -> Offset:
@@ -151,8 +151,8 @@ class Resnapshot:
     stream has reached, never as of an older one. The stream's own offset does not move.
     """
 
-    def __init__(self, reading: Reading, request: ResnapshotRequest) -> None:
-        self.reading = reading
+    def __init__(self, context: ReadContext, request: ResnapshotRequest) -> None:
+        self.context = context
         self.request = request
         self.rows = 0
         self._first = -1
@@ -162,20 +162,20 @@ class Resnapshot:
 
     async def turn(self, stream: Offset, emit: Emit) -> None:
         """Take one turn: read as many files as fit before the stream's next version is there."""
-        version, log = stream.version - 1, self.reading.log
+        version, log = stream.version - 1, self.context.log
         tag = None if self._files else await seen_tag(log, version)
         snapshot = await snapshot_for(log, stream, version)
-        timestamp = await _timestamp(self.reading, snapshot, stream.timestamp_floor_ms)
+        timestamp = await _timestamp(self.context, snapshot, stream.timestamp_floor_ms)
         if self._files is None:
             self._first = version
             live = log.live_files(snapshot)
-            spill_folder = self.reading.options.diff.spill_folder
+            spill_folder = self.context.options.diff.spill_folder
             files = await sorted_files(live, spill_folder)
             at = replace(stream, table_id=snapshot.state.table_id)
             await check_listed(log, at, version, tag)
             self._files = files
             await emit(self._notice("snapshot_begin", stream, version, timestamp))
-        self.reading.check(snapshot.state, version)
+        self.context.check(snapshot.state, version)
         while (add := self._next()) is not None:
             file = plan_snapshot(add, version, timestamp, snapshot.state)
             try:
@@ -204,7 +204,7 @@ class Resnapshot:
             return  # the snapshot begins behind it
         if not commit.header.removes:
             return  # its rows are new, and were delivered as changes
-        moot = self.reading.live.known(commit.version)
+        moot = self.context.live.known(commit.version)
         for action in commit.file_actions():
             if isinstance(action, AddCDCFile) or (moot and file_digest(action) in moot):
                 continue
@@ -225,7 +225,7 @@ class Resnapshot:
         return None
 
     def _wants(self, file: ChangeFile) -> bool:
-        where, selector = self.request.where, self.reading.selector
+        where, selector = self.request.where, self.context.selector
         asked = where is None or where.wants(file, selector.partitions)
         return asked and selector.wants(file)
 
@@ -238,11 +238,11 @@ class Resnapshot:
                 self.rows += batch.num_rows
                 await emit(replace(batch, offset=offset, next_offset=stream))
 
-        await read_span(self.reading, Span.of(version, first), counted, joins=False)
+        await read_span(self.context, Span.of(version, first), counted, joins=False)
 
     async def _is_there(self, version: int) -> bool:
         try:
-            await self.reading.log.store.stat(f"{LOG_DIR}/{commit_name(version)}")
+            await self.context.log.store.stat(f"{LOG_DIR}/{commit_name(version)}")
         except FileNotFoundError:
             return False
         return True
@@ -258,8 +258,8 @@ class Resnapshot:
 class Resnapshots:
     """The snapshots that were requested while the stream continues, one after the other."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._waiting = [Resnapshot(reading, asked) for asked in reading.orders.resnapshots]
+    def __init__(self, context: ReadContext) -> None:
+        self._waiting = [Resnapshot(context, asked) for asked in context.orders.resnapshots]
 
     @property
     def waiting(self) -> bool:

@@ -76,7 +76,7 @@ class SinkTraits:
     paired by ``key_columns`` if the feed has no key, and ``check`` refuses columns that the table
     does not have. ``row_ids``: batches carry stable row ids (:attr:`ChangeBatch.row_ids`), which
     takes reading one more column. ``exclusive`` names a target that no other sink may write to.
-    ``runs``: a batch may have rows of several files and versions (:attr:`ChangeBatch.run`), which
+    ``spans``: a batch may have rows of several files and versions (:attr:`ChangeBatch.span`), which
     saves most of the time where versions are small; without it, each batch is of one file.
     ``own`` are the names that the output gives to columns of its own: a table that has one of them
     is refused before anything is written. ``keeps_offset``: the target keeps the offset together
@@ -89,7 +89,7 @@ class SinkTraits:
     key_columns: tuple[str, ...] = ()
     row_ids: bool = False
     exclusive: str | None = None
-    runs: bool = False
+    spans: bool = False
     own: OwnNames = NO_NAMES
     keeps_offset: bool = False
     copies: bool = False

@@ -21,7 +21,7 @@ from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.snapshot import TableState
 from tailer.testing.table import delta_schema
 
-__all__ = ["change_batch", "change_run", "empty_batch", "notice", "table_state"]
+__all__ = ["change_batch", "change_span", "empty_batch", "notice", "table_state"]
 
 
 def table_state(
@@ -72,14 +72,14 @@ def change_batch(
     )
 
 
-def change_run(
+def change_span(
     schema: pa.Schema,
     versions: Sequence[Sequence[Sequence[Mapping[str, Any]]]],
     *,
     version: int = 1,
     timestamp_ms: int = 1_767_225_600_000,
 ) -> ChangeBatch:
-    """Return consecutive versions as one batch (:attr:`ChangeBatch.run`): each version is a list of
+    """Return consecutive versions as one batch (:attr:`ChangeBatch.span`): a version is a list of
     files, and each file a list of rows as for :func:`change_batch`. Commits are a minute apart;
     :meth:`ChangeBatch.by_file` gives the same rows in a batch for each file."""
     found = []

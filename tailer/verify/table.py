@@ -87,7 +87,7 @@ async def verify(
 async def _verify(log: TableLog, first: int, last: int, options: FeedOptions) -> Verdict:
     state = (await log.snapshot(last)).state
     removals = await mapping_removals(log, first, last, state)
-    options = replace(options, decode=replace(options.decode, removals=removals), runs=True)
+    options = replace(options, decode=replace(options.decode, removals=removals), spans=True)
     try:
         return await _verify_in(log, first, last, options, state)
     except CorruptRow:

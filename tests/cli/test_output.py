@@ -21,7 +21,7 @@ from tailer.cli.output import Ids, open_output
 from tailer.cli.read import output_kind
 from tailer.errors import ConfigError
 from tailer.sink import sink_traits
-from tailer.testing.batches import change_run
+from tailer.testing.batches import change_span
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -59,12 +59,12 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
 async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path, kind: str) -> None:
     output = tmp_path / f"out.{kind}"
-    first, second = change_run(SCHEMA, [[[{"id": 1}]], [[{"id": 2}]]]).by_file()
+    first, second = change_span(SCHEMA, [[[{"id": 1}]], [[{"id": 2}]]]).by_file()
     assert second.file is not None
     second = replace(second, file=replace(second.file, origin="row_ids"))
     run = joined([first, second])
     async with open_output(str(output), kind, run.rows.schema, Ids(wanted=True)) as opened:
-        assert sink_traits(opened).runs
+        assert sink_traits(opened).spans
         await opened.write(run)
     found = rows_of(output)
     assert [row["_origin"] for row in found] == ["cdf", "row_ids"]

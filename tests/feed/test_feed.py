@@ -25,7 +25,7 @@ from tailer.errors import (
     TransientError,
 )
 from tailer.feed.pipe import pipe
-from tailer.feed.reading import EmitBatch
+from tailer.feed.read_context import EmitBatch
 from tailer.feed.run import run_feed
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog

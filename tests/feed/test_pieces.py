@@ -24,7 +24,7 @@ ROWS, PIECE = 40, 10
 class InPieces:
     """Takes rows in pieces, and fails once at each of these ids, after those before it."""
 
-    traits = SinkTraits(runs=True)
+    traits = SinkTraits(spans=True)
 
     def __init__(self, fails: dict[int, Exception] | None = None) -> None:
         self.fails = fails or {}
@@ -95,7 +95,7 @@ async def test_a_crash_repeats_a_piece_and_not_the_batch(tmp_path: Path) -> None
 async def test_a_sink_that_keeps_the_offset_is_not_written_in_pieces(tmp_path: Path) -> None:
     rig = with_rows(tmp_path)
     sink = InPieces({20: SinkRejected("no")})
-    sink.traits = SinkTraits(runs=True, keeps_offset=True)
+    sink.traits = SinkTraits(spans=True, keeps_offset=True)
     with pytest.raises(SinkRejected):
         await run_feed(feed_to(rig, sink))
     saved = await rig.offsets.load()

@@ -14,7 +14,7 @@ from tailer.decode.small_files import SmallFiles
 from tailer.delta.actions import AddFile
 from tailer.errors import FileGone
 from tailer.feed.options import FeedOptions
-from tailer.feed.reading import Reading
+from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.decoding import SpanDecoder, Step
 from tailer.feed.rows.files import SpanFiles
@@ -38,16 +38,16 @@ def table(tmp_path: Path) -> TableBuilder:
     return table
 
 
-def reading_of(table: TableBuilder, **decode: int) -> Reading:
+def reading_of(table: TableBuilder, **decode: int) -> ReadContext:
     options = FeedOptions(decode=DecodeOptions(**decode))  # type: ignore[arg-type]  # only numbers
-    return Reading.of(table_log(table), options)
+    return ReadContext.of(table_log(table), options)
 
 
-async def span_of(reading: Reading, last: int = 3) -> Span:
+async def span_of(context: ReadContext, last: int = 3) -> Span:
     span = Span(START)
-    before = await reading.log.state_before(1)
+    before = await context.log.state_before(1)
     for number in range(1, last + 1):
-        commit = await reading.log.commit(number, before, None)
+        commit = await context.log.commit(number, before, None)
         before = commit.after
         files = [
             ChangeFile(
@@ -72,15 +72,15 @@ async def span_of(reading: Reading, last: int = 3) -> Span:
     return span
 
 
-async def group_of(reading: Reading, span: Span) -> list[SpanEntry]:
-    files = SpanFiles(reading, span, reading.finder(span.first))
+async def group_of(context: ReadContext, span: Span) -> list[SpanEntry]:
+    files = SpanFiles(context, span, context.finder(span.first))
     (group,) = [group async for group in files]
     return group
 
 
-def decoder(reading: Reading, group: Sequence[SpanEntry], *, joins: bool) -> SpanDecoder:
-    small = SmallFiles(reading.decode, reading.shapes) if joins else None
-    return SpanDecoder(reading, small, group, Skip())
+def decoder(context: ReadContext, group: Sequence[SpanEntry], *, joins: bool) -> SpanDecoder:
+    small = SmallFiles(context.decode, context.shapes) if joins else None
+    return SpanDecoder(context, small, group, Skip())
 
 
 def steps_of(decoder: SpanDecoder) -> list[Step]:
@@ -98,11 +98,11 @@ def places(batches: Sequence[ChangeBatch]) -> list[tuple[tuple[int, int], int, t
 async def test_each_batch_leads_on_and_a_versions_last_one_to_the_next_version(
     table: TableBuilder,
 ) -> None:
-    reading = reading_of(table)
-    span = await span_of(reading)
-    group = await group_of(reading, span)
-    alone = BatchAssembler(reading, reading.finder(START), START, joins=False)
-    (step,) = steps_of(decoder(reading, group, joins=False))
+    context = reading_of(table)
+    span = await span_of(context)
+    group = await group_of(context, span)
+    alone = BatchAssembler(context, context.finder(START), START, joins=False)
+    (step,) = steps_of(decoder(context, group, joins=False))
     assert (step.files_read, step.is_last) == (3, True)
     assert places(alone.add(step.decoded)) == [
         ((1, 0), 3, (1, 3)),
@@ -110,29 +110,29 @@ async def test_each_batch_leads_on_and_a_versions_last_one_to_the_next_version(
         ((2, 0), 0, (3, 0)),
         ((3, 0), 1, (4, 0)),
     ]
-    (step,) = steps_of(decoder(reading, group, joins=True))
-    together = BatchAssembler(reading, reading.finder(START), START, joins=True)
+    (step,) = steps_of(decoder(context, group, joins=True))
+    together = BatchAssembler(context, context.finder(START), START, joins=True)
     (batch,) = together.add(step.decoded)
     assert places([batch]) == [((1, 0), 6, (4, 0))]
     assert [part.offset.position for part in batch.parts()] == [(1, 0), (1, 3), (3, 0)]
 
 
 async def test_a_lost_file_is_counted_and_has_no_rows(table: TableBuilder) -> None:
-    reading = reading_of(table)
-    group = await group_of(reading, await span_of(reading))
+    context = reading_of(table)
+    group = await group_of(context, await span_of(context))
     group[0].is_lost = True
-    (step,) = steps_of(decoder(reading, group, joins=True))
-    made = BatchAssembler(reading, reading.finder(START), START, joins=True).add(step.decoded)
+    (step,) = steps_of(decoder(context, group, joins=True))
+    made = BatchAssembler(context, context.finder(START), START, joins=True).add(step.decoded)
     assert places(made) == [((1, 3), 3, (4, 0))]
 
 
 async def test_a_step_has_no_more_rows_than_a_batch(table: TableBuilder) -> None:
-    reading = reading_of(table, batch_rows_max=2)
-    group = await group_of(reading, await span_of(reading))
-    steps = steps_of(decoder(reading, group, joins=True))
+    context = reading_of(table, batch_rows_max=2)
+    group = await group_of(context, await span_of(context))
+    steps = steps_of(decoder(context, group, joins=True))
     rows = [sum(d.rows.batch.num_rows for d in step.decoded if d.rows) for step in steps]
     assert rows == [2, 1, 2, 1]
-    assembler = BatchAssembler(reading, reading.finder(START), START, joins=True)
+    assembler = BatchAssembler(context, context.finder(START), START, joins=True)
     made = [batch for step in steps for batch in assembler.add(step.decoded)]
     assert [batch.offset.position for batch in made] == [(1, 0), (1, 2), (1, 3), (3, 0)]
     assert made[-1].next_offset.position == (4, 0)
@@ -143,11 +143,11 @@ async def test_an_error_is_raised_after_the_rows_before_it(
     table: TableBuilder,
     joins: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    reading = reading_of(table)
-    group = await group_of(reading, await span_of(reading))
+    context = reading_of(table)
+    group = await group_of(context, await span_of(context))
     assert group[1].file is not None
     (table.folder / group[1].file.location).unlink()
-    under_test = decoder(reading, group, joins=joins)
+    under_test = decoder(context, group, joins=joins)
     step = under_test.take()
     assert [d.counts for d in step.decoded] == [[(group[0], 3)]]
     assert not step.is_last
@@ -161,15 +161,15 @@ async def test_an_error_is_raised_after_the_rows_before_it(
 async def test_a_group_that_can_not_be_completed_comes_before_its_error(
     table: TableBuilder,
 ) -> None:
-    reading = reading_of(table)
-    span = await span_of(reading, 1)
+    context = reading_of(table)
+    span = await span_of(context, 1)
 
     def planned() -> Iterator[ChangeFile]:
         yield from ()
         raise FileGone("it was planned too late")
 
     span.versions.append(Version(2, 20, span.versions[0].state, FilePlan(planned())))
-    files = SpanFiles(reading, span, reading.finder(span.first))
+    files = SpanFiles(context, span, context.finder(span.first))
     group = await anext(files)
     assert [entry.file is None for entry in group] == [False, False, True]
     for _ in range(2):

@@ -130,7 +130,7 @@ class _Reading:
             change_source=source, diff=self.options.diff, decode=self.options.decode
         )  # fmt: skip
         found: AsyncGenerator[ChangeBatch, None] = read_changes(
-            log, start, last, replace(options, runs=True)
+            log, start, last, replace(options, spans=True)
         )
         async with aclosing(found) as runs:
             return [batch async for run in runs for batch in run.by_file()]

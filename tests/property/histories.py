@@ -292,7 +292,7 @@ async def _batches(
     async with aclosing(read_changes(log, start, last, options)) as found:
         batches = [batch async for batch in found]
     if (start.version + last + size) % 3 == 0:  # it takes its time
-        async with aclosing(read_changes(log, start, last, replace(options, runs=True))) as found:
+        async with aclosing(read_changes(log, start, last, replace(options, spans=True))) as found:
             runs = [batch async for batch in found]
         _check_runs(f"{start} to {last}", batches, runs)
     return batches

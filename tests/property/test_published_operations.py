@@ -63,7 +63,7 @@ def check(table: TableBuilder, wanted: tuple[Operation, ...], options: FeedOptio
     expected = [event for event in everything if event.kind.startswith(wanted)]
     chosen = FeedOptions(
         decode=options.decode,
-        runs=options.runs,
+        spans=options.spans,
         paired=options.paired,
         key=options.key,
         selection=Selection(operations=wanted),
@@ -130,7 +130,7 @@ def test_events_are_those_of_all_changes_that_are_wanted(
     with tempfile.TemporaryDirectory() as folder:
         options = FeedOptions(
             decode=DecodeOptions(batch_rows_max=rows),
-            runs=form == "runs",
+            spans=form == "runs",
             paired=form == "paired",
             key=("id",) if form == "paired" or len(seed) % 2 else (),
         )

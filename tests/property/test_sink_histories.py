@@ -35,7 +35,7 @@ from tailer.errors import (
     TargetRefused,
     TransientError,
 )
-from tailer.testing.batches import change_run, empty_batch
+from tailer.testing.batches import change_span, empty_batch
 from tests.kafka.sinks import SCHEMA, batch
 
 #: How many rows each version has, from version 1 on; one with none has no changes.
@@ -60,7 +60,7 @@ def batch_from(offset: Offset, *, joined: bool) -> ChangeBatch:
         return empty_batch(SCHEMA, version=version)
     if joined and not index and version + 1 < END and ids_of(version + 1):
         both = [[[{"id": i, "name": "x"} for i in ids_of(v)]] for v in (version, version + 1)]
-        return change_run(SCHEMA, both, version=version)
+        return change_span(SCHEMA, both, version=version)
     return batch(version, ids[index:], index=index)
 
 

@@ -16,7 +16,7 @@ import tailer.feed.run
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.reading import Emit, Item, Reading
+from tailer.feed.read_context import Emit, Item, ReadContext
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
 from tailer.offsets.leased import LeasedOffsetStore, _body
@@ -154,16 +154,16 @@ def _kept_ahead(put: Any) -> None:
     ahead: dict[int, ChangeBatch | Notice] = {}
     real = tailer.feed.run.send_items  # type: ignore[attr-defined]  # replaced where it is called
 
-    async def send_items(reading: Reading, start: Offset, last: int | None, emit: Emit) -> None:
-        kept = ahead.pop(id(reading.log), None)
+    async def send_items(context: ReadContext, start: Offset, last: int | None, emit: Emit) -> None:
+        kept = ahead.pop(id(context.log), None)
         if kept is not None and kept.offset.position > start.position:
             await emit(kept)
 
         async def keep(item: Item) -> None:
-            ahead[id(reading.log)] = item
+            ahead[id(context.log)] = item
             await emit(item)
 
-        await real(reading, start, last, keep)
+        await real(context, start, last, keep)
 
     put(tailer.feed.run, "send_items", send_items)
 
@@ -204,7 +204,7 @@ def _beyond_the_run(put: Any) -> None:
     real = Publisher.publish
 
     async def publish(self: Publisher, item: ChangeBatch | Notice) -> None:
-        if isinstance(item, ChangeBatch) and item.run:
+        if isinstance(item, ChangeBatch) and item.span:
             item = replace(item, next_offset=item.next_offset.next_version(item.timestamp_ms))
         await real(self, item)
 

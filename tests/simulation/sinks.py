@@ -95,7 +95,7 @@ class Target:
 class PlainSink:
     """A sink without progress: what was written twice is there twice."""
 
-    traits = SinkTraits(runs=True)
+    traits = SinkTraits(spans=True)
 
     def __init__(self, target: Target) -> None:
         self.target = target

@@ -19,7 +19,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.storage.targets import LocalTarget
-from tailer.testing.batches import change_batch, change_run
+from tailer.testing.batches import change_batch, change_span
 from tests.s3.fixture import Bucket
 from tests.support.published import manifest, tables
 from tests.support.sinks import write
@@ -43,7 +43,7 @@ def rows(*named: tuple[int, str | None], **where: Any) -> ChangeBatch:
 def versions(*counts: int) -> ChangeBatch:
     """A run of versions with so many rows each."""
     ids = iter(range(sum(counts)))
-    return change_run(
+    return change_span(
         SCHEMA, [[[{"id": next(ids), "name": "a"} for _ in range(n)]] for n in counts]
     )
 

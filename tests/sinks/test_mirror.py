@@ -11,7 +11,7 @@ import pytest
 from sinks.shared.merge import PHYSICAL, Merge, merge_of, steps_between
 from tailer.changes import ChangeBatch
 from tailer.errors import SinkRejected
-from tailer.testing.batches import change_batch, change_run
+from tailer.testing.batches import change_batch, change_span
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("value", pa.int64())])
 KEY = ("a", "b")
@@ -72,7 +72,7 @@ def test_a_random_history_leaves_the_table(seed: int) -> None:
     table: dict[Key, int] = {}
     versions = [version_of(table, chance) for _ in range(12)]
     versions = [events for events in versions if events]
-    run = change_run(SCHEMA, [[events] for events in versions])
+    run = change_span(SCHEMA, [[events] for events in versions])
     ends = [part.first for part in run.parts()[1:]] + [run.num_rows]
     copy: dict[Key, int] = {}
     first = 0

@@ -48,6 +48,6 @@ def test_a_double_has_the_traits_of_its_sink() -> None:
     assert (
         sink_traits(FaultySink(sink, Script({})))
         == sink.traits
-        == SinkTraits(row_ids=True, runs=True, own=OwnNames(("_event_id", "_row_id", "_notice")))
+        == SinkTraits(row_ids=True, spans=True, own=OwnNames(("_event_id", "_row_id", "_notice")))
     )
     assert FeedOptions().for_sink(FaultySink(sink, Script({}))).decode.row_ids

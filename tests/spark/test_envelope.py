@@ -20,7 +20,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
-from tailer.feed.reading import Item
+from tailer.feed.read_context import Item
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder, pack
 from tailer.spark.pipeline.envelope import VersionReader, items, joined

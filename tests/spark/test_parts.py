@@ -19,7 +19,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
-from tailer.feed.reading import Item, Reading
+from tailer.feed.read_context import Item, ReadContext
 from tailer.feed.selection import Selection
 from tailer.feed.where import parse_where
 from tailer.spark.options import SourceOptions
@@ -48,9 +48,9 @@ async def _orders(
     end = at.next_version(0)
     async with aclosing(planner.orders(at, end)) as found:
         whole = [order async for _, some in found for order in some]
-    reading = Reading.of(log, feed, lost=lost)
+    context = ReadContext.of(log, feed, lost=lost)
     (order,) = (order for order in whole if isinstance(order, VersionOrder))
-    return await divided(reading, order, 1)
+    return await divided(context, order, 1)
 
 
 def in_parts(

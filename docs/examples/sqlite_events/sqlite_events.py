@@ -20,7 +20,7 @@ class SqliteEvents:
     """Each event once, as a row of an SQLite table."""
 
     settings = {"path": Setting("text", REQUIRED, "The database file.")}
-    traits = SinkTraits(runs=True)
+    traits = SinkTraits(spans=True)
     faults = FaultTable(for_good="SQLITE_ERROR SQLITE_READONLY", rows="SQLITE_TOOBIG")
 
     def __init__(self, path):

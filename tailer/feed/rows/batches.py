@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Offset, Part, Rows, joined
 from tailer.errors import OffsetError
-from tailer.feed.reading import Reading
+from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.decoding import Decoded
 from tailer.feed.rows.span import Version
@@ -38,9 +38,9 @@ class BatchAssembler:
     """
 
     def __init__(
-        self, reading: Reading, finder: IndexFinder, first: Offset, *, joins: bool
+        self, context: ReadContext, finder: IndexFinder, first: Offset, *, joins: bool
     ) -> None:
-        self._reading = reading
+        self._context = context
         self._finder = finder
         self._first = first
         self._joins = joins
@@ -57,7 +57,7 @@ class BatchAssembler:
     def _add(self, decoded: Decoded) -> None:
         if self._at is None:
             self._at = replace(self._first, index=self._finder.index)
-        selector, at = self._reading.selector, self._at
+        selector, at = self._context.selector, self._at
         parts: list[Part] = []
         row = 0
         for entry, count in decoded.counts:
@@ -71,7 +71,7 @@ class BatchAssembler:
                 at = replace(at, index=at.index + count)
             elif count:
                 parts.append(Part(row, selector.file(entry.file), at))
-                at = replace(at, index=at.index + count, counted_by=self._reading.counted_by)
+                at = replace(at, index=at.index + count, counted_by=self._context.counted_by)
                 row += count
         if decoded.rows is not None:
             self._made.append(self._batch(decoded.rows, parts, at))
@@ -84,14 +84,14 @@ class BatchAssembler:
         return ChangeBatch(
             rows.batch,
             rows.positions,
-            self._reading.selector.state(file.state),
+            self._context.selector.state(file.state),
             file if len(parts) == 1 else None,
             file.timestamp_ms,
             parts[0].offset,
             following,
             rows.row_ids,
-            counted_by=self._reading.counted_by,
-            run=tuple(parts) if len(parts) > 1 else (),
+            counted_by=self._context.counted_by,
+            span=tuple(parts) if len(parts) > 1 else (),
         )
 
     def _end(self, version: Version, at: Offset, following: Offset) -> None:
@@ -111,16 +111,16 @@ class BatchAssembler:
             self._made[-1] = replace(last, next_offset=following)
 
     def _empty(self, version: Version, at: Offset, following: Offset) -> ChangeBatch:
-        reading = self._reading
+        context = self._context
         return ChangeBatch(
-            reading.no_rows(version.state),
+            context.no_rows(version.state),
             pa.array([], pa.int64()),
-            reading.selector.state(version.state),
+            context.selector.state(version.state),
             None,
             version.timestamp_ms,
             at,
             following,
-            counted_by=reading.counted_by,
+            counted_by=context.counted_by,
         )
 
     def _joined(self) -> list[ChangeBatch]:

@@ -33,7 +33,7 @@ from tailer.decode.order import whole_pairs
 from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
-from tailer.feed.reading import Reading
+from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.fetch import Fetched, fetch_here
 from tailer.feed.rows.span import SpanEntry
 
@@ -72,9 +72,9 @@ class SpanDecoder:
     """
 
     def __init__(
-        self, reading: Reading, small: SmallFiles | None, group: Sequence[SpanEntry], skip: Skip
+        self, context: ReadContext, small: SmallFiles | None, group: Sequence[SpanEntry], skip: Skip
     ) -> None:
-        self._reading = reading
+        self._context = context
         self._small = small
         self._group = group
         self._skip = skip
@@ -99,7 +99,7 @@ class SpanDecoder:
         if self._error is not None:
             raise self._error
         step, rows = Step(), 0
-        bounds = self._reading.decode
+        bounds = self._context.decode
         try:
             while (decoded := self._held or next(self._rest, None)) is not None:
                 self._held = None
@@ -173,26 +173,26 @@ class SpanDecoder:
         self._count_read([file])
 
     def _file_rows(self, opened: Fetched) -> Iterator[Rows]:
-        file, reading = opened.file, self._reading
+        file, context = opened.file, self._context
         with opened.source:
             rows = decode_file(
                 opened.source,
                 file,
                 opened.selection,
-                reading.decode,
+                context.decode,
                 self._skip,
-                shapes=reading.shapes,
+                shapes=context.shapes,
             )
             is_plain_cdc = file.change_type is None and file.kinds is None
             yield from whole_pairs(rows) if is_plain_cdc else rows
 
     def _open(self, file: ChangeFile) -> Fetched:
-        blocking_files = self._reading.blocking_files
+        blocking_files = self._context.blocking_files
         assert blocking_files is not None  # or the file was opened before
-        return fetch_here(blocking_files, file, self._reading.decode.on_read)
+        return fetch_here(blocking_files, file, self._context.decode.on_read)
 
     def _masked(self, rows: Rows) -> Rows:
-        masked = self._reading.selector.rows(rows.batch)
+        masked = self._context.selector.rows(rows.batch)
         return rows if masked is rows.batch else replace(rows, batch=masked)
 
     def _count_read(self, files: Sequence[ChangeFile]) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import anyio
 
 from tailer.changes import ChangeFile
-from tailer.feed.reading import Reading
+from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.fetch import Fetched, fetch
 from tailer.feed.rows.span import Span, SpanEntry
@@ -55,8 +55,8 @@ class _Started:
 class SpanFiles(AsyncIterator[list[SpanEntry]]):
     """Yields the entries of a span in groups. ``finder`` finds the file to begin with."""
 
-    def __init__(self, reading: Reading, span: Span, finder: IndexFinder) -> None:
-        self._reading = reading
+    def __init__(self, context: ReadContext, span: Span, finder: IndexFinder) -> None:
+        self._context = context
         self._span = span
         self._finder = finder
         self._entries = self._plan()
@@ -91,13 +91,13 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
                     return
                 files, size = files + 1, size + (file.size or 0)
             self._planned.popleft()
-            if file is not None and file.kept is None and self._reading.blocking_files is None:
+            if file is not None and file.kept is None and self._context.blocking_files is None:
                 entry.opened = await self._opened(entry, file)
             self._group.append(entry)
 
     async def _plan(self) -> AsyncGenerator[SpanEntry, None]:
         """Yield the files to read, from the offset's on, and each version's end after its files."""
-        lost = self._reading.lost
+        lost = self._context.lost
         for version in self._span.versions:
             plan = version.plan
             if plan.count is not None and not self._finder.skip.remaining:
@@ -133,14 +133,14 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
     def _looks_beyond(self, last: SpanEntry) -> bool:
         """Return whether to plan the entry after the last one: only if the last one is a file that
         is being opened, or none."""
-        if self._reading.budget is None or len(self._started) > _AHEAD_FILES:
+        if self._context.budget is None or len(self._started) > _AHEAD_FILES:
             return False
         begun = bool(self._started) and self._started[-1].entry is last
         return begun or last.file_to_read is None
 
     def _start(self, entry: SpanEntry) -> None:
         """Begin to open a file, if the budget has room for it."""
-        file, budget = entry.file_to_read, self._reading.budget
+        file, budget = entry.file_to_read, self._context.budget
         if budget is None or file is None or file.kept is not None or self._finder.skip.remaining:
             return
         whole = file.size is not None and file.size <= WHOLE_BYTES
@@ -158,12 +158,12 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         return opened
 
     async def _fetch(self, file: ChangeFile) -> Fetched:
-        return await fetch(self._reading.log.store, file, self._reading.decode.on_read)
+        return await fetch(self._context.log.store, file, self._context.decode.on_read)
 
     def _forget(self, started: _Started) -> None:
         self._started.remove(started)
-        if self._reading.budget is not None:
-            self._reading.budget.give(started.size)
+        if self._context.budget is not None:
+            self._context.budget.give(started.size)
 
     async def aclose(self) -> None:
         """Close what was opened ahead and is in no group that was returned."""

@@ -26,7 +26,7 @@ import anyio
 
 from tailer.decode.small_files import SmallFiles
 from tailer.errors import TableError
-from tailer.feed.reading import EmitBatch, Reading
+from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.decoding import SpanDecoder, Step
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
@@ -39,19 +39,19 @@ __all__ = ["read_span"]
 _TINY_BYTES = 8 * 1024
 
 
-async def read_span(reading: Reading, span: Span, emit: EmitBatch, *, joins: bool) -> None:
+async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins: bool) -> None:
     """Read the batches of a span. The last one leads to the version after the last one.
 
     ``joins``: rows of several files and versions come as one batch; else each batch is of one file,
     and a version without changes gives one empty batch.
     """
-    finder = reading.finder(span.first)
-    assembler = BatchAssembler(reading, finder, span.first, joins=joins)
-    small = SmallFiles(reading.decode, reading.shapes) if joins else None
+    finder = context.finder(span.first)
+    assembler = BatchAssembler(context, finder, span.first, joins=joins)
+    small = SmallFiles(context.decode, context.shapes) if joins else None
     turns = anyio.Lock()
 
     async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
-        decoder = SpanDecoder(reading, small, group, finder.skip)
+        decoder = SpanDecoder(context, small, group, finder.skip)
         in_place = decoder.is_quick()
         try:
             while True:
@@ -70,10 +70,10 @@ async def read_span(reading: Reading, span: Span, emit: EmitBatch, *, joins: boo
     async def use(step: Step) -> None:
         for batch in assembler.add(step.decoded):
             await emit(batch)
-        reading.observer.fetched(step.files_read, step.bytes_read)
+        context.observer.fetched(step.files_read, step.bytes_read)
 
     try:
-        async with aclosing(SpanFiles(reading, span, finder)) as groups:
+        async with aclosing(SpanFiles(context, span, finder)) as groups:
             known_bytes = span.known_bytes
             if finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
                 async for group in groups:
@@ -81,7 +81,7 @@ async def read_span(reading: Reading, span: Span, emit: EmitBatch, *, joins: boo
             else:
                 await in_lanes(groups, decode_in_turn, use, attrgetter("size"))
     except TableError as e:
-        e.at(table=reading.log.store.root)
+        e.at(table=context.log.store.root)
         raise
 
 

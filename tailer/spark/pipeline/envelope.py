@@ -23,7 +23,7 @@ from tailer.errors import TailerError
 from tailer.feed.options import FeedOptions
 from tailer.feed.policy import LostFiles
 from tailer.feed.read import send_items
-from tailer.feed.reading import Item, Reading
+from tailer.feed.read_context import Item, ReadContext
 from tailer.feed.where import PartitionColumns
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
@@ -86,7 +86,7 @@ class VersionReader:
                 live = LiveFiles(order.moot)
                 # The driver leaves out operations: it counts all rows.
                 selection = replace(self.feed.selection, operations=None)
-                reading = Reading.of(
+                context = ReadContext.of(
                     log,
                     replace(self.feed, selection=selection),
                     live=live,
@@ -94,15 +94,15 @@ class VersionReader:
                     part=part,
                     partitions=self.partitions,
                 )
-                await send_items(reading, order.start, order.last, put)
+                await send_items(context, order.start, order.last, put)
             finally:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(ready.put, None)
 
-        reading = portal.start_task_soon(read)
+        context = portal.start_task_soon(read)
         while (item := ready.get()) is not None:
             yield item
-        reading.result()
+        context.result()
 
 
 def _row(item: Item) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.feed.commit import commit_plan
-from tailer.feed.reading import Item, Reading
+from tailer.feed.read_context import Item, ReadContext
 from tailer.feed.snapshots import snapshot_files
 from tailer.plan.live_files import LiveFiles
 from tailer.process.threads import stepwise
@@ -30,25 +30,25 @@ class Begun:
     index: int
 
 
-async def divided(reading: Reading, order: VersionOrder, size: int) -> list[VersionOrder]:
+async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[VersionOrder]:
     """Divide a version into parts of about ``size`` bytes, between its files.
 
     It stays whole if it is small, if its changes must be compared or paired, or if an offset in it
     counts files in another way than reading them does. The cost of a snapshot is known after this.
     """
-    first = order.start.under(reading.counted_by)
+    first = order.start.under(context.counted_by)
     if not first.snapshot and (order.cost <= size or order.files < 2):
         return [order]
     # What the planner has found out of the files before is not read again.
-    reading = replace(reading, live=LiveFiles(order.moot))
-    files = await _files(reading, first)
+    context = replace(context, live=LiveFiles(order.moot))
+    files = await _files(context, first)
     if files is None:
         return [order]
-    whole = reading.lost.has(first.version)
-    cut = await _cut(reading, replace(first, index=0) if whole else first, files, size)
+    whole = context.lost.has(first.version)
+    cut = await _cut(context, replace(first, index=0) if whole else first, files, size)
     if whole or len(cut.costs) < 2:
         return [replace(order, cost=sum(cut.costs), files=cut.edges[-1] - cut.edges[0])]
-    start = replace(first, index=0, counted_by=reading.counted_by)
+    start = replace(first, index=0, counted_by=context.counted_by)
     last = len(cut.costs) - 1
     return [
         replace(
@@ -62,24 +62,24 @@ async def divided(reading: Reading, order: VersionOrder, size: int) -> list[Vers
     ]
 
 
-async def _files(reading: Reading, first: Offset) -> Iterator[ChangeFile] | None:
+async def _files(context: ReadContext, first: Offset) -> Iterator[ChangeFile] | None:
     """Return the selected files of a version; None if it must be read as a whole."""
-    log, floor_ms = reading.log, first.timestamp_floor_ms
+    log, floor_ms = context.log, first.timestamp_floor_ms
     if first.snapshot:
         snapshot = await log.snapshot(first.version)
-        reading.selector.partitions.learn(first.version, snapshot.state)
+        context.selector.partitions.learn(first.version, snapshot.state)
         timestamp_ms = await log.timestamp(first.version, snapshot, floor_ms)
-        return await snapshot_files(reading, snapshot, timestamp_ms, counted=first.index > 0)
+        return await snapshot_files(context, snapshot, timestamp_ms, counted=first.index > 0)
     try:
         before = await log.state_before(first.version)
         commit = await log.commit(first.version, before, floor_ms)
     except FileNotFoundError:  # it was there when it was planned: the task finds out why
         return None
-    reading.selector.partitions.learn(commit.version, commit.after)
-    if reading.options.paired and commit.header.cdcs:
+    context.selector.partitions.learn(commit.version, commit.after)
+    if context.options.paired and commit.header.cdcs:
         return None
-    plan = await commit_plan(reading, commit)
-    return None if plan.compares else reading.chosen(plan.files())
+    plan = await commit_plan(context, commit)
+    return None if plan.compares else context.chosen(plan.files())
 
 
 class _Cut(NamedTuple):
@@ -91,7 +91,7 @@ class _Cut(NamedTuple):
     skip: int
 
 
-async def _cut(reading: Reading, first: Offset, files: Iterator[ChangeFile], size: int) -> _Cut:
+async def _cut(context: ReadContext, first: Offset, files: Iterator[ChangeFile], size: int) -> _Cut:
     """Cut a version's files from an offset on into parts of about ``size`` bytes."""
     total = 0
 
@@ -101,7 +101,7 @@ async def _cut(reading: Reading, first: Offset, files: Iterator[ChangeFile], siz
             total += 1
             yield file
 
-    finder = reading.finder(first)
+    finder = context.finder(first)
     starts: list[int] = []
     costs: list[int] = []
     count = 0

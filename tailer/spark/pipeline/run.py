@@ -5,7 +5,7 @@ versions, a job of Spark reads them on the executors, and their batches come bac
 offset, policies and retries are the daemon's, and a feed moves from one to the other by stopping
 here and starting there.
 
-What is so little that a job takes longer than the reading, the driver reads itself. The session is
+What is so little that a job takes longer than the context, the driver reads itself. The session is
 started with the first job.
 """
 
@@ -25,7 +25,7 @@ import anyio.to_thread
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.feed.read import ReadOn, Sent, read_here
-from tailer.feed.reading import Item, Reading
+from tailer.feed.read_context import Item, ReadContext
 from tailer.spark.mapped_tasks import rows_of_tasks
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import VersionOrder, pack
@@ -204,29 +204,29 @@ class _ClusterReader:
         self._store = store
         self._last: int | None = None
 
-    async def read(self, reading: Reading, sent: Sent, last: int | None) -> None:
+    async def read(self, context: ReadContext, sent: Sent, last: int | None) -> None:
         """Send what comes behind an offset, in jobs of bounded size: see
         :func:`tailer.feed.read.send_items`."""
         options = self._cluster.options
         if options.available_now:
             if self._last is None:  # a busy writer does not keep it here
-                self._last = await reading.log.latest_version()
+                self._last = await context.log.latest_version()
             last = self._last
-        await reading.learn()
-        source = self._source(reading)
-        planner = Planner(reading.log, source)
+        await context.learn()
+        source = self._source(context)
+        planner = Planner(context.log, source)
         # The feed itself decides about a loss, and a row of the frame is a batch of one file.
-        policies = replace(reading.options.policies, on_data_loss="fail")
-        feed = replace(reading.options, policies=policies, runs=False)
-        reader = VersionReader(source, feed, reading.lost, reading.selector.partitions)
+        policies = replace(context.options.policies, on_data_loss="fail")
+        feed = replace(context.options, policies=policies, spans=False)
+        reader = VersionReader(source, feed, context.lost, context.selector.partitions)
         while True:
-            orders, end = await self._planned(planner, reading, sent.at, last)
+            orders, end = await self._planned(planner, context, sent.at, last)
             if not orders and last is not None:
                 return
             if not orders:
                 await anyio.sleep(options.interval_s)
             elif sum(order.cost for order in orders) <= options.driver_bytes_max:
-                await read_here(reading, sent, end.version - 1)
+                await read_here(context, sent, end.version - 1)
             else:
                 for job in jobs(orders, options.trigger_bytes_max):
                     found = self._cluster.items(self._name, job, reader, sent.at)
@@ -236,8 +236,8 @@ class _ClusterReader:
                                 await sent(item)
             sent.at = max(sent.at, end, key=lambda offset: offset.position)
 
-    def _source(self, reading: Reading) -> SourceOptions:
-        log, options = reading.log, reading.options
+    def _source(self, context: ReadContext) -> SourceOptions:
+        log, options = context.log, context.options
         return SourceOptions(
             table=log.store.root,
             change_source=options.change_source,
@@ -247,11 +247,11 @@ class _ClusterReader:
         )
 
     async def _planned(
-        self, planner: Planner, reading: Reading, at: Offset, last: int | None
+        self, planner: Planner, context: ReadContext, at: Offset, last: int | None
     ) -> tuple[list[VersionOrder], Offset]:
         """Return the next jobs' orders, and the offset behind them; no orders if nothing is new."""
         newest = await end_of_log(planner, at)
-        reading.observer.newest(newest)
+        context.observer.newest(newest)
         until = newest if last is None else min(newest, last)
         if not at.snapshot and at.version > until:
             return [], at
@@ -262,7 +262,7 @@ class _ClusterReader:
             orders = [order async for _, some in found for order in some]
         size = options.partition_bytes_max
         whole = [order for order in orders if isinstance(order, VersionOrder)]
-        return [part for order in whole for part in await divided(reading, order, size)], end
+        return [part for order in whole for part in await divided(context, order, size)], end
 
 
 def read_by(cluster: Cluster, name: str, store: Mapping[str, Any]) -> ReadOn:

@@ -15,7 +15,7 @@ import pytest
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError
 from tailer.sink import KeepsProgress, Sink, announce, sink_traits
-from tailer.testing.batches import change_batch, change_run, empty_batch, notice
+from tailer.testing.batches import change_batch, change_span, empty_batch, notice
 from tailer.testing.conformance.faults import FaultConformance
 from tailer.testing.conformance.sink import (
     OWN_NAMES,
@@ -48,7 +48,7 @@ def _rows(**named: str) -> list[dict[str, Any]]:
 
 def _history() -> ChangeBatch:
     """Six versions with several changes of the same keys."""
-    return change_run(
+    return change_span(
         SCHEMA,
         [
             [[_row(i, "a") for i in range(6)]],
@@ -101,7 +101,7 @@ class MirrorConformance(FaultConformance):
         await sink.aclose()
         return found
 
-    async def test_a_run_leaves_the_rows_of_its_last_version(
+    async def test_a_span_leaves_the_rows_of_its_last_version(
         self, make_sink: MakeSink, read_rows: ReadRows
     ) -> None:
         await self._write(make_sink(), _history())
@@ -114,7 +114,7 @@ class MirrorConformance(FaultConformance):
         assert _by_id(read_rows()) == AFTER
 
     @pytest.mark.parametrize("cuts", [(3,), (6, 7), (8, 9, 10, 11), (13, 17, 18)], ids=str)
-    async def test_a_run_may_be_cut_and_goes_on_at_the_stored_offset(
+    async def test_a_span_may_be_cut_and_goes_on_at_the_stored_offset(
         self, make_sink: MakeSink, read_rows: ReadRows, cuts: tuple[int, ...]
     ) -> None:
         run = _history()

@@ -26,7 +26,7 @@ from tailer.sink import (
     announce,
     sink_traits,
 )
-from tailer.testing.batches import change_batch, change_run, empty_batch, notice
+from tailer.testing.batches import change_batch, change_span, empty_batch, notice
 from tailer.testing.conformance.faults import FaultConformance
 
 __all__ = ["Event", "MakeSink", "ReadEvents", "SinkConformance"]
@@ -98,11 +98,11 @@ def _rows(first: int, count: int) -> list[dict[str, Any]]:
     return [{"id": i, "name": f"name {i}"} for i in range(first, first + count)]
 
 
-def _run() -> ChangeBatch:
+def _span() -> ChangeBatch:
     """Three versions: of two files, of one, and of two again."""
     kinds = ("insert", "update_preimage", "update_postimage", "delete")
     rows = [{**row, "_change_type": kinds[i % 4]} for i, row in enumerate(_rows(0, 13))]
-    return change_run(SCHEMA, [[rows[:2], rows[2:5]], [rows[5:7]], [rows[7:11], rows[11:]]])
+    return change_span(SCHEMA, [[rows[:2], rows[2:5]], [rows[5:7]], [rows[7:11], rows[11:]]])
 
 
 def _ids(batches: Sequence[ChangeBatch]) -> list[str]:
@@ -265,38 +265,38 @@ class SinkConformance(FaultConformance):
         await self._write(make_sink(), batch, following)
         assert [e.event_id for e in _without_repeats(read_events())] == _ids([batch, following])
 
-    async def test_a_run_is_written_as_its_files_are(
+    async def test_a_span_is_written_as_its_files_are(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        """A sink whose traits ask for runs writes each event as if its file came alone: see
+        """A sink whose traits ask for spans writes each event as if its file came alone: see
         :class:`tailer.sink.SinkTraits`."""
-        if not sink_traits(make_sink()).runs:
+        if not sink_traits(make_sink()).spans:
             return
-        run = _run()
-        await self._write(make_sink(), run)
-        assert [e.event_id for e in read_events()] == _ids([run])
+        span = _span()
+        await self._write(make_sink(), span)
+        assert [e.event_id for e in read_events()] == _ids([span])
         assert [e.commit_version for e in read_events()] == [1] * 5 + [2] * 2 + [3] * 6
-        await self._write(make_sink(), *run.by_file())
-        assert len(_without_repeats(read_events())) == run.num_rows
+        await self._write(make_sink(), *span.by_file())
+        assert len(_without_repeats(read_events())) == span.num_rows
 
-    async def test_a_run_may_be_cut_anywhere_and_come_again(
+    async def test_a_span_may_be_cut_anywhere_and_come_again(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        """For sinks whose traits ask for runs. A stored offset is where the cut is."""
-        if not sink_traits(make_sink()).runs:
+        """For sinks whose traits ask for spans. A stored offset is where the cut is."""
+        if not sink_traits(make_sink()).spans:
             return
-        run = _run()
-        cuts = [0, 2, 6, 7, 12, run.num_rows]
-        parts = [run.slice(first, end) for first, end in pairwise(cuts)]
+        span = _span()
+        cuts = [0, 2, 6, 7, 12, span.num_rows]
+        parts = [span.slice(first, end) for first, end in pairwise(cuts)]
         for part in parts:
             sink = make_sink()
             found = await sink.open("orders")
             assert found is None or found.position == part.offset.position
             await sink.write(part)
             await sink.aclose()
-        assert [e.event_id for e in read_events()] == _ids([run])
-        await self._write(make_sink(), run)
-        assert len(_without_repeats(read_events())) == run.num_rows
+        assert [e.event_id for e in read_events()] == _ids([span])
+        await self._write(make_sink(), span)
+        assert len(_without_repeats(read_events())) == span.num_rows
 
     async def test_a_column_has_its_own_value_or_is_refused_by_name(
         self, make_sink: MakeSink, read_events: ReadEvents

@@ -8,7 +8,7 @@ from sinks.kafka.client import producer_internals
 from sinks.kafka.progress import Progress
 from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
-from tailer.testing.batches import change_run
+from tailer.testing.batches import change_span
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import SCHEMA, fresh, opened
 from tests.kafka.topics import create_topic, events, read_topic
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 def run_of(*versions: list[list[int]], name: str = "x") -> ChangeBatch:
     """Versions from 1 on: the ids of each one's files."""
     rows = [[[{"id": i, "name": name} for i in ids] for ids in files] for files in versions]
-    return change_run(SCHEMA, rows)
+    return change_span(SCHEMA, rows)
 
 
 def progress_of(kafka: Broker, topic: str) -> list[tuple[int, int] | None]:
@@ -44,7 +44,7 @@ async def test_a_run_is_one_transaction_and_keeps_each_commits_time(
         await sink.write(run)
     assert progress_of(kafka, topic) == [None, (4, 0)]
     found = {event.row["id"]: event for event in read_topic(kafka.bootstrap, topic)}
-    start = run.run[0].file.timestamp_ms
+    start = run.span[0].file.timestamp_ms
     assert {i: event.timestamp_ms - start for i, event in found.items()} == {
         1: 0, 2: 0, 3: 0, 4: 60_000, 5: 120_000, 6: 120_000, 7: 120_000,
     }  # fmt: skip
@@ -79,7 +79,7 @@ async def test_a_large_run_is_several_transactions_that_end_with_a_version(
 async def test_a_refused_event_of_a_run_has_its_version_and_file(kafka: Broker) -> None:
     topic = create_topic(kafka.bootstrap, fresh(), max_message_bytes="5000")
     long = {"id": 3, "name": "y" * 6000}
-    run = change_run(SCHEMA, [[[{"id": 1, "name": "x"}]], [[{"id": 2, "name": "x"}], [long]]])
+    run = change_span(SCHEMA, [[[{"id": 1, "name": "x"}]], [[{"id": 2, "name": "x"}], [long]]])
     async with opened(kafka.bootstrap, topic) as (sink, _):
         with pytest.raises(RowsRefused, match=r"version 2 is too large.*file part-1-1.parquet"):
             await sink.write(run)

@@ -17,7 +17,7 @@ from sinks.shared.encode_ahead import slices
 from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, joined
 from tailer.delta.arrow_types import VARIANT
 from tailer.errors import CorruptRow
-from tailer.testing.batches import change_batch, change_run
+from tailer.testing.batches import change_batch, change_span
 from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry
 
 #: Columns of each kind of encoder; the variant has no fast one.
@@ -133,7 +133,7 @@ def cut(run: ChangeBatch, rows_max: int, bytes_max: int) -> list[list[tuple[int,
 def test_a_run_is_cut_between_versions_then_between_files_and_within_a_file_last() -> None:
     one = {"id": 1, "v": "x" * 100}
     schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
-    run = change_run(schema, [[[one] * 2], [[one], [one] * 2], [[one]], [[one], [one] * 7]])
+    run = change_span(schema, [[[one] * 2], [[one], [one] * 2], [[one]], [[one], [one] * 7]])
     assert cut(run, 14, 1 << 20) == [[(1, 2), (2, 1), (2, 2), (3, 1), (4, 1), (4, 7)]]
     assert cut(run, 6, 1 << 20) == [
         [(1, 2), (2, 1), (2, 2), (3, 1)], [(4, 1)], [(4, 6)], [(4, 1)]
@@ -149,7 +149,7 @@ def test_a_run_is_cut_between_versions_then_between_files_and_within_a_file_last
 def test_a_file_of_many_bytes_among_small_ones_is_cut_as_if_it_were_alone() -> None:
     schema = pa.schema([("v", pa.string())])
     small, large = [{"v": "x"}] * 3, [{"v": "y" * 1000}] * 3
-    run = change_run(schema, [[small], [small, large, small], [small]])
+    run = change_span(schema, [[small], [small, large, small], [small]])
     pieces = cut(run, 100, 1500)
     assert pieces.count([(2, 1)]) == 3
     assert [rows for piece in pieces for _, rows in piece] == [3, 3, 1, 1, 1, 3, 3]

@@ -28,7 +28,7 @@ from tailer.plan.live_files import LiveFiles
 from tailer.store import BlockingFiles
 from tailer.store.budget import Budget
 
-__all__ = ["Emit", "EmitBatch", "Item", "Reading"]
+__all__ = ["Emit", "EmitBatch", "Item", "ReadContext"]
 
 #: What goes from the reader to the publisher.
 Item: TypeAlias = ChangeBatch | Notice
@@ -39,7 +39,7 @@ EmitBatch: TypeAlias = Callable[[ChangeBatch], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadContext:
     """What all versions that one feed reads have in common.
 
     ``decode`` are the options' decode options, for the selected columns and with the observer
@@ -76,7 +76,7 @@ class Reading:
         live: LiveFiles | None = None,
         part: slice = slice(None),
         partitions: PartitionColumns | None = None,
-    ) -> Reading:
+    ) -> ReadContext:
         """Return how a table is read under the options of a feed."""
         log.store.serve(options.change_source)
         observer = observer or Observer()

@@ -27,7 +27,7 @@ async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path) -> No
     refused: list[list[int]] = []
 
     class Choosy:
-        traits = SinkTraits(runs=True)
+        traits = SinkTraits(spans=True)
 
         async def open(self, feed: str) -> Offset | None:  # noqa: ARG002
             return None
@@ -62,7 +62,7 @@ async def test_a_lost_file_within_a_snapshots_last_run_is_counted(tmp_path: Path
     table.create()
     table.commit(*(table.add([{"id": n}, {"id": -n}], path=f"{n}.parquet") for n in range(1, 5)))
     (table.folder / "2.parquet").unlink()
-    options = FeedOptions(runs=True, policies=Policies(on_data_loss="skip"))
+    options = FeedOptions(spans=True, policies=Policies(on_data_loss="skip"))
     start = Offset(1, snapshot=True, table_id=table.table_id)
     lost, gone = LostFiles(), FileGone("it is gone")  # found by an attempt before this one
     gone.file = "2.parquet"
@@ -73,5 +73,5 @@ async def test_a_lost_file_within_a_snapshots_last_run_is_counted(tmp_path: Path
     assert [row["id"] for batch in batches for row in batch.rows.to_pylist()] == [
         1, -1, 3, -3, 4, -4,
     ]  # fmt: skip
-    assert batches[-1].run, "the lost file lies within it"
+    assert batches[-1].span, "the lost file lies within it"
     assert batches[-1].next_offset.index == 8
