@@ -17,7 +17,7 @@ from sinks.kafka.client.failures import connected, raised_as_failures
 from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import SinkRejected, TailerError, TransientError
-from tailer.network.backoff import retried
+from tailer.network.backoff import Backoff, retried
 
 __all__ = [
     "Cluster",
@@ -37,8 +37,6 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 #: Records are searched from a topic's end, in steps that grow by this factor.
 _FIRST_STEP, _STEP_FACTOR = 256, 16
 _POLL_MS = 200
-#: The shortest and the longest pause before a request is repeated.
-_RETRY_S = 0.05, 0.2
 
 #: A partition: its topic's name and its number.
 Place = tuple[str, int]
@@ -162,7 +160,7 @@ class Cluster:
                 raise _NotThereYet(f"the topic {name} was created and is not there yet")
             return topic
 
-        return retried(created, _NotThereYet, self._options.request_timeout_ms / 1000, *_RETRY_S)
+        return retried(created, _NotThereYet, self._options.request_timeout_ms / 1000, _pauses())
 
     def could_create(self, name: str, partitions: int, config: dict[str, str]) -> None:
         """Ask whether :meth:`create` would succeed; raise the error that it would."""
@@ -217,7 +215,7 @@ class Cluster:
             return Transaction(one.producer_id, one.producer_epoch, str(one.state.value))
 
         with raised_as_failures(f"describing the transactions of {transactional_id}"):
-            return retried(described, moving, self._options.delivery_timeout_ms / 1000, *_RETRY_S)
+            return retried(described, moving, self._options.delivery_timeout_ms / 1000, _pauses())
 
     def places(self, topics: Collection[str]) -> list[Place]:
         """Return the partitions of the existing topics among these.
@@ -248,13 +246,13 @@ class Cluster:
         may not know."""
         from kafka import TopicPartition, errors
 
-        asked = [TopicPartition(*place) for place in sorted(places)]
+        asked = [TopicPartition(topic, number) for topic, number in sorted(places)]
         moves = errors.NotLeaderForPartitionError  # the partition of a new topic, or one that moves
         patience_s = self._options.request_timeout_ms / 1000
         with raised_as_failures(f"describing the producers of {_named(places)}"):
             try:
                 ask = partial(self._admin.describe_producers, asked)
-                found = retried(ask, moves, patience_s, *_RETRY_S) if asked else {}
+                found = retried(ask, moves, patience_s, _pauses()) if asked else {}
             except _not_for_us():
                 return []
         return [
@@ -363,6 +361,10 @@ class Cluster:
 
 class _NotThereYet(TransientError):
     """A new topic is not known to every broker yet."""
+
+
+def _pauses() -> Backoff:
+    return Backoff(0.05, 0.2)
 
 
 def _named(places: Collection[Place]) -> str:

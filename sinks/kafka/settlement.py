@@ -22,7 +22,7 @@ from collections.abc import Collection
 
 from sinks.kafka.cluster import Cluster, OpenTransaction, Place, Transaction
 from tailer.errors import TargetRefused, TransientError
-from tailer.network.backoff import retried
+from tailer.network.backoff import Backoff, retried
 
 __all__ = ["Settlement"]
 
@@ -35,8 +35,6 @@ _OUTCOMES = {
 }
 _COMPLETE = ("CompleteCommit", "CompleteAbort")
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort")
-#: The shortest and the longest pause between two checks of a transaction that is being ended.
-_POLL_S = 0.002, 0.05
 
 
 class _NotEnded(TransientError):
@@ -109,7 +107,7 @@ class Settlement:
                 )
             return found
 
-        return retried(look, _NotEnded, patience_s, *_POLL_S)
+        return retried(look, _NotEnded, patience_s, Backoff(0.002, 0.05))
 
     def _settle(self, cluster: Cluster, places: Collection[Place]) -> None:
         """Write the markers that the last transaction lacks, if it is over."""

@@ -44,14 +44,13 @@ def retried(
     attempt: Callable[[], _T],
     heals: type[Exception] | tuple[type[Exception], ...],
     patience_s: float,
-    min_s: float,
-    max_s: float,
+    backoff: Backoff,
 ) -> _T:
     """Return what ``attempt`` returns, repeated after errors of the types ``heals``. Blocking.
 
     After ``patience_s`` seconds the last error is raised.
     """
-    give_up, backoff = time.monotonic() + patience_s, Backoff(min_s, max_s)
+    give_up = time.monotonic() + patience_s
     while True:
         try:
             return attempt()

@@ -169,7 +169,8 @@ def write_marker(
     from kafka.structs import TopicPartition
 
     place = TopicPartition(topic, partition)
-    asked = AbortTransactionSpec(place, *producer, coordinator_epoch)
+    producer_id, epoch = producer
+    asked = AbortTransactionSpec(place, producer_id, epoch, coordinator_epoch)
 
     async def write() -> None:
         leaders = await admin._async_get_leader_for_partitions([place])

@@ -123,7 +123,8 @@ def record_batches(
     for buffer, number in rowbytes.native.records(
         parts, rows, stamps, chosen, RECORDS_MAX, room, BATCH_OVERHEAD, spare
     ):
-        yield Body(buffer, number, *_first_and_latest(sent, at, number))
+        first, latest = _first_and_latest(sent, at, number)
+        yield Body(buffer, number, first, latest)
         at += number
 
 

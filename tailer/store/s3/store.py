@@ -324,7 +324,7 @@ class S3Store(Store):
 
         if len(bounds) == 2:
             return await part(start, end)
-        found = await _side_by_side(part(*ends) for ends in pairwise(bounds))
+        found = await _side_by_side(part(first, last) for first, last in pairwise(bounds))
         return [one for parts in found for one in parts]
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:

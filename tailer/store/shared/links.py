@@ -39,7 +39,8 @@ class Origin:
     @classmethod
     def parse(cls, text: str) -> Origin:
         """Parse an origin from its text."""
-        return cls(*json.loads(text))
+        kind, first, last = json.loads(text)
+        return cls(kind, first, last)
 
 
 @contextmanager
@@ -90,7 +91,8 @@ class LinkTable:
             row = self._db.execute(sql, (location,)).fetchone()
         if row is None:
             raise FileNotFoundError(location)
-        return Link(*row[:4]), Origin.parse(row[4])
+        url, expires_ms, size, issue, origin = row
+        return Link(url, expires_ms, size, issue), Origin.parse(origin)
 
     def __contains__(self, location: str) -> bool:
         with suppress(FileNotFoundError):
