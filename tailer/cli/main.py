@@ -123,16 +123,6 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _range(p, "the first version, or a time in UTC; default: the earliest")
     _read_options(p)
-    p.add_argument(
-        "--topic", metavar="NAME",
-        help="verify the events of a Kafka topic, which has all of them unless --from is given",
-    )  # fmt: skip
-    p.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="the brokers of --topic")
-    p.add_argument(
-        "--consumer-config",
-        metavar="FILE",
-        help="JSON: further settings of kafka-python's consumer",
-    )
 
 
 def _tail_options(p: argparse.ArgumentParser) -> None:
@@ -205,7 +195,6 @@ def _shares_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("profile", metavar="PROFILE", help="the provider's profile file")
     p.add_argument("--share", metavar="NAME", help="only this share")
     p.add_argument("--schema", metavar="NAME", help="only this schema of --share")
-    p.add_argument("--page-size", type=_whole, metavar="N", help="entries in one answer")
     p.add_argument("--json", action="store_true", help="one JSON object a line")
     p.add_argument("--ca-file", metavar="FILE", help="PEM file of the trusted authorities")
     p.add_argument("--ca-bundle", dest="ca_file", help=argparse.SUPPRESS)  # as it was called
@@ -289,12 +278,20 @@ class _Parser(argparse.ArgumentParser):
         hints = [meant(rest[0], known)]
         if rest == ["-f"]:
             hints = [" (`tailer tail` follows without it)"]
+        elif (name := rest[0].partition("=")[0]) in _REMOVED:
+            hints = [f" ({name} was removed: {_REMOVED[name]})"]
         elif any(_TIME_OF_DAY.match(one) for one in rest):
             hints = ["; put a time into quotes, as in '2026-01-31 12:00:00'"]
         self.error(f"unrecognized arguments: {' '.join(rest)}{hints[0]}")
 
 
 _TIME_OF_DAY = re.compile(r"\d\d?:\d\d")
+
+#: Options that there were, and what to use now.
+_REMOVED = dict.fromkeys(
+    ("--topic", "--bootstrap-servers", "--consumer-config"),
+    "docs/examples/verify_topic.py compares a topic with its table",
+) | {"--page-size": "leave it out, the server chooses"}
 
 #: The commands: what each does, and a function that adds its arguments.
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {

@@ -21,10 +21,8 @@ async def shares(arguments: argparse.Namespace) -> int:
     """Print the tables of a profile as addresses, as they come; return the exit status."""
     if arguments.schema and not arguments.share:
         raise ConfigError("--schema names a schema of a share: give --share too")
-    if arguments.page_size is not None and arguments.page_size < 1:
-        raise ConfigError("--page-size must be at least 1")
     profile = load_profile(arguments.profile, allow_http=arguments.allow_http)
-    options = ClientOptions(max_results=arguments.page_size, ca_file=arguments.ca_file)
+    options = ClientOptions(ca_file=arguments.ca_file)
     client = SharingClient(profile, time.time, options)
     try:
         async with aclosing(_shares(client, arguments.share)) as names:

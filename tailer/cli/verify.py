@@ -1,11 +1,10 @@
-"""`tailer verify`: prove that a table's or a topic's events are exact."""
+"""`tailer verify`: prove that a table's events, or the copy of one, are exact."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -35,8 +34,6 @@ async def verify(arguments: argparse.Namespace) -> int:
 @on_table
 async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
     start, end = arguments.start, arguments.end
-    if arguments.topic is not None:
-        return _show(await _verify_topic(arguments, log))
     first = await log.earliest_version() if start is None else await first_version(log, start)
     last = await log.latest_version() if end is None else await last_version(log, end)
     check_range(first, last)
@@ -44,19 +41,6 @@ async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
     async for verdict in verdicts(log, first, last, feed_options(arguments, None)):
         status = max(status, _show(verdict))
     return status
-
-
-async def _verify_topic(arguments: argparse.Namespace, log: TableLog) -> Verdict:
-    from tailer.verify.topic import TopicSource, verify_topic
-
-    if arguments.bootstrap_servers is None:
-        raise ConfigError("--topic needs --bootstrap-servers")
-    topic = TopicSource(arguments.topic, arguments.bootstrap_servers, _settings(arguments))
-    start, end = arguments.start, arguments.end
-    first = None if start is None else await first_version(log, start)
-    last = await log.latest_version() if end is None else await last_version(log, end)
-    options = feed_options(arguments, None)
-    return await verify_topic(log, topic, first, last, options)
 
 
 async def _verify_mirror(arguments: argparse.Namespace) -> int:
@@ -92,20 +76,6 @@ def _show_mirror(verdict: MirrorVerdict) -> int:
         )  # fmt: skip
         print(f"  {json.dumps(one.key, default=str)} {what}")
     return 1
-
-
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the consumer's settings from the file that the arguments name."""
-    file = arguments.consumer_config
-    if file is None:
-        return {}
-    try:
-        settings = json.loads(Path(file).read_text())
-    except (OSError, ValueError) as e:
-        raise ConfigError(f"{file} can't be read ({e})") from None
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{file} is not a JSON object")
-    return settings
 
 
 def _show(verdict: Verdict) -> int:

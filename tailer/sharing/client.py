@@ -359,7 +359,7 @@ async def _bounded(response: ClientResponse) -> bytes:
     try:
         return b"".join(await whole_body(response, _PAGE_BYTES_MAX))
     except Oversize:
-        raise TableError("a page of the sharing server is too large; set max_results") from None
+        raise TableError("a page of the sharing server is too large") from None
 
 
 def _table_version(response: ClientResponse) -> int | None:

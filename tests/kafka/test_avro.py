@@ -13,12 +13,12 @@ import fastavro
 import pytest
 
 from tailer.errors import SinkRejected
-from tailer.testing.consumer import canonical_row, read_topic
 from tests.kafka.broker import Broker
 from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
 from tests.kafka.topics import create_topic
 from tests.support.registry import Registry
+from tests.support.topic_consumer import canonical_row, read_topic
 
 pytestmark = pytest.mark.needs("registry")
 

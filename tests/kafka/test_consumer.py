@@ -12,15 +12,20 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from tailer.cli.main import main
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
-from tailer.testing.consumer import KeyedTable, MultisetTable, canonical_row, consume, read_topic
 from tailer.testing.table import TableBuilder
-from tailer.verify.records import TopicRow
 from tests.kafka.broker import Broker
 from tests.kafka.deliveries import RENAMED, deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
 from tests.kafka.topics import create_topic
+from tests.support.topic_consumer import (
+    KeyedTable,
+    MultisetTable,
+    canonical_row,
+    consume,
+    read_topic,
+)
+from tests.support.topic_records import TopicRow
 
 FORMATS: dict[str, dict[str, Any]] = {
     "rows": {},
@@ -83,36 +88,6 @@ def test_a_table_with_a_key_is_rebuilt_across_a_change_of_keys(
     consume(read_topic(kafka.bootstrap, topic), schema_of(table), keyed, counted, rename=renamed)
     assert keyed.result() == expected(table)
     assert counted.result() == expected(table)
-
-
-def verified(kafka: Broker, table: TableBuilder, topic: str, *more: str) -> int:
-    command = ["verify", str(table.folder), "--topic", topic]
-    return main([*command, "--bootstrap-servers", kafka.bootstrap, *more])
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_verify_proves_a_topic(
-    kafka: Broker, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table, topic = delivered(kafka, tmp_path, name, duplicates=True, keyed=False)
-    assert verified(kafka, table, topic) == 0
-    assert "exact" in capsys.readouterr().out
-    assert verified(kafka, table, topic, "--from", "3") == 0
-    assert verified(kafka, table, topic, "--to", "2") == 0
-
-
-def test_verify_finds_a_row_that_came_twice(
-    kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table, topic = delivered(kafka, tmp_path, "rows", duplicates=True, keyed=False)
-    again = next(m for m in read_topic(kafka.bootstrap, topic) if b'"id":50' in (m.value or b""))
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    producer.produce(topic, again.value, headers=dict(again.headers))
-    producer.flush(20)
-    assert verified(kafka, table, topic) == 1
-    said = capsys.readouterr().out
-    assert "0 rows missing, 1 rows too many" in said
-    assert '"id": 50' in said
 
 
 def test_what_is_no_change_event_is_named(kafka: Broker, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import runpy
@@ -12,20 +13,22 @@ from decimal import Decimal
 from pathlib import Path
 
 import anyio
+import pyarrow as pa
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from tailer.testing.consumer import read_topic
 from tailer.testing.table import TableBuilder
 from tests.kafka.broker import Broker
 from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
 from tests.kafka.topics import create_topic
 from tests.support.source import ROOT
+from tests.support.topic_consumer import read_topic
 
 EXAMPLES = ROOT / "docs" / "examples"
 
 
-def run(name: str, *arguments: str, **environment: str) -> list[str]:
+def run(name: str, *arguments: str, status: int = 0, **environment: str) -> list[str]:
     """The lines that an example prints."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
@@ -35,7 +38,7 @@ def run(name: str, *arguments: str, **environment: str) -> list[str]:
         timeout=900,
         env={**os.environ, **environment},
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == status, done.stderr[-4000:]
     return done.stdout.splitlines()
 
 
@@ -90,6 +93,26 @@ def test_sqlite_has_the_table_also_after_a_restart(kafka: Broker, tmp_path: Path
         # A consumer that keeps what it was given has old names for rows that nobody touched since.
         values = [(row["id"], row.get("value", row.get("v"))) for row in rows]
         assert sorted(values) == sorted((row["id"], row["value"]) for row in snapshot_rows(table))
+
+
+def test_a_topic_is_proved_and_a_repeated_event_is_found(kafka: Broker, tmp_path: Path) -> None:
+    fields = [("id", pa.int64()), ("n", pa.decimal128(20, 3)), ("t", pa.timestamp("us", "UTC"))]
+    table = TableBuilder(tmp_path / "orders", pa.schema(fields), cdf=True)
+    table.create()
+    row = {"id": 2**60, "n": Decimal("1.500"), "t": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}
+    added = table.add([row, row, {"id": 2, "n": None, "t": None}])
+    table.commit(added)
+    table.commit(*table.delete_rows(added, [2]))
+    topic = create_topic(kafka.bootstrap, fresh(), 2)
+    anyio.run(deliver, table, made(kafka.bootstrap, topic))
+    arguments = ("verify_topic.py", str(table.folder), kafka.bootstrap, topic)
+    assert run(*arguments) == ["version 2: exact"]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, next(m.value for m in read_topic(kafka.bootstrap, topic)))
+    producer.flush(20)
+    *wrong, verdict = run(*arguments, status=1)
+    assert verdict == "version 2: not exact"
+    assert [line.split()[0] for line in wrong] == ["+1"]
 
 
 def test_spark_reads_the_rows_with_from_json(

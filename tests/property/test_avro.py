@@ -16,9 +16,9 @@ from sinks.formats.avro_values import joined, record_parts
 from sinks.formats.load import load_encoder
 from tailer.changes import METADATA_FIELDS
 from tailer.testing.batches import change_batch
-from tailer.testing.consumer import canonical_row
-from tailer.verify.records import Message, rows_of, topic_values
 from tests.property.test_json import arrays
+from tests.support.topic_consumer import canonical_row
+from tests.support.topic_records import Message, rows_of, topic_values
 
 
 def as_read(value: Any, data_type: pa.DataType) -> Any:

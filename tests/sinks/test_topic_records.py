@@ -10,7 +10,7 @@ import pytest
 
 from sinks.formats.load import load_encoder
 from tailer.testing.batches import change_batch
-from tailer.verify.records import Message, rows_of, topic_values
+from tests.support.topic_records import Message, rows_of, topic_values
 
 #: A table may have columns with the names that outputs give to ids.
 SCHEMA = pa.schema([("id", pa.int64()), ("_event_id", pa.string()), ("_origin", pa.string())])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.verify.records import Message, TopicRow, read_topic, rows_of, topic_values
+from tests.support.topic_records import Message, TopicRow, read_topic, rows_of, topic_values
 
 __all__ = ["KeyedTable", "MultisetTable", "Row", "canonical_row", "consume", "read_topic"]
 
