@@ -23,6 +23,7 @@ from tailer.delta.snapshot import TableState
 from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
+from tailer.native import compute as pc
 from tailer.native.rowbytes import Column, Joined, whole_numbers
 from tailer.offset import Offset, counting_id
 
@@ -237,8 +238,6 @@ class ChangeBatch:
     def by_part(self, value: Callable[[Part], Any]) -> Any:
         """Return a value that each part has: itself if all parts have the same one, else an array
         with one for each row. The batch has rows."""
-        import pyarrow.compute as pc
-
         found = [value(part) for part in self.parts()]
         if all(one == found[0] for one in found):
             return found[0]
@@ -262,8 +261,6 @@ class ChangeBatch:
         counts."""
         if self.indices is not None:
             return self.indices
-        import pyarrow.compute as pc
-
         if not self.span:
             first = self.offset.index
             return pa.arange(first, first + self.num_rows)
@@ -272,8 +269,6 @@ class ChangeBatch:
 
     def rows_before(self, offset: Offset) -> int:
         """Return how many rows, the first ones, lie before an offset."""
-        import pyarrow.compute as pc
-
         whole = [part for part in self.parts() if part.offset.position < offset.position]
         if not whole:
             return 0
@@ -342,8 +337,6 @@ class ChangeBatch:
     def of_kinds(self, kinds: pa.StringArray) -> ChangeBatch:
         """Return the rows with these change types, each at its place in its version. The offset to
         save stays what it is."""
-        import pyarrow.compute as pc
-
         wanted = pc.is_in(self.rows.column(CHANGE_TYPE), value_set=kinds)
         if wanted.true_count == self.num_rows:
             return self
@@ -381,8 +374,6 @@ class ChangeBatch:
 
     def joined_event_ids(self) -> Joined:
         """Return the ids, not put together yet. The batch has rows."""
-        import pyarrow.compute as pc
-
         prefixes = self.by_part(lambda part: f"{part.file.event_prefix()}-")
         parts: list[Column] = [prefixes, whole_numbers(self.positions)]
         if self.offset.snapshot:

@@ -24,7 +24,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile, Origin, Rows
@@ -39,6 +38,7 @@ from tailer.decode.options import Bucket
 from tailer.decode.output import output_schema
 from tailer.decode.vectors import bitmap_of
 from tailer.errors import CorruptRow
+from tailer.native import compute as pc
 from tailer.plan.rules import Rewrite
 
 __all__ = ["Difference", "by_row_ids", "by_value", "changed_files", "updates"]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from tailer.native import compute as pc
 
 __all__ = ["differ"]
 

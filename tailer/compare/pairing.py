@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
 from tailer.compare.pairs import PAIR, Pairs, VersionRows, plan_pairs
@@ -24,6 +23,7 @@ from tailer.compare.preimages import Numbers, Preimages
 from tailer.decode.options import DiffOptions
 from tailer.decode.vectors import positions_within
 from tailer.delta.snapshot import TableState
+from tailer.native import compute as pc
 
 __all__ = ["Pairing", "find_pairs", "from_index"]
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
@@ -29,6 +28,7 @@ from tailer.decode.output import output_schema
 from tailer.decode.rows import OpenFile, Skip, decode_file
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
+from tailer.native import compute as pc
 
 __all__ = ["PAIR", "Pairs", "VersionRows", "may_have_images", "plan_pairs"]
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from tailer.native import compute as pc
 
 __all__ = ["constant", "few_runs", "kinds_column", "of_kind"]
 

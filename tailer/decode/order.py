@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.changes import CHANGE_TYPE, Rows
 from tailer.decode.constants import few_runs
 from tailer.delta.parquet_columns import ParquetColumns
+from tailer.native import compute as pc
 
 __all__ = ["is_ordered", "whole_pairs"]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.changes import (
     CHANGE_TYPE,
@@ -37,6 +36,7 @@ from tailer.delta.bounded import BoundedColumns
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
+from tailer.native import compute as pc
 
 __all__ = [
     "EARLY_KINDS",

@@ -13,7 +13,6 @@ from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.damage import UNREADABLE
@@ -22,6 +21,7 @@ from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
+from tailer.native import compute as pc
 from tailer.native.parquet import native
 
 __all__ = ["SmallFiles"]

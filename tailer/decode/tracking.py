@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.changes import ChangeFile
 from tailer.decode.ahead import announce
@@ -19,6 +18,7 @@ from tailer.delta.features import row_tracking_enabled
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog
+from tailer.native import compute as pc
 
 __all__ = [
     "TRACKED",

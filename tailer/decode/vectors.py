@@ -16,12 +16,12 @@ import zlib
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import z85_decode
 from tailer.errors import CorruptLog
+from tailer.native import compute as pc
 
 __all__ = [
     "ALL_ROWS",

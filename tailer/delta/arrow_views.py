@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from tailer.native import compute as pc
+
 __all__ = ["plain_type", "without_views"]
 
 
@@ -41,8 +43,6 @@ def without_views(array: pa.Array) -> pa.Array:
     wanted = plain_type(array.type)
     if wanted.equals(array.type):
         return array
-    import pyarrow.compute as pc
-
     types = pa.types
     mask = array.is_null() if array.null_count else None
     if types.is_struct(wanted):

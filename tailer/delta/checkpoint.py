@@ -18,6 +18,7 @@ from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, footer_byte
 from tailer.delta.parsing import action_of
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
+from tailer.native import compute as pc
 
 __all__ = [
     "add_batches",
@@ -211,8 +212,6 @@ def _check_adds(rows: pa.Array) -> None:
     _check_fields("add", rows, _ADD_KINDS, ("path", "size", "dataChange"))
     at = rows.type.get_field_index("deletionVector") if pa.types.is_struct(rows.type) else -1
     if at >= 0 and not pa.types.is_null(rows.type.field(at).type):
-        import pyarrow.compute as pc
-
         vectors = pc.struct_field(rows, "deletionVector")
         if not pa.types.is_struct(vectors.type):
             raise CorruptLog("the deletionVector action is not an object")
@@ -358,8 +357,6 @@ def _present(column: pa.Array) -> pa.Array:
     key = _key_field(column.type)
     if key is None:
         return column.is_valid()
-    import pyarrow.compute as pc
-
     return pc.and_(column.is_valid(), pc.struct_field(column, key).is_valid())
 
 

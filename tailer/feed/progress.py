@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Literal, get_args
 
-import pyarrow.compute as pc
-
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Notice, Offset
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError, TransientError
+from tailer.native import compute as pc
 
 __all__ = ["STATES", "Distribution", "FeedProgress", "FeedState", "Observer", "SlowSink", "Total"]
 

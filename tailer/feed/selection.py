@@ -14,7 +14,6 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import structs
 
 from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeFile
@@ -24,6 +23,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import SchemaChanged, TableError
 from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns, Where
+from tailer.native import compute as pc
 
 __all__ = ["MASKS", "OPERATIONS", "Mask", "Operation", "Selection", "Selector"]
 

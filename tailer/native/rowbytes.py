@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from tailer.native import compute as pc
 from tailer.native.compiled import loaded
 
 __all__ = [
@@ -121,8 +122,6 @@ class Joined:
 
     def sizes(self) -> pa.Int64Array:
         """Return the most bytes (int64) that each row may take."""
-        import pyarrow.compute as pc
-
         fixed = sum(_fixed_size(part) for part in self.parts)
         sizes: pa.Array | None = None
         for part in self.parts:
@@ -158,8 +157,6 @@ def join(parts: list[Column], rows: int) -> pa.StringArray:
     Raises :class:`pyarrow.ArrowInvalid` or :class:`OverflowError` beyond 2 GiB.
     """
     if native is None:
-        import pyarrow.compute as pc
-
         return pc.binary_join_element_wise(
             *(each for part in parts for each in _by_arrow(part)),
             pa.repeat(_EMPTY, rows) if all(isinstance(part, str) for part in parts) else _EMPTY,
@@ -172,8 +169,6 @@ def join(parts: list[Column], rows: int) -> pa.StringArray:
 
 
 def _by_arrow(part: str | pa.StringArray | Text) -> list[pa.Array | pa.Scalar]:
-    import pyarrow.compute as pc
-
     if isinstance(part, str):
         return [pa.scalar(part)]
     if not isinstance(part, Text):
@@ -221,8 +216,6 @@ def has_escapes(text: pa.Buffer) -> bool:
 
 
 def _matches(text: pa.Buffer, pattern: str) -> bool:
-    import pyarrow.compute as pc
-
     ends = pa.array([0, text.size], pa.int32()).buffers()[1]
     whole = pa.Array.from_buffers(pa.binary(), 1, [None, ends, text])
     return bool(pc.match_substring_regex(whole, pattern)[0].as_py())

@@ -60,6 +60,27 @@ def test_a_checkpoint_needs_pyarrow_without_its_functions_and_file_systems(
     assert found & {wanted, "pyarrow.compute", "pyarrow.fs", "hashlib", "pandas"} == {wanted}
 
 
+#: What a read may load that is not Python's, ours, or one of these packages' own dependencies.
+#: What pyarrow loads by itself where it is installed comes last.
+PACKAGES = {"anyio", "msgspec", "pyarrow", "pyroaring", "tailer", "typing_extensions"}
+PACKAGES |= {"cython_runtime", "dateutil", "numpy", "six"}
+ARROW = {"ipc", "lib", "types", "util"}
+
+
+@pytest.mark.parametrize("version", ["0", "1"])
+def test_a_read_loads_arrow_without_its_functions_and_file_systems(
+    table: TableBuilder, tmp_path: Path, version: str
+) -> None:
+    arguments = ["--from", version, "--to", version, "--output", str(tmp_path / "rows.arrow")]
+    modules = loaded(tmp_path, "read", str(table.folder), *arguments)
+    foreign = {name.split(".")[0] for name in modules} - sys.stdlib_module_names
+    foreign = {name for name in foreign if not name.startswith(("__main__", "_"))}
+    assert foreign - PACKAGES == set()
+    arrow = {name.split(".")[1] for name in modules if name.startswith("pyarrow.")}
+    assert {name for name in arrow if not name.startswith("_")} <= ARROW
+    assert {"json.tool", "email", "http", "multiprocessing", "xml"} & modules == set()
+
+
 @pytest.mark.parametrize("command", ["read", "snapshot", "tail", "verify"])
 def test_rows_are_made_without_pandas(table: TableBuilder, tmp_path: Path, command: str) -> None:
     """pyarrow would load it, where it is installed, with the first value that it makes."""

@@ -15,7 +15,6 @@ from dataclasses import replace
 import anyio
 import anyio.to_thread
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
 from tailer.decode.damage import UNREADABLE, unreadable
@@ -24,6 +23,7 @@ from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
 from tailer.feed.rows.fetch import fetch
+from tailer.native import compute as pc
 from tailer.store import Store
 
 __all__ = ["IndexFinder", "count_changes", "known_changes"]
