@@ -28,6 +28,7 @@ __all__ = [
     "SettingTable",
     "declared",
     "options_table",
+    "own_prefix",
     "settings_of",
     "zone_name",
 ]
@@ -43,6 +44,7 @@ _NAMES: dict[Kind, str] = {
 }  # fmt: skip
 _TYPES: dict[Kind, Any] = {"text": str, "flag": bool, "texts": list, "table": dict, "any": object}
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
 _UNITS = ((1024**3, "GiB"), (1024**2, "MiB"))
 #: The most options that a message lists behind the one that was meant.
@@ -333,4 +335,12 @@ def zone_name(text: str) -> str:
         ZoneInfo(text)
     except (OSError, KeyError) as e:  # KeyError: no zone has that name
         raise ValueError(text) from e
+    return text
+
+
+def own_prefix(text: str) -> str:
+    """Check what the names of an output's own columns begin with, as a ``parse``: some targets
+    would not take other texts as part of a name."""
+    if not _PREFIX.fullmatch(text):
+        raise ValueError(text)
     return text

@@ -66,7 +66,7 @@ def _moment(text: str) -> str:
 
 
 def _own_prefix(text: str) -> Any:
-    from tailer.sink.own_names import own_prefix
+    from tailer.settings import own_prefix
 
     return _reader("text", form="letters, digits and _, no digit first", parse=own_prefix)(text)
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, meant
-from tailer.settings import Setting, SettingTable
+from tailer.settings import Setting, SettingTable, own_prefix
 from tailer.sink.faults import FaultTable
-from tailer.sink.own_names import NO_NAMES, OWN_PREFIX, OwnNames, fold_case, own_prefix
+from tailer.sink.own_names import NO_NAMES, OWN_PREFIX, OwnNames, fold_case
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -6,25 +6,15 @@ one of the two would hide the other, so it is refused, by name, before a row is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tailer.errors import UnsupportedTable
 
-__all__ = ["NO_NAMES", "OWN_PREFIX", "OwnNames", "fold_case", "own_prefix"]
+__all__ = ["NO_NAMES", "OWN_PREFIX", "OwnNames", "fold_case"]
 
 #: What the names begin with, unless an option says otherwise.
 OWN_PREFIX = "_"
-_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)
-
-
-def own_prefix(text: str) -> str:
-    """Return the value of an option that says what our names begin with. Raises ``ValueError`` for
-    a text that some target would not take as part of a name."""
-    if not _PREFIX.fullmatch(text):
-        raise ValueError(text)
-    return text
 
 
 def fold_case(name: str) -> str:
