@@ -18,7 +18,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_rowbytes.c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo native test check test-lowest test-highest lint format docs golden bench bench-quick torture \
-	fuzz prose simulate wheel clean
+	fuzz prose simulate wheel release clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,10 @@ simulate: $(DEV) ## look for schedules that break a promise, for HOURS=1 on all 
 
 wheel: $(DEV) ## build the wheel into dist/
 	$(RUN) build --wheel
+
+release: $(DEV) ## build the release into dist/, twice, and prove it with each Python that is there
+	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[release]'
+	$(RUN) tests.release $(ARGS)
 
 clean: ## remove what make has made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -13,20 +13,22 @@ import argparse
 import datetime as dt
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.support.components import Component, NotMade, python_tag, run_maker
 from tests.support.source import ROOT
 
-__all__ = ["CORE", "RESOLUTIONS", "environment"]
+__all__ = ["CORE", "EXTRAS", "RESOLUTIONS", "environment", "supported_pythons", "test_tools"]
 
 #: uv's names. Lowest are those that pyproject.toml names; what these need themselves is the newest.
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
-EXTRAS = "compression,delta,demo,mysql,nats,postgres,rabbitmq,redis,sharing"
+EXTRAS = "all,demo"
 # Of the development's extra: what the core's own files need.
 TOOLS = ("fastavro", "hatchling", "hypothesis", "orjson", "polars", "psutil", "pytest")
 
@@ -80,16 +82,26 @@ def _installer(resolution: str) -> Callable[[Path], None]:
         run_maker([*uv, "venv", "--quiet", "--clear", "--seed", "--python", sys.executable, home])
         python = home / "bin" / "python"
         chosen: list[str | Path] = ["--python", python, "--resolution", resolution, "--quiet"]
-        wanted: list[str | Path] = ["--editable", f"{ROOT}[{EXTRAS}]", *_tools()]
+        wanted: list[str | Path] = ["--editable", f"{ROOT}[{EXTRAS}]", *test_tools()]
         run_maker([*uv, "pip", "install", *chosen, *wanted])
 
     return install
 
 
-def _tools() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    development: list[str] = project["optional-dependencies"]["dev"]
+def test_tools() -> list[str]:
+    """What the core of the tests needs from the development's extra, with its versions."""
+    development: list[str] = _project()["optional-dependencies"]["dev"]
     return [wanted for wanted in development if wanted.startswith(TOOLS)]
+
+
+def supported_pythons() -> list[str]:
+    """The versions of Python that pyproject.toml names, the oldest first."""
+    named = r"Programming Language :: Python :: (3\.\d+)"
+    return [found[1] for each in _project()["classifiers"] if (found := re.fullmatch(named, each))]
+
+
+def _project() -> Any:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def main() -> None:
