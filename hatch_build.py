@@ -22,7 +22,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 __all__ = ["CompiledModules", "crate", "crate_target"]
 
 SOURCE = "tailer/native/_rowbytes.c"
-CRATE, BUILT, INSTALLED = "native", "release/lib_parquet.so", "tailer/native/_parquet.abi3.so"
+CRATE, INSTALLED = "native", "tailer/native/_parquet.abi3.so"
+BUILT = f"release/lib_parquet.{'dylib' if sys.platform == 'darwin' else 'so'}"
 #: The stable ABI of the oldest Python that the project supports, and its name in a wheel's tag.
 ABI, TAG = "0x030b0000", "cp311-abi3"
 

@@ -1,7 +1,9 @@
-"""The tables of options in docs/, made from the settings that the code declares.
+"""The tables of options in docs/, made from the settings that the code declares, and the other
+sections that are made from it (``docs_sections.py``).
 
 ``python -m tests.docs_tables`` writes them between the marks ``<!-- options: NAME -->`` and
-``<!-- end of options -->``; ``tests/house/test_docs_tables.py`` fails where a table is out of date.
+``<!-- end of options -->``, ``<!-- made: NAME -->`` and ``<!-- end of made -->``;
+``tests/house/test_docs_tables.py`` fails where one is out of date.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from tailer.share_server.config import SHARE, TABLE
 from tailer.spark.options import SOURCE
 from tailer.store.s3.options import S3Options
 from tailer.store.shared.store import SharingOptions
+from tests.docs_sections import SECTIONS
 from tests.support.source import ROOT
 
 __all__ = ["TABLES", "pages", "with_tables"]
@@ -68,7 +71,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "kafka": settings_of(KafkaOptions),
     "kafka security": settings_of(Security),
 }
-_MARKED = re.compile(r"(<!-- options: (.*?) -->\n).*?(<!-- end of options -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- (options|made): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:
@@ -80,7 +83,9 @@ def with_tables(text: str) -> str:
     """A page with the tables that its marks ask for. Raises ``KeyError`` for an unknown name."""
 
     def table(mark: re.Match[str]) -> str:
-        return f"{mark[1]}\n" + "\n".join(options_table(TABLES[mark[2]])) + f"\n\n{mark[3]}"
+        made = mark[2] == "made"
+        lines = SECTIONS[mark[3]]() if made else options_table(TABLES[mark[3]])
+        return f"{mark[1]}\n" + "\n".join(lines) + f"\n\n{mark[4]}"
 
     return _MARKED.sub(table, text)
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,16 @@ def _build(folder: Path) -> Path:
         "RUSTFLAGS": f"--remap-path-prefix={cargo}=cargo",
         "CFLAGS": "-g0",
     }
-    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", built, source, **environment)
+    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", built, source)
+    _run(*build, environment=environment)
     (wheel,) = built.glob("*.whl")
     if "py3-none-any" in wheel.name:
         sys.exit("the wheel is pure Python: cargo and a C compiler are needed")
     repaired.mkdir()
     if sys.platform == "linux":  # it names the oldest C library that the modules run with
-        _run(
-            sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", repaired, wheel,
-            **environment, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        )  # fmt: skip
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        repair = (sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", repaired, wheel)
+        _run(*repair, environment=environment | {"PATH": programs})  # where patchelf is
     else:
         shutil.copy(wheel, repaired)
     (archive,) = built.glob("*.tar.gz")
@@ -204,21 +205,20 @@ def _describe(wheel: Path, python: Path) -> None:
 def _prove_installers(wheel: Path, folder: Path) -> None:
     """What users install programs with."""
     pipx, uv = folder / "pipx", folder / "uv"
-    _run(
-        sys.executable, "-m", "pipx", "install", "--quiet", "--python", sys.executable, wheel,
-        PIPX_HOME=pipx, PIPX_BIN_DIR=pipx / "bin", PIPX_MAN_DIR=pipx / "man",
-    )  # fmt: skip
+    by_pipx = {"PIPX_HOME": pipx, "PIPX_BIN_DIR": pipx / "bin", "PIPX_MAN_DIR": pipx / "man"}
+    install = (sys.executable, "-m", "pipx", "install", "--python", sys.executable, wheel)
+    _run(*install, environment=by_pipx)
     _first_steps(pipx / "bin" / "tailer")
-    _run(
-        sys.executable, "-m", "uv", "tool", "install", "--quiet", wheel,
-        UV_TOOL_DIR=uv, UV_TOOL_BIN_DIR=uv / "bin",
-    )  # fmt: skip
+    by_uv = {"UV_TOOL_DIR": uv, "UV_TOOL_BIN_DIR": uv / "bin"}
+    _run(sys.executable, "-m", "uv", "tool", "install", "--quiet", wheel, environment=by_uv)
     _first_steps(uv / "bin" / "tailer")
 
 
-def _run(*command: str | Path, cwd: Path = ROOT, **environment: str | Path) -> None:
-    """Run a program whose failure ends this one."""
-    environ = _environ() | {name: str(value) for name, value in environment.items()}
+def _run(
+    *command: str | Path, cwd: Path = ROOT, environment: Mapping[str, str | Path] | None = None
+) -> None:
+    """Run a program whose failure ends this one; ``environment`` goes over what it inherits."""
+    environ = _environ() | {name: str(value) for name, value in (environment or {}).items()}
     done = subprocess.run([str(part) for part in command], cwd=cwd, env=environ, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}")

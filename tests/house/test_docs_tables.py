@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailer.settings import REQUIRED
+from tests.docs_sections import SECTIONS
 from tests.docs_tables import TABLES, pages, with_tables
 
 
@@ -20,6 +21,7 @@ def test_the_tables_of_a_page_are_those_of_the_code(page: Path) -> None:
 def test_every_table_is_on_a_page_once() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in pages())
     assert sorted(re.findall(r"<!-- options: (.*?) -->", text)) == sorted(TABLES)
+    assert sorted(re.findall(r"<!-- made: (.*?) -->", text)) == sorted(SECTIONS)
 
 
 def test_a_changed_table_is_written_again() -> None:

@@ -1,0 +1,75 @@
+"""What a release is made of, and what its pages say of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.release import bill_of_materials, checksums, differing
+from tests.support.source import ROOT
+from tests.versions import supported_pythons
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PROJECT: Any = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_ci_runs_each_python_that_is_supported() -> None:
+    ci = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    (matrix,) = re.findall(r"python: (\[.*\])", ci)
+    assert json.loads(matrix) == supported_pythons()
+    (proved,) = re.findall(r'python-version: "(3\.13.*)"', release)
+    assert sorted(proved.split(r"\n")) == supported_pythons()
+    assert f">={supported_pythons()[0]}" == PROJECT["requires-python"]
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_an_action_is_pinned_to_a_commit(workflow: Path) -> None:
+    used = re.findall(r"uses: (.*)", workflow.read_text(encoding="utf-8"))
+    assert used
+    for action in used:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+
+
+def test_all_is_every_extra_that_a_user_may_need_without_spark() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (whole,) = extras["all"]
+    named = whole.removeprefix("delta-tailer[").removesuffix("]").split(",")
+    assert {*named} == {*extras} - {"all", "demo", "dev", "docs", "release", "spark"}
+
+
+def test_the_changelog_has_a_section_for_the_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## \[{re.escape(PROJECT['version'])}\]", text, re.MULTILINE)
+
+
+def test_builds_that_differ_are_named(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "same.whl").write_bytes(b"1")
+        (folder / "other.tar.gz").write_bytes(folder.name.encode())
+    (first / "only.whl").write_bytes(b"1")
+    assert differing(first, second) == ["only.whl", "other.tar.gz"]
+
+
+def test_checksums_are_those_of_sha256sum(tmp_path: Path) -> None:
+    (tmp_path / "a.whl").write_bytes(b"abc")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert checksums(tmp_path) == f"{digest}  a.whl\n"
+
+
+def test_the_bill_of_materials_names_packages_and_crates() -> None:
+    lock = (ROOT / "native" / "Cargo.lock").read_text(encoding="utf-8")
+    python = {"name": "pyarrow", "version": "22.0.0"}
+    listed = json.loads(bill_of_materials({"components": [python]}, lock))["components"]
+    assert python in listed
+    (parquet,) = [each for each in listed if each["name"] == "parquet"]
+    assert re.fullmatch(r"pkg:cargo/parquet@\d+\.\d+\.\d+", parquet["purl"])
+    assert re.fullmatch(r"[0-9a-f]{64}", parquet["hashes"][0]["content"])
+    assert "tailer-native" not in {each["name"] for each in listed}
