@@ -141,7 +141,7 @@ class RedisSink(MessageSink):
             raise ConfigError(
                 "option 'url' of sink 'redis' is not a URL of redis-py; see docs/sinks/redis.md"
             ) from None
-        self._place = f"Redis at {url.path if url.scheme == 'unix' else url.place(6379)}"
+        self._location = f"Redis at {url.path if url.scheme == 'unix' else url.host_port(6379)}"
         self.stream = stream
         self.maxlen = maxlen
         self._connection: Any = None
@@ -185,7 +185,7 @@ class RedisSink(MessageSink):
     def _check_stream(self, *, lost: bool) -> None:
         if lost:
             raise TargetRefused(
-                f"{self._place}: the stream {self._keys()[0]} is missing, with its unread "
+                f"{self._location}: the stream {self._keys()[0]} is missing, with its unread "
                 "entries, and its offset exists; restore it, or set with `tailer offsets set` or "
                 "`reset` where the feed resumes"
             )
@@ -193,7 +193,7 @@ class RedisSink(MessageSink):
     def _check_feed(self, feed: bytes) -> None:
         if feed != self._feed.encode():
             raise ConfigError(
-                f"{self._place}: the stream {self._keys()[0]} is written by the feed "
+                f"{self._location}: the stream {self._keys()[0]} is written by the feed "
                 f"{feed.decode()!r}; name another in the option 'stream'"
             )
 
@@ -202,7 +202,7 @@ class RedisSink(MessageSink):
             return None if offset is None else Offset.from_json(json.loads(offset))
         except (ValueError, OffsetError) as e:
             raise ConfigError(
-                f"{self._place}: the offset in {self._keys()[1]} is damaged ({e}); set it by "
+                f"{self._location}: the offset in {self._keys()[1]} is damaged ({e}); set it by "
                 "`tailer offsets set`"
             ) from e
 
@@ -235,11 +235,11 @@ class RedisSink(MessageSink):
         if found in _FOUND:
             told = _FOUND[found].format(self._keys()[0])
             raise TransientError(
-                f"{self._place}: {told}; the feed restarts from the state found there"
+                f"{self._location}: {told}; the feed restarts from the state found there"
             )
         if found != b"written":
             raise ConfigError(
-                f"{self._place}: another process writes the stream {self._keys()[0]} now; stop "
+                f"{self._location}: another process writes the stream {self._keys()[0]} now; stop "
                 "one of them"
             )
         self._kept = str(then).encode()
@@ -266,7 +266,7 @@ class RedisSink(MessageSink):
     def _error(self, e: Exception) -> TailerError:
         from redis import exceptions as known
 
-        what = f"{self._place}: {' '.join(str(e).split())}"
+        what = f"{self._location}: {' '.join(str(e).split())}"
         if isinstance(e, known.AuthenticationError | known.NoPermissionError) or (
             isinstance(e, known.ResponseError) and _DENIED.search(str(e))
         ):

@@ -79,7 +79,7 @@ class SqliteFile(Database):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.place = str(path)
+        self.location = str(path)
         self._connection: Any = None
         self._file = SameFile(path)
 
@@ -240,7 +240,7 @@ class SqliteFile(Database):
         """Yield the rows of a query."""
         with self._translated():
             cursor = self._connection.execute(query)
-            yield from batches_of(self.place, cursor.fetchmany, schema)
+            yield from batches_of(self.location, cursor.fetchmany, schema)
 
 
 def _stays(old: pa.Field, new: pa.Field) -> bool:

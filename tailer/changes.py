@@ -24,7 +24,7 @@ from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
 from tailer.native import compute as pc
-from tailer.native.rowbytes import Column, Joined, whole_numbers
+from tailer.native.rowbytes import Column, JoinedText, whole_numbers
 from tailer.offset import Offset, counting_id
 
 __all__ = [
@@ -45,9 +45,9 @@ __all__ = [
     "Part",
     "Rows",
     "check_key",
+    "concat_batches",
     "counting_id",
     "is_arrow_variant",
-    "joined",
     "variant_json",
 ]
 
@@ -372,17 +372,17 @@ class ChangeBatch:
             return pa.array([], pa.string())
         return self.joined_event_ids().array()
 
-    def joined_event_ids(self) -> Joined:
+    def joined_event_ids(self) -> JoinedText:
         """Return the ids, not put together yet. The batch has rows."""
         prefixes = self.by_part(lambda part: f"{part.file.event_prefix()}-")
         parts: list[Column] = [prefixes, whole_numbers(self.positions)]
         if self.offset.snapshot:
-            return Joined([*parts, "-s"], self.num_rows)
+            return JoinedText([*parts, "-s"], self.num_rows)
         letters = _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))
-        return Joined([*parts, "-", letters], self.num_rows)
+        return JoinedText([*parts, "-", letters], self.num_rows)
 
 
-def joined(batches: Sequence[ChangeBatch]) -> ChangeBatch:
+def concat_batches(batches: Sequence[ChangeBatch]) -> ChangeBatch:
     """Return consecutive batches of one schema, with rows, as one. Updates are not paired."""
     if len(batches) == 1:
         return batches[0]

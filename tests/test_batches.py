@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.changes import ChangeBatch, Offset, joined
+from tailer.changes import ChangeBatch, Offset, concat_batches
 from tailer.testing.batches import change_batch
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -64,7 +64,7 @@ def facts(batches: list[ChangeBatch]) -> list[tuple[Any, ...]]:
 
 @given(versions())
 def test_a_run_is_its_files(batches: list[ChangeBatch]) -> None:
-    run = joined(batches)
+    run = concat_batches(batches)
     assert facts([run]) == facts(batches)
     assert (run.offset, run.next_offset) == (batches[0].offset, batches[-1].next_offset)
     apart = list(run.by_file())
@@ -78,7 +78,7 @@ def test_a_run_is_its_files(batches: list[ChangeBatch]) -> None:
 
 @given(versions(), st.data())
 def test_a_cut_run_has_the_rows_between(batches: list[ChangeBatch], data: st.DataObject) -> None:
-    run = joined(batches)
+    run = concat_batches(batches)
     first = data.draw(st.integers(0, run.num_rows))
     end = data.draw(st.integers(first, run.num_rows))
     cut = run.slice(first, end)
@@ -92,7 +92,7 @@ def test_a_cut_run_has_the_rows_between(batches: list[ChangeBatch], data: st.Dat
 
 @given(versions(), st.integers(0, 12), st.integers(0, 12))
 def test_rows_before_an_offset(batches: list[ChangeBatch], version: int, index: int) -> None:
-    run, at = joined(batches), Offset(version, index)
+    run, at = concat_batches(batches), Offset(version, index)
     places = [
         (batch.version, place) for batch in batches for place in batch.row_indices().to_pylist()
     ]

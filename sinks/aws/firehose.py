@@ -37,7 +37,7 @@ class FirehoseSink(AwsSink):
         return lone_settings(format)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """See :class:`AwsSink`."""
         return f"Firehose delivery stream {self.option('delivery_stream')}"
 

@@ -36,7 +36,7 @@ class KinesisSink(AwsSink):
         return lone_settings(format)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """See :class:`AwsSink`."""
         return f"Kinesis stream {self.option('stream')}"
 

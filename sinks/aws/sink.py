@@ -151,7 +151,7 @@ class AwsSink(MessageSink):
 
     @property
     @abstractmethod
-    def place(self) -> str:
+    def location(self) -> str:
         """What errors call the target."""
 
     @abstractmethod
@@ -198,7 +198,7 @@ class AwsSink(MessageSink):
         await self._translated(connect)
         if self.made_before not in (None, self.made):
             raise ConfigError(
-                f"{self.place} was deleted and made again since the feed wrote to it; set with "
+                f"{self.location} was deleted and made again since the feed wrote to it; set with "
                 "`tailer offsets set` or `reset` where the feed resumes"
             )
         return None
@@ -237,25 +237,25 @@ class AwsSink(MessageSink):
         except (HTTPClientError, NotConnected, OSError, TimeoutError) as e:
             if distrusted(e):
                 raise ConfigError(
-                    f"{self.place}: {' '.join(str(e).split())}; name the authorities to trust in "
-                    "the variable AWS_CA_BUNDLE"
+                    f"{self.location}: {' '.join(str(e).split())}; name the authorities to trust "
+                    "in the variable AWS_CA_BUNDLE"
                 ) from e
-            raise TransientError(f"{self.place}: {' '.join(str(e).split())}") from e
+            raise TransientError(f"{self.location}: {' '.join(str(e).split())}") from e
         except ValueError as e:
             # Its message shows the address, and any password in it.
             raise ConfigError(
-                f"{self.place}: the address of the service is not http(s)://host[:port]; see the "
-                "option endpoint_url, AWS_ENDPOINT_URL, or the profile"
+                f"{self.location}: the address of the service is not http(s)://host[:port]; see "
+                "the option endpoint_url, AWS_ENDPOINT_URL, or the profile"
             ) from e
         except BotoCoreError as e:  # no credentials, region or profile
             remedy = _REMEDIES.get(type(e).__name__, "")
-            raise ConfigError(f"{self.place}: {' '.join(str(e).split())}{remedy}") from e
+            raise ConfigError(f"{self.location}: {' '.join(str(e).split())}{remedy}") from e
 
     def _error(
         self, refused: Refused, *, passing: bool = False, named: bool = False
     ) -> TailerError:
         """Return the error of a request, or, ``named``, of a message."""
-        what = f"{self.place}: {' '.join(str(refused).split())}"
+        what = f"{self.location}: {' '.join(str(refused).split())}"
         verdict = "passing" if passing else self.faults.verdict(refused.code)
         if verdict == "for good":
             account = "; check the account and its permissions"

@@ -32,7 +32,7 @@ class SnsSink(AwsSink):
     limits = Limits(10, 256 * 1024, overhead=160)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """See :class:`AwsSink`."""
         return f"SNS topic {self.option('topic_arn').rpartition(':')[2]}"
 

@@ -32,7 +32,7 @@ class SqsSink(AwsSink):
     _url = ""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """See :class:`AwsSink`."""
         return f"SQS queue {self.option('queue').rpartition('/')[2]}"
 

@@ -180,7 +180,7 @@ class DeltaSink:
             raise TargetRefused(f"{self._target.address} is a log and not a mirror")
         claim = self._target.load(feed, self.mode, as_it_is=True)
         table = None if claim is None else self._target.table
-        with self._target.failing():
+        with self._target.named_errors():
             yield DeltaCopy(table, claim.offset if claim else None, self.key)
 
     # Writing
@@ -196,7 +196,7 @@ class DeltaSink:
         return self._schema().empty_table()
 
     def _schema(self) -> pa.Schema:
-        with self._target.failing():
+        with self._target.named_errors():
             return pa.schema(self._target.table.schema())
 
     def _move(self, offset: Offset) -> None:
@@ -275,7 +275,7 @@ class DeltaSink:
     def _reshaped(self, schema: pa.Schema, had: Mapping[str, str]) -> pa.RecordBatchReader:
         """Return the table's rows with other columns; ``had`` are the names that these had."""
         wanted = pa.schema([field.remove_metadata() for field in schema])
-        with self._target.failing():
+        with self._target.named_errors():
             scanner = self._target.table.to_pyarrow_dataset().scanner()
 
         def column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
@@ -310,7 +310,7 @@ class DeltaSink:
         schema = self._schema()
         schema = pa.schema([schema.field(name) for name in key])
         asked = pa.concat_tables([merge.present, merge.absent])
-        with self._target.failing():
+        with self._target.named_errors():
             had = rows_with_keys(self._target.table, schema, asked)
         lacks = merge.present.join(had, key, join_type="left anti")
         has = merge.absent.join(had, key, join_type="left semi")

@@ -76,7 +76,7 @@ class TargetTable:
         return self._table
 
     @contextmanager
-    def failing(self) -> Iterator[None]:
+    def named_errors(self) -> Iterator[None]:
         """Raise the package's errors as those of a sink."""
         try:
             yield
@@ -107,7 +107,7 @@ class TargetTable:
         be read ``as_it_is``, for rows that somebody else has changed."""
         self._app, self._mode = f"delta-tailer/{feed}", mode
         self._table, self.claim, self._version = None, None, -1
-        with self.failing():
+        with self.named_errors():
             try:
                 self._table = DeltaTable(self.address, storage_options=self._storage)
             except TableNotFoundError:
@@ -196,7 +196,7 @@ class TargetTable:
     def _changes_rows(self, version: int) -> bool:
         """Return whether a commit is not ours, and its files are other rows than before."""
         changes = False
-        with self.failing():
+        with self.named_errors():
             files = DeltaStorageHandler(self.address, self._storage)
             try:
                 file = files.open_input_file(_commit_file(version))
@@ -227,7 +227,7 @@ class TargetTable:
 
     def create(self, schema: pa.Schema, claim: Claim) -> None:
         """Create the table, without rows."""
-        with self.failing():
+        with self.named_errors():
             self._table = DeltaTable.create(
                 self.address, schema, storage_options=self._storage,
                 commit_properties=self.properties(claim),
@@ -236,7 +236,7 @@ class TargetTable:
 
     def append(self, rows: pa.Table, claim: Claim, *, merge_schema: bool = False) -> None:
         """Append rows, maybe none, in one commit."""
-        with self.failing():
+        with self.named_errors():
             write_deltalake(
                 self.table, rows, mode="append", schema_mode="merge" if merge_schema else None,
                 commit_properties=self.properties(claim),
@@ -245,7 +245,7 @@ class TargetTable:
 
     def rewrite(self, rows: pa.RecordBatchReader, claim: Claim) -> None:
         """Replace the table's rows and columns in one commit."""
-        with self.failing():
+        with self.named_errors():
             write_deltalake(
                 self.table, rows, mode="overwrite", schema_mode="overwrite",
                 commit_properties=self.properties(claim),
@@ -256,7 +256,7 @@ class TargetTable:
         """Delete the keys for which the column ``gone`` is true, and write the other rows, in one
         commit."""
         same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key)
-        with self.failing():
+        with self.named_errors():
             merger = self.table.merge(
                 source, same, source_alias="s", target_alias="t",
                 commit_properties=self.properties(claim),

@@ -56,7 +56,7 @@ class DuckdbFile(Database):
 
     def __init__(self, path: Path, memory_bytes_max: int, threads: int) -> None:
         self.path = path
-        self.place = str(path)
+        self.location = str(path)
         self.memory_bytes_max = memory_bytes_max
         self._settings = {
             "memory_limit": f"{memory_bytes_max // 1_000_000}MB",

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from sinks.formats.avro_schema import Names, avro_name, record_schema, schema_text
 from sinks.formats.avro_values import (
-    Part,
-    joined,
+    ValuePart,
+    join_parts,
     long_bytes,
     long_parts,
     nullable_parts,
@@ -141,7 +141,7 @@ class AvroEncoder:
         return record_schema(fields, name, Names(), self._namespace(batch))
 
     def _framed(
-        self, part: str, schema: dict[str, Any], parts: list[Part], count: int
+        self, part: str, schema: dict[str, Any], parts: list[ValuePart], count: int
     ) -> tuple[pa.BinaryArray, int]:
         """Return the values in the wire format, and the id of their schema."""
         if not self.topic:
@@ -153,9 +153,9 @@ class AvroEncoder:
         if known not in self._ids:
             self._ids[known] = self.registry.register(known[0], known[1])
         number = self._ids[known]
-        return joined([struct.pack(">bI", 0, number), *parts], count), number
+        return join_parts([struct.pack(">bI", 0, number), *parts], count), number
 
-    def _row(self, batch: ChangeBatch) -> tuple[dict[str, Any], list[Part]]:
+    def _row(self, batch: ChangeBatch) -> tuple[dict[str, Any], list[ValuePart]]:
         rows = data_columns(batch)
         schema = self._record(batch, rows.type, "Value")
         timestamp = {"type": "long", "logicalType": "timestamp-micros"}
@@ -169,7 +169,9 @@ class AvroEncoder:
         ]
         return schema, parts
 
-    def _envelope(self, batch: ChangeBatch, images: Images) -> tuple[dict[str, Any], list[Part]]:
+    def _envelope(
+        self, batch: ChangeBatch, images: Images
+    ) -> tuple[dict[str, Any], list[ValuePart]]:
         names, namespace = Names(), self._namespace(batch)
         envelope = names.unused("Envelope")
         row_type = images.rows.type
@@ -204,7 +206,7 @@ class AvroEncoder:
         ]
         return schema, parts
 
-    def _source(self, batch: ChangeBatch, images: Images) -> list[Part]:
+    def _source(self, batch: ChangeBatch, images: Images) -> list[ValuePart]:
         row_ids = batch.row_ids
         return [
             batch.by_part(lambda part: self._source_of(batch, part)),
@@ -242,7 +244,7 @@ def _version_and_time(part: FilePart) -> bytes:
     return long_bytes(part.offset.version) + long_bytes(part.file.timestamp_ms * 1000)
 
 
-def _transaction(batch: ChangeBatch) -> list[Part]:
+def _transaction(batch: ChangeBatch) -> list[ValuePart]:
     order = long_parts(pc.add(batch.row_indices(), pa.scalar(1, pa.int64())))
     name = batch.by_part(lambda part: string_bytes(transaction_id(batch, part)))
     return [name, *order, *order]

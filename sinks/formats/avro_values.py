@@ -18,11 +18,11 @@ from sinks.formats.connect import decimal_bytes, decimal_width
 from sinks.formats.json import children, unicode_text, variant_text
 from tailer.changes import is_arrow_variant
 
-__all__ = ["Part", "joined", "long_bytes", "long_parts", "nullable_parts", "record_parts",
+__all__ = ["ValuePart", "join_parts", "long_bytes", "long_parts", "nullable_parts", "record_parts",
            "string_bytes", "string_parts"]  # fmt: skip
 
 #: Some bytes of every row: a binary array without nulls, or a constant.
-Part: TypeAlias = "pa.BinaryArray | bytes"
+ValuePart: TypeAlias = "pa.BinaryArray | bytes"
 
 _NOTHING = b""
 _NULL, _VALUE = b"\x00", b"\x02"  # the branches of a union of null and a type
@@ -31,7 +31,7 @@ _BITS = 14
 _MASK = (1 << _BITS) - 1
 
 
-def joined(parts: Sequence[Part], count: int) -> pa.BinaryArray:
+def join_parts(parts: Sequence[ValuePart], count: int) -> pa.BinaryArray:
     """Join the parts of each row, one after the other. ``count`` is the number of rows."""
     merged: list[Any] = []
     constant = b""
@@ -75,7 +75,7 @@ def _table() -> pa.BinaryArray:
     return pa.array([*last, *more, _NOTHING], pa.binary())
 
 
-def long_parts(array: pa.Array) -> list[Part]:
+def long_parts(array: pa.Array) -> list[ValuePart]:
     """Encode integers of any width; nothing where the array is null."""
     numbers = array.cast(pa.int64())
     one, most = pa.scalar(1, pa.int64()), pa.scalar(62, pa.int64())
@@ -84,7 +84,7 @@ def long_parts(array: pa.Array) -> list[Part]:
     rest = zigzag.view(pa.uint64())
     shift, mask = pa.scalar(_BITS, pa.uint64()), pa.scalar(_MASK, pa.uint64())
     nothing = pa.scalar(2 * (_MASK + 1), pa.uint64())
-    parts: list[Part] = []
+    parts: list[ValuePart] = []
     done = rest.is_null() if rest.null_count else None
     while True:
         low, rest = pc.bit_wise_and(rest, mask), pc.shift_right(rest, shift)
@@ -100,7 +100,7 @@ def long_parts(array: pa.Array) -> list[Part]:
         done = ended if done is None else pc.or_(done, ended)
 
 
-def string_parts(array: pa.StringArray | pa.BinaryArray) -> list[Part]:
+def string_parts(array: pa.StringArray | pa.BinaryArray) -> list[ValuePart]:
     """Encode strings or bytes: the length, then the bytes; nothing where the array is null."""
     data = array.cast(pa.binary())
     return [*long_parts(pc.binary_length(data)), _filled(data)]
@@ -110,7 +110,7 @@ def _filled(array: pa.BinaryArray) -> pa.BinaryArray:
     return pc.fill_null(array, pa.scalar(_NOTHING, pa.binary())) if array.null_count else array
 
 
-def nullable_parts(array: pa.Array) -> list[Part]:
+def nullable_parts(array: pa.Array) -> list[ValuePart]:
     """Encode values of a union of null and the array's type."""
     if pa.types.is_null(array.type):
         return []
@@ -121,12 +121,12 @@ def nullable_parts(array: pa.Array) -> list[Part]:
     return [branch, *parts]
 
 
-def record_parts(columns: Sequence[pa.Array]) -> list[Part]:
+def record_parts(columns: Sequence[pa.Array]) -> list[ValuePart]:
     """Encode the fields of a record, all of them nullable."""
     return [part for column in columns for part in nullable_parts(column)]
 
 
-def _parts(array: pa.Array) -> tuple[bytes, list[Part]]:
+def _parts(array: pa.Array) -> tuple[bytes, list[ValuePart]]:
     """Return a constant that each value begins with, then its parts, which are empty where it is
     null."""
     types, data_type = pa.types, array.type
@@ -164,24 +164,24 @@ def _whole(array: pa.Array) -> pa.Array:
     return array.take(pa.arange(0, len(array))) if array.offset else array
 
 
-def _hidden(parts: list[Part], array: pa.Array) -> list[Part]:
+def _hidden(parts: list[ValuePart], array: pa.Array) -> list[ValuePart]:
     """Return the parts, empty where the array is null."""
     if not array.null_count:
         return parts
     nothing = pa.scalar(_NOTHING, pa.binary())
-    return [pc.if_else(array.is_valid(), joined(parts, len(array)), nothing)]
+    return [pc.if_else(array.is_valid(), join_parts(parts, len(array)), nothing)]
 
 
-def _map(whole: pa.MapArray, array: pa.MapArray) -> list[Part]:
+def _map(whole: pa.MapArray, array: pa.MapArray) -> list[ValuePart]:
     if pa.types.is_string(array.type.key_type):
         return _blocks(array, whole.items, string_parts(unicode_text(whole.keys)))
     return _blocks(array, whole.items, nullable_parts(whole.keys))
 
 
-def _blocks(array: pa.Array, values: pa.Array, keys: list[Part] | None) -> list[Part]:
+def _blocks(array: pa.Array, values: pa.Array, keys: list[ValuePart] | None) -> list[ValuePart]:
     """Encode arrays and maps: the number of items, if any, each of them, and the end."""
     whole = _whole(array)
-    items = joined([*(keys or []), *nullable_parts(values)], len(values))
+    items = join_parts([*(keys or []), *nullable_parts(values)], len(values))
     mask = whole.is_null() if whole.null_count else None
     lists = pa.ListArray.from_arrays(whole.offsets, items, mask=mask)
     sizes = pc.list_value_length(lists)

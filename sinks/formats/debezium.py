@@ -41,7 +41,7 @@ from sinks.formats.parts import (
 )
 from sinks.formats.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Part
-from tailer.native.rowbytes import Joined
+from tailer.native.rowbytes import JoinedText
 from tailer.sink import OwnNames
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
@@ -129,7 +129,7 @@ class DebeziumEncoder:
         records = Records(keys, payload, headers, commit_ms(batch))
         return with_tombstones(records, images.gone) if self.tombstones else records
 
-    def _payload(self, batch: ChangeBatch, images: Images, table: str) -> Joined:
+    def _payload(self, batch: ChangeBatch, images: Images, table: str) -> JoinedText:
         before, after = self._images(images)
         # Debezium counts from one.
         order = pc.add(batch.row_indices(), pa.scalar(1, pa.int64())).cast(pa.string())

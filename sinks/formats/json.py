@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
-from tailer.native.rowbytes import Column, Joined, Number, Text, has_escapes, join, number
+from tailer.native.rowbytes import Column, JoinedText, Number, Text, has_escapes, join, number
 
 __all__ = [
     "JsonMember",
@@ -84,12 +84,12 @@ def json_objects(
 
 def json_objects_joined(
     names: Sequence[str], columns: Sequence[JsonMember], end: str = "}"
-) -> Joined:
+) -> JoinedText:
     """Return the objects of :func:`json_objects`, not put together yet."""
     parts: list[Column] = []
     constant = _object_parts(dict(zip(names, columns, strict=True)), "", parts)
     rows = next(len(_array(part)) for part in parts if not isinstance(part, str))
-    return Joined([*parts, constant + end], rows)
+    return JoinedText([*parts, constant + end], rows)
 
 
 def _array(part: pa.StringArray | Text | Number) -> pa.Array:

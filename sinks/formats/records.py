@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch
-from tailer.native.rowbytes import Joined
+from tailer.native.rowbytes import JoinedText
 from tailer.sink import OwnNames
 
 __all__ = ["Encoder", "Header", "Records", "Registry"]
@@ -21,7 +21,7 @@ __all__ = ["Encoder", "Header", "Records", "Registry"]
 #: A record header: its name, and one value for all records (bytes) or one for each (strings that
 #: are not put together yet, or a string or binary array; null where that record does not have the
 #: header).
-Header = tuple[str, pa.Array | Joined | bytes]
+Header = tuple[str, pa.Array | JoinedText | bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Records:
     """
 
     keys: pa.BinaryArray | None
-    values: pa.BinaryArray | Joined
+    values: pa.BinaryArray | JoinedText
     headers: tuple[Header, ...]
     timestamp_ms: int | pa.Int64Array
     partitions: pa.Int32Array | None = None
@@ -52,12 +52,12 @@ class Records:
     def whole_values(self) -> pa.BinaryArray:
         """Return the values, put together."""
         values = self.values
-        return values.array().cast(pa.binary()) if isinstance(values, Joined) else values
+        return values.array().cast(pa.binary()) if isinstance(values, JoinedText) else values
 
     def whole_headers(self) -> tuple[tuple[str, pa.Array | bytes], ...]:
         """Return the headers, put together."""
         return tuple(
-            (name, value.array() if isinstance(value, Joined) else value)
+            (name, value.array() if isinstance(value, JoinedText) else value)
             for name, value in self.headers
         )
 

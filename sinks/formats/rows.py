@@ -22,7 +22,7 @@ from sinks.formats.parts import (
 from sinks.formats.records import Records
 from sinks.shared.own_prefix import renamed
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.native.rowbytes import Joined
+from tailer.native.rowbytes import JoinedText
 from tailer.sink import OWN_PREFIX, OwnNames
 
 __all__ = ["RowsEncoder", "own_fields", "row_objects"]
@@ -52,11 +52,11 @@ def own_fields(*, ids: bool, origin: bool, row_ids: bool) -> tuple[str, ...]:
     return ("_event_id",) * ids + ("_origin",) * origin + ("_row_id",) * row_ids
 
 
-def _named(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> Joined:
+def _named(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> JoinedText:
     return corrupt_file_named(lambda part: _row_objects(part, own, prefix, end), batch)
 
 
-def _row_objects(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> Joined:
+def _row_objects(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> JoinedText:
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
     if batch.num_rows:
         # The two columns whose value is the same in all rows of a file.

@@ -25,7 +25,7 @@ __all__ = [
     "OpenTransaction",
     "Place",
     "Topic",
-    "Transaction",
+    "TransactionStatus",
 ]
 
 #: The broker's default, for clusters whose configuration may not be read.
@@ -62,7 +62,7 @@ class LastRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class TransactionStatus:
     """A producer's last transaction, from its coordinator: Kafka's name of its state, and the
     epoch, which each fencing increases."""
 
@@ -194,7 +194,7 @@ class Cluster:
             found = self._admin.list_partition_offsets(dict.fromkeys(places, which), isolation)
             return [int(found[place].offset) for place in places]
 
-    def transaction(self, transactional_id: str) -> Transaction | None:
+    def transaction(self, transactional_id: str) -> TransactionStatus | None:
         """Return a producer's last transaction; None if it has none, or we may not know."""
         from kafka import errors
 
@@ -204,7 +204,7 @@ class Cluster:
             errors.NotCoordinatorError,
         )
 
-        def described() -> Transaction | None:
+        def described() -> TransactionStatus | None:
             try:
                 one = self._admin.describe_transactions([transactional_id])[transactional_id]
             except (errors.TransactionalIdNotFoundError, *_not_for_us()):
@@ -212,7 +212,7 @@ class Cluster:
             except Exception:
                 producer_internals.forget_coordinators(self._admin)
                 raise
-            return Transaction(one.producer_id, one.producer_epoch, str(one.state.value))
+            return TransactionStatus(one.producer_id, one.producer_epoch, str(one.state.value))
 
         with raised_as_failures(f"describing the transactions of {transactional_id}"):
             return retried(described, moving, self._options.delivery_timeout_ms / 1000, _pauses())

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from sinks.kafka.cluster import Cluster, OpenTransaction, Place, Transaction
+from sinks.kafka.cluster import Cluster, OpenTransaction, Place, TransactionStatus
 from tailer.errors import TargetRefused, TransientError
 from tailer.network.backoff import Backoff, retried
 
@@ -95,10 +95,10 @@ class Settlement:
             if found is not None and found.state in _COMPLETE:
                 self._settle(cluster, written)
 
-    def _got_over(self, cluster: Cluster, patience_s: float) -> Transaction | None:
+    def _got_over(self, cluster: Cluster, patience_s: float) -> TransactionStatus | None:
         """Return the last transaction, once its coordinator is no longer ending it."""
 
-        def look() -> Transaction | None:
+        def look() -> TransactionStatus | None:
             found = cluster.transaction(self.transactional_id)
             if found is not None and found.state in _UNDER_WAY:
                 raise _NotEnded(
@@ -129,7 +129,7 @@ class Settlement:
 
 
 def _still_open(
-    cluster: Cluster, before: list[OpenTransaction], found: Transaction
+    cluster: Cluster, before: list[OpenTransaction], found: TransactionStatus
 ) -> list[OpenTransaction]:
     """Return the producer's transactions that were open before its coordinator said that all is
     complete, and are still open."""

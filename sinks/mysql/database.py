@@ -108,7 +108,7 @@ class Mysql(Database):
         self._timeout_s = timeout_s
         # The server's own error names the lock, so it comes before the client's.
         self._session = _SESSION.format(lock_s=max(1, int(timeout_s * 0.75)))
-        self.place = f"MySQL/{url.host}/{self._name}"
+        self.location = f"MySQL/{url.host}/{self._name}"
         self._connection: Any = None
         self._packet_bytes = 0
         self._rooms: dict[str, Mapping[str, Room]] = {}
@@ -186,7 +186,7 @@ class Mysql(Database):
 
     def _error(self, e: Exception) -> TailerError:
         code, *said = e.args or (0,)
-        what = f"{self.place}: {' '.join(map(str, said or [e]))}"
+        what = f"{self.location}: {' '.join(map(str, said or [e]))}"
         if not isinstance(code, int) or not isinstance(e, self._mysql.Error):
             return TransientError(what)
         if code == _DUPLICATE:
@@ -271,7 +271,7 @@ class Mysql(Database):
         # A role's rights are not listed, and it has no ON.
         has_role = any(" ON " not in grant for grant in grants)
         if not has_role and not any(map(_MAY_CREATE.search, grants)):
-            raise TargetRefused(f"{self.place}: the user may not make tables; grant CREATE")
+            raise TargetRefused(f"{self.location}: the user may not make tables; grant CREATE")
 
     # Values
 
@@ -319,7 +319,7 @@ class Mysql(Database):
         for statement in insertions(head, rows, self._packet_bytes):
             if len(statement) >= self._packet_bytes:
                 raise RowsRefused(
-                    f"{self.place}: a row has {len(statement)} bytes, and the server takes "
+                    f"{self.location}: a row has {len(statement)} bytes, and the server takes "
                     f"{self._packet_bytes}; increase its max_allowed_packet, or exclude columns "
                     "with the feed's option 'columns'"
                 )
@@ -342,7 +342,7 @@ class Mysql(Database):
                         row[i] = row[i] and f"{row[i]}Z"
                 return [tuple(row) for row in found]
 
-            yield from batches_of(self.place, fetch, schema)
+            yield from batches_of(self.location, fetch, schema)
 
 
 def _conversions() -> dict[Any, Any]:

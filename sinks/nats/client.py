@@ -81,7 +81,7 @@ async def connect(
     if token:
         keep_secrets([token])
     await client.connect(
-        [f"{scheme}://{url.place(PORT)}" for url in servers], name="delta-tailer",
+        [f"{scheme}://{url.host_port(PORT)}" for url in servers], name="delta-tailer",
         user=None if token else login.user, password=login.password, token=token,
         user_credentials=login.credentials_file, tls=tls, allow_reconnect=False,
         connect_timeout=timeout_s, max_reconnect_attempts=1, reconnect_time_wait=0.1,

@@ -133,7 +133,7 @@ class NatsSink(MessageSink):
         file = options["credentials_file"]
         self._login = client.Login(user, password, str(folder / file) if file else None)
         self._ca = folder / options["ca_file"] if options["ca_file"] else None
-        self._place = f"NATS at {','.join(url.place(client.PORT) for url in self._servers)}"
+        self._location = f"NATS at {','.join(url.host_port(client.PORT) for url in self._servers)}"
         self._client: Any = None
         self._jetstream: Any = None
         self._bucket: Any = None
@@ -222,8 +222,8 @@ class NatsSink(MessageSink):
         claimed = found or Progress(self._feed, 0, None, last)
         if last < claimed.sequence or claimed.made not in (None, made):
             raise ConfigError(
-                f"{self._place}: the stream {self._stream} was made again since the feed wrote it; "
-                "set where the feed resumes with `tailer offsets set` or `reset`"
+                f"{self._location}: the stream {self._stream} was made again since the feed wrote "
+                "it; set where the feed resumes with `tailer offsets set` or `reset`"
             )
         self._progress = replace(claimed, epoch=claimed.epoch + 1, made=made)
         await self._save(self._progress)
@@ -243,7 +243,7 @@ class NatsSink(MessageSink):
         except errors.NotFoundError:
             if written:
                 raise ConfigError(
-                    f"{self._place}: the stream {self._stream} is missing, and the feed has "
+                    f"{self._location}: the stream {self._stream} is missing, and the feed has "
                     "written to it; restore it, or set with `tailer offsets set` or `reset` "
                     "where the feed resumes"
                 ) from None
@@ -261,7 +261,7 @@ class NatsSink(MessageSink):
 
     def _missing(self) -> ConfigError:
         return ConfigError(
-            f"{self._place}: there is no stream {self._stream} or no bucket "
+            f"{self._location}: there is no stream {self._stream} or no bucket "
             f"{_BUCKET}, and create is false; make them"
         )
 
@@ -282,13 +282,13 @@ class NatsSink(MessageSink):
             found = Progress.from_bytes(entry.value)
         except (ValueError, KeyError, TypeError, OffsetError) as e:
             raise ConfigError(
-                f"{self._place}: the entry {self._stream} of the bucket {_BUCKET} is "
+                f"{self._location}: the entry {self._stream} of the bucket {_BUCKET} is "
                 f"damaged ({e}); delete it, and set the offset with `tailer offsets set`"
             ) from e
         if found.feed != self._feed:
             raise ConfigError(
-                f"{self._place}: the stream {self._stream} is written by the feed {found.feed!r}; "
-                "name another in the option 'stream'"
+                f"{self._location}: the stream {self._stream} is written by the feed "
+                "{found.feed!r}; name another in the option 'stream'"
             )
         return found
 
@@ -439,7 +439,7 @@ class NatsSink(MessageSink):
     async def _error(self, e: Exception) -> TailerError:
         errors, js = self._nats.errors, self._nats.js.errors
         said = self._said or e
-        what = f"{self._place}: {' '.join(str(said).split()) or type(said).__name__}"
+        what = f"{self._location}: {' '.join(str(said).split()) or type(said).__name__}"
         if "authorization" in str(said).lower() or "permissions" in str(said).lower():
             return ConfigError(f"{what}; check the account in the options of the sink")
         if distrusted(said):
@@ -472,7 +472,7 @@ class NatsSink(MessageSink):
                 return self._lost("the offset is gone from the bucket")
             if found.epoch > self._progress.epoch:
                 return ConfigError(
-                    f"{self._place}: another process writes the stream {self._stream} now; stop "
+                    f"{self._location}: another process writes the stream {self._stream} now; stop "
                     "one of them"
                 )
             if self._revision != revision:
@@ -481,19 +481,19 @@ class NatsSink(MessageSink):
                 return self._lost("it was made again")
         if isinstance(e, js.NoStreamResponseError):
             return ConfigError(
-                f"{self._place}: no stream takes the subject {self._subject}; add it to the "
+                f"{self._location}: no stream takes the subject {self._subject}; add it to the "
                 f"stream {self._stream}, or change the option 'subject'"
             )
         return self._not_in_turn()
 
     def _lost(self, what: str) -> TransientError:
         return TransientError(
-            f"{self._place}: the stream {self._stream} is not as this feed has left it: {what}; "
+            f"{self._location}: the stream {self._stream} is not as this feed has left it: {what}; "
             "the feed restarts from the state found there"
         )
 
     def _not_in_turn(self) -> TransientError:
         return TransientError(
-            f"{self._place}: somebody else publishes to the stream {self._stream}, or it has these "
-            "messages already and takes them again when its duplicate window is over"
+            f"{self._location}: somebody else publishes to the stream {self._stream}, or it has "
+            "these messages already and takes them again when its duplicate window is over"
         )

@@ -96,7 +96,7 @@ class Postgres(Database):
         self._begin = _BEGIN.format(lock_ms=round(timeout_s * 1000))
         self._given: dict[str, Any] = {**_DEFAULTS, **given}
         named = [str(given[name]) for name in ("host", "dbname") if given.get(name)]
-        self.place = "/".join(["PostgreSQL", *named])
+        self.location = "/".join(["PostgreSQL", *named])
         self._connection: Any = None
 
     def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
@@ -120,7 +120,8 @@ class Postgres(Database):
 
     def _silent(self, seconds: float) -> TransientError:
         return TransientError(
-            f"{self.place}: the server has not answered for {seconds:.0f} s (timeout_s of the sink)"
+            f"{self.location}: the server has not answered for {seconds:.0f} s (timeout_s of the "
+            "sink)"
         )
 
     def close(self) -> None:
@@ -178,17 +179,17 @@ class Postgres(Database):
 
         said = " ".join((e.diag.message_primary or str(e)).split())
         if isinstance(e, psycopg.errors.UniqueViolation):
-            return KeyTaken(f"{self.place}: {said}")
+            return KeyTaken(f"{self.location}: {said}")
         if e.sqlstate is None:
             if isinstance(e, psycopg.DataError):  # by psycopg itself, of a value
-                return RowsRefused(f"{self.place}: {said}")
+                return RowsRefused(f"{self.location}: {said}")
             if _FOR_GOOD.search(said):
-                return TargetRefused(f"{self.place}: {said}; check the option 'dsn'")
-            return TransientError(f"{self.place}: {said}")
+                return TargetRefused(f"{self.location}: {said}; check the option 'dsn'")
+            return TransientError(f"{self.location}: {said}")
         column = _COLUMN.search(e.diag.context or "")
         where = f", column {column[1]!r}" if column else ""
         remedy = TOO_WIDE if e.sqlstate == _TOO_LARGE else ""
-        return self.faults.error(e.sqlstate, f"{self.place}{where}: {said}{remedy}")
+        return self.faults.error(e.sqlstate, f"{self.location}{where}: {said}{remedy}")
 
     def table(self, name: str) -> str:
         """Return a table's name with its schema."""
@@ -289,8 +290,8 @@ class Postgres(Database):
             )  # fmt: skip
         except pa.ArrowInvalid as e:
             raise TargetRefused(
-                f"{self.place}: a row is not of the Delta table's types ({e}); somebody else has "
-                "changed the table"
+                f"{self.location}: a row is not of the Delta table's types ({e}); somebody else "
+                "has changed the table"
             ) from e
         columns = [
             self.comparable(column.combine_chunks(), field.type)

@@ -109,7 +109,7 @@ class RabbitmqSink(MessageSink):
         url = options["url"]
         user, password = credentials("rabbitmq", "url", options, url.user, url.password)
         self._url, self._tls = replace(url, user=user, password=password), url.scheme == "amqps"
-        self._place = f"RabbitMQ at {url.place(5671 if self._tls else 5672)}"
+        self._location = f"RabbitMQ at {url.host_port(5671 if self._tls else 5672)}"
         self._channel: Channel | None = None
         self._pace = Pace()
         self._asked = False  # for what the queue takes
@@ -165,13 +165,13 @@ class RabbitmqSink(MessageSink):
                 raise
             if self.written_before:
                 raise TargetRefused(
-                    f"{self._place}: the queue {queue} is missing, with its unread messages, "
+                    f"{self._location}: the queue {queue} is missing, with its unread messages, "
                     "and the feed has written to it before; declare it again to continue there, or "
                     "start over with `tailer offsets reset`"
                 ) from None
             if not self._given["create"]:
                 raise ConfigError(
-                    f"{self._place}: there is no queue {queue}, and create is false; declare it"
+                    f"{self._location}: there is no queue {queue}, and create is false; declare it"
                 ) from None
             if create:
                 await channel.open_channel()
@@ -272,21 +272,21 @@ class RabbitmqSink(MessageSink):
         if isinstance(e, Unroutable):
             exchange, key = self.option("exchange"), self.option("routing_key")
             return ConfigError(
-                f"{self._place}: no queue is bound to the exchange {exchange!r} for the routing "
+                f"{self._location}: no queue is bound to the exchange {exchange!r} for the routing "
                 f"key {key!r}; bind one"
                 if exchange
-                else f"{self._place}: the queue {self.option('queue')} is gone"
+                else f"{self._location}: the queue {self.option('queue')} is gone"
             )
         if isinstance(e, NotConfirmed):
             return TransientError(
-                f"{self._place}: the broker has taken no message for "
+                f"{self._location}: the broker has taken no message for "
                 f"{self._given['timeout_s']:g} s; the queue is full, or has no leader"
             )
         cause = _innermost(e)
         said = getattr(e, "reply_text", "") or str(cause) or type(cause).__name__
         closed = _CLOSED.search(said)
         code = int(closed[1]) if closed else getattr(e, "reply_code", 0)
-        what = f"{self._place}: {' '.join(said.split())}"
+        what = f"{self._location}: {' '.join(said.split())}"
         if distrusted(cause):
             return ConfigError(f"{what}; see the option 'ca_file' of sink 'rabbitmq'")
         if isinstance(e, known.AuthenticationError) or "ACCESS_REFUSED" in what:

@@ -60,11 +60,11 @@ class Claim:
 class Database(ABC):
     """A connection to one database, and its dialect. All methods block.
 
-    ``place`` is what errors call it. Statements have ``?`` for values. Errors of the driver are
+    ``location`` is what errors call it. Statements have ``?`` for values. Errors of the driver are
     raised as those of ``faults``.
     """
 
-    place: str
+    location: str
     #: What the codes of the database's errors mean.
     faults: ClassVar[FaultTable]
     #: Tables are made with the key as primary key, so that no key is there twice.
@@ -275,7 +275,9 @@ class Database(ABC):
         try:
             at = None if offset is None else Offset.from_json(json.loads(offset))
         except (ValueError, OffsetError) as e:
-            raise TargetRefused(f"{self.place}: the offset of {target!r} is damaged ({e})") from e
+            raise TargetRefused(
+                f"{self.location}: the offset of {target!r} is damaged ({e})"
+            ) from e
         kept = None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
         key = None if key is None else json.loads(key)
         return Claim(feed, epoch, mode, key, at, kept, counted or 0)
@@ -303,7 +305,7 @@ class Database(ABC):
             self.make_claims()
             return self._claimed(target, feed, mode, adopt=adopt)
         except KeyTaken as e:
-            raise TransientError(f"{self.place}: {target!r} is claimed just now; {e}") from e
+            raise TransientError(f"{self.location}: {target!r} is claimed just now; {e}") from e
 
     def _claimed(self, target: str, feed: str, mode: str, *, adopt: bool) -> Claim:
         claims = self.table(CLAIMS)
@@ -331,19 +333,19 @@ class Database(ABC):
             if there and (not adopt or self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1")):
                 made = "that is not empty" if adopt else "that no feed has made"
                 raise TargetRefused(
-                    f"{self.place} has a table {target!r} {made}; name another in the option "
+                    f"{self.location} has a table {target!r} {made}; name another in the option "
                     "'table'"
                 )
             return None
         self._check_owner(found, target, feed, mode)
         if found.columns is not None and not there:
             raise TargetRefused(
-                f"{self.place}: the table {target!r} was dropped; `tailer offsets reset` "
+                f"{self.location}: the table {target!r} was dropped; `tailer offsets reset` "
                 "creates it again"
             )
         if found.rows > 0 and not self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1"):
             raise TargetRefused(
-                f"{self.place}: the table {target!r} was emptied, and a copy has all rows from "
+                f"{self.location}: the table {target!r} was emptied, and a copy has all rows from "
                 "the beginning on; restore it, or `tailer offsets reset` creates it again"
             )
         return found
@@ -352,12 +354,12 @@ class Database(ABC):
         """Raise :class:`SinkRejected` for a target of another feed or mode."""
         if found.feed != feed:
             raise TargetRefused(
-                f"{self.place}: the table {target!r} is written by the feed {found.feed!r}; name "
-                "another in the option 'table'"
+                f"{self.location}: the table {target!r} is written by the feed {found.feed!r}; "
+                "name another in the option 'table'"
             )
         if found.mode != mode:
             raise TargetRefused(
-                f"{self.place}: the table {target!r} is a {found.mode} and not a {mode}; name "
+                f"{self.location}: the table {target!r} is a {found.mode} and not a {mode}; name "
                 f"another in the option 'table', or set mode = \"{found.mode}\" back, with which "
                 "`tailer offsets reset` removes it"
             )
@@ -399,10 +401,11 @@ class Database(ABC):
         found = self.found(target) if self.has_table(CLAIMS) else None
         if found is not None and found.epoch > before.epoch:
             return ConfigError(
-                f"{self.place}: another process writes the table {target!r} now; stop one of them"
+                f"{self.location}: another process writes the table {target!r} now; stop one of "
+                "them"
             )
         return TransientError(
-            f"{self.place}: the table {target!r} or its offset is not as this feed left it: "
+            f"{self.location}: the table {target!r} or its offset is not as this feed left it: "
             "it was dropped, emptied or restored; the feed restarts from the state found there"
         )
 

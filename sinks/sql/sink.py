@@ -141,7 +141,7 @@ class SqlSink:
         )
         transactions = TableTransactions(
             self._rows_for(target).of,
-            name=f"{self._database.place}: the copy {target!r}",
+            name=f"{self._database.location}: the copy {target!r}",
             key=self.key,
             event_id=self._event_id if self._is_log else None,
             folds_names=self._database.folds_names,
@@ -216,8 +216,8 @@ class SqlSink:
                 lacks = claim is None or claim.columns is None
                 if not self._is_log and lacks and offset.position > (0, 0):
                     raise TargetRefused(
-                        f"{database.place}: there is no copy {target!r}, and a copy can't start at "
-                        f"version {offset.version}; restore it, or start over with `tailer "
+                        f"{database.location}: there is no copy {target!r}, and a copy can't start "
+                        f"at version {offset.version}; restore it, or start over with `tailer "
                         "offsets reset`"
                     )
                 session.move(offset)
@@ -247,7 +247,9 @@ class SqlSink:
         """See :class:`tailer.sink.ReadsMirror`."""
         target, database = self.table or feed, self._database
         if self.mode != "mirror":
-            raise TargetRefused(f"{database.place}: the table {target!r} is a log and not a mirror")
+            raise TargetRefused(
+                f"{database.location}: the table {target!r} is a log and not a mirror"
+            )
         with self._reading(), database.snapshot():
             yield SqlCopy(database, target, database.check(target, feed, self.mode), self.key)
 

@@ -96,7 +96,7 @@ class TableWriter:
                     database.execute(statement)
         elif {database.names.kept(n) for n in schema.names} - set(database.columns_of(self.target)):
             raise TargetRefused(
-                f"{database.place}: the table {self.target!r} lacks columns, and the option "
+                f"{database.location}: the table {self.target!r} lacks columns, and the option "
                 f"{option!r} is false; run: {'; '.join(statements)}"
             )
 
@@ -109,7 +109,7 @@ class TableWriter:
         for name in new:
             if fold(name) in others:
                 raise TargetRefused(
-                    f"{self.database.place}: the table {self.target!r} has a column {name!r} "
+                    f"{self.database.location}: the table {self.target!r} has a column {name!r} "
                     "that is not the Delta table's; rename it or drop it there, or exclude the "
                     "Delta table's with the feed's option 'columns'"
                 )
@@ -157,7 +157,7 @@ class TableWriter:
         shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
         again = "; `tailer offsets reset` creates the copy again"
         return RowsRefused(
-            f"{self.database.place}, table {self.target!r}: a change is of a row with a key "
+            f"{self.database.location}, table {self.target!r}: a change is of a row with a key "
             f"{what}: {shown}{again}"
         )
 

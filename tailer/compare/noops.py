@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tailer.changes import METADATA_FIELDS, Rows
 from tailer.compare.comparison import file_refs
-from tailer.compare.equal import differ
+from tailer.compare.equal_rows import differ
 from tailer.decode.variant import canonical_variants
 from tailer.native import compute as pc
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
-from tailer.compare.equal import differ
+from tailer.compare.equal_rows import differ
 from tailer.compare.row_cache import RowCache
 from tailer.compare.stream import PLACED
 from tailer.native import compute as pc

@@ -119,8 +119,8 @@ class MetricFamilies(Collector):
 
 def _gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
     """Yield the present figures: name, labels, value."""
-    if progress.place is not None:
-        yield "version", progress.place.version
+    if progress.known_offset is not None:
+        yield "version", progress.known_offset.version
     yield "lag_versions", progress.lag_versions()
     yield "lag_seconds", progress.lag_seconds()
     yield "lag_bytes", progress.lag_bytes()

@@ -142,6 +142,6 @@ def _fields(feeds: list[FeedProgress], events: int, versions: int) -> dict[str, 
         "lag_seconds": round(max((feed.lag_seconds() for feed in feeds), default=0.0), 3),
         "lag_bytes": sum(feed.lag_bytes() for feed in feeds),
     }
-    if len(feeds) == 1 and feeds[0].place is not None:
-        found["version"] = feeds[0].place.version
+    if len(feeds) == 1 and feeds[0].known_offset is not None:
+        found["version"] = feeds[0].known_offset.version
     return found

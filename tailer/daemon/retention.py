@@ -67,7 +67,7 @@ class Outlook:
 
     async def look(self) -> None:
         """Update the progress. Raises what the log raises."""
-        at = self.progress.place
+        at = self.progress.known_offset
         if at is None:
             return
         first = at.version + at.snapshot  # of a snapshot's version, only the files are needed

@@ -341,7 +341,7 @@ class Runner:
         progress = self.feed.progress
         if progress.state in ("following", "standby") and not progress.lag_versions():
             return
-        if progress.place is None or (self.idle and not self._offsets.held):
+        if progress.known_offset is None or (self.idle and not self._offsets.held):
             found = await saved_offset(self.feed.name, self.feed.sink, self.feed.offsets)
             if found is not None and (progress.offset is None or self.idle):
                 progress.found(found)
@@ -422,7 +422,7 @@ class Runner:
             table=self.feed.log.store.root,
             sink=self.sink_type,
             state=progress.state,
-            offset=progress.place.to_json() if progress.place else None,
+            offset=progress.known_offset.to_json() if progress.known_offset else None,
             lag_versions=progress.lag_versions(),
             lag_seconds=round(progress.lag_seconds(), 3),
             lag_bytes=progress.lag_bytes(),

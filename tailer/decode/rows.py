@@ -22,15 +22,15 @@ from tailer.changes import (
     ChangeType,
     Rows,
 )
-from tailer.decode.ahead import announce
 from tailer.decode.byte_range import ByteRange
+from tailer.decode.column_prefetch import announce_columns
 from tailer.decode.constants import constant, kinds_column, of_kind
-from tailer.decode.damage import MAY_BE_SOUND, UNREADABLE, unreadable
-from tailer.decode.opening import SMALL_BYTES, check_nested, open_parquet
+from tailer.decode.file_opening import SMALL_BYTES, check_nested, open_parquet
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
 from tailer.decode.output import Shapes, converted
 from tailer.decode.tracking import row_ids
+from tailer.decode.unreadable_files import MAY_BE_SOUND, UNREADABLE, unreadable_file
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.bounded import BoundedColumns
 from tailer.delta.parquet_columns import ParquetColumns
@@ -87,7 +87,7 @@ def decode_file(
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
-        raise unreadable(file, e) from None
+        raise unreadable_file(file, e) from None
 
 
 def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: int) -> pa.Array:
@@ -180,7 +180,7 @@ class _Decoder:
             return (file.kinds,)
         if part is None and self.selection.count(0, total) <= skip.remaining:
             return (None,)  # none of it is read
-        announce(self.source, [CHANGE_TYPE], range(self.parquet.num_row_groups))
+        announce_columns(self.source, [CHANGE_TYPE], range(self.parquet.num_row_groups))
         return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
 
     def _pass(
@@ -188,7 +188,7 @@ class _Decoder:
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield the rows of each kind, batch by batch."""
         groups = self._groups(skip, part, passes)
-        announce(self.source, self.names, list(groups))
+        announce_columns(self.source, self.names, list(groups))
         for group, first in groups.items():
             yield from self._row_group(group, first, skip, passes)
 

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.damage import UNREADABLE
-from tailer.decode.opening import check_nested
+from tailer.decode.file_opening import check_nested
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
+from tailer.decode.unreadable_files import UNREADABLE
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
 from tailer.native import compute as pc

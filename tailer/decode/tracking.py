@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.decode.ahead import announce
-from tailer.decode.damage import UNREADABLE, unreadable
+from tailer.decode.column_prefetch import announce_columns
+from tailer.decode.unreadable_files import UNREADABLE, unreadable_file
 from tailer.decode.vectors import RowSelection
 from tailer.delta.features import row_tracking_enabled
 from tailer.delta.parquet_columns import ParquetColumns
@@ -79,7 +79,7 @@ def tracked_rows(
     try:
         yield from _tracked(source, file, selection, on_read)
     except UNREADABLE as e:
-        raise unreadable(file, e) from None
+        raise unreadable_file(file, e) from None
 
 
 def _tracked(
@@ -91,7 +91,7 @@ def _tracked(
     of_versions = file.state.metadata.configuration.get(_COMMIT_VERSION)
     present = [n for n in (of_ids, of_versions) if n is not None and n in parquet.schema.names]
     row_groups.check(file.num_records, present)
-    announce(source, present, range(parquet.num_row_groups))
+    announce_columns(source, present, range(parquet.num_row_groups))
     for first, columns, count in _column_batches(parquet, present):
         positions = pa.arange(first, first + count)
         versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.bounded import BoundedColumns
-from tailer.delta.damage import library_reason
+from tailer.delta.damaged_bytes import library_reason
 from tailer.delta.footer import maps_as_lists, pruned_footer, thrift_part
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, footer_bytes, parse_footer
 from tailer.delta.parsing import action_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from tailer.delta.arrow_views import plain_type, without_views
-from tailer.delta.damage import UNREADABLE
+from tailer.delta.damaged_bytes import UNREADABLE
 from tailer.native.parquet import native
 
 if TYPE_CHECKING:

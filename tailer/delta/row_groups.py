@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tailer.delta.damage import UNREADABLE
+from tailer.delta.damaged_bytes import UNREADABLE
 from tailer.delta.footer import group_numbers, page_sizes
 from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 from tailer.errors import CorruptLog

@@ -174,8 +174,8 @@ async def commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:
     """Return the plan of a commit's changes."""
     options, live = context.options, context.live
     folder = options.diff.spill_folder
-    moot = await live.moot(context.log, commit, options.change_source, folder)
-    return await plan_commit(context.log, commit, options.change_source, moot)
+    ineffective = await live.apply(context.log, commit, options.change_source, folder)
+    return await plan_commit(context.log, commit, options.change_source, ineffective)
 
 
 async def _derived(context: ReadContext, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:

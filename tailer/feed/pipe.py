@@ -17,11 +17,11 @@ __all__ = ["pipe", "received"]
 T = TypeVar("T")
 
 #: Reads to the end, and sends each item to the function that it is given.
-Read: TypeAlias = Callable[[Callable[[T], Awaitable[None]]], Awaitable[None]]
+ReadAll: TypeAlias = Callable[[Callable[[T], Awaitable[None]]], Awaitable[None]]
 
 
 async def pipe(
-    read: Read[T],
+    read: ReadAll[T],
     publish: Callable[[T], Awaitable[None]],
     idle: tuple[float, Callable[[], T]] | None = None,
 ) -> None:
@@ -60,7 +60,7 @@ async def pipe(
         raise first_error(group) from None
 
 
-async def received(read: Read[T]) -> AsyncGenerator[T, None]:
+async def received(read: ReadAll[T]) -> AsyncGenerator[T, None]:
     """Yield what is read. The next item is read while one is used, as in :func:`pipe`."""
     send, receive = anyio.create_memory_object_stream[T](max_buffer_size=0)
 

@@ -293,15 +293,15 @@ class FeedProgress(Observer):
         return self.offset is not None and self.error is None
 
     @property
-    def place(self) -> Offset | None:
+    def known_offset(self) -> Offset | None:
         """Return the offset, also of a feed that does not run; None if it is not known."""
         return self.saved or self.offset
 
     def lag_versions(self) -> int:
         """Return how many versions of the table are not completely delivered."""
-        if self.place is None or self.newest_known is None:
+        if self.known_offset is None or self.newest_known is None:
             return 0
-        return max(0, self.newest_known + 1 - self.place.version)
+        return max(0, self.newest_known + 1 - self.known_offset.version)
 
     def lag_seconds(self) -> float:
         """Return the seconds since the commit of the current version; 0 if all are delivered."""
@@ -314,9 +314,9 @@ class FeedProgress(Observer):
 
     def lag_bytes(self) -> int:
         """Return the size of the file actions of the undelivered versions, as far as known."""
-        if self.place is None or not self.sizes:
+        if self.known_offset is None or not self.sizes:
             return 0
-        unread = sum(size for v, size in self.sizes.items() if v >= self.place.version)
+        unread = sum(size for v, size in self.sizes.items() if v >= self.known_offset.version)
         return max(0, unread - (self._passed_bytes if unread else 0))
 
     def seconds_to_loss(self, cause: str | None = None) -> float:

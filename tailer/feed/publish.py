@@ -13,7 +13,7 @@ from tailer.errors import SinkRejected, TableError, TailerError
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import FeedProgress
-from tailer.feed.read_context import Item
+from tailer.feed.read_context import FeedItem
 from tailer.feed.sink_calls import SinkCalls
 from tailer.offsets import OffsetStore
 from tailer.sink import KeepsCopy, Looks, Prepares, Sink, sink_traits
@@ -122,7 +122,7 @@ class Publisher:
         #: Whether a batch of several files was refused: some of its versions may not be.
         self.refused_span = False
 
-    def seen(self, item: Item) -> Item:
+    def seen(self, item: FeedItem) -> FeedItem:
         """Note what was read, and return it. A sink that supports it starts on it while it writes
         another batch."""
         self.progress.read(item)
@@ -132,7 +132,7 @@ class Publisher:
             return item if prepared is None else replace(item, prepared=prepared)
         return item
 
-    async def publish(self, item: Item) -> None:
+    async def publish(self, item: FeedItem) -> None:
         """Write a batch or a notice, then save its offset."""
         await self.offsets.check()
         started = time.perf_counter()

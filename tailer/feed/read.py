@@ -15,7 +15,7 @@ from tailer.feed.orders import Orders
 from tailer.feed.pipe import received
 from tailer.feed.policy import LostFiles, after_loss
 from tailer.feed.progress import Observer
-from tailer.feed.read_context import Emit, EmitBatch, Item, ReadContext
+from tailer.feed.read_context import Emit, EmitBatch, FeedItem, ReadContext
 from tailer.feed.snapshots import Resnapshots, read_snapshot
 from tailer.log.follow import follow_spans
 from tailer.log.same_table import check_same, check_there
@@ -40,7 +40,7 @@ class Sent:
         self._emit = emit
         self.at = at
 
-    async def __call__(self, item: Item) -> None:
+    async def __call__(self, item: FeedItem) -> None:
         """Send an item, and move on behind it."""
         await self._emit(item)
         self.at = item.next_offset
@@ -74,7 +74,7 @@ def read_items(
     orders: Orders | None = None,
     lost: LostFiles | None = None,
     live: LiveFiles | None = None,
-) -> AsyncGenerator[Item, None]:
+) -> AsyncGenerator[FeedItem, None]:
     """Yield what :func:`send_items` sends. The next item is read while one is used.
 
     ``lost`` and ``live`` are what an earlier attempt found out about the table's files.
@@ -88,7 +88,7 @@ async def send_changes(
 ) -> None:
     """Send the batches of :func:`read_changes`."""
 
-    async def changes(item: Item) -> None:
+    async def changes(item: FeedItem) -> None:
         if isinstance(item, ChangeBatch):
             await emit(item)
 
@@ -106,7 +106,7 @@ def _published(context: ReadContext, emit: Emit) -> Emit:
     if change_types is None:
         return emit
 
-    async def published(item: Item) -> None:
+    async def published(item: FeedItem) -> None:
         if isinstance(item, ChangeBatch):
             item = item.of_kinds(change_types)
             if not item.num_rows and item.next_offset.version == item.offset.version:

@@ -28,13 +28,13 @@ from tailer.plan.live_files import LiveFiles
 from tailer.store import BlockingFiles
 from tailer.store.budget import Budget
 
-__all__ = ["Emit", "EmitBatch", "Item", "ReadContext"]
+__all__ = ["Emit", "EmitBatch", "FeedItem", "ReadContext"]
 
 #: What goes from the reader to the publisher.
-Item: TypeAlias = ChangeBatch | Notice
+FeedItem: TypeAlias = ChangeBatch | Notice
 
 #: Takes an item from the reader, and returns when the next one may come.
-Emit: TypeAlias = Callable[[Item], Awaitable[None]]
+Emit: TypeAlias = Callable[[FeedItem], Awaitable[None]]
 EmitBatch: TypeAlias = Callable[[ChangeBatch], Awaitable[None]]
 
 

@@ -24,7 +24,7 @@ from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
 from tailer.feed.read import ReadOn, read_here, send_items
-from tailer.feed.read_context import Emit, Item, ReadContext
+from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.feed.sink_calls import SinkCalls
 from tailer.log.table import TableLog
 from tailer.network.backoff import Backoff
@@ -148,17 +148,17 @@ async def _attempt(feed: Feed) -> bool:
         items = partial(send_items, context, offset, feed.last, read=feed.read)
 
         async def read(emit: Emit) -> None:
-            async def seen(item: Item) -> None:
+            async def seen(item: FeedItem) -> None:
                 await emit(publisher.seen(item))
 
             await items(seen)
 
-        async def publish(item: Item) -> None:
+        async def publish(item: FeedItem) -> None:
             if isinstance(item, ChangeBatch):
                 fitting.check(item)
             await publisher.publish(item)
 
-        idle: tuple[float, Callable[[], Item]] = (
+        idle: tuple[float, Callable[[], FeedItem]] = (
             options.heartbeat_s or math.inf,
             publisher.heartbeat,
         )

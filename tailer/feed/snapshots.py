@@ -204,9 +204,11 @@ class Resnapshot:
             return  # the snapshot begins behind it
         if not commit.header.removes:
             return  # its rows are new, and were delivered as changes
-        moot = self.context.live.known(commit.version)
+        ineffective = self.context.live.ineffective_in(commit.version)
         for action in commit.file_actions():
-            if isinstance(action, AddCDCFile) or (moot and file_digest(action) in moot):
+            if isinstance(action, AddCDCFile) or (
+                ineffective and file_digest(action) in ineffective
+            ):
                 continue
             if isinstance(action, RemoveFile):
                 self._gone.add(file_key(action))

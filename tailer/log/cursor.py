@@ -41,7 +41,7 @@ from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError, TableReplaced, TransientError
 from tailer.log import questions as ask
-from tailer.log.questions import Action, Answer
+from tailer.log.questions import CursorAction, CursorAnswer
 
 __all__ = [
     "SPAN_COMMITS_MAX", "FollowOptions", "LogCursor", "LogFacts", "State", "table_away", "went_back"
@@ -154,7 +154,7 @@ class LogCursor:
         self._polled, self._poll_s = False, self._options.poll_min_s
         self._patience = ask.Patience(self._facts.torn_commit_max_s)
 
-    def next_action(self, now: float) -> Action | None:
+    def next_action(self, now: float) -> CursorAction | None:
         """Return what to do next, None at the end; ``now`` is any steady clock's, in seconds.
 
         Raises :class:`DataLoss` for a gap, :class:`TableReplaced` for another or an older table,
@@ -166,13 +166,13 @@ class LogCursor:
             raise self._error()
         return action
 
-    def receive(self, answer: Answer) -> None:
+    def receive(self, answer: CursorAnswer) -> None:
         """Take the answer to the last action."""
         self.state = _NEXT[self.state][self._event(answer)]
 
     # What each state asks for
 
-    def _ask(self, now: float) -> Action | None:
+    def _ask(self, now: float) -> CursorAction | None:
         match self.state:
             case "reading":
                 self._asked_at = now
@@ -237,7 +237,7 @@ class LogCursor:
 
     # What each answer means
 
-    def _event(self, answer: Answer) -> Event:
+    def _event(self, answer: CursorAnswer) -> Event:
         match answer:
             case ask.CommitsRead(commits) if self.state == "gathering":
                 self._table_id = self._commits[0].after.table_id

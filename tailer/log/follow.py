@@ -20,7 +20,7 @@ from tailer.log import questions as ask
 from tailer.log.cursor import FollowOptions, LogCursor, LogFacts
 from tailer.log.json_files import CommitText
 from tailer.log.listing import versions_of
-from tailer.log.questions import Action, Answer
+from tailer.log.questions import CursorAction, CursorAnswer
 from tailer.log.readers import SMALL_BYTES_MAX, LogReader
 from tailer.log.same_table import seen_tag, state_at
 from tailer.log.table import TableLog
@@ -74,11 +74,11 @@ async def follow_spans(
         while (action := cursor.next_action(anyio.current_time())) is not None:
             if cursor.newest != told:
                 newest(told := cursor.newest)
-            answer: Answer = None
+            answer: CursorAnswer = None
             match action:
                 case ask.Deliver(commits, at_head):
                     if at_head:
-                        reader.ahead(commits[-1].version + 1, last)
+                        reader.request_ahead(commits[-1].version + 1, last)
                     yield commits
                 case ask.Wait(seconds):
                     if cursor.before is not None:
@@ -93,7 +93,7 @@ async def follow_spans(
             cursor.receive(answer)
 
 
-async def _answer(log: TableLog, reader: LogReader, action: Action) -> Answer:
+async def _answer(log: TableLog, reader: LogReader, action: CursorAction) -> CursorAnswer:
     """Read what a cursor asks for."""
     match action:
         case ask.ReadCommit(version, before, floor_ms, asked_at):

@@ -20,7 +20,7 @@ from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.log.questions import FileTag, Patience, Torn
 from tailer.process.threads import blocking, pause, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
-from tailer.store.brought import Brought
+from tailer.store.fetched_files import FetchedFiles
 
 __all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "CommitText", "JsonFiles"]
 
@@ -111,7 +111,7 @@ class JsonFiles:
         if is_whole and name not in self._kept and kept_bytes <= _KEPT_BYTES_MAX:
             self._kept[name], self._kept_bytes = found, kept_bytes
 
-    async def brought(self, reads: Sequence[tuple[str, int]], after: str | None) -> Brought:
+    async def fetched(self, reads: Sequence[tuple[str, int]], after: str | None) -> FetchedFiles:
         """Read small files at once; then look up the file ``after``, if given. What is kept is not
         read again."""
         files: dict[str, Found | None] = {
@@ -124,7 +124,7 @@ class JsonFiles:
             path = f"{LOG_DIR}/{after}"
             with suppress(FileNotFoundError):
                 files[path] = (b"", await self.store.stat(path))
-        return Brought(self.store.root, files)
+        return FetchedFiles(self.store.root, files)
 
     def whole_here(self, here: BlockingFiles, name: str) -> CommitText | None:
         """Return what :meth:`commit` does, in the calling thread; None if the file is large or

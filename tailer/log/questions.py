@@ -13,9 +13,23 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
 __all__ = [
-    "Action", "Answer", "CommitsRead", "Deliver", "FileTag", "ListLog", "Listing",
-    "NotThere", "Patience", "Pause", "ReadCommit", "ReadMore", "ReadTableId", "StatCommit",
-    "TableId", "Torn", "Wait",
+    "CommitsRead",
+    "CursorAction",
+    "CursorAnswer",
+    "Deliver",
+    "FileTag",
+    "ListLog",
+    "Listing",
+    "NotThere",
+    "Patience",
+    "Pause",
+    "ReadCommit",
+    "ReadMore",
+    "ReadTableId",
+    "StatCommit",
+    "TableId",
+    "Torn",
+    "Wait",
 ]  # fmt: skip
 
 
@@ -116,11 +130,11 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-Action: TypeAlias = (
+CursorAction: TypeAlias = (
     ReadCommit | StatCommit | ListLog | ReadMore | ReadTableId | Deliver | Wait | Pause
 )
 #: None: what was asked for is done.
-Answer: TypeAlias = (
+CursorAnswer: TypeAlias = (
     CommitsRead | NotThere | Torn | FileTag | Listing | TableId | None
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ class LogReader(Protocol):
         read of it. Later ones may be left out; None if it is no quicker than one by one. With
         ``after``, that file can be looked up there too: as it was once all others were read."""
 
-    def ahead(self, version: int, last: int | None) -> None:
+    def request_ahead(self, version: int, last: int | None) -> None:
         """Request the commits from a version on, up to ``last``, if that helps."""
 
     async def aclose(self) -> None:
@@ -69,7 +69,7 @@ class PlainReader:
         """See :class:`LogReader`."""
         return self._json.store.blocking_files()
 
-    def ahead(self, version: int, last: int | None) -> None:
+    def request_ahead(self, version: int, last: int | None) -> None:
         """Request nothing: an answer takes no longer than a request."""
 
     async def aclose(self) -> None:
@@ -100,11 +100,11 @@ class BulkReader:
         if len(reads) < 2:
             return None
         try:
-            return await self._json.brought(reads, after)
+            return await self._json.fetched(reads, after)
         finally:
             self._budget.give(size)
 
-    def ahead(self, version: int, last: int | None) -> None:
+    def request_ahead(self, version: int, last: int | None) -> None:
         """Request nothing."""
 
     async def aclose(self) -> None:

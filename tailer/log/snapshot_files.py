@@ -11,8 +11,8 @@ from tailer.delta.commit import Lines, read_actions
 from tailer.delta.segment import LogFile, LogKind, LogSegment
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import CorruptLog, TableError
+from tailer.log.damaged_files import Damaged, read_by_any_way
 from tailer.log.listing import LogListing
-from tailer.log.ways import Damaged, read_by_any_way
 from tailer.process.threads import blocking, listed
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from tailer.delta.segment import LogFile, LogKind, LogSegment, commit_name, segm
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TailerError, TransientError
+from tailer.log.damaged_files import Damaged, read_by_any_way
 from tailer.log.json_files import CommitText, JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
 from tailer.log.readers import BulkReader, LogReader, PlainReader
 from tailer.log.snapshot_files import SnapshotFiles
-from tailer.log.ways import Damaged, read_by_any_way
 from tailer.process.threads import blocking, in_thread
 from tailer.store import LOG_DIR, BlockingFiles, Store
-from tailer.store.brought import NotBrought
+from tailer.store.fetched_files import NotFetched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ class TableLog(LogListing):
         budget = self.store.ahead()
         if budget is None:
             return PlainReader(self._json)
-        from tailer.log.ahead import AheadReader  # on demand: a local log is read without it
+        from tailer.log.ahead_reader import AheadReader  # on demand: a local log is read without it
 
         return AheadReader(BulkReader(self._json, budget), self.tag, budget)
 
@@ -184,7 +184,7 @@ class TableLog(LogListing):
                 if text is None:
                     return number
                 reconciliation.take(read_actions(file.name, text.lines(), files=False))
-            except (TableError, TransientError, FileNotFoundError, NotBrought):
+            except (TableError, TransientError, FileNotFoundError, NotFetched):
                 return number
         return len(deltas)
 
@@ -281,7 +281,7 @@ class TableLog(LogListing):
         same file.
         """
         found: list[Commit] = []
-        with suppress(TableError, TransientError, FileNotFoundError, NotBrought):
+        with suppress(TableError, TransientError, FileNotFoundError, NotFetched):
             while len(found) < count:
                 version = after.version + 1
                 text = self._json.whole_here(files, commit_name(version))

@@ -19,7 +19,7 @@ __all__ = [
     "RAW",
     "SIZED",
     "Column",
-    "Joined",
+    "JoinedText",
     "Number",
     "Text",
     "array_part",
@@ -99,7 +99,7 @@ def whole_numbers(array: pa.Array) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedText:
     """Strings that are not put together yet: ``rows`` rows of these parts, none of them null.
 
     Who writes them elsewhere anyway (:func:`native_parts`) spares their bytes a copy.
@@ -116,9 +116,9 @@ class Joined:
         """Return the strings; raises as :func:`join`."""
         return join(self.parts, self.rows)
 
-    def slice(self, first: int, count: int) -> Joined:
+    def slice(self, first: int, count: int) -> JoinedText:
         """Return ``count`` rows from ``first`` on."""
-        return Joined([_sliced(part, first, count) for part in self.parts], count)
+        return JoinedText([_sliced(part, first, count) for part in self.parts], count)
 
     def sizes(self) -> pa.Int64Array:
         """Return the most bytes (int64) that each row may take."""

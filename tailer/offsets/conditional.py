@@ -11,7 +11,7 @@ import anyio
 from tailer.errors import TransientError
 from tailer.network.backoff import Backoff
 from tailer.network.http_answers import http_date
-from tailer.store.s3.errors import Answer
+from tailer.store.s3.errors import S3Answer
 
 __all__ = ["ConditionRefused", "ConditionalObject", "Refusals", "Seen", "age_s", "steady_now"]
 
@@ -101,7 +101,7 @@ class Refusals:
         await anyio.sleep(self._backoff.next_s())
 
 
-def age_s(answer: Answer) -> float:
+def age_s(answer: S3Answer) -> float:
     """Return how long ago the object was written, at least.
 
     Both headers are the server's, and both are cut to whole seconds.

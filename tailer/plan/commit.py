@@ -9,7 +9,7 @@ from msgspec import Struct
 from tailer.changes import ChangeFile
 from tailer.delta.commit import Commit
 from tailer.log.table import TableLog
-from tailer.plan.live_files import Moot
+from tailer.plan.live_files import Ineffective
 from tailer.plan.rules import (
     ChangeSource,
     Completions,
@@ -34,7 +34,7 @@ class CommitPlan(Struct, frozen=True):
 
     commit: Commit
     derived: bool
-    moot: Moot
+    ineffective: Ineffective
     completions: Completions
 
     @property
@@ -45,24 +45,24 @@ class CommitPlan(Struct, frozen=True):
     def files(self) -> Iterator[ChangeFile]:
         """Return the files whose rows are the changes."""
         files = rewritten_files if self.derived else plan_changes
-        return files(self.commit, self.completions, self.moot)
+        return files(self.commit, self.completions, self.ineffective)
 
     def rewrite(self) -> Rewrite:
         """Return the files whose rows are to be compared."""
-        return plan_rewrite(self.commit, self.completions, self.moot)
+        return plan_rewrite(self.commit, self.completions, self.ineffective)
 
 
 async def plan_commit(
-    log: TableLog, commit: Commit, source: ChangeSource, moot: Moot
+    log: TableLog, commit: Commit, source: ChangeSource, ineffective: Ineffective
 ) -> CommitPlan:
     """Plan a commit; read the version before only if removes lack fields that only its adds have.
 
-    ``moot`` is the result of :meth:`tailer.plan.live_files.LiveFiles.moot`. Raises
+    ``ineffective`` is the result of :meth:`tailer.plan.live_files.LiveFiles.apply`. Raises
     :class:`TableError` if ``source`` does not fit the commit.
     """
     derived = source_of(commit, source) == "derived"
     lacking = set[tuple[str, str]]()
     if counts_files(commit, source):
-        lacking = incomplete_removes(commit, moot, derived=derived)
+        lacking = incomplete_removes(commit, ineffective, derived=derived)
     completions = await log.find_files(commit.version - 1, lacking)
-    return CommitPlan(commit, derived, moot, completions)
+    return CommitPlan(commit, derived, ineffective, completions)

@@ -75,15 +75,15 @@ class Database:
             if changed == (len(added) + len(removed)) // KEY_BYTES:
                 self._db.execute("COMMIT")
                 return frozenset()
-            # Something is moot, which is rare: check key by key.
+            # Something is ineffective, which is rare: check key by key.
             self._db.execute("ROLLBACK")
-            moot = {key for key in split(added) if self._has(key)}
-            moot |= {key for key in split(removed) if not self._has(key)}
+            ineffective = {key for key in split(added) if self._has(key)}
+            ineffective |= {key for key in split(removed) if not self._has(key)}
             self._db.execute("BEGIN")
             self._db.executemany("DELETE FROM live WHERE key = ?", _each(removed))
             self._insert(split(added))
             self._db.execute("COMMIT")
-        return frozenset(moot)
+        return frozenset(ineffective)
 
     def _insert(self, keys: Iterable[bytes]) -> None:
         self._db.executemany("INSERT OR IGNORE INTO live VALUES (?)", ((key,) for key in keys))

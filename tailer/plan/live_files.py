@@ -25,11 +25,11 @@ from tailer.process.threads import blocking
 if TYPE_CHECKING:
     from tailer.plan.live_database import Database
 
-__all__ = ["LiveFiles", "Moot"]
+__all__ = ["Ineffective", "LiveFiles"]
 
 #: The digests of the files that a commit adds although they are in the table, or removes although
 #: they are not (:func:`tailer.delta.digests.file_digest`).
-Moot: TypeAlias = AbstractSet[bytes]
+Ineffective: TypeAlias = AbstractSet[bytes]
 
 _LOADED_AT_ONCE = 20_000
 #: Commits of more files than this are processed in a thread.
@@ -43,25 +43,26 @@ _REMEMBERED = 1024
 class LiveFiles:
     """The logical files of one table, at the version that its reader has reached.
 
-    ``told`` are the moot actions by version as another process has found them; then nothing is
-    read.
+    ``told`` are the ineffective actions by version as another process has found them; then
+    nothing is read.
     """
 
-    def __init__(self, told: Mapping[int, Moot] | None = None) -> None:
+    def __init__(self, told: Mapping[int, Ineffective] | None = None) -> None:
         self._told = told
         self._keys: _Keys | None = None
         self._at: tuple[int, str, str] | None = None  # version, its commit's tag, table id
-        self._found: dict[tuple[int, str, str], Moot] = {}  # the last ones, of the same keys
+        self._found: dict[tuple[int, str, str], Ineffective] = {}  # the last ones, of the same keys
 
-    async def moot(
+    async def apply(
         self, log: TableLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
-    ) -> Moot:
+    ) -> Ineffective:
         """Return the file actions of a commit that change nothing, each as its digest.
 
         Commits come in order. A commit out of order costs a read of the whole snapshot before it,
         unless it is one of the last ones, which a feed repeats after a failure. If the changes of a
         commit in ``source`` do not come from its files, nothing is read, and the files are only
-        kept up to date. If the version before can't be built any more, no action counts as moot.
+        kept up to date. If the version before can't be built any more, no action counts as
+        ineffective.
         """
         if self._told is not None:
             return self._told.get(commit.version, frozenset())
@@ -80,14 +81,14 @@ class LiveFiles:
         assert keys is not None
         header = commit.header
         if len(header.added) + len(header.removed) > _FILES_INLINE_MAX * KEY_BYTES:
-            moot = await blocking(keys.follow, header.added, header.removed)
+            ineffective = await blocking(keys.follow, header.added, header.removed)
         else:
-            moot = keys.follow(header.added, header.removed)
+            ineffective = keys.follow(header.added, header.removed)
         self._at = reached
         if len(self._found) >= _REMEMBERED:
             self._found.pop(next(iter(self._found)))
-        self._found[reached] = moot
-        return moot
+        self._found[reached] = ineffective
+        return ineffective
 
     def _leads_to(self, commit: Commit) -> bool:
         """Return whether these are the files of the version before, in the same table."""
@@ -101,8 +102,8 @@ class LiveFiles:
         """The version whose files these are; None before any were read."""
         return None if self._at is None else self._at[0]
 
-    def known(self, version: int) -> Moot:
-        """Return the result of :meth:`moot` for a version, if it is one of the last ones."""
+    def ineffective_in(self, version: int) -> Ineffective:
+        """Return the result of :meth:`apply` for a version, if it is one of the last ones."""
         return next((m for at, m in self._found.items() if at[0] == version), frozenset())
 
     async def _load(self, log: TableLog, commit: Commit, spill_folder: str | None) -> bool:
@@ -161,7 +162,7 @@ class _Keys:
         assert self._many is not None
         self._many.load(keys)
 
-    def follow(self, added: bytes, removed: bytes) -> Moot:
+    def follow(self, added: bytes, removed: bytes) -> Ineffective:
         """Apply a commit, given as its concatenated added and removed keys.
 
         Return the added keys that were already present, and the removed keys that were not.
@@ -169,14 +170,14 @@ class _Keys:
         if self._many is not None:
             return self._many.follow(added, removed)
         few, coming, leaving = self._few, set(split(added)), set(split(removed))
-        moot: set[bytes] = leaving - few
-        if moot or not few.isdisjoint(coming - leaving):
-            moot |= coming & few
+        ineffective: set[bytes] = leaving - few
+        if ineffective or not few.isdisjoint(coming - leaving):
+            ineffective |= coming & few
         few -= leaving
         few |= coming
         if len(few) > _FEW:
             self._grow()
-        return frozenset(moot)
+        return frozenset(ineffective)
 
     def _grow(self) -> None:
         from tailer.plan.live_database import Database  # loads on demand, with its engine

@@ -6,8 +6,8 @@
 * Otherwise the adds and removes with dataChange=true are inserts and deletes; one path removed and
   added with two deletion vectors is the difference of the two, both ways.
 * Changes are relative to the files of the version before: a remove of a logical file that is not
-  there, and an add of one that is, change nothing. Those files are passed in (``moot``, digests of
-  :func:`tailer.delta.digests.file_digest`), because the commit alone does not say.
+  there, and an add of one that is, change nothing. Those files are passed in (``ineffective``,
+  digests of :func:`tailer.delta.digests.file_digest`), because the commit alone does not say.
 * Rows that leave belong to the schema and partitioning before the commit, rows that come to those
   after it.
 * Order within a version: rows that leave before rows that come, so that a key that moves is deleted
@@ -111,7 +111,7 @@ def counts_files(commit: Commit, source: ChangeSource) -> bool:
 def plan_changes(
     commit: Commit,
     completions: Completions | None = None,
-    moot: AbstractSet[bytes] = frozenset(),
+    ineffective: AbstractSet[bytes] = frozenset(),
 ) -> Iterator[ChangeFile]:
     """Return the work orders of one version by the protocol's rules, in the order of its events.
 
@@ -122,7 +122,7 @@ def plan_changes(
         if commit.header.cdcs:
             yield from _cdc_files(commit)
         elif commit.header.data_changes:
-            yield from _file_changes(commit, completions or {}, moot)
+            yield from _file_changes(commit, completions or {}, ineffective)
     except TableError as e:
         raise e.at(version=commit.version, path=commit.name) from None
 
@@ -139,20 +139,26 @@ def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
 _Pairs = Mapping[str, tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]]
 
 
-def _effective(commit: Commit, moot: AbstractSet[bytes]) -> Iterator[FileAction]:
-    """Yield the file actions that are not moot."""
+def _effective(commit: Commit, ineffective: AbstractSet[bytes]) -> Iterator[FileAction]:
+    """Yield the file actions that are not ineffective."""
     for action in commit.file_actions():
-        if not moot or isinstance(action, AddCDCFile) or file_digest(action) not in moot:
+        if (
+            not ineffective
+            or isinstance(action, AddCDCFile)
+            or file_digest(action) not in ineffective
+        ):
             yield action
 
 
-def _pairs(commit: Commit, moot: AbstractSet[bytes], *, data_changes_only: bool = True) -> _Pairs:
+def _pairs(
+    commit: Commit, ineffective: AbstractSet[bytes], *, data_changes_only: bool = True
+) -> _Pairs:
     """Return the files that are removed and added, by location; with dataChange=true, or all."""
     if not commit.header.paired:
         return {}
     old: dict[str, DeletionVectorDescriptor | None] = {}
     new: dict[str, DeletionVectorDescriptor | None] = {}
-    for action in _effective(commit, moot):
+    for action in _effective(commit, ineffective):
         if isinstance(action, AddCDCFile) or (data_changes_only and not action.data_change):
             continue
         if commit.is_paired(action.path):
@@ -164,17 +170,17 @@ def _pairs(commit: Commit, moot: AbstractSet[bytes], *, data_changes_only: bool 
 def _file_changes(
     commit: Commit,
     completions: Completions,
-    moot: AbstractSet[bytes],
+    ineffective: AbstractSet[bytes],
     *,
     data_changes_only: bool = True,
 ) -> Iterator[ChangeFile]:
-    pairs = _pairs(commit, moot, data_changes_only=data_changes_only)
+    pairs = _pairs(commit, ineffective, data_changes_only=data_changes_only)
     if commit.header.removes:
-        for action in _effective(commit, moot):
+        for action in _effective(commit, ineffective):
             if isinstance(action, RemoveFile) and (action.data_change or not data_changes_only):
                 yield from _leaving(commit, action, pairs, completions)
     if commit.header.adds:
-        for action in _effective(commit, moot):
+        for action in _effective(commit, ineffective):
             if isinstance(action, AddFile) and (action.data_change or not data_changes_only):
                 yield from _coming(commit, action, pairs)
 
@@ -222,7 +228,7 @@ class Rewrite:
 def rewritten_files(
     commit: Commit,
     completions: Completions | None = None,
-    moot: AbstractSet[bytes] = frozenset(),
+    ineffective: AbstractSet[bytes] = frozenset(),
 ) -> Iterator[ChangeFile]:
     """Yield the files of a version whose changes are derived, whatever their dataChange flags:
     those that leave, then those that come; none if the version only rearranges.
@@ -239,7 +245,7 @@ def rewritten_files(
     if not commit.header.data_changes:
         return
     try:
-        yield from _file_changes(commit, completions or {}, moot, data_changes_only=False)
+        yield from _file_changes(commit, completions or {}, ineffective, data_changes_only=False)
     except TableError as e:
         raise e.at(version=commit.version, path=commit.name) from None
 
@@ -247,11 +253,11 @@ def rewritten_files(
 def plan_rewrite(
     commit: Commit,
     completions: Completions | None = None,
-    moot: AbstractSet[bytes] = frozenset(),
+    ineffective: AbstractSet[bytes] = frozenset(),
 ) -> Rewrite:
     """Return the files of :func:`rewritten_files`, side by side."""
     rewrite = Rewrite([], [])
-    for file in rewritten_files(commit, completions, moot):
+    for file in rewritten_files(commit, completions, ineffective):
         (rewrite.leaving if file.change_type == "delete" else rewrite.coming).append(file)
     return rewrite
 
@@ -286,7 +292,7 @@ def _lacks(remove: RemoveFile, before: TableState) -> bool:
 
 
 def incomplete_removes(
-    commit: Commit, moot: AbstractSet[bytes] = frozenset(), *, derived: bool = False
+    commit: Commit, ineffective: AbstractSet[bytes] = frozenset(), *, derived: bool = False
 ) -> set[tuple[str, str]]:
     """Return the keys of removes that lack what only the add that they remove contains.
 
@@ -297,7 +303,7 @@ def incomplete_removes(
         return set()
     return {
         file_key(action)
-        for action in _effective(commit, moot)
+        for action in _effective(commit, ineffective)
         if isinstance(action, RemoveFile)
         and (derived or action.data_change)
         and _lacks(action, before)

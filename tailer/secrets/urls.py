@@ -49,7 +49,7 @@ class Url:
         """The host as it is written before a port."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
-    def place(self, port: int) -> str:
+    def host_port(self, port: int) -> str:
         """Return host and port for messages; ``port`` is the scheme's own."""
         return f"{self.server}:{self.port or port}"
 

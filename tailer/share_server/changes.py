@@ -29,9 +29,9 @@ from tailer.plan.live_files import LiveFiles
 from tailer.plan.rules import ChangeSource, Completions, source_of
 from tailer.share_server.lines import LineWriter, choose_format
 from tailer.share_server.query import (
-    Answer,
     Links,
     QueryBody,
+    QueryResult,
     broken_off,
     line_writer,
     timestamp_of,
@@ -84,7 +84,7 @@ class ChangesRange:
 
 async def changes_answer(
     table: SharedTable, asked_range: ChangesRange, asked: Capabilities, links: Links
-) -> Answer:
+) -> QueryResult:
     """Answer with the change feed of a range of versions."""
     if not table.config.cdf:
         raise invalid("the change data feed of this table is not shared")
@@ -95,7 +95,7 @@ async def changes_answer(
 
 async def stream_answer(
     table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
-) -> Answer:
+) -> QueryResult:
     """Answer with the files added and removed since startingVersion, and the metadata between."""
     if not table.config.history:
         raise invalid("startingVersion needs a table whose history is shared")
@@ -121,7 +121,7 @@ class _Walk:
     feed: bool
     historical: bool
 
-    async def answer(self, asked: Capabilities, links: Links) -> Answer:
+    async def answer(self, asked: Capabilities, links: Links) -> QueryResult:
         end = (await self.table.snapshot(self.last)).state
         before = await self.table.log.state_before(self.first)
         opening = await self._commit(self.first, before, await self._floor())
@@ -136,7 +136,7 @@ class _Walk:
         # The version is sent only if metadata of other versions may follow.
         head += writer.metadata(shown, at if self.historical else None, sums)
         chunks = self._chunks(opening, writer, asked, links)
-        return Answer(self.first, form, asked.end_of_stream, head, chunks, hold=True)
+        return QueryResult(self.first, form, asked.end_of_stream, head, chunks, hold=True)
 
     async def _floor(self) -> int | None:
         return (await self.table.times()).get(self.first - 1)
@@ -184,8 +184,8 @@ class _Walk:
         if self.historical and changed and commit.version > self.first:
             yield writer.metadata(commit.after, commit.version, None)
         source: ChangeSource = "cdf" if self.feed else "derived"
-        moot = await live.moot(self.table.log, commit, source)
-        lines = self._lines(await plan_commit(self.table.log, commit, source, moot), writer)
+        ineffective = await live.apply(self.table.log, commit, source)
+        lines = self._lines(await plan_commit(self.table.log, commit, source, ineffective), writer)
         while chunk := await anyio.to_thread.run_sync(partial(_join, lines)):
             yield chunk
 
@@ -199,7 +199,7 @@ class _Walk:
             for kind, values in raw_actions(commit.name, commit.lines):
                 if kind != wanted or (kind != "cdc" and not values.get("dataChange", True)):
                     continue
-                if plan.moot and kind != "cdc" and _digest(kind, values) in plan.moot:
+                if plan.ineffective and kind != "cdc" and _digest(kind, values) in plan.ineffective:
                     continue
                 action = values
                 if kind == "remove":

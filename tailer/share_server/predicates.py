@@ -22,7 +22,7 @@ from tailer.delta.schema import PrimitiveType, StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
-__all__ = ["ANYTHING", "FileFacts", "May", "Order", "columns_of", "size_of"]
+__all__ = ["ANYTHING", "FileFacts", "May", "Relations", "columns_of", "size_of"]
 
 #: Strings in statistics are cut at 32 characters or more, and a bound may be the cut string.
 _PREFIX = 32
@@ -50,7 +50,7 @@ _NULL = May(False, False, True)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Relations:
     """The possible relations of a column's values to a literal: which of the three may occur."""
 
     less: bool
@@ -58,7 +58,7 @@ class Order:
     greater: bool
 
     @classmethod
-    def of(cls, value: Any, literal: Any) -> Order:
+    def of(cls, value: Any, literal: Any) -> Relations:
         """Compare one value that all rows have."""
         return cls(value < literal, value == literal, value > literal)
 
@@ -166,7 +166,7 @@ class FileFacts:
         # A timestamp without a zone is in its writer's zone, which is unknown here.
         if value is None or (field.type.name == "timestamp" and not _has_zone(text or "")):
             return ANYTHING
-        return Order.of(value, literal).may(node.op, null=False)
+        return Relations.of(value, literal).may(node.op, null=False)
 
     def _statistics(self) -> dict[str, Any]:
         if self._stats is None:
@@ -205,7 +205,7 @@ class FileFacts:
         return _order(literal, low, high, kind).may(node.op, null=not none_null)
 
 
-def _order(literal: Any, low: Any, high: Any, kind: str) -> Order:
+def _order(literal: Any, low: Any, high: Any, kind: str) -> Relations:
     """Return how the values between the bounds (None: unknown) may compare with the literal."""
     below = above = True  # may there be a value <= literal, >= literal?
     less = greater = True
@@ -222,7 +222,7 @@ def _order(literal: Any, low: Any, high: Any, kind: str) -> Order:
             greater, above = top > literal, top >= literal
     if kind in ("float", "double"):
         greater = True  # NaN is greater than every number, and in no bound
-    return Order(less, below and above, greater)
+    return Relations(less, below and above, greater)
 
 
 def _bound(value: Any, kind: str) -> Any:

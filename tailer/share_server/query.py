@@ -28,9 +28,9 @@ from tailer.share_server.tables import SharedTable
 from tailer.sharing.model import Capabilities, EndOfStream, ResponseFormat, ndjson_line
 
 __all__ = [
-    "Answer",
     "Links",
     "QueryBody",
+    "QueryResult",
     "broken_off",
     "find_version",
     "line_writer",
@@ -61,7 +61,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """An answer about a table. ``version`` goes into the header, ``chunks`` are whole lines.
 
     ``head`` lines are known already. With ``hold`` nothing is sent before the first chunks are
@@ -196,7 +196,7 @@ async def metadata_answer(
     timestamp: str | None,
     asked: Capabilities,
     links: Links,
-) -> Answer:
+) -> QueryResult:
     """Answer with protocol and metadata ("Query Table Metadata").
 
     They are the current version's, unless another one is requested, as newer clients do. The answer
@@ -209,7 +209,7 @@ async def metadata_answer(
     form = choose_format(asked, state)
     writer = line_writer(table, links, form, versioned=travels)
     head = writer.protocol(state.protocol) + writer.metadata(state, at, await table.sums(at))
-    return Answer(at, form, end_of_stream=False, head=head)
+    return QueryResult(at, form, end_of_stream=False, head=head)
 
 
 async def _travelled(table: SharedTable, version: int | None, timestamp: str | None) -> int | None:
@@ -230,7 +230,7 @@ async def _travelled(table: SharedTable, version: int | None, timestamp: str | N
 
 async def query_answer(
     table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
-) -> Answer:
+) -> QueryResult:
     """Answer with the files of a snapshot ("Read Data from a Table", without startingVersion)."""
     found = await _travelled(table, body.version, body.timestamp)
     travels = found is not None
@@ -252,7 +252,7 @@ async def query_answer(
     if body.include_refresh_token:
         refresh = _refresh_token(table, version, first_ms, links)
     files = _files(table, snapshot, body, writer, timestamp_ms)
-    return Answer(version, form, asked.end_of_stream, head, _end(asked, links, files, refresh))
+    return QueryResult(version, form, asked.end_of_stream, head, _end(asked, links, files, refresh))
 
 
 def _refresh_token(table: SharedTable, version: int, first_ms: int, links: Links) -> str:

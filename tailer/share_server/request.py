@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tailer.delta.actions import LONG_MAX
 from tailer.http_server.serving import read_body, send_chunk
-from tailer.share_server.query import Answer
+from tailer.share_server.query import QueryResult
 from tailer.share_server.recipients import Recipient
 from tailer.share_server.refusals import Refusal, invalid
 from tailer.share_server.tables import SharedTable
@@ -94,7 +94,7 @@ class Request:
         self.sent = response.content_length or 0
         return response
 
-    async def stream(self, answer: Answer, stall_s: float) -> web.StreamResponse:
+    async def stream(self, answer: QueryResult, stall_s: float) -> web.StreamResponse:
         """Send an answer's lines as they are found, no faster than the client takes them."""
         response = web.StreamResponse()
         response.headers["Content-Type"] = NDJSON_TYPE

@@ -45,7 +45,7 @@ from tailer.sharing.model import (
     Table,
 )
 from tailer.sharing.profile import Profile
-from tailer.sharing.query import Answer, Query
+from tailer.sharing.query import Query, QueryAnswer
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -190,14 +190,14 @@ class SharingClient:
         return version
 
     @asynccontextmanager
-    async def metadata(self, table: Table) -> AsyncIterator[Answer]:
+    async def metadata(self, table: Table) -> AsyncIterator[QueryAnswer]:
         """Request protocol and metadata of the current version ("Query Table Metadata")."""
         path = f"{_path(table)}/metadata"
         async with self._answer("GET", path, {}, None, two_lines=True) as answer:
             yield answer
 
     @asynccontextmanager
-    async def query(self, table: Table, query: Query) -> AsyncIterator[Answer]:
+    async def query(self, table: Table, query: Query) -> AsyncIterator[QueryAnswer]:
         """Request a snapshot's files, or a range's data changes ("Read Data from a Table")."""
         path = f"{_path(table)}/query"
         async with self._answer("POST", path, {}, query.to_json()) as answer:
@@ -213,7 +213,7 @@ class SharingClient:
         starting_timestamp: str | None = None,
         ending_timestamp: str | None = None,
         historical_metadata: bool = True,
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[QueryAnswer]:
         """Request the change data feed of a range, inclusive.
 
         "Read Change Data Feed from a Table".
@@ -238,7 +238,7 @@ class SharingClient:
         body: dict[str, Any] | None,
         *,
         two_lines: bool = False,
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[QueryAnswer]:
         # An answer of always two lines needs no end-of-stream action.
         said = replace(self._capabilities, end_of_stream=not two_lines)
         async with self._request(method, path, params=params, body=body, said=said) as first:
@@ -264,7 +264,7 @@ class SharingClient:
                     async for line in lines:
                         yield line
 
-            yield Answer(_table_version(first), form, pages)
+            yield QueryAnswer(_table_version(first), form, pages)
 
     async def _page_lines(
         self, response: ClientResponse

@@ -13,7 +13,7 @@ from tailer.sharing.answers import Line, SharedFile, read_line
 from tailer.sharing.http import Refused, heals
 from tailer.sharing.model import EndOfStream, ResponseFormat
 
-__all__ = ["Answer", "Query"]
+__all__ = ["Query", "QueryAnswer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Query:
 
 
 @dataclass(slots=True)
-class Answer:
+class QueryAnswer:
     """An answer about a table: ``version`` of its header, ``form`` of its lines.
 
     ``version`` is the current one for a plain query, the starting one for a range; None without the

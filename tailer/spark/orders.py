@@ -20,16 +20,16 @@ from tailer.compare.proofs import Numbers, independent
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, Bucket
 from tailer.delta.commit import Commit, CommitHeader
-from tailer.plan.live_files import Moot
+from tailer.plan.live_files import Ineffective
 from tailer.plan.rules import Rewrite, row_ids_hold
 
 __all__ = [
     "FAN_OUT",
     "FileOrder",
     "Order",
-    "Part",
     "RewriteOrder",
     "VersionOrder",
+    "VersionPart",
     "fan_out",
     "is_small",
     "pack",
@@ -109,7 +109,7 @@ class RewriteOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VersionPart:
     """Some of a version's files, by their numbers: from ``first`` up to ``end`` (exclusive; None:
     the rest, with what comes behind them). Notices come before a ``leading`` part."""
 
@@ -123,9 +123,9 @@ class VersionOrder:
     """Whole versions, from ``start`` on up to version ``last``, for the pipeline's sinks.
 
     The task reads them as the daemon does. ``cost`` is about how many bytes that takes, in
-    ``files`` files. ``moot`` are the file actions by version that change nothing, which the driver
-    has found (:mod:`tailer.plan.live_files`). With a ``part`` it is only some files of one version,
-    and the index of ``start`` counts from the first of them.
+    ``files`` files. ``ineffective`` are the file actions by version that change nothing, which the
+    driver has found (:mod:`tailer.plan.live_files`). With a ``part`` it is only some files of one
+    version, and the index of ``start`` counts from the first of them.
     """
 
     start: Offset
@@ -134,8 +134,8 @@ class VersionOrder:
     files: int
     skip: int = 0
     take: int | None = None
-    moot: Mapping[int, Moot] = field(default_factory=dict, hash=False)
-    part: Part | None = None
+    ineffective: Mapping[int, Ineffective] = field(default_factory=dict, hash=False)
+    part: VersionPart | None = None
 
 
 Order = FileOrder | RewriteOrder | VersionOrder

@@ -15,7 +15,7 @@ from tailer.changes import (
     Notice,
     NoticeKind,
     Offset,
-    joined,
+    concat_batches,
 )
 from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.snapshot import TableState
@@ -98,7 +98,7 @@ def change_span(
                 )
             )
             index += len(rows)
-    return joined(found)
+    return concat_batches(found)
 
 
 def empty_batch(

@@ -26,8 +26,8 @@ ROWS_OF_A_FILE, COPIES = 175_000, 10
 FILES, ROWS_OF_MANY = 1_000, 1_000
 QUICK = 50
 #: Of `tailer read`: the peak, and how it may grow from `small` to `large`. That is what two groups
-#: of files may hold while they wait (tailer/feed/rows/lanes.py), and half of it again: the small
-#: table ends before they are full. Rows that pile up would take 1,000 MiB.
+#: of files may hold while they wait (tailer/feed/rows/group_lanes.py), and half of it again: the
+#: small table ends before they are full. Rows that pile up would take 1,000 MiB.
 PEAK_MIB_MAX = 300.0
 PEAK_GROWTH_MIB_MAX = 72.0
 CONTENDERS = "tests.benchmarks.contenders"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.changes import joined
+from tailer.changes import concat_batches
 from tailer.cli.main import main
 from tailer.cli.output import Ids, open_output
 from tailer.cli.read import output_kind
@@ -62,7 +62,7 @@ async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path,
     first, second = change_span(SCHEMA, [[[{"id": 1}]], [[{"id": 2}]]]).by_file()
     assert second.file is not None
     second = replace(second, file=replace(second.file, origin="row_ids"))
-    run = joined([first, second])
+    run = concat_batches([first, second])
     async with open_output(str(output), kind, run.rows.schema, Ids(wanted=True)) as opened:
         assert sink_traits(opened).spans
         await opened.write(run)

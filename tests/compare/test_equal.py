@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.compare.equal import differ
+from tailer.compare.equal_rows import differ
 
 FLOATS = [math.nan, 0.0, -0.0, 1.5]
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [

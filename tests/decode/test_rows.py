@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.opening import SMALL_BYTES, check_nested
+from tailer.decode.file_opening import SMALL_BYTES, check_nested
 from tailer.decode.output import output_schema
 from tailer.decode.rows import (
     DecodeOptions,

@@ -229,7 +229,7 @@ def test_a_commit_that_is_read_again_gives_the_same(table: TableBuilder) -> None
         found = []
         for version in (2, 2, 3, 3, 2, 1):
             commit = await log.commit(version, state, None)
-            found.append(len(await live.moot(log, commit, "derived")))
+            found.append(len(await live.apply(log, commit, "derived")))
         return [*found, log.read]
 
     found = [1, 1, 0, 0, 1, 0]
@@ -289,7 +289,7 @@ def test_spark_plans_by_the_same_files(
 
     (order,) = anyio.run(orders)
     if paired:
-        assert [len(moot) for moot in order.moot.values()] == [2]
+        assert [len(ineffective) for ineffective in order.ineffective.values()] == [2]
     elif isinstance(order, FileOrder):
         assert order.file.path == other["add"]["path"]
     else:

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sinks.kafka.client.failures import Fenced
-from sinks.kafka.cluster import Cluster, Transaction
+from sinks.kafka.cluster import Cluster, TransactionStatus
 from sinks.kafka.progress import Progress
 from sinks.kafka.settlement import Settlement
 from sinks.kafka.sink import KafkaSink
@@ -410,7 +410,7 @@ class Busy:
         self.driver = begun(sink, batch(2, [2]), progress=True)
         ask = Cluster.transaction
 
-        def asked(cluster: Cluster, transactional_id: str) -> Transaction | None:
+        def asked(cluster: Cluster, transactional_id: str) -> TransactionStatus | None:
             if cluster is broker_of(sink).cluster:
                 return ask(cluster, transactional_id)
             try:

@@ -19,7 +19,7 @@ from sinks.formats.json import json_objects_joined
 from sinks.formats.records import Header, Records
 from sinks.kafka.client.partitioner import murmur2, partitions_of_keys
 from sinks.kafka.client.record_batch import BATCH_OVERHEAD, Body, cut, record_batches, record_sizes
-from tailer.native.rowbytes import Joined, whole_numbers
+from tailer.native.rowbytes import JoinedText, whole_numbers
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -146,7 +146,7 @@ def joined(rows: list[tuple[int, Decimal | None, dt.date | None, str]]) -> Recor
         pa.array(texts, pa.string()),
     ]
     values = json_objects_joined(["a", "größe", "c", "d"], members)
-    ids = Joined(["id-", whole_numbers(members[0])], len(rows))
+    ids = JoinedText(["id-", whole_numbers(members[0])], len(rows))
     return Records(None, values, (("id", ids), ("constant", b"all")), 7)
 
 

@@ -57,7 +57,7 @@ def cursor_at(
     return LogCursor(facts, start, before, seen, last=last, options=options)
 
 
-def answered(cursor: LogCursor, *answers: ask.Answer, now: float = 0.0) -> Any:
+def answered(cursor: LogCursor, *answers: ask.CursorAnswer, now: float = 0.0) -> Any:
     """What the cursor asks for after these answers."""
     for answer in answers:
         assert cursor.next_action(now) is not None
@@ -65,7 +65,7 @@ def answered(cursor: LogCursor, *answers: ask.Answer, now: float = 0.0) -> Any:
     return cursor.next_action(now)
 
 
-def refused(cursor: LogCursor, *answers: ask.Answer) -> TailerError:
+def refused(cursor: LogCursor, *answers: ask.CursorAnswer) -> TailerError:
     """The error by which the cursor ends; it stays at its end."""
     with pytest.raises(TailerError) as caught:
         answered(cursor, *answers)
@@ -333,7 +333,7 @@ missing = st.builds(ask.NotThere, st.just(100.0), st.booleans())
 torn = st.builds(ask.Torn)
 
 
-def answers_to(action: Any) -> st.SearchStrategy[ask.Answer]:
+def answers_to(action: Any) -> st.SearchStrategy[ask.CursorAnswer]:
     match action:
         case ask.ReadCommit(version):
             read = st.builds(ask.CommitsRead, st.just([commit(version)]), st.none() | tags)

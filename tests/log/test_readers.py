@@ -26,8 +26,8 @@ from tailer.log.questions import FileTag, NotThere, Torn
 from tailer.log.readers import SMALL_BYTES_MAX, BulkReader, LogReader
 from tailer.log.table import TableLog
 from tailer.store import BlockingFiles, Found
-from tailer.store.brought import Brought, NotBrought
 from tailer.store.budget import Budget
+from tailer.store.fetched_files import FetchedFiles, NotFetched
 from tailer.store.local import LocalStore
 from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import TableBuilder
@@ -71,9 +71,9 @@ class MemoryReader:
         few = [name for name, _ in reads][: self._random.randrange(1, 20)]
         names = few if after is None else [*few, after]
         paths = [f"_delta_log/{name}" for name in names]
-        return Brought("memory", {path: self.files.get(path) for path in paths})
+        return FetchedFiles("memory", {path: self.files.get(path) for path in paths})
 
-    def ahead(self, version: int, last: int | None) -> None:
+    def request_ahead(self, version: int, last: int | None) -> None:
         if last is None or version <= last:
             self._ahead.add(version)
 
@@ -185,10 +185,10 @@ async def test_many_files_are_there_for_a_worker_thread(rig: Rig) -> None:
         for name in names[:2]:
             try:
                 data, status = files.read_here(f"_delta_log/{name}")
-            except NotBrought:  # it is read by itself
+            except NotFetched:  # it is read by itself
                 continue
             assert (data, status) == await rig.log.store.read(f"_delta_log/{name}")
-        with pytest.raises((FileNotFoundError, NotBrought)):
+        with pytest.raises((FileNotFoundError, NotFetched)):
             files.read_here(f"_delta_log/{names[2]}")
         assert files.stat_here(f"_delta_log/{commit_name(1)}").tag == await rig.log.tag(
             commit_name(1)
@@ -197,7 +197,7 @@ async def test_many_files_are_there_for_a_worker_thread(rig: Rig) -> None:
 
 async def test_what_is_requested_ahead_is_the_same(rig: Rig) -> None:
     """Its predecessor may be known already, and it is what it was after the commit was read."""
-    rig.reader.ahead(1, 3)
+    rig.reader.request_ahead(1, 3)
     for version in (1, 2, 3):
         await anyio.sleep(0.01)
         text = await rig.ask(version)
@@ -208,7 +208,7 @@ async def test_what_is_requested_ahead_is_the_same(rig: Rig) -> None:
 
 
 async def test_an_answer_says_when_it_was_asked_for(rig: Rig) -> None:
-    rig.reader.ahead(4, None)
+    rig.reader.request_ahead(4, None)
     now = anyio.current_time()
     answer = await rig.reader.one(4, now + 60.0)
     assert isinstance(answer, NotThere)
@@ -216,13 +216,13 @@ async def test_an_answer_says_when_it_was_asked_for(rig: Rig) -> None:
 
 
 async def test_a_commit_that_is_not_there_takes_nothing_of_the_budget(rig: Rig) -> None:
-    rig.reader.ahead(4, None)
+    rig.reader.request_ahead(4, None)
     await anyio.wait_all_tasks_blocked()
     assert rig.budget.taken == 0, "before anybody asks for it"
 
 
 async def test_a_request_whose_taker_is_cancelled_takes_nothing_either(rig: Rig) -> None:
-    rig.reader.ahead(1, None)
+    rig.reader.request_ahead(1, None)
     with anyio.CancelScope() as scope:
         scope.cancel()
         await rig.reader.one(1, 0.0)
@@ -242,7 +242,7 @@ async def test_a_local_folder_at_rest_is_not_searched_again(tmp_path: Path) -> N
 
 
 async def test_requests_that_nobody_takes_are_dropped(rig: Rig) -> None:
-    rig.reader.ahead(1, None)
+    rig.reader.request_ahead(1, None)
     await anyio.lowlevel.checkpoint()
     await rig.reader.aclose()
     assert rig.budget.taken == 0
@@ -250,10 +250,10 @@ async def test_requests_that_nobody_takes_are_dropped(rig: Rig) -> None:
 
 
 async def test_nothing_is_requested_beyond_the_end_or_the_budget(rig: Rig) -> None:
-    rig.reader.ahead(4, 3)
+    rig.reader.request_ahead(4, 3)
     assert rig.budget.taken == 0
     assert rig.budget.take(rig.budget.bytes_max)
-    rig.reader.ahead(1, None)
+    rig.reader.request_ahead(1, None)
     assert rig.budget.taken == rig.budget.bytes_max
     rig.budget.give(rig.budget.bytes_max)
     assert isinstance(await rig.ask(1), CommitText)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given
 
 from sinks.formats.avro_schema import Names, avro_name, record_schema
-from sinks.formats.avro_values import joined, record_parts
+from sinks.formats.avro_values import join_parts, record_parts
 from sinks.formats.load import load_encoder
 from tailer.changes import METADATA_FIELDS
 from tailer.testing.batches import change_batch
@@ -58,7 +58,7 @@ def same(found: Any, expected: Any) -> bool:
 @given(arrays())
 def test_any_value_is_read_back_by_another_library(array: pa.Array) -> None:
     schema = fastavro.parse_schema(record_schema([pa.field("x", array.type)], "Row", Names()))
-    encoded = joined(record_parts([array]), len(array)).to_pylist()
+    encoded = join_parts(record_parts([array]), len(array)).to_pylist()
     for data, value in zip(encoded, array.to_pylist(), strict=True):
         rest = io.BytesIO(data)
         found: Any = fastavro.schemaless_reader(rest, schema)

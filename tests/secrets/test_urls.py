@@ -27,7 +27,7 @@ def test_a_user_and_a_password_that_are_encoded_are_what_they_were(user: str, wo
         "/lake",
         "heartbeat=5",
     )
-    assert url.place(5672) == "example.org:5673"
+    assert url.host_port(5672) == "example.org:5673"
     assert parse_url(url.text(), SCHEMES) == url
 
 
@@ -76,7 +76,7 @@ def test_what_is_no_url_is_said_without_it(text: str, said: str) -> None:
 
 def test_the_parts_of_urls() -> None:
     assert parse_url("AMQP://[::1]:5672", SCHEMES) == Url("amqp", "::1", 5672)
-    assert parse_url("amqp://[::1]", SCHEMES).place(5672) == "[::1]:5672"
+    assert parse_url("amqp://[::1]", SCHEMES).host_port(5672) == "[::1]:5672"
     assert parse_url("amqp://token@h", SCHEMES) == Url("amqp", "h", user="token")
     assert parse_url("amqp://:word@h", SCHEMES) == Url("amqp", "h", user="", password="word")
     assert parse_url("amqp:///path", SCHEMES, needs_host=False) == Url("amqp", "", path="/path")

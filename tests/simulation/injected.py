@@ -16,7 +16,7 @@ import tailer.feed.run
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.read_context import Emit, Item, ReadContext
+from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
 from tailer.offsets.leased import LeasedOffsetStore, _body
@@ -159,7 +159,7 @@ def _kept_ahead(put: Any) -> None:
         if kept is not None and kept.offset.position > start.position:
             await emit(kept)
 
-        async def keep(item: Item) -> None:
+        async def keep(item: FeedItem) -> None:
             ahead[id(context.log)] = item
             await emit(item)
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from tailer.store.s3.client import Call, S3Client
-from tailer.store.s3.errors import Answer
+from tailer.store.s3.errors import S3Answer
 from tailer.store.s3.options import S3Options
 from tests.simulation.bucket import Bucket, BucketFile
 from tests.simulation.world import World
@@ -21,8 +21,8 @@ from tests.simulation.world import World
 __all__ = ["SimulatedS3Client", "options_of"]
 
 _RANGE = re.compile(r"bytes=(-?\d+)-?(\d*)")
-_NOT_FOUND = Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
-_BUSY = Answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
+_NOT_FOUND = S3Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
+_BUSY = S3Answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
 
 
 def options_of(process: str) -> S3Options:
@@ -36,7 +36,7 @@ class SimulatedS3Client(S3Client):
     bucket: Bucket
     world: World
 
-    async def _exchange(self, call: Call) -> Answer:
+    async def _exchange(self, call: Call) -> S3Answer:
         world = self.world
         what = f"{call.method} {call.key or call.query['prefix']}"
         answer = await world.request(
@@ -46,10 +46,10 @@ class SimulatedS3Client(S3Client):
             repeats=call.method == "PUT",
         )
         if answer.body and answer.status < 300 and world.fault("short", what):
-            return Answer(answer.status, answer.headers, answer.body[:-1])
+            return S3Answer(answer.status, answer.headers, answer.body[:-1])
         return answer
 
-    def _answer(self, call: Call) -> Answer:
+    def _answer(self, call: Call) -> S3Answer:
         if self.world.fault("busy", call.key):
             return _BUSY
         if call.method == "PUT":
@@ -61,12 +61,12 @@ class SimulatedS3Client(S3Client):
             return _NOT_FOUND
         wanted = call.headers.get("If-Match")
         if wanted is not None and wanted != file.tag:
-            return Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
+            return S3Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
         headers = self._headers(file)
         if call.method == "HEAD":
-            return Answer(200, headers, b"")
+            return S3Answer(200, headers, b"")
         found = _RANGE.fullmatch(call.headers.get("Range", ""))
-        return Answer(200, headers, file.data) if found is None else _part(file, headers, found)
+        return S3Answer(200, headers, file.data) if found is None else _part(file, headers, found)
 
     def _headers(self, file: BucketFile) -> dict[str, str]:
         return {
@@ -76,17 +76,17 @@ class SimulatedS3Client(S3Client):
             "content-length": str(len(file.data)),
         }
 
-    def _put(self, call: Call) -> Answer:
+    def _put(self, call: Call) -> S3Answer:
         file = self.bucket.files.get(call.key)
         wanted = call.headers.get("If-Match")
         if wanted is not None and file is None:
             return _NOT_FOUND
         taken = file is not None and ("If-None-Match" in call.headers or wanted != file.tag)
         if taken:
-            return Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
-        return Answer(200, self._headers(self.bucket.put(call.key, call.body)), b"")
+            return S3Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
+        return S3Answer(200, self._headers(self.bucket.put(call.key, call.body)), b"")
 
-    def _list(self, call: Call) -> Answer:
+    def _list(self, call: Call) -> S3Answer:
         prefix = call.query["prefix"]
         stale = self.world.fault("stale list", prefix)
         after = call.query.get("start-after", "")
@@ -98,7 +98,7 @@ class SimulatedS3Client(S3Client):
             if prefix + name > after
         ]
         body = "<ListBucketResult><EncodingType>url</EncodingType>" + "".join(rows)
-        return Answer(200, {}, (body + "</ListBucketResult>").encode())
+        return S3Answer(200, {}, (body + "</ListBucketResult>").encode())
 
 
 @lru_cache
@@ -110,12 +110,12 @@ def _iso(mtime_ms: int) -> str:
     return dt.datetime.fromtimestamp(mtime_ms // 1000, dt.UTC).isoformat()
 
 
-def _part(file: BucketFile, headers: dict[str, str], found: re.Match[str]) -> Answer:
+def _part(file: BucketFile, headers: dict[str, str], found: re.Match[str]) -> S3Answer:
     size, start = len(file.data), int(found[1])
     first = max(0, size + start) if start < 0 else start
     last = min(size, int(found[2]) + 1) if found[2] else size
     if first >= size:
-        return Answer(416, {}, b"")
+        return S3Answer(416, {}, b"")
     data = file.data[first:last]
     span = f"bytes {first}-{last - 1}/{size}"
-    return Answer(206, {**headers, "content-range": span, "content-length": str(len(data))}, data)
+    return S3Answer(206, {**headers, "content-range": span, "content-length": str(len(data))}, data)

@@ -14,7 +14,7 @@ from sinks.formats.load import load_encoder
 from sinks.formats.records import Records
 from sinks.jsonl import batch_lines
 from sinks.shared.encode_ahead import slices
-from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, joined
+from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, concat_batches
 from tailer.delta.arrow_types import VARIANT
 from tailer.errors import CorruptRow
 from tailer.testing.batches import change_batch, change_span
@@ -95,7 +95,7 @@ def test_the_records_of_a_run_are_those_of_its_files(name: str, data: st.DataObj
     batches = data.draw(files(("insert", "delete"), row_ids=data.draw(st.booleans())))
     alone = [as_paired(batch) if encoder.paired else batch for batch in batches]
     expected = [each for batch in alone for each in record_list(encoder.encode(batch))]
-    assert record_list(encoder.encode(joined(batches))) == expected
+    assert record_list(encoder.encode(concat_batches(batches))) == expected
 
 
 @settings(max_examples=20)
@@ -103,7 +103,7 @@ def test_the_records_of_a_run_are_those_of_its_files(name: str, data: st.DataObj
 def test_the_lines_of_a_run_are_those_of_its_files(batches: list[ChangeBatch]) -> None:
     every: Any = {"ids": True, "origin": True, "row_ids": True}
     expected = b"".join(bytes(batch_lines(batch, **every)) for batch in batches)
-    assert bytes(batch_lines(joined(batches), **every)) == expected
+    assert bytes(batch_lines(concat_batches(batches), **every)) == expected
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -118,7 +118,7 @@ def test_an_invalid_variant_names_its_file(name: str) -> None:
     common = {"name": "feed", "topic": "orders", "table": "orders"}
     encoder = load_encoder(kind, {**common, **options}, MemoryRegistry())
     with pytest.raises(CorruptRow) as caught:
-        encoder.encode(joined(batches))
+        encoder.encode(concat_batches(batches))
     assert (caught.value.version, caught.value.path) == (2, "2.parquet")
 
 

@@ -20,10 +20,10 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
-from tailer.feed.read_context import Item
+from tailer.feed.read_context import FeedItem
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder, pack
-from tailer.spark.pipeline.envelope import VersionReader, items, joined
+from tailer.spark.pipeline.envelope import VersionReader, items, joined_order
 from tailer.spark.source.driver import Driver
 from tailer.spark.source.planning import Budget, Planner
 from tests.feed.test_pair import POST, PRE, cdf_table, image
@@ -52,14 +52,14 @@ def by_spark(table: Path, *, paired: bool, files: int, start: Offset = FIRST) ->
         end, orders = driver.run(planned, at)
         if not orders:
             break
-        tasks = [joined(share) for share in pack(orders, 1, 2, ordered=True)]
+        tasks = [joined_order(share) for share in pack(orders, 1, 2, ordered=True)]
         found += [item for item in done(reader, tasks, at) if isinstance(item, ChangeBatch)]
         at = end
     driver.close()
     return found
 
 
-def done(reader: VersionReader, tasks: list[VersionOrder], at: Offset) -> Iterator[Item]:
+def done(reader: VersionReader, tasks: list[VersionOrder], at: Offset) -> Iterator[FeedItem]:
     """What the driver makes of a job's rows."""
     rows = []
     for task in tasks:

@@ -19,7 +19,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
-from tailer.feed.read_context import Item, ReadContext
+from tailer.feed.read_context import FeedItem, ReadContext
 from tailer.feed.selection import Selection
 from tailer.feed.where import parse_where
 from tailer.spark.options import SourceOptions
@@ -58,8 +58,8 @@ def in_parts(
     at: Offset,
     feed: FeedOptions = PLAIN,
     lost: LostFiles | None = None,
-    found: list[Item] | None = None,
-) -> tuple[list[VersionOrder], list[Item]]:
+    found: list[FeedItem] | None = None,
+) -> tuple[list[VersionOrder], list[FeedItem]]:
     """The orders of the version at an offset, and what comes of them in several jobs; ``found``
     has what came before an error."""
     lost = lost or LostFiles()
@@ -74,10 +74,10 @@ def in_parts(
 
 def by_feed(
     table: Path, at: Offset, feed: FeedOptions = PLAIN, lost: LostFiles | None = None
-) -> list[Item]:
+) -> list[FeedItem]:
     """What the daemon's feed reads of the version at an offset."""
 
-    async def read() -> list[Item]:
+    async def read() -> list[FeedItem]:
         known = lost or LostFiles()
         items = read_items(table_log(table), at, at.version, feed, Observer(), lost=known)
         async with aclosing(items) as found:
@@ -86,7 +86,7 @@ def by_feed(
     return anyio.run(read)
 
 
-def told(items: list[Item]) -> list[Any]:
+def told(items: list[FeedItem]) -> list[Any]:
     """Items, comparable; without the empty batch that only leads on, and where the others lead."""
     found: list[Any] = []
     for item in items:
@@ -159,7 +159,7 @@ def test_a_gone_file_leaves_what_came_before_it_and_is_passed_over_when_it_is_kn
     adds = [action["add"]["path"] for action in table.actions() if "add" in action]
     whole = told(by_feed(table.folder, Offset(1)))
     (table.folder / adds[2]).unlink()
-    found: list[Item] = []
+    found: list[FeedItem] = []
     with pytest.raises(FileGone) as gone:
         in_parts(table.folder, Offset(1), found=found)
     assert told(found)[:-1] == whole[:4], "of the two files before it"

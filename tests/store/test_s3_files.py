@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.cli.main import main
-from tailer.decode.ahead import announce
+from tailer.decode.column_prefetch import announce_columns
 from tailer.errors import TransientError
 from tailer.store.s3.store import S3Store
 from tests.s3.fixture import Bucket, S3Server
@@ -36,7 +36,7 @@ async def read_parquet(store: S3Store, columns: list[str] | None = None) -> pa.T
     def read(source: pa.NativeFile) -> pa.Table:
         with source, pq.ParquetFile(source, pre_buffer=False, buffer_size=256 * 1024) as parquet:
             names = columns or parquet.schema_arrow.names
-            announce(source, names, range(parquet.metadata.num_row_groups))
+            announce_columns(source, names, range(parquet.metadata.num_row_groups))
             batches = list(parquet.iter_batches(8192, columns=columns))
             return pa.Table.from_batches(batches)
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from sinks.formats.records import Records
 from tailer.native import rowbytes
-from tailer.native.rowbytes import OPTIONAL, SIZED, Joined, array_part, native_parts
+from tailer.native.rowbytes import OPTIONAL, SIZED, JoinedText, array_part, native_parts
 
 __all__ = [
     "BATCH_OVERHEAD",
@@ -78,8 +78,8 @@ def record_sizes(records: Records) -> pa.Int64Array:
     return pc.add(sizes, pa.scalar(fixed, pa.int64()))
 
 
-def _sizes(column: pa.Array | Joined) -> pa.Int64Array:
-    if isinstance(column, Joined):
+def _sizes(column: pa.Array | JoinedText) -> pa.Int64Array:
+    if isinstance(column, JoinedText):
         return column.sizes()
     return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
 
@@ -151,7 +151,7 @@ def _native_parts(records: Records) -> list[object]:
         head = _sized_bytes(name.encode())
         if isinstance(value, bytes):
             present += head + _sized_bytes(value)
-        elif isinstance(value, Joined) or not value.null_count:
+        elif isinstance(value, JoinedText) or not value.null_count:
             some += [head, _sized_part(value)]
         else:
             some.append(array_part(value, OPTIONAL, head))
@@ -161,8 +161,8 @@ def _native_parts(records: Records) -> list[object]:
     return [*parts, always if optional else varint(always), present, *some]
 
 
-def _sized_part(column: pa.Array | Joined) -> object:
-    if isinstance(column, Joined):
+def _sized_part(column: pa.Array | JoinedText) -> object:
+    if isinstance(column, JoinedText):
         return native_parts(column.parts)
     return array_part(column, SIZED)
 

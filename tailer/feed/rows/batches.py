@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tailer.changes import ChangeBatch, Offset, Part, Rows, joined
+from tailer.changes import ChangeBatch, Offset, Part, Rows, concat_batches
 from tailer.errors import OffsetError
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
@@ -133,7 +133,7 @@ class BatchAssembler:
                 groups[-1].append(batch)
             else:
                 groups.append([batch])
-        return [joined(group) for group in groups]
+        return [concat_batches(group) for group in groups]
 
 
 def _alike(one: ChangeBatch, other: ChangeBatch) -> bool:

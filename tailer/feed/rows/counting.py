@@ -17,8 +17,8 @@ import anyio.to_thread
 import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
-from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.rows import EARLY_KINDS, Skip
+from tailer.decode.unreadable_files import UNREADABLE, unreadable_file
 from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
@@ -67,7 +67,7 @@ def _count(source: pa.NativeFile, file: ChangeFile, selection: RowSelection) -> 
             return selection.count(0, parquet.num_rows)
         return sum(_of_kinds(parquet, file.kinds))
     except UNREADABLE as e:
-        raise unreadable(file, e) from None
+        raise unreadable_file(file, e) from None
 
 
 def _of_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
-from tailer.decode.damage import UNREADABLE, unreadable
 from tailer.decode.tracking import OnRead
+from tailer.decode.unreadable_files import UNREADABLE, unreadable_file
 from tailer.decode.vectors import (
     ALL_ROWS,
     RowSelection,
@@ -41,7 +41,7 @@ class Fetched:
             try:
                 return bytes(self.source.read())
             except UNREADABLE as e:
-                raise unreadable(self.file, e) from None
+                raise unreadable_file(self.file, e) from None
 
 
 async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:

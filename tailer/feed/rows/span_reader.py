@@ -30,7 +30,7 @@ from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.decoding import SpanDecoder, Step
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
-from tailer.feed.rows.lanes import Use, in_lanes
+from tailer.feed.rows.group_lanes import Use, in_lanes
 from tailer.feed.rows.span import Span, SpanEntry
 from tailer.process.threads import blocking
 

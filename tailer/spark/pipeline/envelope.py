@@ -23,7 +23,7 @@ from tailer.errors import TailerError
 from tailer.feed.options import FeedOptions
 from tailer.feed.policy import LostFiles
 from tailer.feed.read import send_items
-from tailer.feed.read_context import Item, ReadContext
+from tailer.feed.read_context import FeedItem, ReadContext
 from tailer.feed.where import PartitionColumns
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
@@ -32,7 +32,7 @@ from tailer.spark.orders import Order, VersionOrder
 from tailer.spark.pipeline.parts import Begun, fitted, moved
 from tailer.spark.table_store import store_portal
 
-__all__ = ["SCHEMA", "VersionReader", "items", "joined"]
+__all__ = ["SCHEMA", "VersionReader", "items", "joined_order"]
 
 #: A batch without its rows, a notice or an error, pickled; and the rows with what goes with each.
 SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
@@ -40,11 +40,13 @@ SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
 _BESIDES = ("positions", "row_ids", "before", "indices", "partner")
 
 
-def joined(share: Sequence[Order]) -> VersionOrder:
+def joined_order(share: Sequence[Order]) -> VersionOrder:
     """Join a share's versions, which are consecutive, into one order."""
     versions = [order for order in share if isinstance(order, VersionOrder)]
-    moot = {version: keys for order in versions for version, keys in order.moot.items()}
-    return replace(versions[0], last=versions[-1].last, moot=moot)
+    ineffective = {
+        version: keys for order in versions for version, keys in order.ineffective.items()
+    }
+    return replace(versions[0], last=versions[-1].last, ineffective=ineffective)
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,19 @@ class VersionReader:
         except TailerError as e:
             yield _of(pickle.dumps(e), b"")
 
-    def _items(self, portal: BlockingPortal, log: TableLog, order: VersionOrder) -> Iterator[Item]:
+    def _items(
+        self, portal: BlockingPortal, log: TableLog, order: VersionOrder
+    ) -> Iterator[FeedItem]:
         """Yield some versions exactly as a daemon's feed reads them, reading one item ahead."""
         part = slice(None) if order.part is None else slice(order.part.first, order.part.end)
-        ready: Queue[Item | None] = Queue(maxsize=1)
+        ready: Queue[FeedItem | None] = Queue(maxsize=1)
 
-        async def put(item: Item) -> None:
+        async def put(item: FeedItem) -> None:
             await anyio.to_thread.run_sync(ready.put, item, abandon_on_cancel=True)
 
         async def read() -> None:
             try:
-                live = LiveFiles(order.moot)
+                live = LiveFiles(order.ineffective)
                 # The driver leaves out operations: it counts all rows.
                 selection = replace(self.feed.selection, operations=None)
                 context = ReadContext.of(
@@ -105,7 +109,7 @@ class VersionReader:
         context.result()
 
 
-def _row(item: Item) -> pa.RecordBatch:
+def _row(item: FeedItem) -> pa.RecordBatch:
     if isinstance(item, Notice):
         return _of(pickle.dumps(item), b"")
     # The file's row selection is already applied: it need not be sent.
@@ -140,7 +144,7 @@ def _packed(batch: ChangeBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def items(rows: Iterable[tuple[bytes, bytes]], at: Offset) -> Iterator[Item]:
+def items(rows: Iterable[tuple[bytes, bytes]], at: Offset) -> Iterator[FeedItem]:
     """Yield the change batches and notices in a frame's rows, in their order, from an offset on.
     Raises an error that is among them."""
     ahead = 0

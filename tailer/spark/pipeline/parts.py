@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.feed.commit import commit_plan
-from tailer.feed.read_context import Item, ReadContext
+from tailer.feed.read_context import FeedItem, ReadContext
 from tailer.feed.snapshots import snapshot_files
 from tailer.plan.live_files import LiveFiles
 from tailer.process.threads import stepwise
-from tailer.spark.orders import OPEN_COST_BYTES, Part, VersionOrder
+from tailer.spark.orders import OPEN_COST_BYTES, VersionOrder, VersionPart
 
 __all__ = ["Begun", "divided", "fitted", "jobs", "moved"]
 
@@ -40,7 +40,7 @@ async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[
     if not first.snapshot and (order.cost <= size or order.files < 2):
         return [order]
     # What the planner has found out of the files before is not read again.
-    context = replace(context, live=LiveFiles(order.moot))
+    context = replace(context, live=LiveFiles(order.ineffective))
     files = await _files(context, first)
     if files is None:
         return [order]
@@ -56,7 +56,9 @@ async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[
             start=start if number else replace(first, index=cut.skip),
             cost=cut.costs[number],
             files=end - begin,
-            part=Part(begin, None if number == last else end, leading=not (number or first.index)),
+            part=VersionPart(
+                begin, None if number == last else end, leading=not (number or first.index)
+            ),
         )
         for number, (begin, end) in enumerate(pairwise(cut.edges))
     ]
@@ -135,7 +137,7 @@ def jobs(orders: Sequence[VersionOrder], size: int) -> Iterator[list[VersionOrde
         yield job
 
 
-def fitted(items: Iterable[Item], part: Part) -> Iterator[Item]:
+def fitted(items: Iterable[FeedItem], part: VersionPart) -> Iterator[FeedItem]:
     """Yield what a part contributes to its version, of the items that a reading of its files alone
     gives."""
     for item in items:
@@ -159,7 +161,7 @@ def _same_version(one: Offset, other: Offset) -> bool:
     return (one.version, one.snapshot) == (other.version, other.snapshot)
 
 
-def moved(item: Item, by: int) -> Item:
+def moved(item: FeedItem, by: int) -> FeedItem:
     """Return an item of a part as one of the whole version, ``by`` changes further on."""
     if not by:
         return item

@@ -25,11 +25,11 @@ import anyio.to_thread
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.feed.read import ReadOn, Sent, read_here
-from tailer.feed.read_context import Item, ReadContext
+from tailer.feed.read_context import FeedItem, ReadContext
 from tailer.spark.mapped_tasks import rows_of_tasks
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import VersionOrder, pack
-from tailer.spark.pipeline.envelope import VersionReader, items, joined
+from tailer.spark.pipeline.envelope import VersionReader, items, joined_order
 from tailer.spark.pipeline.parts import divided, jobs
 from tailer.spark.source.planning import Budget, Planner
 from tailer.spark.source.reader import end_of_log
@@ -113,7 +113,7 @@ class Cluster:
 
     async def items(
         self, name: str, orders: list[VersionOrder], reader: VersionReader, at: Offset
-    ) -> AsyncGenerator[Item, None]:
+    ) -> AsyncGenerator[FeedItem, None]:
         """Yield what the orders give, in their order, from an offset on: whole versions, or parts
         of one. ``name`` is for Spark's own pages.
 
@@ -126,7 +126,7 @@ class Cluster:
         if orders[0].part is None:
             size = self.options.partition_bytes_max
             shares = pack(orders, size, context.defaultParallelism, ordered=True)
-            tasks = [joined(share) for share in shares]
+            tasks = [joined_order(share) for share in shares]
         tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
         found = _collected(_frame(spark, tasks, reader), len(tasks), tag, at)
         while True:
@@ -152,7 +152,7 @@ def _frame(spark: SparkSession, tasks: list[VersionOrder], reader: VersionReader
     return rows_of_tasks(spark, tasks, reader.rows, schema)
 
 
-def _collected(frame: DataFrame, tasks: int, tag: str, at: Offset) -> Iterator[Item]:
+def _collected(frame: DataFrame, tasks: int, tag: str, at: Offset) -> Iterator[FeedItem]:
     """Compute a frame of that many tasks everywhere at once, then yield its items from an offset
     on."""
     kept = frame.persist() if tasks > 1 else None
@@ -271,5 +271,5 @@ def read_by(cluster: Cluster, name: str, store: Mapping[str, Any]) -> ReadOn:
     return _ClusterReader(cluster, name, store).read
 
 
-def _is_new(item: Item, at: Offset) -> bool:
+def _is_new(item: FeedItem, at: Offset) -> bool:
     return not isinstance(item, ChangeBatch) or item.next_offset.position > at.position

@@ -175,16 +175,16 @@ class Planner:
         if not files:
             return planned
         options, source = self.options, self.options.change_source
-        moot = await self._live.moot(self.log, commit, source)
+        ineffective = await self._live.apply(self.log, commit, source)
         if options.paired:
             header = commit.header
             count = header.cdcs or header.adds + header.removes
-            told = {commit.version: moot} if moot else {}
-            order = VersionOrder(at, at.version, header.file_bytes, count, moot=told)
+            told = {commit.version: ineffective} if ineffective else {}
+            order = VersionOrder(at, at.version, header.file_bytes, count, ineffective=told)
             return replace(planned, rewrite=order)
         if self._is_passed_over(commit):
             return planned
-        plan = await plan_commit(self.log, commit, source, moot)
+        plan = await plan_commit(self.log, commit, source, ineffective)
         if not plan.compares:
             planned.files.extend(plan.files())
             return planned

@@ -27,7 +27,7 @@ from tailer.store.budget import Budget
 from tailer.store.s3.environment import KeySource, S3Environment, unusable
 from tailer.store.s3.errors import (
     EXPIRED,
-    Answer,
+    S3Answer,
     Unfit,
     error_code,
     is_about_more_than_the_key,
@@ -82,10 +82,10 @@ class Call(Struct, frozen=True):
     bytes_max: int = _BYTES_MAX
     in_parts: bool = False
     handled: tuple[int, ...] = ()
-    check: Callable[[Answer], None] = lambda _: None
+    check: Callable[[S3Answer], None] = lambda _: None
 
     @property
-    def place(self) -> str:
+    def subject(self) -> str:
         """What it is about, for messages: a key, or the prefix of a listing."""
         return self.key or self.query.get("prefix", "")
 
@@ -158,7 +158,7 @@ class S3Client:
 
     # Requests
 
-    async def request(self, call: Call, traffic: Traffic) -> Answer:
+    async def request(self, call: Call, traffic: Traffic) -> S3Answer:
         """Return the answer, with status 200, 204, 206, 304, 404, 412 or 416, or a handled one.
 
         Raises :class:`TransientError` when all attempts failed in ways that may heal,
@@ -182,7 +182,7 @@ class S3Client:
                 return answer
             if answer.status in _PLAIN and not is_about_more_than_the_key(answer):
                 return answer
-            error = refusal(answer, call.operation, call.bucket, call.place)
+            error = refusal(answer, call.operation, call.bucket, call.subject)
             region = region_of(answer)
             if region is not None and region != self._regions.get(call.bucket, self._region):
                 self._regions[call.bucket] = region
@@ -196,9 +196,9 @@ class S3Client:
         assert error is not None
         raise error
 
-    async def _attempt(self, call: Call, traffic: Traffic) -> Answer:
+    async def _attempt(self, call: Call, traffic: Traffic) -> S3Answer:
         """Make one attempt. Raises :class:`TransientError` unless the answer is whole and fits."""
-        what = f"s3://{call.bucket}/{call.place}: {call.operation}"
+        what = f"s3://{call.bucket}/{call.subject}: {call.operation}"
         status = "failed"
         received = 0
         try:
@@ -219,7 +219,7 @@ class S3Client:
             traffic.request(call.operation, status, received)
         return answer
 
-    async def _exchange(self, call: Call) -> Answer:
+    async def _exchange(self, call: Call) -> S3Answer:
         http = self._http or await self._start()
         async with self._gate:
             url = await self._url(call)
@@ -234,8 +234,8 @@ class S3Client:
                     most = call.bytes_max if response.status < 300 else _BYTES_MAX
                     parts = await _body(response, most)
                 if call.in_parts and response.status == 206:
-                    return Answer(response.status, found, b"", parts)
-                return Answer(response.status, found, b"".join(parts))
+                    return S3Answer(response.status, found, b"", parts)
+                return S3Answer(response.status, found, b"".join(parts))
 
     async def _url(self, call: Call) -> str:
         region = self._regions.get(call.bucket, self._region)

@@ -16,7 +16,7 @@ from tailer.network.http_answers import http_date
 from tailer.network.http_answers import retry_after_s as parse_retry_after
 
 __all__ = [
-    "Answer",
+    "S3Answer",
     "Unfit",
     "error_code",
     "is_about_more_than_the_key",
@@ -68,7 +68,7 @@ _RIGHT_TO_READ = (
 _RETRY_AFTER_MAX_S = 300.0
 
 
-class Answer(Struct, frozen=True):
+class S3Answer(Struct, frozen=True):
     """A whole answer: ``headers`` by lower-case names; the body, or its ``parts`` as they came."""
 
     status: int
@@ -86,18 +86,18 @@ class Unfit(Exception):
     """An answer that does not fit the request: too short, of another range, not XML."""
 
 
-def error_code(answer: Answer) -> str:
+def error_code(answer: S3Answer) -> str:
     """Return the code of a refusal; empty if the answer has none."""
     found = _CODE.search(answer.body)
     return found[1].decode("ascii", "replace") if found else ""
 
 
-def is_about_more_than_the_key(answer: Answer) -> bool:
+def is_about_more_than_the_key(answer: S3Answer) -> bool:
     """Return whether "not found" means the bucket or the account: some servers send 404 for it."""
     return answer.status == 404 and error_code(answer) in _NOT_THE_KEY
 
 
-def region_of(answer: Answer) -> str | None:
+def region_of(answer: S3Answer) -> str | None:
     """Return the bucket's region, if a refusal says that it is another one."""
     if answer.status not in (301, 307, 400):
         return None
@@ -108,7 +108,7 @@ def region_of(answer: Answer) -> str | None:
     return found[1].decode() if found else None
 
 
-def worth_retrying(answer: Answer) -> bool:
+def worth_retrying(answer: S3Answer) -> bool:
     """Return whether the same request may succeed a moment later."""
     if answer.status == 501:  # not implemented
         return False
@@ -117,14 +117,14 @@ def worth_retrying(answer: Answer) -> bool:
     return answer.status >= 400 and error_code(answer) in _PASSING
 
 
-def retry_after_s(answer: Answer) -> float | None:
+def retry_after_s(answer: S3Answer) -> float | None:
     """Return the server's Retry-After in seconds; a date is taken by the server's clock."""
     now = http_date(answer.headers.get("date", ""))
     text = answer.headers.get("retry-after")
     return parse_retry_after(text, _RETRY_AFTER_MAX_S if now is None else now, _RETRY_AFTER_MAX_S)
 
 
-def refusal(answer: Answer, operation: str, bucket: str, key: str) -> TailerError:
+def refusal(answer: S3Answer, operation: str, bucket: str, key: str) -> TailerError:
     """Return the error for an answer that the caller can't use."""
     code = error_code(answer)
     if worth_retrying(answer):

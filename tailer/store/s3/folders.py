@@ -8,7 +8,7 @@ from typing import Any
 
 from tailer.errors import ConfigError
 from tailer.store.s3.client import Call
-from tailer.store.s3.errors import Answer
+from tailer.store.s3.errors import S3Answer
 from tailer.store.s3.listing import list_pages
 from tailer.store.s3.options import S3Options, parse_s3_address
 from tailer.store.s3.store import SharedClients
@@ -30,7 +30,7 @@ async def list_folders(address: str, options: Mapping[str, Any]) -> list[str]:
     names: set[str] = set()
     async with SharedClients.lent(S3Options.from_options(options)) as client:
 
-        async def request(call: Call) -> Answer:
+        async def request(call: Call) -> S3Answer:
             return await client.request(call, Traffic())
 
         async with aclosing(list_pages(client, request, bucket, prefix)) as pages:

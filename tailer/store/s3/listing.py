@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 from tailer.errors import TableError
 from tailer.network.http_answers import Rounds, natural
 from tailer.store.s3.client import Call, S3Client
-from tailer.store.s3.errors import Answer, Unfit, refusal
+from tailer.store.s3.errors import S3Answer, Unfit, refusal
 
 __all__ = ["ListedObject", "Page", "list_pages", "parse_page"]
 
@@ -45,7 +45,7 @@ class Page:
 
 async def list_pages(
     client: S3Client,
-    request: Callable[[Call], Awaitable[Answer]],
+    request: Callable[[Call], Awaitable[S3Answer]],
     bucket: str,
     prefix: str,
     start_after: str = "",
@@ -62,7 +62,7 @@ async def list_pages(
     while True:
         taken: list[Page] = []
 
-        def check(answer: Answer, taken: list[Page] = taken) -> None:
+        def check(answer: S3Answer, taken: list[Page] = taken) -> None:
             if answer.status == 200:
                 taken[:] = [parse_page(answer.body)]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tailer.network.http_answers import byte_range, http_date, natural, packing, strong_etag
 from tailer.store import FileStatus
-from tailer.store.s3.errors import Answer, Unfit
+from tailer.store.s3.errors import S3Answer, Unfit
 
 __all__ = ["check_status", "cut_range", "etag_of", "range_check", "status_of", "tag_of"]
 
@@ -24,7 +24,7 @@ def etag_of(status: FileStatus) -> str:
     return status.tag.rpartition(" ")[0]
 
 
-def status_of(answer: Answer, location: str) -> FileStatus:
+def status_of(answer: S3Answer, location: str) -> FileStatus:
     """Return the status of the whole object, from the headers of a GET or HEAD.
 
     Raises :class:`Unfit` if they lack it.
@@ -44,19 +44,21 @@ def status_of(answer: Answer, location: str) -> FileStatus:
     return FileStatus(name, size, changed * 1000, tag_of(headers.get("etag", ""), changed * 1000))
 
 
-def check_status(answer: Answer) -> None:
+def check_status(answer: S3Answer) -> None:
     """Check that an answer has an object's status."""
     if answer.status == 200:
         status_of(answer, "")
 
 
-def range_check(start: int, end: int | None, opened: FileStatus | None) -> Callable[[Answer], None]:
+def range_check(
+    start: int, end: int | None, opened: FileStatus | None
+) -> Callable[[S3Answer], None]:
     """Return a check of an answer against the requested range, and the state that was opened.
 
     A negative start counts from the object's end.
     """
 
-    def check(answer: Answer) -> None:
+    def check(answer: S3Answer) -> None:
         if answer.status not in (200, 206):
             return
         status = status_of(answer, "")
@@ -92,13 +94,13 @@ def _is_same(status: FileStatus, opened: FileStatus) -> bool:
     return status.tag == opened.tag
 
 
-def _packed(answer: Answer) -> str:
+def _packed(answer: S3Answer) -> str:
     """Return what explains a body of another length."""
     said = packing(answer.headers.get("content-encoding"))
     return f", packed by {said}, which was not requested" if said else ""
 
 
-def cut_range(answer: Answer, start: int, end: int | None) -> bytes | None:
+def cut_range(answer: S3Answer, start: int, end: int | None) -> bytes | None:
     """Return the requested range, also from an answer with the whole object."""
     if answer.status == 206:
         return answer.body

@@ -30,7 +30,7 @@ from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX
 from tailer.store.s3.client import Call, S3Client
-from tailer.store.s3.errors import Answer, refusal
+from tailer.store.s3.errors import S3Answer, refusal
 from tailer.store.s3.listing import list_pages
 from tailer.store.s3.options import S3Options, parse_s3_address
 from tailer.store.s3.ranges import (
@@ -172,7 +172,7 @@ class S3Store(Store):
             self._ahead = Budget(self._options.memory_bytes_max // 4, self._client.ahead)
         return self._client
 
-    async def _request(self, call: Call) -> Answer:
+    async def _request(self, call: Call) -> S3Answer:
         client = self._connected()
         async with self._gate:
             return await client.request(call, self._traffic)
@@ -221,7 +221,7 @@ class S3Store(Store):
         return self._status(answer, location, "head", bucket, key)
 
     def _status(
-        self, answer: Answer, location: str, operation: str, bucket: str, key: str
+        self, answer: S3Answer, location: str, operation: str, bucket: str, key: str
     ) -> FileStatus:
         if answer.status == 404:
             raise FileNotFoundError(location)
@@ -263,7 +263,7 @@ class S3Store(Store):
         opened: FileStatus | None,
         *,
         in_parts: bool = False,
-    ) -> tuple[Answer | None, FileStatus]:
+    ) -> tuple[S3Answer | None, FileStatus]:
         """Return the answer with a range, of the state of ``opened`` if that is given."""
         bucket, key = self._place(location)
         headers = {"Range": f"bytes={start}" if start < 0 else f"bytes={start}-"}

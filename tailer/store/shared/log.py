@@ -25,7 +25,7 @@ from tailer.sharing.answers import Line, SharedFile
 from tailer.sharing.client import SharingClient
 from tailer.sharing.http import Refused
 from tailer.sharing.model import EndOfStream, Table
-from tailer.sharing.query import Answer, Query
+from tailer.sharing.query import Query, QueryAnswer
 from tailer.store.shared.links import LinkTable, Origin
 from tailer.store.shared.ranges import CommitRange
 from tailer.store.shared.spool import Spool, append_actions
@@ -166,7 +166,7 @@ class SharedLog:
         await self._forget(found)
         return await self._feed(first, last if off is None else off - 1)
 
-    def _ask(self, origin: Origin) -> AbstractAsyncContextManager[Answer]:
+    def _ask(self, origin: Origin) -> AbstractAsyncContextManager[QueryAnswer]:
         """Send the request that an origin names."""
         if origin.kind == "changes":
             return self._client.changes(
@@ -332,7 +332,7 @@ class SharedLog:
                 )
             await self._spool(answer, origin, file)
 
-    async def _spool(self, answer: Answer, origin: Origin, file: Path | None) -> str | None:
+    async def _spool(self, answer: QueryAnswer, origin: Origin, file: Path | None) -> str | None:
         """Write the files of an answer, or only store their URLs; return the refresh token."""
         spool = Spool(self._links, origin)
         if file is not None:
@@ -378,7 +378,7 @@ class SharedLog:
             raise self._lost(e, origin.first, "new URLs for the files") from None
 
 
-async def _states(answer: Answer, version: int) -> Timeline:
+async def _states(answer: QueryAnswer, version: int) -> Timeline:
     """Return the states at the head of an answer, without waiting for the rest."""
     timeline = Timeline(version)
     lines: AsyncGenerator[Line, None] = answer.lines()

@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 
 from tailer.store import FileStatus, Store
-from tailer.store.brought import Brought, NotBrought
+from tailer.store.fetched_files import FetchedFiles, NotFetched
 
 __all__ = ["Put", "StoreConformance"]
 
@@ -127,20 +127,20 @@ class StoreConformance:
             await put(name, b"x" * i)
         wanted = [*names, "data/none"]
         found = await store.read_many([(name, 20) for name in wanted])
-        brought = Brought(store.root, dict(zip(wanted, found, strict=True)))
+        fetched = FetchedFiles(store.root, dict(zip(wanted, found, strict=True)))
         for name in names:
-            assert brought.stat_here(name) == await store.stat(name)
-            assert brought.read_here(name, 3, 5) == await store.read(name, 3, 5)
-            assert brought.read_here(name, 0, 20) == await store.read(name, 0, 20)
-        with brought.open_here("data/20") as file:
+            assert fetched.stat_here(name) == await store.stat(name)
+            assert fetched.read_here(name, 3, 5) == await store.read(name, 3, 5)
+            assert fetched.read_here(name, 0, 20) == await store.read(name, 0, 20)
+        with fetched.open_here("data/20") as file:
             assert file.read() == b"x" * 20
         with pytest.raises(FileNotFoundError):
-            brought.open_here("data/none")
+            fetched.open_here("data/none")
         for absent in ("data/21", "data/other"):
-            with pytest.raises(NotBrought):
-                brought.open_here(absent)
-        with pytest.raises(NotBrought):
-            brought.read_here("data/21", 0, 21)
+            with pytest.raises(NotFetched):
+                fetched.open_here(absent)
+        with pytest.raises(NotFetched):
+            fetched.read_here("data/21", 0, 21)
 
     async def test_an_empty_file_is_a_file(self, store: Store, put: Put) -> None:
         await put("data/empty", b"")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.decode.ahead import announce
+from tailer.decode.column_prefetch import announce_columns
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import RowSelection
 from tailer.delta.footer import column_ranges
@@ -88,6 +88,6 @@ def test_of_a_cdc_file_the_kinds_are_told_first() -> None:
 def test_a_footer_that_can_not_be_read_here_leaves_the_error_to_pyarrow() -> None:
     data = parquet([{"id": 1, "s": "x", "p": 2}], WIDE)
     source = Remote(Bytes(data[:-200] + data[-8:]), mode="r")
-    announce(source, ["id"], [0])
-    announce(source, ["id"], [7])
+    announce_columns(source, ["id"], [0])
+    announce_columns(source, ["id"], [7])
     assert source.told == []

@@ -55,7 +55,7 @@ class AheadReader:
         """See :class:`LogReader`."""
         return None if self._requests else await self._reader.many(reads, after)
 
-    def ahead(self, version: int, last: int | None) -> None:
+    def request_ahead(self, version: int, last: int | None) -> None:
         """See :class:`LogReader`: unless requests are under way."""
         if not self._requests:
             self._request(version, last)

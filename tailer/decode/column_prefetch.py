@@ -10,13 +10,13 @@ import pyarrow as pa
 from tailer.delta.footer import column_ranges
 from tailer.delta.parquet_columns import footer_bytes
 
-__all__ = ["announce"]
+__all__ = ["announce_columns"]
 
 #: A longer footer takes too long to be read here.
 _FOOTER_BYTES_MAX = 1024 * 1024
 
 
-def announce(source: pa.NativeFile, columns: Sequence[str], groups: Sequence[int]) -> None:
+def announce_columns(source: pa.NativeFile, columns: Sequence[str], groups: Sequence[int]) -> None:
     """Let a remote file fetch these columns of these row groups, which are read from now on.
 
     Such a file has a method ``will_read``, which takes ranges of bytes by row group, ascending.

@@ -14,18 +14,18 @@ from tailer.store import BlockingFiles, FileStatus, Found
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Brought", "NotBrought"]
+__all__ = ["FetchedFiles", "NotFetched"]
 
 
-class NotBrought(LookupError):
+class NotFetched(LookupError):
     """The bytes of a file are not here, or not all of them; read it from the store."""
 
 
-class Brought(BlockingFiles):
+class FetchedFiles(BlockingFiles):
     """Files of a store, by location; None: there is no such file.
 
     Its methods are those of :class:`tailer.store.Store`, without waiting. They raise
-    FileNotFoundError for a file that does not exist, and :class:`NotBrought`.
+    FileNotFoundError for a file that does not exist, and :class:`NotFetched`.
     """
 
     def __init__(self, root: str, files: Mapping[str, Found | None]) -> None:
@@ -46,11 +46,11 @@ class Brought(BlockingFiles):
         data, status = self._found(location)
         end = status.size if length is None else min(status.size, offset + length)
         if end > len(data):
-            raise NotBrought(location)
+            raise NotFetched(location)
         return data[offset:end], status
 
     def open_here(self, location: str) -> pa.NativeFile:
-        """Open a file that was brought whole."""
+        """Open a file that was fetched whole."""
         import pyarrow as pa  # on demand: a log is read without it
 
         return pa.BufferReader(self.read_here(location)[0])
@@ -59,7 +59,7 @@ class Brought(BlockingFiles):
         try:
             found = self._files[location]
         except KeyError:
-            raise NotBrought(location) from None
+            raise NotFetched(location) from None
         if found is None:
             raise FileNotFoundError(location)
         return found

@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tailer.feed.rows.lanes import Use, in_lanes
+from tailer.feed.rows.group_lanes import Use, in_lanes
 
 pytestmark = pytest.mark.anyio
 
