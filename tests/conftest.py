@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tailer import secrets
 from tailer.native import rowbytes
+from tests.clouds.servers import CloudServer, Container, run_cloud
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.support.components import Component, java_major, require, start_spark, with_byte_code
 from tests.support.order import sort_by_change
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # The first test that uses one of these waits for its start.
 START_TIMEOUT_S = 600
-SERVERS = {"spark", "s3_server", "kafka", "brokers", "postgres"}
+SERVERS = {"spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres"}
 
 # What a test's fixtures need from `prepare.py`; other tests are marked `needs` themselves.
 NEEDS = {
@@ -43,6 +44,8 @@ NEEDS = {
     "official": "official",
     "client_python": "official",
     "aws": "moto",
+    "azurite": "azurite",
+    "gcs_server": "gcs",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
@@ -274,3 +277,24 @@ def s3_account(monkeypatch: pytest.MonkeyPatch) -> None:
 def bucket(s3_server: S3Server, s3_account: None) -> Bucket:  # noqa: ARG001 - it sets variables
     """An empty bucket."""
     return s3_server.bucket(f"b-{uuid.uuid4()}")
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[CloudServer]:
+    """One real server of Azure's storage for all tests."""
+    with run_cloud("azure") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[CloudServer]:
+    """One real server of Google's storage for all tests."""
+    with run_cloud("gcs") as server:
+        yield server
+
+
+@pytest.fixture(params=["azurite", "gcs_server"])
+def container(request: pytest.FixtureRequest) -> Container:
+    """An empty container of each cloud."""
+    server: CloudServer = request.getfixturevalue(request.param)
+    return server.container()

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
+from tests.clouds.servers import AZURITE, GCS
 from tests.kafka.broker import KAFKA
 from tests.s3.fixture import S3_SERVER
 from tests.sharing.official import OFFICIAL_CLIENT
@@ -31,7 +32,9 @@ from tests.support.registry import REGISTRY
 
 __all__ = ["COMPONENTS", "prepare", "prepare_all"]
 
-EVERY_RUN = (CRATE, S3_SERVER, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, CONNECT, FLINK)
+EVERY_RUN = (
+    CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, CONNECT, FLINK,
+)  # fmt: skip
 COMPONENTS = {component.name: component for component in (*EVERY_RUN, *OTHERS.values())}
 
 # How often it is said what is still being made.

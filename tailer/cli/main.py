@@ -107,7 +107,9 @@ def _page_checksums(p: argparse.ArgumentParser) -> None:
 
 def _table(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "table", metavar="TABLE", help="a path, s3://bucket/key or profile.share#share.schema.table"
+        "table",
+        metavar="TABLE",
+        help="a path, an address (s3://, az://, gs://) or profile.share#share.schema.table",
     )
     p.add_argument(
         "--store-option", action="append", default=[], metavar="KEY=VALUE", dest="store_options",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tailer.errors import ConfigError
 from tailer.plugins.contract import Contract
 from tailer.store.addresses import check_address
+from tailer.store.objects.place import is_azure_url
 
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
@@ -48,6 +49,11 @@ _KINDS = {
     "file": "tailer.storage.local:LocalStorage",
     _SHARED: "tailer.storage.shared:SharedStorage",
     **dict.fromkeys(("s3", "s3a", "s3n"), "tailer.storage.s3:S3Storage"),
+    **dict.fromkeys(
+        ("az", "azure", "abfss", "abfs", "wasbs", "wasb", "adl"),
+        "tailer.storage.objects:AzureStorage",
+    ),
+    **dict.fromkeys(("gs", "gcs"), "tailer.storage.objects:GcsStorage"),
 }
 
 
@@ -190,6 +196,8 @@ def take_also(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, An
 def _scheme_of(address: str) -> str:
     if "#" in address and _is_shared(address):
         return _SHARED
+    if is_azure_url(address):
+        return "az"
     scheme, separator, _ = address.partition("://")
     return scheme.lower() if separator and not address.startswith("file:") else "file"
 

@@ -344,7 +344,7 @@ def test_every_default_is_allowed(tmp_path: Path) -> None:
 
 
 MORE_MISTAKES = {
-    "unknown store": ("[store.gcs]\n" + SMALLEST, "store.gcs is not known; known are s3"),
+    "unknown store": ("[store.gcs]\n" + SMALLEST, "did you mean 'gs'?); known are az, gs, s3"),
     "name with a slash": ('[feeds."a/b"]\ntable = "x"\n',
                           "feeds has the name 'a/b'; it must not be empty or hold a /"),
     "a file of a token": ("[daemon]\ntoken_file = 'b'\n" + SMALLEST,

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tailer.offsets import OffsetStore
+from tailer.offsets import LEASE_S, OffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.offsets.s3 import s3_offsets
+from tailer.storage import open_offset_store
 from tailer.testing.conformance import OffsetStoreConformance, PersistentOffsetStoreConformance
 from tailer.testing.conformance.offsets import MakeOffsetStore
+from tests.clouds.servers import Container
 from tests.s3.fixture import Bucket
 
 
@@ -35,5 +37,18 @@ class TestS3Offsets(PersistentOffsetStoreConformance):
     def make_offsets(self, bucket: Bucket) -> MakeOffsetStore:
         def make(feed: str) -> OffsetStore:
             return s3_offsets(bucket.address("state"), feed, bucket.options, standby=False)
+
+        return make
+
+
+class TestCloudOffsets(PersistentOffsetStoreConformance):
+    """On Azure's and Google's storage."""
+
+    @pytest.fixture
+    def make_offsets(self, container: Container) -> MakeOffsetStore:
+        def make(feed: str) -> OffsetStore:
+            state = container.address("state")
+            options = container.options
+            return open_offset_store(state, feed, options, lease_s=LEASE_S, standby=False)
 
         return make

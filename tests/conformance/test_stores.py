@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tailer.storage import open_store
 from tailer.store import Store
 from tailer.store.local import LocalStore
 from tailer.store.s3.store import S3Store
 from tailer.testing.conformance import StoreConformance
 from tailer.testing.conformance.store import Put
+from tests.clouds.servers import Container
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
 
@@ -71,4 +73,27 @@ class TestS3Store(StoreConformance):
 
 
 class TestS3StoreOfAWholeBucket(TestS3Store):
+    key = ""
+
+
+class TestCloudStore(StoreConformance):
+    """On Azure's and Google's storage."""
+
+    key = "lake/orders table"
+
+    @pytest.fixture
+    async def store(self, container: Container) -> AsyncIterator[Store]:
+        store = open_store(container.address(self.key), container.options)
+        yield store
+        await store.aclose()
+
+    @pytest.fixture
+    def put(self, container: Container) -> Put:
+        async def put(location: str, data: bytes) -> None:
+            await container.put(f"{self.key}/{location}".lstrip("/"), data)
+
+        return put
+
+
+class TestCloudStoreOfAWholeContainer(TestCloudStore):
     key = ""

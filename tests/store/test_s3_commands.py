@@ -107,7 +107,7 @@ def test_a_daemon_that_cannot_start_closes_what_it_opened(setting: Setting, case
                 setting.daemon = f'http = "127.0.0.1:{taken.getsockname()[1]}"\n'
                 sentence = "can't be served"
             case "pattern":
-                table, sentence = "gs://lake/*/", "no store for 'gs://lake/*/'"
+                table, sentence = "hdfs://lake/*/", "no store for 'hdfs://lake/*/'"
                 sink = SINK.replace("{name}", "{table}")
             case "state":
                 setting.bucket = Bucket("no-such-bucket-here", setting.bucket.url)

@@ -14,17 +14,15 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
-    Coroutine,
-    Iterable,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from tailer.errors import ConfigError, TableError, TransientError, first_error
+from tailer.errors import ConfigError, TableError, TransientError
 from tailer.network.http_answers import strong_etag
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
@@ -41,14 +39,13 @@ from tailer.store.s3.ranges import (
     status_of,
     tag_of,
 )
+from tailer.store.side_by_side import side_by_side
 from tailer.store.traffic import Traffic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["S3Store", "SharedClients"]
-
-T = TypeVar("T")
 
 #: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
 #: tables.
@@ -243,7 +240,7 @@ class S3Store(Store):
 
     async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
         """See :class:`tailer.store.Store`: a few at once."""
-        return await _side_by_side(self._beginning(location, length) for location, length in reads)
+        return await side_by_side(self._beginning(location, length) for location, length in reads)
 
     async def _get(
         self, location: str, start: int, end: int | None
@@ -324,7 +321,7 @@ class S3Store(Store):
 
         if len(bounds) == 2:
             return await part(start, end)
-        found = await _side_by_side(part(first, last) for first, last in pairwise(bounds))
+        found = await side_by_side(part(first, last) for first, last in pairwise(bounds))
         return [one for parts in found for one in parts]
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
@@ -348,13 +345,3 @@ class S3Store(Store):
         client, self._client = self._client, None
         if client is not None:
             await SharedClients.give_back(client)
-
-
-async def _side_by_side(requests: Iterable[Coroutine[None, None, T]]) -> list[T]:
-    """Return the results in their order. The first error ends all."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(request) for request in requests]
-    except BaseExceptionGroup as errors:
-        raise first_error(errors) from None
-    return [task.result() for task in tasks]

@@ -1,0 +1,85 @@
+"""Errors of obstore as this project's: what is missing, what is refused, and what may pass.
+
+obstore says the server's answer, or what became of the request, only in its text. It leaves out
+the URL where that is signed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from obstore import exceptions
+
+from tailer.errors import TableError, TransientError, printable
+
+__all__ = ["FAILURES", "translated"]
+
+#: What obstore raises; an object that does not exist is Python's own error.
+FAILURES = (exceptions.BaseError, FileNotFoundError)
+
+_NO_CONTAINER = re.compile(r"ContainerNotFound|NoSuchBucket|FilesystemNotFound|specified bucket")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([^<\n]{1,100})|\"(?:code|reason|error)\": ?\"([^\"\n]{1,100})\"")
+_MESSAGE = re.compile(r"<Message>([^<\n]{1,300})|\"message\": ?\"([^\"\n]{1,300})\"")
+#: Statuses of refusals that may pass; 416 is about the range alone.
+_PASSING = ("404", "408", "409", "412", "416", "429")
+#: What became of a request without an answer, as reqwest says it.
+_UNANSWERED = (
+    ("dns error", "the server's name is not known to this machine's DNS: check the account's name"),
+    ("kind: Timeout", "it took too long"),
+    ("kind: Connect", "the server can't be reached: check endpoint_url, and the network"),
+    ("operation timed out", "it took too long"),
+)
+#: Where a machine's identity is asked for.
+_TOKEN = re.compile(r"token request|TokenRequest|IMDS|azure cli|metadata", re.IGNORECASE)
+
+
+def translated(error: Exception, operation: str, address: str, location: str) -> Exception:
+    """Return the error to raise for a request that failed. What is unknown may pass."""
+    text = str(error)
+    if _NO_CONTAINER.search(text):
+        return TableError(
+            "its container does not exist",
+            table=address,
+            hint="check the container's name in the address, and the account's",
+        )
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(location)
+    place = f"{address}/{location}" if location and "://" not in location else location or address
+    if isinstance(error, exceptions.PreconditionError):
+        return TransientError(f"{place} was replaced while it was read")
+    found = _STATUS.search(text)
+    status = found[1] if found else ""
+    said = _said(text, status)
+    no_token = _TOKEN.search(text.partition("Debug source")[0]) is not None
+    if status.startswith("4") and status not in _PASSING:
+        if no_token:
+            what, hint = f"no credentials can be had ({said})", "give some by the store's options"
+        elif status in ("401", "403"):
+            what = f"access denied to {operation} ({said})"
+            hint = (
+                "check the credentials, when they end, what they may do with the container, and "
+                "the account's firewall"
+            )
+        else:
+            what = f"the server refused {operation} with {status} ({said})"
+            hint = "check the address, and the store's options"
+        return TableError(what, table=address, path=location or None, hint=hint)
+    if no_token:
+        return TransientError(
+            f"{place}: {operation} needs credentials, none are among the store's options or in the "
+            f"environment, and where the machine's are had there is no answer ({said})"
+        )
+    what = f"the server answered {status} to {operation}" if status else f"{operation} failed"
+    return TransientError(f"{place}: {what} ({said})")
+
+
+def _said(text: str, status: str) -> str:
+    """Return the server's code and message, or why there was no answer."""
+    if status:
+        parts = (pattern.search(text) for pattern in (_CODE, _MESSAGE))
+        words = [printable(part[1] or part[2], 300).strip() for part in parts if part]
+        return ": ".join(words) or "no reason given"
+    why = next((sentence for sign, sentence in _UNANSWERED if sign in text), None)
+    line = text.partition("\n")[0]
+    return why or printable(line.rpartition(" - ")[2], 200)

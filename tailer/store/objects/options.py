@@ -1,0 +1,243 @@
+"""The options of tables on Azure and Google storage, and the clients that they make.
+
+What is not given is found where the clouds' own tools find it: obstore reads their variables of the
+environment, identities of the machine or workload, gcloud's login and, with ``use_azure_cli``,
+az's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from tailer.errors import ConfigError
+from tailer.secrets.urls import parse_url
+from tailer.settings import Setting, SettingTable, declared, settings_of
+from tailer.store.objects.place import Place
+
+__all__ = ["AzureOptions", "CloudOptions", "Credentials", "GcsOptions"]
+
+#: Returns what obstore takes for credentials, and until when they are good: a dictionary, or a
+#: coroutine with one. It is asked again before they end.
+Credentials: TypeAlias = Callable[[], Any]
+
+#: How long to wait for a connection, and for the next byte of an answer.
+CONNECT_TIMEOUT, READ_TIMEOUT = timedelta(seconds=5), timedelta(seconds=20)
+#: For a whole answer, its body too.
+_TIMEOUT = timedelta(seconds=200)
+#: Attempts of one request before the feed starts again from its offset.
+_RETRIES, RETRY_TIMEOUT = 3, timedelta(seconds=30)
+#: A service account that obstore signs nothing with.
+_NOBODY = {
+    "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": "",
+}  # fmt: skip
+
+
+def _endpoint(text: str) -> str | None:
+    if text:
+        parse_url(text, ("http", "https"), login=False)
+    return text or None
+
+
+def _spelling(*prefixes: str) -> Callable[[str], str]:
+    """Return a spelling of names without the prefixes that other tools give them."""
+
+    def spell(name: str) -> str:
+        name = name.lower()
+        for prefix in prefixes:
+            name = name.removeprefix(prefix)
+        return name
+
+    return spell
+
+
+#: Options of object_store that have no meaning here.
+_ANSWERS = {
+    "allow_http": "an endpoint_url with http:// is enough; leave it out",
+    "use_fabric_endpoint": "the address names OneLake; leave it out",
+    **dict.fromkeys(
+        ("bucket", "bucket_name", "container_name"),
+        "the table's address names it; leave it out",
+    ),
+}
+
+
+class CloudOptions:
+    """The options of one cloud's storage."""
+
+    def container(self, place: Place, credentials: Credentials | None = None) -> Any:
+        """Return obstore's container of a place. Raises :class:`ConfigError`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class AzureOptions(CloudOptions):
+    """The options of Azure storage. ``elsewhere`` are the names that deltalake and Spark use."""
+
+    # fmt: off
+    account_name: str | None = declared(Setting(
+        "text", None, "Storage account, if the address does not name it.",
+        elsewhere=("account",), unset="`AZURE_STORAGE_ACCOUNT_NAME`",
+    ))
+    account_key: str | None = declared(Setting(
+        "text", None, "Access key of the account.", secret=True, elsewhere=("access_key",),
+        unset="`AZURE_STORAGE_ACCOUNT_KEY`",
+    ))
+    sas_token: str | None = declared(Setting(
+        "text", None, "Shared access signature.", secret=True, elsewhere=("sas_key",),
+        unset="`AZURE_STORAGE_SAS_TOKEN`",
+    ))
+    tenant_id: str | None = declared(Setting(
+        "text", None, "Tenant of a service principal.", elsewhere=("authority_id",),
+        unset="`AZURE_TENANT_ID`", advanced=True,
+    ))
+    client_id: str | None = declared(Setting(
+        "text", None, "Service principal, or the identity to choose of several.",
+        unset="`AZURE_CLIENT_ID`", advanced=True,
+    ))
+    client_secret: str | None = declared(Setting(
+        "text", None, "Secret of the service principal.", secret=True,
+        unset="`AZURE_CLIENT_SECRET`", advanced=True,
+    ))
+    use_azure_cli: bool = declared(Setting(
+        "flag", False, "Use the login of `az`.",
+    ))
+    anonymous: bool = declared(Setting(
+        "flag", False, "Send unsigned requests, for public containers.",
+        elsewhere=("skip_signature",), advanced=True,
+    ))
+    endpoint_url: str | None = declared(Setting(
+        "text", None, "Address of the account, for emulators and private links.",
+        form="http://host or https://host", parse=_endpoint, elsewhere=("endpoint",),
+        unset="the account's", advanced=True,
+    ))
+    # fmt: on
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> AzureOptions:
+        """Parse the options of a mapping. Raises :class:`ConfigError`, naming the key."""
+        table = SettingTable(
+            "Azure's storage", settings_of(cls),
+            text=True, spelling=_spelling("azure_", "storage_"), answers=_ANSWERS,
+        )  # fmt: skip
+        return cls(**table.take(options))
+
+    def container(self, place: Place, credentials: Credentials | None = None) -> Any:
+        """See :class:`CloudOptions`."""
+        account = place.account or self.account_name
+        return _azure(self, place.container, account, place.endpoint, credentials)
+
+
+@dataclass(frozen=True, slots=True)
+class GcsOptions(CloudOptions):
+    """The options of Google Cloud Storage."""
+
+    # fmt: off
+    service_account_file: str | None = declared(Setting(
+        "text", None, "JSON file of a service account.",
+        elsewhere=("service_account", "service_account_path", "application_credentials"),
+        unset="`GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_APPLICATION_CREDENTIALS`, gcloud's login, or the "
+        "machine's identity",
+    ))
+    service_account_key: str | None = declared(Setting(
+        "text", None, "The same document as text.", secret=True,
+        unset="`GOOGLE_SERVICE_ACCOUNT_KEY`",
+    ))
+    anonymous: bool = declared(Setting(
+        "flag", False, "Send unsigned requests, for public buckets.",
+        elsewhere=("skip_signature",), advanced=True,
+    ))
+    endpoint_url: str | None = declared(Setting(
+        "text", None, "Address of the server, for emulators.",
+        form="http://host or https://host", parse=_endpoint, elsewhere=("endpoint", "base_url"),
+        unset="Google's", advanced=True,
+    ))
+    # fmt: on
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> GcsOptions:
+        """Parse the options of a mapping. Raises :class:`ConfigError`, naming the key."""
+        table = SettingTable(
+            "Google's storage", settings_of(cls),
+            text=True, spelling=_spelling("google_", "gcs_"), answers=_ANSWERS,
+        )  # fmt: skip
+        return cls(**table.take(options))
+
+    def container(self, place: Place, credentials: Credentials | None = None) -> Any:
+        """See :class:`CloudOptions`."""
+        return _gcs(self, place.container, credentials)
+
+
+@lru_cache(maxsize=256)
+def _azure(
+    options: AzureOptions,
+    container: str,
+    account: str | None,
+    endpoint: str | None,
+    credentials: Credentials | None,
+) -> Any:
+    from obstore.store import AzureStore
+
+    config = {
+        "account_name": account,
+        "account_key": options.account_key,
+        "sas_key": options.sas_token,
+        "tenant_id": options.tenant_id,
+        "client_id": options.client_id,
+        "client_secret": options.client_secret,
+        "endpoint": options.endpoint_url or endpoint,
+        "use_azure_cli": options.use_azure_cli or None,
+        "skip_signature": options.anonymous or None,
+    }
+    return _made(AzureStore, "Azure", container, config, credentials)
+
+
+@lru_cache(maxsize=256)
+def _gcs(options: GcsOptions, bucket: str, credentials: Credentials | None) -> Any:
+    from obstore.store import GCSStore
+
+    config: dict[str, Any] = {
+        "service_account": options.service_account_file,
+        "service_account_key": options.service_account_key,
+        "base_url": options.endpoint_url,
+        "skip_signature": options.anonymous or None,
+    }
+    if options.anonymous and options.endpoint_url:
+        # It would ask for a token before it writes to an emulator.
+        config["service_account_key"] = json.dumps(
+            {**_NOBODY, "gcs_base_url": options.endpoint_url}
+        )
+    return _made(GCSStore, "Google", bucket, config, credentials)
+
+
+def _made(
+    kind: Any,
+    cloud: str,
+    container: str,
+    config: Mapping[str, Any],
+    credentials: Credentials | None,
+) -> Any:
+    from obstore.exceptions import BaseError
+
+    endpoint = config.get("endpoint") or config.get("base_url") or ""
+    plain = {"allow_http": True} if endpoint.startswith("http:") else {}
+    try:
+        return kind(
+            container,
+            config={name: value for name, value in config.items() if value is not None},
+            client_options={
+                "timeout": _TIMEOUT,
+                "connect_timeout": CONNECT_TIMEOUT,
+                "read_timeout": READ_TIMEOUT,
+                **plain,
+            },
+            retry_config={"max_retries": _RETRIES, "retry_timeout": RETRY_TIMEOUT},
+            credential_provider=credentials,
+        )
+    except (BaseError, ValueError, OSError) as e:
+        said = str(e).strip().partition("\n")[0]
+        raise ConfigError(f"the options of {cloud}'s storage are wrong: {said}") from None

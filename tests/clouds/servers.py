@@ -1,0 +1,296 @@
+"""Real servers of Azure's and Google's storage for the tests: Azurite, which npm fetches, and
+fake-gcs-server, which Go builds."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+from tests.support.components import Component, require, run_maker
+from tests.support.servers import Server
+
+__all__ = [
+    "ACCOUNT",
+    "AZURITE",
+    "CLOUDS",
+    "GCS",
+    "KEY",
+    "Azurite",
+    "Cloud",
+    "CloudServer",
+    "Container",
+    "GcsServer",
+    "run_cloud",
+    "sas_token",
+]
+
+Cloud = Literal["azure", "gcs"]
+CLOUDS: tuple[Cloud, ...] = ("azure", "gcs")
+
+_AZURITE_VERSION = "3.37.0"
+#: Azurite's account, which everyone knows.
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_API = "2021-08-06"
+_SOURCES = Path(__file__).parent / "server"
+_PROGRAM = "gcsserver"
+
+
+def _fetch_azurite(home: Path) -> None:
+    wanted = f"azurite@{_AZURITE_VERSION}"
+    # None of its packages needs to run anything of its own to be installed.
+    run_maker(
+        ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", home, wanted]
+    )
+
+
+def _build_gcs(home: Path) -> None:
+    command: list[str | Path] = [
+        "go",
+        "build",
+        "-trimpath",
+        "-ldflags=-s -w",
+        "-o",
+        home / _PROGRAM,
+        ".",
+    ]
+    run_maker(command, cwd=_SOURCES, env={**os.environ, "CGO_ENABLED": "0"})
+
+
+def _gcs_home() -> str:
+    sources = b"".join((_SOURCES / n).read_bytes() for n in ("main.go", "go.mod", "go.sum"))
+    return f"gcs-server-{hashlib.sha256(sources).hexdigest()[:16]}"
+
+
+AZURITE = Component(
+    "azurite",
+    "Azurite, Azure's storage,",
+    home=lambda: f"azurite-{_AZURITE_VERSION}",
+    make=_fetch_azurite,
+    missing=lambda: "" if shutil.which("npm") and shutil.which("node") else "Node with npm",
+)
+GCS = Component(
+    "gcs",
+    "the server of Google's storage",
+    home=_gcs_home,
+    make=_build_gcs,
+    missing=lambda: "" if shutil.which("go") else "Go",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container or bucket of a server at ``url``, and how to reach it."""
+
+    cloud: Cloud
+    name: str
+    url: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of our store."""
+        if self.cloud == "gcs":
+            return {"endpoint_url": self.url, "anonymous": True, **self.more}
+        return {"account_name": ACCOUNT, "account_key": KEY, "endpoint_url": self.url, **self.more}
+
+    @property
+    def deltalake(self) -> dict[str, str]:
+        """The storage options of deltalake."""
+        if self.cloud == "gcs":
+            return {"google_service_account_key": _nobody(self.url), "allow_http": "true"}
+        return {
+            "azure_storage_account_name": ACCOUNT,
+            "azure_storage_account_key": KEY,
+            "azure_storage_endpoint": self.url,
+            "allow_http": "true",
+        }
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of its addresses."""
+        return "az" if self.cloud == "azure" else "gs"
+
+    def address(self, key: str) -> str:
+        """The address of a key."""
+        return f"{self.scheme}://{self.name}/{key}"
+
+    @property
+    def other_client(self) -> Any:
+        """A client of what others write, and what others see."""
+        from obstore.store import AzureStore, GCSStore
+
+        if self.cloud == "gcs":
+            return GCSStore(
+                self.name, service_account_key=_nobody(self.url),
+                client_options={"allow_http": True},
+            )  # fmt: skip
+        return AzureStore(
+            self.name, account_name=ACCOUNT, account_key=KEY, endpoint=self.url,
+            client_options={"allow_http": True},
+        )  # fmt: skip
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Write an object."""
+        import obstore
+
+        await obstore.put_async(self.other_client, key, data)
+
+    async def get(self, key: str) -> bytes:
+        """An object's bytes."""
+        import obstore
+
+        return bytes(await (await obstore.get_async(self.other_client, key)).bytes_async())
+
+    async def delete(self, key: str) -> None:
+        """Remove an object."""
+        import obstore
+
+        await obstore.delete_async(self.other_client, key)
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """The keys in a folder, and below."""
+        import obstore
+
+        pages = obstore.list(self.other_client, prefix.rstrip("/") or None)
+        return sorted([meta["path"] async for page in pages for meta in page])
+
+    async def upload(self, folder: Path, key: str) -> None:
+        """Put every file of a folder that is not there yet below a key, in the order of names."""
+        known = set(await self.keys(key))
+        for file in sorted(folder.rglob("*")):  # noqa: ASYNC240 - a test's own few files
+            name = f"{key}/{file.relative_to(folder).as_posix()}"
+            if file.is_file() and name not in known:
+                await self.put(name, file.read_bytes())
+
+    def at(self, url: str) -> Container:
+        """The same by another way."""
+        return replace(self, url=url)
+
+
+class CloudServer(Server):
+    """A server of one cloud's storage."""
+
+    cloud: Cloud
+
+    @property
+    def url(self) -> str:
+        """What clients take for the cloud's address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def container(self, name: str = "") -> Container:
+        """A new container."""
+        name = name or f"c-{uuid.uuid4()}"
+        self.make_container(name)
+        return Container(self.cloud, name, self.url)
+
+    def make_container(self, name: str) -> None:
+        """Make a container, by a request of its own: obstore makes none."""
+        raise NotImplementedError
+
+
+class Azurite(CloudServer):
+    """Azure's storage."""
+
+    name = "azurite"
+    cloud: Cloud = "azure"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/{ACCOUNT}"
+
+    def start(self) -> None:
+        program = AZURITE.path() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+        self.launch(
+            "node", program, "--blobHost", "127.0.0.1", "--blobPort", str(self.port),
+            "--location", self.folder / "data", "--silent", "--skipApiVersionCheck",
+            "--disableTelemetry",
+        )  # fmt: skip
+
+    def make_container(self, name: str) -> None:
+        moment = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        text = (
+            f"PUT{chr(10) * 12}x-ms-date:{moment}\nx-ms-version:{_API}\n"
+            f"/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+        )
+        headers = {
+            "x-ms-date": moment,
+            "x-ms-version": _API,
+            "Authorization": f"SharedKey {ACCOUNT}:{_signed(text)}",
+        }
+        _made(self.url, "PUT", f"/{ACCOUNT}/{name}?restype=container", headers)
+
+
+class GcsServer(CloudServer):
+    """Google's storage."""
+
+    name = "gcs"
+    cloud: Cloud = "gcs"
+
+    def start(self) -> None:
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        self.launch(GCS.path() / _PROGRAM, f"127.0.0.1:{self.port}", data)
+
+    def make_container(self, name: str) -> None:
+        body = f'{{"name": "{name}"}}'
+        _made(self.url, "POST", "/storage/v1/b", {"Content-Type": "application/json"}, body)
+
+
+def _made(url: str, method: str, path: str, headers: Mapping[str, str], body: str = "") -> None:
+    with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=100)) as connection:
+        length = {"Content-Length": str(len(body))}
+        connection.request(method, path, body or None, {**headers, **length})
+        answer = connection.getresponse()
+        said = answer.read()
+        assert answer.status in (200, 201), said
+
+
+def _nobody(url: str) -> str:
+    """A service account that signs nothing, of an emulator."""
+    fields = {"client_email": "", "private_key": "", "private_key_id": ""}
+    return json.dumps({"gcs_base_url": url, "disable_oauth": True, **fields})
+
+
+def _signed(text: str) -> str:
+    made = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
+    return base64.b64encode(made).decode()
+
+
+def sas_token(lasts: timedelta = timedelta(hours=1), rights: str = "rl") -> str:
+    """A signature of Azurite's account for all its containers, as a portal or `az` makes one."""
+    start, end = (
+        (datetime.now(UTC) + at).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for at in (timedelta(hours=-1), lasts)
+    )
+    text = f"{ACCOUNT}\n{rights}\nb\nsco\n{start}\n{end}\n\nhttps,http\n{_API}\n\n"
+    fields = {
+        "sv": _API, "ss": "b", "srt": "sco", "sp": rights, "st": start, "se": end,
+        "spr": "https,http", "sig": _signed(text),
+    }  # fmt: skip
+    return "&".join(f"{name}={quote(value, safe='')}" for name, value in fields.items())
+
+
+_SERVERS: Mapping[Cloud, Callable[[], CloudServer]] = {"azure": Azurite, "gcs": GcsServer}
+
+
+@contextmanager
+def run_cloud(cloud: Cloud) -> Iterator[CloudServer]:
+    """A server of a cloud's storage; ended with the block."""
+    require("obstore", find_spec("obstore") is not None)
+    with _SERVERS[cloud]() as server:
+        yield server
