@@ -104,10 +104,10 @@ class Setting:
         also = "".join(f", or {number}" for number in self.also)
         return f"{_NAMES[self.kind]}{of}, {self._bounds()}{also}"
 
-    def value(self, given: Any, *, text: bool = False) -> Any:
+    def value(self, raw: Any, *, text: bool = False) -> Any:
         """Convert a given value. With ``text``, a string may be the text of any kind, as on command
         lines. Raises ``ValueError`` for a value that is not allowed."""
-        value = self._from_text(given) if text and isinstance(given, str) else given
+        value = self._from_text(raw) if text and isinstance(raw, str) else raw
         if not self._fits(value) or (value == "" and self.default is REQUIRED):
             raise ValueError(value)
         if self.parse is not None:
@@ -202,40 +202,40 @@ class SettingTable:
     removed: Mapping[str, str] = field(default_factory=dict)
     place: str = ""
 
-    def take(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def take(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the value of every setting. Raises :class:`ConfigError`, in one sentence, for the
         first option that is unknown, missing or wrong."""
-        ours = self.rename(given)
+        ours = self.rename(options)
         for name in ours:
             if name not in self.settings:
                 raise self._unknown(name)
         return {name: self.value(name, ours) for name in self.settings}
 
-    def rename(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def rename(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options under our names; unknown names stay. Raises :class:`ConfigError`
         for a name in ``answers`` or ``removed``, and for an option that is given twice."""
-        known = self._other_names() if self.renames else {}
-        found: dict[str, Any] = {}
+        by_spelling = self._other_names() if self.renames else {}
+        renamed: dict[str, Any] = {}
         first: dict[str, str] = {}
-        for name, value in given.items():
+        for name, value in options.items():
             plain = self.spelling(name)
             if plain in self.removed and name not in self.settings:
                 raise self.wrong(name, f"was removed: {self.removed[plain]}")
             if plain in self.answers and name not in self.settings:
                 raise self.wrong(name, f"is not known: {self.answers[plain]}")
-            ours = name if name in self.settings else known.get(plain, name)
-            if ours in found:
+            ours = name if name in self.settings else by_spelling.get(plain, name)
+            if ours in renamed:
                 raise self.wrong(name, f"is the same as {first[ours]!r}; leave one out")
-            found[ours], first[ours] = value, name
-        return found
+            renamed[ours], first[ours] = value, name
+        return renamed
 
-    def value(self, name: str, given: Mapping[str, Any]) -> Any:
+    def value(self, name: str, options: Mapping[str, Any]) -> Any:
         """Return the value of one setting from options under our names."""
         setting = self.settings[name]
-        value = given.get(name, setting.default)
+        value = options.get(name, setting.default)
         if value is REQUIRED:
             raise self.wrong(name, f"is missing, and must be {setting.allowed()}")
-        if value is None and name not in given:
+        if value is None and name not in options:
             return None
         if setting.secret:
             keep_secrets(_secrets_in(value))
@@ -266,10 +266,10 @@ class SettingTable:
 
     def _other_names(self) -> dict[str, str]:
         """Return our names by their other names."""
-        found = {self.spelling(name): name for name in self.settings}
+        names = {self.spelling(name): name for name in self.settings}
         for name, setting in self.settings.items():
-            found.update(dict.fromkeys(setting.elsewhere, name))
-        return found
+            names.update(dict.fromkeys(setting.elsewhere, name))
+        return names
 
 
 def _secrets_in(value: Any) -> Iterator[str]:

@@ -23,7 +23,7 @@ __all__ = [
     "Cluster",
     "LastRecord",
     "OpenTransaction",
-    "Place",
+    "Partition",
     "Topic",
     "TransactionStatus",
 ]
@@ -39,7 +39,7 @@ _FIRST_STEP, _STEP_FACTOR = 256, 16
 _POLL_MS = 200
 
 #: A partition: its topic's name and its number.
-Place = tuple[str, int]
+Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ class Cluster:
         from kafka.errors import NoError, UnknownTopicOrPartitionError, for_code
 
         with raised_as_failures(f"describing the topic {name}"):
-            found = self._admin.describe_topics([name])[0]
-            error = for_code(found["error_code"])
+            description = self._admin.describe_topics([name])[0]
+            error = for_code(description["error_code"])
             if error is UnknownTopicOrPartitionError:
                 return None
             if error is not NoError:
@@ -115,8 +115,8 @@ class Cluster:
         limits = self._limits(name)
         return Topic(
             name,
-            str(found["topic_id"] or ""),
-            len(found["partitions"]),
+            str(description["topic_id"] or ""),
+            len(description["partitions"]),
             int(limits.get("max.message.bytes", _MESSAGE_BYTES)),
             limits.get("cleanup.policy", ""),
         )
@@ -124,10 +124,10 @@ class Cluster:
     def ids(self, names: Collection[str]) -> dict[str, str]:
         """Return the ids of those topics that are there: see :class:`Topic`."""
         with raised_as_failures(f"describing the topics {', '.join(names)}"):
-            found = self._admin.describe_topics(list(names)) if names else []
+            descriptions = self._admin.describe_topics(list(names)) if names else []
         return {
             topic["name"]: str(topic["topic_id"] or "")
-            for topic in found
+            for topic in descriptions
             if not topic["error_code"]
         }
 
@@ -143,8 +143,8 @@ class Cluster:
             if isinstance(e.__cause__, AuthorizationError):
                 return {}  # a cluster may hide its configuration
             raise
-        found = answer.get("topic", {}).get(name, {})
-        return {key: str(entry["value"]) for key, entry in found.items()}
+        entries = answer.get("topic", {}).get(name, {})
+        return {key: str(entry["value"]) for key, entry in entries.items()}
 
     def create(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
         """Create a topic and wait until it can be written; a topic that another process creates
@@ -191,8 +191,8 @@ class Cluster:
         places = [TopicPartition(topic, partition) for partition in partitions]
         isolation = _READ_COMMITTED if stable else _READ_UNCOMMITTED
         with raised_as_failures(f"asking for the offsets of the topic {topic}"):
-            found = self._admin.list_partition_offsets(dict.fromkeys(places, which), isolation)
-            return [int(found[place].offset) for place in places]
+            answers = self._admin.list_partition_offsets(dict.fromkeys(places, which), isolation)
+            return [int(answers[place].offset) for place in places]
 
     def transaction(self, transactional_id: str) -> TransactionStatus | None:
         """Return a producer's last transaction; None if it has none, or we may not know."""
@@ -217,14 +217,14 @@ class Cluster:
         with raised_as_failures(f"describing the transactions of {transactional_id}"):
             return retried(described, moving, self._options.delivery_timeout_ms / 1000, _pauses())
 
-    def places(self, topics: Collection[str]) -> list[Place]:
+    def places(self, topics: Collection[str]) -> list[Partition]:
         """Return the partitions of the existing topics among these.
 
         Raises :class:`TransientError` while a partition has no leader to query.
         """
         from kafka.errors import NoError, UnknownTopicOrPartitionError, for_code
 
-        found: list[Place] = []
+        places: list[Partition] = []
         with raised_as_failures(f"describing the topics {', '.join(topics)}"):
             for topic in self._admin.describe_topics(list(topics)) if topics else []:
                 name, error = topic["name"], for_code(topic["error_code"])
@@ -236,11 +236,11 @@ class Cluster:
                     number = partition["partition_index"]
                     if partition["leader_id"] < 0:
                         raise TransientError(f"partition {number} of {name} has no leader")
-                    found.append((name, number))
-        return found
+                    places.append((name, number))
+        return places
 
     def left_open(
-        self, places: Collection[Place], producer_id: int | None = None
+        self, places: Collection[Partition], producer_id: int | None = None
     ) -> list[OpenTransaction]:
         """Return the open transactions of a producer, or of all, in those partitions; none if we
         may not know."""
@@ -252,7 +252,7 @@ class Cluster:
         with raised_as_failures(f"describing the producers of {_named(places)}"):
             try:
                 ask = partial(self._admin.describe_producers, asked)
-                found = retried(ask, moves, patience_s, _pauses()) if asked else {}
+                by_partition = retried(ask, moves, patience_s, _pauses()) if asked else {}
             except _not_for_us():
                 return []
         return [
@@ -264,7 +264,7 @@ class Cluster:
                 producer_epoch=each.producer_epoch,
                 coordinator_epoch=each.coordinator_epoch,
             )
-            for place, producers in sorted(found.items())
+            for place, producers in sorted(by_partition.items())
             for each in producers.active_producers
             if each.current_transaction_start_offset >= 0
             and producer_id in (None, each.producer_id)
@@ -298,9 +298,9 @@ class Cluster:
         while start > beginning:
             stop, start = start, max(beginning, start - step)
             step *= _STEP_FACTOR
-            found = self._scan(topic, start, stop, key)
-            if found is not None:
-                return found
+            record = self._scan(topic, start, stop, key)
+            if record is not None:
+                return record
         return None
 
     def _scan(self, topic: str, start: int, stop: int, key: bytes) -> LastRecord | None:
@@ -308,7 +308,7 @@ class Cluster:
         from kafka import TopicPartition
 
         place = TopicPartition(topic, 0)
-        found, position = None, start
+        newest, position = None, start
         give_up = time.monotonic() + self._options.transaction_timeout_ms / 1000 + 10
         consumer = self._consumer(place, position)
         try:
@@ -316,14 +316,14 @@ class Cluster:
                 with raised_as_failures(f"reading the topic {topic}"):
                     for record in consumer.poll(_POLL_MS).get(place, ()):
                         if record.offset < stop and record.key == key:
-                            found = LastRecord(record.offset, record.value)
+                            newest = LastRecord(record.offset, record.value)
                     reached = consumer.position(place, _POLL_MS)
                 position = position if reached is None else reached
                 if time.monotonic() > give_up:
                     raise TransientError(self._stands_still(topic, position))
         finally:
             consumer.close()
-        return found
+        return newest
 
     def _stands_still(self, topic: str, position: int) -> str:
         """Return why readers of committed records do not advance."""
@@ -367,7 +367,7 @@ def _pauses() -> Backoff:
     return Backoff(0.05, 0.2)
 
 
-def _named(places: Collection[Place]) -> str:
+def _named(places: Collection[Partition]) -> str:
     return ", ".join(sorted({topic for topic, _ in places}))
 
 

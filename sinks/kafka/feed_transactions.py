@@ -134,15 +134,15 @@ class FeedTransactions:
 
     # Opening
 
-    def resume_from(self, found: Progress | None) -> None:
+    def resume_from(self, stored: Progress | None) -> None:
         """Take up the progress that Kafka has. Call it after the fence: see rule 1.
 
         Raises :class:`TargetRefused` if a newer daemon has claimed the feed, :class:`ConfigError`
         if the records before have another form than ours.
         """
         self._allow("resume_from")
-        self.check_owner(found)
-        progress = found or Progress(self.feed)
+        self.check_owner(stored)
+        progress = stored or Progress(self.feed)
         if progress.delivery is not None and not self.overwrites:
             form = {"type": "kafka", **self._form}
             same_form(form, progress.delivery, self.feed, progress.offset)
@@ -152,13 +152,13 @@ class FeedTransactions:
         self.progress = progress
         self.state = "FENCED"
 
-    def check_owner(self, found: Progress | None) -> None:
+    def check_owner(self, stored: Progress | None) -> None:
         """Raise :class:`TargetRefused` if a newer daemon has claimed the feed since we did."""
-        if self.claimed and found and found.epoch > self.claimed and found.owner != self.owner:
+        if self.claimed and stored and stored.epoch > self.claimed and stored.owner != self.owner:
             self.state = "TAKEN_OVER"
             self._failure = TargetRefused(
-                f"feed {self.feed!r} was taken over by a newer daemon, {found.owner} (epoch "
-                f"{found.epoch}, ours was {self.claimed}); this one stops. Run one daemon for a "
+                f"feed {self.feed!r} was taken over by a newer daemon, {stored.owner} (epoch "
+                f"{stored.epoch}, ours was {self.claimed}); this one stops. Run one daemon for a "
                 "feed, or give them names, or progress_topic and transactional_id, of their own"
             )
             raise self._failure
@@ -168,9 +168,9 @@ class FeedTransactions:
 
         Raises :class:`TargetRefused` if topic and progress do not belong together.
         """
-        known = self.progress.topics.get(name)
-        if known is not None:
-            check_same_topic(self.feed, name, known, seen, str(self.progress.offset))
+        topic_id = self.progress.topics.get(name)
+        if topic_id is not None:
+            check_same_topic(self.feed, name, topic_id, seen, str(self.progress.offset))
         elif seen is not None and seen.has_records and not self.overwrites:
             raise TargetRefused(
                 f"the topic {name} has been written to, and there is no progress of feed "
@@ -311,16 +311,16 @@ class FeedTransactions:
         return self._schema[1]
 
 
-def check_same_topic(feed: str, name: str, known: str, seen: SeenTopic | None, at: str) -> None:
+def check_same_topic(feed: str, name: str, topic_id: str, seen: SeenTopic | None, at: str) -> None:
     """Raise :class:`TargetRefused` if a topic that the feed has written to is another one."""
     if seen is None:
         raise TargetRefused(
             f"the topic {name} is gone, and feed {feed!r} had written to it up to {at}; restore "
             "it, or give the feed another topic or name"
         )
-    if known != seen.id:
+    if topic_id != seen.id:
         raise TargetRefused(
             f"the topic {name} was deleted and created again since feed {feed!r} wrote to it up "
-            f"to {at} (its id was {known}, and is {seen.id}); give the feed another name to write "
-            "the table to it again"
+            f"to {at} (its id was {topic_id}, and is {seen.id}); give the feed another name to "
+            "write the table to it again"
         )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from sinks.kafka.cluster import Cluster, OpenTransaction, Place, TransactionStatus
+from sinks.kafka.cluster import Cluster, OpenTransaction, Partition, TransactionStatus
 from tailer.errors import TargetRefused, TransientError
 from tailer.network.backoff import Backoff, retried
 
@@ -55,22 +55,22 @@ class Settlement:
         Raises :class:`TransientError` if the coordinator does not end it in ``patience_s`` seconds,
         :class:`SinkRejected` if we may not write markers.
         """
-        found = self._got_over(cluster, patience_s)
-        if found is not None:
-            self._committed = _OUTCOMES.get(found.state, self._committed)
-            if found.state in _COMPLETE:
+        status = self._got_over(cluster, patience_s)
+        if status is not None:
+            self._committed = _OUTCOMES.get(status.state, self._committed)
+            if status.state in _COMPLETE:
                 self._settle(cluster, cluster.places(topics))
 
     def after_fencing(self, cluster: Cluster, topics: Collection[str], progress: str) -> None:
         """Write the markers that the fencing should have written. From here on no transaction of an
         older epoch may be open; ``progress`` is the topic that every transaction ends with."""
-        found = cluster.transaction(self.transactional_id)
+        status = cluster.transaction(self.transactional_id)
         left = []
-        if found is not None:
-            self._producer_id = found.producer_id
+        if status is not None:
+            self._producer_id = status.producer_id
             # A newer daemon may have fenced us meanwhile, and be active.
-            of_all = cluster.left_open(cluster.places(topics), found.producer_id)
-            left = [each for each in of_all if each.producer_epoch < found.producer_epoch]
+            of_all = cluster.left_open(cluster.places(topics), status.producer_id)
+            left = [each for each in of_all if each.producer_epoch < status.producer_epoch]
         if left and self._committed is None:
             # The outcome is unknown now. If progress is open too, no reader has seen any of it.
             if progress not in {each.topic for each in left}:
@@ -84,38 +84,40 @@ class Settlement:
         self._end(cluster, left, committed=bool(self._committed))
         self._committed = None
 
-    def after_commit(self, cluster: Cluster, written: Collection[Place], patience_s: float) -> None:
+    def after_commit(
+        self, cluster: Cluster, written: Collection[Partition], patience_s: float
+    ) -> None:
         """Wait until the transaction just committed is over in the partitions that it has written
         to, and write the markers that it lacks. Until then no other may begin.
 
         Raises as :meth:`before_fencing`.
         """
         if cluster.left_open(written, self._producer_id):
-            found = self._got_over(cluster, patience_s)
-            if found is not None and found.state in _COMPLETE:
+            status = self._got_over(cluster, patience_s)
+            if status is not None and status.state in _COMPLETE:
                 self._settle(cluster, written)
 
     def _got_over(self, cluster: Cluster, patience_s: float) -> TransactionStatus | None:
         """Return the last transaction, once its coordinator is no longer ending it."""
 
         def look() -> TransactionStatus | None:
-            found = cluster.transaction(self.transactional_id)
-            if found is not None and found.state in _UNDER_WAY:
+            status = cluster.transaction(self.transactional_id)
+            if status is not None and status.state in _UNDER_WAY:
                 raise _NotEnded(
                     f"Kafka has not ended the last transaction of {self.transactional_id} in "
-                    f"{patience_s:g} s (it is in the state {found.state})"
+                    f"{patience_s:g} s (it is in the state {status.state})"
                 )
-            return found
+            return status
 
         return retried(look, _NotEnded, patience_s, Backoff(0.002, 0.05))
 
-    def _settle(self, cluster: Cluster, places: Collection[Place]) -> None:
+    def _settle(self, cluster: Cluster, places: Collection[Partition]) -> None:
         """Write the markers that the last transaction lacks, if it is over."""
         before = cluster.left_open(places)
-        found = cluster.transaction(self.transactional_id) if before else None
-        if found is not None and found.state in _COMPLETE:
-            left = _still_open(cluster, before, found)
-            self._end(cluster, left, committed=_OUTCOMES[found.state])
+        status = cluster.transaction(self.transactional_id) if before else None
+        if status is not None and status.state in _COMPLETE:
+            left = _still_open(cluster, before, status)
+            self._end(cluster, left, committed=_OUTCOMES[status.state])
 
     def _end(self, cluster: Cluster, left: list[OpenTransaction], *, committed: bool) -> None:
         for each in left:
@@ -129,15 +131,15 @@ class Settlement:
 
 
 def _still_open(
-    cluster: Cluster, before: list[OpenTransaction], found: TransactionStatus
+    cluster: Cluster, before: list[OpenTransaction], status: TransactionStatus
 ) -> list[OpenTransaction]:
     """Return the producer's transactions that were open before its coordinator said that all is
     complete, and are still open."""
-    own = [each for each in before if each.producer_id == found.producer_id]
+    own = [each for each in before if each.producer_id == status.producer_id]
     if not own:
         return []
     places = {(each.topic, each.partition, each.start) for each in own}
-    now = cluster.left_open({(each.topic, each.partition) for each in own}, found.producer_id)
+    now = cluster.left_open({(each.topic, each.partition) for each in own}, status.producer_id)
     return [each for each in now if (each.topic, each.partition, each.start) in places]
 
 

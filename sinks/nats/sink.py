@@ -182,8 +182,8 @@ class NatsSink(MessageSink):
         async def look() -> Offset | None:
             await self._log_in()
             with suppress(self._nats.js.errors.NotFoundError):
-                found = await self._found()
-                return found.offset if found else None
+                progress = await self._found()
+                return progress.offset if progress else None
             if self._given["create"]:
                 return None
             raise self._missing()
@@ -214,12 +214,12 @@ class NatsSink(MessageSink):
     async def _claim(self) -> Offset | None:
         """Claim the stream for this process, and find what it has behind the offset."""
         await self._log_in()
-        found = None
+        progress = None
         with suppress(self._nats.js.errors.NotFoundError):  # there is no bucket
-            found = await self._found()
-        await self._made(written=self.written_before or bool(found and found.sequence))
+            progress = await self._found()
+        await self._made(written=self.written_before or bool(progress and progress.sequence))
         last, made = await self._last_sequence(), await self._made_at()
-        claimed = found or Progress(self._feed, 0, None, last)
+        claimed = progress or Progress(self._feed, 0, None, last)
         if last < claimed.sequence or claimed.made not in (None, made):
             raise ConfigError(
                 f"{self._location}: the stream {self._stream} was made again since the feed wrote "
@@ -279,18 +279,18 @@ class NatsSink(MessageSink):
             return None
         self._revision = entry.revision
         try:
-            found = Progress.from_bytes(entry.value)
+            progress = Progress.from_bytes(entry.value)
         except (ValueError, KeyError, TypeError, OffsetError) as e:
             raise ConfigError(
                 f"{self._location}: the entry {self._stream} of the bucket {_BUCKET} is "
                 f"damaged ({e}); delete it, and set the offset with `tailer offsets set`"
             ) from e
-        if found.feed != self._feed:
+        if progress.feed != self._feed:
             raise ConfigError(
                 f"{self._location}: the stream {self._stream} is written by the feed "
-                "{found.feed!r}; name another in the option 'stream'"
+                f"{progress.feed!r}; name another in the option 'stream'"
             )
-        return found
+        return progress
 
     async def _last_sequence(self) -> int:
         return int((await self._jetstream.stream_info(self._stream)).state.last_seq)
@@ -320,8 +320,8 @@ class NatsSink(MessageSink):
         async def move() -> None:
             await self._log_in()
             await self._made()
-            found = await self._found()
-            epoch = found.epoch + 1 if found else 1
+            progress = await self._found()
+            epoch = progress.epoch + 1 if progress else 1
             last, made = await self._last_sequence(), await self._made_at()
             await self._save(Progress(feed, epoch, offset, last, made))
 
@@ -406,8 +406,8 @@ class NatsSink(MessageSink):
     async def _is_there(self, sequence: int, messages: Messages, count: int) -> bool:
         """Return whether the stream has ``count`` of these messages, up to a sequence number: if it
         has the last of them there, the others are before it."""
-        there = await self._ids(sequence, sequence)
-        return there is not None and there[0].equals(messages.ids[count - 1])
+        ids = await self._ids(sequence, sequence)
+        return ids is not None and ids[0].equals(messages.ids[count - 1])
 
     async def _seen(self, sequence: int) -> int:
         """Return the stream's last sequence, if the message with this one is there."""
@@ -465,12 +465,12 @@ class NatsSink(MessageSink):
         that no stream takes."""
         js = self._nats.js.errors
         with suppress(self._nats.errors.Error, OSError):
-            revision, found = self._revision, None
+            revision, progress = self._revision, None
             with suppress(js.NotFoundError):
-                found = await self._found()
-            if found is None:
+                progress = await self._found()
+            if progress is None:
                 return self._lost("the offset is gone from the bucket")
-            if found.epoch > self._progress.epoch:
+            if progress.epoch > self._progress.epoch:
                 return ConfigError(
                     f"{self._location}: another process writes the stream {self._stream} now; stop "
                     "one of them"

@@ -97,14 +97,14 @@ def merge_of(
     edge, differs = pa.array([True]), pc.invert(same)
     first, last = pa.concat_arrays([edge, differs]), pa.concat_arrays([differs, edge])
     stays = order.filter(pc.and_(last, comes))
-    found = table.take(stays.take(pc.array_sort_indices(stays)))
+    latest = table.take(stays.take(pc.array_sort_indices(stays)))
     if unchecked:
         none = keys.slice(0, 0)
-        return Merge(keys.take(order.filter(last)), none, found, none, unchecked=True)
+        return Merge(keys.take(order.filter(last)), none, latest, none, unchecked=True)
     firsts, came, stayed = order.filter(first), comes.filter(first), comes.filter(last)
     present, absent = firsts.filter(pc.invert(came)), firsts.filter(came)
     passing = firsts.filter(pc.and_not(came, stayed))
-    return Merge(keys.take(present), keys.take(absent), found, keys.take(passing))
+    return Merge(keys.take(present), keys.take(absent), latest, keys.take(passing))
 
 
 def _chosen(table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
@@ -212,14 +212,14 @@ def steps_between(
     Raises :class:`SinkRejected` for a change of a type that would change values.
     """
     pairs = matched(old, new, keep=keep, folded=folded)
-    kept = [(field, to) for field, to in pairs if field is not None]
+    pairs_kept = [(field, to) for field, to in pairs if field is not None]
     steps = []
     if not keep:
-        there = {field.name for field, _ in kept}
-        steps += [Step("drop", f.name, f) for f in old if f.name not in there]
-    renamed = [(f.name, to) for f, to in kept if f.name != to.name]
+        names = {field.name for field, _ in pairs_kept}
+        steps += [Step("drop", f.name, f) for f in old if f.name not in names]
+    renamed = [(f.name, to) for f, to in pairs_kept if f.name != to.name]
     steps += _renames(renamed, [*old.names, *new.names], old.names, folded=folded)
-    steps += [Step("retype", to.name, to, f) for f, to in kept if _retyped(f, to)]
+    steps += [Step("retype", to.name, to, f) for f, to in pairs_kept if _retyped(f, to)]
     return steps + [Step("add", to.name, to) for field, to in pairs if field is None]
 
 
@@ -255,8 +255,8 @@ def matched(
 def columns_kept(old: pa.Schema, new: pa.Schema, *, folded: bool = False) -> pa.Schema:
     """Return the columns of a log behind a version: its own, then those that only the log has."""
     pairs = matched(old, new, keep=True, folded=folded)
-    there = {field.name for field, _ in pairs if field is not None}
-    return pa.schema([*new, *(field for field in old if field.name not in there)])
+    names = {field.name for field, _ in pairs if field is not None}
+    return pa.schema([*new, *(field for field in old if field.name not in names)])
 
 
 def _renames(
@@ -269,9 +269,9 @@ def _renames(
     """Return the renames. A name that a column still has, another one or the same in other case, is
     reached over a third one, which is none of ``names``."""
     fold = fold_case if folded else str
-    steps, rest, known = [], [], {fold(name) for name in taken}
+    steps, rest, taken_names = [], [], {fold(name) for name in taken}
     for number, (name, to) in enumerate(pairs):
-        if fold(to.name) in known:
+        if fold(to.name) in taken_names:
             between = to.with_name(unused_name(f"_delta_tailer_{number}", names))
             steps.append(Step("rename", name, between))
             rest.append(Step("rename", between.name, to))
@@ -283,10 +283,10 @@ def _renames(
 def unused_name(wanted: str, names: Iterable[str]) -> str:
     """Return a name for a column of our own that none of these has, not even in other case."""
     taken = {name.lower() for name in names}
-    found, number = wanted, 2
-    while found.lower() in taken:
-        found, number = f"{wanted}_{number}", number + 1
-    return found
+    candidate, number = wanted, 2
+    while candidate.lower() in taken:
+        candidate, number = f"{wanted}_{number}", number + 1
+    return candidate
 
 
 def respelled(names: Sequence[str], had: Iterable[str]) -> list[str]:

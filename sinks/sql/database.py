@@ -278,9 +278,9 @@ class Database(ABC):
             raise TargetRefused(
                 f"{self.location}: the offset of {target!r} is damaged ({e})"
             ) from e
-        kept = None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
+        claimed_columns = None if columns is None else pa.ipc.read_schema(pa.py_buffer(columns))
         key = None if key is None else json.loads(key)
-        return Claim(feed, epoch, mode, key, at, kept, counted or 0)
+        return Claim(feed, epoch, mode, key, at, claimed_columns, counted or 0)
 
     def make_claims(self) -> None:
         """Make the table with the claims, if there is none."""
@@ -310,12 +310,12 @@ class Database(ABC):
     def _claimed(self, target: str, feed: str, mode: str, *, adopt: bool) -> Claim:
         claims = self.table(CLAIMS)
         with self.transaction():
-            found = self.check(target, feed, mode, adopt=adopt, lock=self.lock)
-            if found is None:
+            claim = self.check(target, feed, mode, adopt=adopt, lock=self.lock)
+            if claim is None:
                 insert = f"INSERT INTO {claims} (target, feed, epoch, mode) VALUES (?, ?, 1, ?)"
                 self.changed(insert, target, feed, mode)
                 return Claim(feed, 1, mode)
-            claimed = replace(found, epoch=found.epoch + 1)
+            claimed = replace(claim, epoch=claim.epoch + 1)
             # As this release writes it, for the next write compares it.
             at = self.quoted("offset")
             statement = f"UPDATE {claims} SET epoch = ?, {at} = ? WHERE target = ?"
@@ -327,40 +327,42 @@ class Database(ABC):
     ) -> Claim | None:
         """Return what the database says of a target. Raises as of :meth:`claim`."""
         self.names.check_table(target)
-        found = self.found(target, lock=lock) if self.has_table(CLAIMS) else None
-        there = self.has_table(target)
-        if found is None:
-            if there and (not adopt or self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1")):
+        claim = self.found(target, lock=lock) if self.has_table(CLAIMS) else None
+        exists = self.has_table(target)
+        if claim is None:
+            if exists and (
+                not adopt or self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1")
+            ):
                 made = "that is not empty" if adopt else "that no feed has made"
                 raise TargetRefused(
                     f"{self.location} has a table {target!r} {made}; name another in the option "
                     "'table'"
                 )
             return None
-        self._check_owner(found, target, feed, mode)
-        if found.columns is not None and not there:
+        self._check_owner(claim, target, feed, mode)
+        if claim.columns is not None and not exists:
             raise TargetRefused(
                 f"{self.location}: the table {target!r} was dropped; `tailer offsets reset` "
                 "creates it again"
             )
-        if found.rows > 0 and not self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1"):
+        if claim.rows > 0 and not self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1"):
             raise TargetRefused(
                 f"{self.location}: the table {target!r} was emptied, and a copy has all rows from "
                 "the beginning on; restore it, or `tailer offsets reset` creates it again"
             )
-        return found
+        return claim
 
-    def _check_owner(self, found: Claim, target: str, feed: str, mode: str) -> None:
+    def _check_owner(self, claim: Claim, target: str, feed: str, mode: str) -> None:
         """Raise :class:`SinkRejected` for a target of another feed or mode."""
-        if found.feed != feed:
+        if claim.feed != feed:
             raise TargetRefused(
-                f"{self.location}: the table {target!r} is written by the feed {found.feed!r}; "
+                f"{self.location}: the table {target!r} is written by the feed {claim.feed!r}; "
                 "name another in the option 'table'"
             )
-        if found.mode != mode:
+        if claim.mode != mode:
             raise TargetRefused(
-                f"{self.location}: the table {target!r} is a {found.mode} and not a {mode}; name "
-                f"another in the option 'table', or set mode = \"{found.mode}\" back, with which "
+                f"{self.location}: the table {target!r} is a {claim.mode} and not a {mode}; name "
+                f"another in the option 'table', or set mode = \"{claim.mode}\" back, with which "
                 "`tailer offsets reset` removes it"
             )
 
@@ -392,14 +394,14 @@ class Database(ABC):
 
     def check_left(self, target: str, before: Claim) -> None:
         """Raise as :meth:`move` does, without changing anything."""
-        found = self.found(target) if self.has_table(CLAIMS) else None
+        claim = self.found(target) if self.has_table(CLAIMS) else None
         gone = before.columns is not None and not self.has_table(target)
-        if gone or found is None or (found.epoch, found.offset) != (before.epoch, before.offset):
+        if gone or claim is None or (claim.epoch, claim.offset) != (before.epoch, before.offset):
             raise self._another(target, before)
 
     def _another(self, target: str, before: Claim) -> ConfigError | TransientError:
-        found = self.found(target) if self.has_table(CLAIMS) else None
-        if found is not None and found.epoch > before.epoch:
+        claim = self.found(target) if self.has_table(CLAIMS) else None
+        if claim is not None and claim.epoch > before.epoch:
             return ConfigError(
                 f"{self.location}: another process writes the table {target!r} now; stop one of "
                 "them"
@@ -415,9 +417,9 @@ class Database(ABC):
         if not self.has_table(CLAIMS):
             return
         with self.transaction():
-            found = self.found(target, lock=self.lock)
-            if found is not None:
-                self._check_owner(found, target, feed, mode)
+            claim = self.found(target, lock=self.lock)
+            if claim is not None:
+                self._check_owner(claim, target, feed, mode)
                 if drop:
                     self.execute(f"DROP TABLE IF EXISTS {self.table(target)}")
                 elif self.has_table(target):

@@ -72,32 +72,32 @@ def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
     cache = RowCache(options.keep_bytes_max, sides.reusable())
     difference = Difference()
     with Engine(options) as engine:
-        found = unmatched(engine, lambda: sides.value_rows(pairs, cache if pairs else None))
-        if found.doubtful_leaving:
+        result = unmatched(engine, lambda: sides.value_rows(pairs, cache if pairs else None))
+        if result.doubtful_leaving:
             # Rows at one place of two files were taken for partners. Some of their value have none,
             # so these rows are compared a second time, all together and without regard to places.
-            doubtful = refs_by_file(found.doubtful_leaving), refs_by_file(found.doubtful_coming)
+            doubtful = refs_by_file(result.doubtful_leaving), refs_by_file(result.doubtful_coming)
             again = unmatched(engine, sides.restricted(doubtful).value_rows)
-            found.leaving = found.leaving - found.doubtful_leaving | again.leaving
-            found.coming = found.coming - found.doubtful_coming | again.coming
-        difference.leaving = refs_by_file(found.leaving)
-        difference.coming = refs_by_file(found.coming)
+            result.leaving = result.leaving - result.doubtful_leaving | again.leaving
+            result.coming = result.coming - result.doubtful_coming | again.coming
+        difference.leaving = refs_by_file(result.leaving)
+        difference.coming = refs_by_file(result.coming)
         difference.kept_leaving, difference.kept_coming = cache.of(LEAVING), cache.of(COMING)
-        if key and found.leaving and found.coming:
+        if key and result.leaving and result.coming:
             keys = sides.restricted((difference.leaving, difference.coming), key)
-            left, came = updates(engine, found, keys.value_rows)
+            left, came = updates(engine, result, keys.value_rows)
             difference.updated_leaving = refs_by_file(left)
             difference.updated_coming = refs_by_file(came)
     return difference
 
 
 def updates(
-    engine: Engine, found: Unmatched, keys: Callable[[], RowStream]
+    engine: Engine, result: Unmatched, keys: Callable[[], RowStream]
 ) -> tuple[BitMap64, BitMap64]:
     """Return, by side, which of the changed rows have a partner of their key. ``keys`` are their
     keys with their references."""
     alone = unmatched(engine, keys)
-    return found.leaving - alone.leaving, found.coming - alone.coming
+    return result.leaving - alone.leaving, result.coming - alone.coming
 
 
 def by_row_ids(sides: Comparison) -> Difference | None:
@@ -172,8 +172,8 @@ def _both(changed: pa.Table) -> pa.Table:
 def _with_updates(sides: Comparison, changed: pa.Table, updated: pa.Table) -> Comparison:
     """Return all changed rows of the files with updated rows: decoding them costs the same."""
     left, came = (
-        {number: every[number] for number in some}
-        for every, some in zip(_positions(changed), _positions(updated), strict=True)
+        {number: every[number] for number in chosen}
+        for every, chosen in zip(_positions(changed), _positions(updated), strict=True)
     )
     return sides.restricted((left, came))
 
@@ -189,8 +189,8 @@ def _positions(rows: pa.Table) -> tuple[dict[int, BitMap64], dict[int, BitMap64]
 
 def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
     """Return the work orders of a derived version: only the changed rows of each file."""
-    d, found = difference, []
-    for files, changed, updated, kept in (
+    d, files_changed = difference, []
+    for files, changed, updated, kept_rows in (
         (rewrite.leaving, d.leaving, d.updated_leaving, d.kept_leaving),
         (rewrite.coming, d.coming, d.updated_coming, d.kept_coming),
     ):
@@ -199,5 +199,5 @@ def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> l
                 order = replace(
                     file, origin=origin, rows=changed[number], updated=updated.get(number)
                 )
-                found.append(replace(order, kept=settled(order, kept.pop(number, ()))))
-    return found
+                files_changed.append(replace(order, kept=settled(order, kept_rows.pop(number, ()))))
+    return files_changed

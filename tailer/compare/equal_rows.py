@@ -22,7 +22,7 @@ def differ(
 
     Both sides have the same columns of the same types, and the same number of rows.
     """
-    mask, found = None, 0
+    mask, differing = None, 0
     for a, b in zip(one, other, strict=True):
         in_column = _unequal(a, b)
         if pc.any(in_column).as_py():
@@ -30,8 +30,8 @@ def differ(
     if mask is None:
         mask = pa.repeat(pa.scalar(False), count)
     else:
-        found = int(pc.sum(mask).as_py())
-    return mask, found
+        differing = int(pc.sum(mask).as_py())
+    return mask, differing
 
 
 def _unequal(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
@@ -48,35 +48,35 @@ def _unequal(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
         return _unequal_lists(a.cast(entries), b.cast(entries))
     if types.is_list(a.type) or types.is_large_list(a.type):
         return _unequal_lists(a, b)
-    found = pc.not_equal(a, b)
-    if found.null_count:
-        found = pc.coalesce(found, pc.xor(a.is_null(), b.is_null()))
-    if types.is_floating(a.type) and pc.any(found).as_py():
+    unequal = pc.not_equal(a, b)
+    if unequal.null_count:
+        unequal = pc.coalesce(unequal, pc.xor(a.is_null(), b.is_null()))
+    if types.is_floating(a.type) and pc.any(unequal).as_py():
         both = pc.and_(pc.is_nan(a), pc.is_nan(b))
-        found = pc.and_not(found, pc.fill_null(both, False))
-    return found
+        unequal = pc.and_not(unequal, pc.fill_null(both, False))
+    return unequal
 
 
 def _unequal_structs(a: pa.StructArray, b: pa.StructArray) -> pa.BooleanArray:
     nulls = pc.xor(a.is_null(), b.is_null())
     ours, theirs = ([s.field(i) for i in range(s.type.num_fields)] for s in (a, b))
-    inside, found = differ(ours, theirs, len(a))
-    if not found:
+    inside, count = differ(ours, theirs, len(a))
+    if not count:
         return nulls
     return pc.or_(nulls, pc.and_(inside, a.is_valid()))
 
 
 def _unequal_lists(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
     lengths = pc.list_value_length(a), pc.list_value_length(b)
-    found = _unequal(lengths[0], lengths[1])
+    unequal = _unequal(lengths[0], lengths[1])
     # Only lists of the same length are compared element by element.
-    same = pc.and_not(a.is_valid(), found)
+    same = pc.and_not(a.is_valid(), unequal)
     rows = pc.indices_nonzero(same)
     if len(rows) < len(a):
         a, b = a.take(rows), b.take(rows)
     inside = _unequal(pc.list_flatten(a), pc.list_flatten(b))
     if not pc.any(inside).as_py():
-        return found
+        return unequal
     parents = pc.list_parent_indices(a).filter(inside).unique()
-    different = pc.is_in(pa.arange(0, len(found)), value_set=rows.take(parents).cast(pa.int64()))
-    return pc.or_(found, different)
+    different = pc.is_in(pa.arange(0, len(unequal)), value_set=rows.take(parents).cast(pa.int64()))
+    return pc.or_(unequal, different)

@@ -64,29 +64,31 @@ class RowCache:
         return {n: rows for (s, n), rows in self._kept.items() if s == side}
 
 
-def settled(file: ChangeFile, kept: Sequence[Rows]) -> tuple[Rows, ...] | None:
+def settled(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ...] | None:
     """Return the changed rows of a work order from the kept ones; None if some are missing."""
     wanted = file.rows or BitMap64()
-    found, count = [], 0
-    for rows in kept:
-        here = _members(rows.positions, wanted)
-        if not len(here):
+    pieces, count = [], 0
+    for rows in cached:
+        positions = _members(rows.positions, wanted)
+        if not len(positions):
             continue
-        count += len(here)
-        some = rows
-        if len(here) < len(rows.positions):
-            some = rows.filter(pc.is_in(rows.positions, value_set=here))
-        kinds = given_kinds(file, here, here[0].as_py(), here[-1].as_py() + 1)
-        at = some.batch.num_columns - len(METADATA_FIELDS)
-        batch = some.batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
-        found.append(Rows(batch, here, some.row_ids))
-    return tuple(found) if count == len(wanted) else None
+        count += len(positions)
+        piece = rows
+        if len(positions) < len(rows.positions):
+            piece = rows.filter(pc.is_in(rows.positions, value_set=positions))
+        kinds = given_kinds(file, positions, positions[0].as_py(), positions[-1].as_py() + 1)
+        at = piece.batch.num_columns - len(METADATA_FIELDS)
+        batch = piece.batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
+        pieces.append(Rows(batch, positions, piece.row_ids))
+    return tuple(pieces) if count == len(wanted) else None
 
 
 def _members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array:
     """Return which of these positions are wanted; they are in ascending order."""
-    here = positions_within(wanted, positions[0].as_py(), positions[-1].as_py() + 1)
-    return here if here.equals(positions) else positions.filter(pc.is_in(positions, value_set=here))
+    among = positions_within(wanted, positions[0].as_py(), positions[-1].as_py() + 1)
+    return (
+        among if among.equals(positions) else positions.filter(pc.is_in(positions, value_set=among))
+    )
 
 
 def kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:

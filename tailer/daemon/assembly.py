@@ -139,24 +139,24 @@ def check_targets(config: Config) -> None:
     Raises :class:`ConfigError` naming both. No feed of a pattern may write where another feed
     writes, and its sink must be valid for any table.
     """
-    known: dict[str, str] = {}
+    writers: dict[str, str] = {}
     paths: dict[str, Any] = {}
     for name, feed in config.feeds.items():
         if is_pattern(feed.table):
             _check_pattern_targets(config, feed)
             continue
         sink, park = feed_sink(config, feed), park_sink(config, feed)
-        for place, writer, given in (("sink", sink, feed.sink), ("park", park, feed.park)):
+        for place, writer, sink_config in (("sink", sink, feed.sink), ("park", park, feed.park)):
             target = sink_traits(writer).exclusive
-            path = None if given is None else given.options.get("path")
-            if target in known:
+            path = None if sink_config is None else sink_config.options.get("path")
+            if target in writers:
                 same = f" ({paths[target]} and {path} are one file)" if path is not None else ""
                 raise ConfigError(
-                    f"{config.path}: feeds.{name}.{place} writes to {target}, as {known[target]} "
+                    f"{config.path}: feeds.{name}.{place} writes to {target}, as {writers[target]} "
                     f"does; each must have its own{same}"
                 )
             if target is not None:
-                known[target], paths[target] = f"feeds.{name}.{place}", path
+                writers[target], paths[target] = f"feeds.{name}.{place}", path
 
 
 def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
@@ -235,23 +235,23 @@ async def feeds_of_pattern(config: Config, feed: FeedConfig) -> PatternFeeds:
     ``{table}`` in a sink's options is replaced by the text that the stars match.
     """
     try:
-        found = await discover(_table_address(config, feed.table), feed.store)
+        discovered = await discover(_table_address(config, feed.table), feed.store)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{feed.name}.table: {e}") from e
-    feeds = [_feed_of(feed, match, table) for match, table in found.tables.items()]
+    feeds = [_feed_of(feed, match, table) for match, table in discovered.tables.items()]
     refused = {
         table: f"{table} is not followed: {match!r}, the match of the pattern, can't be part of "
         "a name; rename its folder, or make it a separate feed"
-        for table, match in sorted(found.unclean.items())
+        for table, match in sorted(discovered.unclean.items())
     }
-    for match, tables in found.shared.items():
+    for match, tables in discovered.shared.items():
         for table in tables:
-            others = " and ".join(other for other in tables if other != table)
+            other_tables = " and ".join(other for other in tables if other != table)
             refused[table] = (
-                f"{table} is not followed: feed {feed.name}/{match} would be it, or {others}; "
-                "rename one of the folders, or make it a separate feed"
+                f"{table} is not followed: feed {feed.name}/{match} would be it, or "
+                f"{other_tables}; rename one of the folders, or make it a separate feed"
             )
-    for folder in found.closed:
+    for folder in discovered.closed:
         refused[folder] = (
             f"{folder} is not followed, if it is a table: this user may not list it; give it the "
             "right to, or choose a pattern without this folder"
@@ -266,18 +266,18 @@ async def feed_configs(
 
     ``refused`` is called with a pattern's name and the sentence about a table that is not followed.
     """
-    found: dict[str, FeedConfig] = {}
+    configs: dict[str, FeedConfig] = {}
     for name, feed in config.feeds.items():
         if is_pattern(feed.table):
             tables = await feeds_of_pattern(config, feed)
-            found |= tables.feeds
+            configs |= tables.feeds
             if not tables.feeds and not tables.refused:
                 refused(name, f"no table matches {feed.table}")
             for sentence in tables.refused.values():
                 refused(name, sentence)
         else:
-            found[name] = feed
-    return found
+            configs[name] = feed
+    return configs
 
 
 def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:

@@ -41,26 +41,26 @@ class ProgressLog:
     def report(self, feeds: Mapping[str, FeedProgress], seconds: float) -> None:
         """Log a line for each feed that delivered something in these ``seconds``, or is behind, and
         one for all that are in trouble: the line that said so first may be hours old."""
-        told = []
+        reports = []
         for name, progress in sorted(feeds.items()):
             events, versions = self._since(name, progress)
             behind = progress.lag_versions() and progress.state in _ON_ITS_WAY
             if events or versions or behind:
-                told.append((name, progress, events, versions))
-        for name, progress, events, versions in told[:FEEDS_MAX]:
+                reports.append((name, progress, events, versions))
+        for name, progress, events, versions in reports[:FEEDS_MAX]:
             self._logger.info(
                 "feed %s delivered %s in %.0f s; %s",
                 name, _counted(events, versions), seconds, _behind([progress]),
                 extra={"feed": name, **_fields([progress], events, versions)},
             )  # fmt: skip
-        if rest := told[FEEDS_MAX:]:
-            others = [progress for _, progress, _, _ in rest]
+        if rest := reports[FEEDS_MAX:]:
+            progresses = [progress for _, progress, _, _ in rest]
             events = sum(events for _, _, events, _ in rest)
             versions = sum(versions for _, _, _, versions in rest)
             self._logger.info(
                 "%d more feeds delivered %s in %.0f s; together %s",
-                len(rest), _counted(events, versions), seconds, _behind(others),
-                extra={"feeds": len(rest), **_fields(others, events, versions)},
+                len(rest), _counted(events, versions), seconds, _behind(progresses),
+                extra={"feeds": len(rest), **_fields(progresses, events, versions)},
             )  # fmt: skip
 
         self._report_trouble(feeds)
@@ -89,23 +89,23 @@ class ProgressLog:
         """Log the last line of the process, with the totals."""
         for name, progress in feeds.items():
             self._since(name, progress)
-        found = list(feeds.values())
-        fields = {**_fields(found, self._events, self._versions), "event": "ended"}
+        progresses = list(feeds.values())
+        fields = {**_fields(progresses, self._events, self._versions), "event": "ended"}
         self._logger.info(
             "ended, %s: %d feeds delivered %s; %s",
-            why, len(self._feeds), _counted(self._events, self._versions), _behind(found),
+            why, len(self._feeds), _counted(self._events, self._versions), _behind(progresses),
             extra={"feeds": len(self._feeds), **fields},
         )  # fmt: skip
 
     def _since(self, name: str, progress: FeedProgress) -> tuple[int, int]:
         """Return the events and whole versions since the last report. A restarted feed counts from
         zero."""
-        known = self._known.get(name)
-        if known is None or known.progress is not progress:
-            known = self._known[name] = _Known(progress)
-        events = progress.events_delivered - known.events
-        versions = progress.versions_delivered - known.versions
-        known.events, known.versions = progress.events_delivered, progress.versions_delivered
+        counted = self._known.get(name)
+        if counted is None or counted.progress is not progress:
+            counted = self._known[name] = _Known(progress)
+        events = progress.events_delivered - counted.events
+        versions = progress.versions_delivered - counted.versions
+        counted.events, counted.versions = progress.events_delivered, progress.versions_delivered
         self._events += events
         self._versions += versions
         if events or versions:
@@ -134,7 +134,7 @@ def _lag(feeds: list[FeedProgress]) -> str:
 
 
 def _fields(feeds: list[FeedProgress], events: int, versions: int) -> dict[str, object]:
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "event": "progress",
         "events": events,
         "versions": versions,
@@ -143,5 +143,5 @@ def _fields(feeds: list[FeedProgress], events: int, versions: int) -> dict[str, 
         "lag_bytes": sum(feed.lag_bytes() for feed in feeds),
     }
     if len(feeds) == 1 and feeds[0].known_offset is not None:
-        found["version"] = feeds[0].known_offset.version
-    return found
+        fields["version"] = feeds[0].known_offset.version
+    return fields

@@ -157,19 +157,19 @@ class _Decoder:
         if part is not None:
             self.selection = part.narrowed(self.selection, total, self.size)
         passes = self._passes(skip, part, total)
-        kept: list[Rows] | None = []  # the rows that come, while they are few
+        coming_rows: list[Rows] | None = []  # the rows that come, while they are few
         held = 0
         for kinds, rows in self._pass(skip, part, passes):
             if kinds is passes[0]:
                 yield from _behind(skip, rows)
-            elif kept is not None:
+            elif coming_rows is not None:
                 held += int(rows.batch.nbytes)
-                kept.append(rows)
+                coming_rows.append(rows)
                 if held > self.options.batch_bytes_max:
-                    kept = None
-        for rows in kept or ():
+                    coming_rows = None
+        for rows in coming_rows or ():
             yield from _behind(skip, rows)
-        if kept is None:
+        if coming_rows is None:
             for _, rows in self._pass(skip, part, passes[1:]):
                 yield from _behind(skip, rows)
 
@@ -196,17 +196,17 @@ class _Decoder:
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> dict[int, int]:
         """Return the row groups to read, with their first rows; those before them are skipped."""
-        first, total, found = 0, self.parquet.num_rows, dict[int, int]()
+        first, total, first_rows = 0, self.parquet.num_rows, dict[int, int]()
         for group in range(self.parquet.num_row_groups):
             rows = int(self.parquet.metadata.row_group(group).num_rows)
             if part is None or part.holds(first, rows, max(1, total), self.size):
                 wanted = self.selection.count(first, first + rows)
-                if passes != (None,) or wanted > (0 if found else skip.remaining):
-                    found[group] = first
-                elif not found:
+                if passes != (None,) or wanted > (0 if first_rows else skip.remaining):
+                    first_rows[group] = first
+                elif not first_rows:
                     skip.remaining -= wanted
             first += rows
-        return found
+        return first_rows
 
     def _row_group(
         self, group: int, first: int, skip: Skip, passes: tuple[_Kinds, ...]
@@ -231,9 +231,9 @@ class _Decoder:
             if not self.plain:
                 check_nested(batch)
             for kinds in passes:
-                found = self._select(batch, first, last, kinds)
-                if found is not None:
-                    yield kinds, found
+                selected = self._select(batch, first, last, kinds)
+                if selected is not None:
+                    yield kinds, selected
             first = last
             if not self.selection.count(first, end):
                 return  # the rest of the row group need not be decoded
@@ -328,10 +328,10 @@ class _Decoder:
         if coded.null_count:
             raise CorruptRow("the cdc file has a row of change type None")
         kinds = []
-        for found in coded.dictionary.cast(pa.string()).to_pylist():
-            kind = EARLY_KINDS.get(found, found)
+        for name in coded.dictionary.cast(pa.string()).to_pylist():
+            kind = EARLY_KINDS.get(name, name)
             if kind not in CHANGE_TYPES:
-                raise CorruptRow(f"the cdc file has a row of change type {found!r}")
+                raise CorruptRow(f"the cdc file has a row of change type {name!r}")
             kinds.append(kind)
         return kinds, coded.indices
 

@@ -104,18 +104,18 @@ class TableLog(LogListing):
         Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
         log is damaged, :class:`UnsupportedTable` if it requires an unsupported feature.
         """
-        found = None if version is None else self._snapshots.get(version)
-        if found is None:
+        snapshot = None if version is None else self._snapshots.get(version)
+        if snapshot is None:
             try:
-                found = await self._snapshot(version)
+                snapshot = await self._snapshot(version)
             except TransientError:
                 if not self.listed:
                     raise
                 self.listed = ()  # a file of it may be gone
-                found = await self._snapshot(version)
+                snapshot = await self._snapshot(version)
             if self.listed:
-                self._snapshots[found.version] = found
-        return found
+                self._snapshots[snapshot.version] = snapshot
+        return snapshot
 
     async def _snapshot(self, version: int | None) -> Snapshot:
         files = await self.recent_files()
@@ -154,10 +154,10 @@ class TableLog(LogListing):
     async def _take_deltas(self, reconciliation: Reconciliation, segment: LogSegment) -> None:
         deltas, reader, at = segment.deltas[::-1], self.reader(), 0
         while at < len(deltas):
-            some = deltas[at : at + _TAKEN_AT_ONCE]
-            files = await reader.many([(file.name, file.size) for file in some])
+            chunk = deltas[at : at + _TAKEN_AT_ONCE]
+            files = await reader.many([(file.name, file.size) for file in chunk])
             if files is not None and (
-                taken := await blocking(self._take_small, files, some, reconciliation)
+                taken := await blocking(self._take_small, files, chunk, reconciliation)
             ):
                 at += taken
                 continue
@@ -208,10 +208,10 @@ class TableLog(LogListing):
         been cleaned up since the snapshot was read.
         """
         live = Reconciliation().live
-        found = self.snapshot_files.live(
+        live_batches = self.snapshot_files.live(
             snapshot, fields, _adds_of, lambda n, lines: read_actions(n, lines()), live
         )
-        async with aclosing(found) as batches:
+        async with aclosing(live_batches) as batches:
             async for adds in batches:
                 for add in adds:
                     yield add
@@ -280,16 +280,16 @@ class TableLog(LogListing):
         A commit counts only if its predecessor, looked up after the commit was read, is still the
         same file.
         """
-        found: list[Commit] = []
+        commits: list[Commit] = []
         with suppress(TableError, TransientError, FileNotFoundError, NotFetched):
-            while len(found) < count:
+            while len(commits) < count:
                 version = after.version + 1
                 text = self._json.whole_here(files, commit_name(version))
                 if text is None or files.stat_here(f"{LOG_DIR}/{after.name}").tag != after.tag:
                     break
                 after = self._commit(version, text, after.after, after.timestamp_ms)
-                found.append(after)
-        return found
+                commits.append(after)
+        return commits
 
     def _commit(
         self,

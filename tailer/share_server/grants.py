@@ -95,9 +95,9 @@ class Catalog:
         self._node(table.share, table.schema).add(table.name, table, wrong)
 
     def _node(self, *names: str) -> _Node:
-        found = self.find(*names)
-        assert isinstance(found, _Node)
-        return found
+        node = self.find(*names)
+        assert isinstance(node, _Node)
+        return node
 
     def find(self, *names: str) -> _Node | TableConfig | None:
         """Return a share, schema or table by its names; None if it does not exist."""
@@ -116,15 +116,15 @@ class Catalog:
 
     def tables(self) -> list[TableConfig]:
         """Return every table of every share."""
-        found: list[TableConfig] = []
+        tables: list[TableConfig] = []
         stack: list[_Node | TableConfig] = [self._root]
         while stack:
             node = stack.pop()
             if isinstance(node, TableConfig):
-                found.append(node)
+                tables.append(node)
             else:
                 stack += node.children.values()
-        return found
+        return tables
 
 
 class Grants:
@@ -166,22 +166,22 @@ class Grants:
 
     def share(self, recipient: str, share: str) -> Share | None:
         """Return a share that the recipient sees, else None."""
-        found = self.catalog.find(share) if self.sees(recipient, share) else None
-        return Share(found.name, _id("share", (share.lower(),))) if found else None
+        node = self.catalog.find(share) if self.sees(recipient, share) else None
+        return Share(node.name, _id("share", (share.lower(),))) if node else None
 
     def schema(self, recipient: str, share: str, schema: str) -> Schema | None:
         """Return a schema that the recipient sees, else None."""
         if not self.sees(recipient, share, schema):
             return None
-        above, found = self.catalog.find(share), self.catalog.find(share, schema)
-        return Schema(found.name, above.name) if above and found else None
+        above, node = self.catalog.find(share), self.catalog.find(share, schema)
+        return Schema(node.name, above.name) if above and node else None
 
     def table(self, recipient: str, share: str, schema: str, table: str) -> TableConfig | None:
         """Return a table that the recipient may read, else None."""
         if not self.sees(recipient, share, schema, table):
             return None
-        found = self.catalog.find(share, schema, table)
-        return found if isinstance(found, TableConfig) else None
+        node = self.catalog.find(share, schema, table)
+        return node if isinstance(node, TableConfig) else None
 
     def after(
         self, recipient: str, parent: tuple[str, ...], last: tuple[str, ...], *, deep: bool
@@ -190,7 +190,7 @@ class Grants:
 
         An empty ``last``: from the first. ``deep``: the tables of a share, in all of its schemas.
         """
-        found: list[tuple[str, ...]] = []
+        following: list[tuple[str, ...]] = []
         names = self.catalog.children(*parent)
         first = bisect_right(names, last[0]) if last and not deep else 0
         for name in names[first:]:
@@ -198,11 +198,11 @@ class Grants:
             if not self.sees(recipient, *path):
                 continue
             if not deep:
-                found.append((name,))
+                following.append((name,))
                 continue
             if last and name < last[0]:
                 continue
             inner = self.after(recipient, path, last[1:] if last and name == last[0] else (),
                                deep=False)  # fmt: skip
-            found += [(name, *tail) for tail in inner]
-        return found
+            following += [(name, *tail) for tail in inner]
+        return following

@@ -88,14 +88,14 @@ def _columns(frame: DataFrame, wanted: Sequence[str]) -> tuple[list[str], list[s
     behind = set(names[names.index(_OURS[-1]) + 1 :]) & set(_IDS)
     data = [name for name in names if name not in {*_OURS, *behind}]
     exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    known = {name if exact else name.lower(): name for name in data}
+    by_name = {name if exact else name.lower(): name for name in data}
     for name in wanted:
-        if (name if exact else name.lower()) not in known:
+        if (name if exact else name.lower()) not in by_name:
             raise ConfigError(
                 f"the changes have no column {name!r} to be the mirror's key; they have "
                 f"{', '.join(data)}"
             )
-    return [known[name if exact else name.lower()] for name in wanted], data
+    return [by_name[name if exact else name.lower()] for name in wanted], data
 
 
 def _state_of(target: str, app: str, store: Mapping[str, Any] | None) -> tuple[bool, int | None]:
@@ -164,12 +164,12 @@ def _widen(frame: DataFrame, target: str, data: Sequence[str]) -> None:
             "is another one"
         )
     nested = []
-    for name, found in fields.items():
-        kept = own.get(name.lower())
-        if kept is None or _holds(kept, found):
+    for name, field in fields.items():
+        own_field = own.get(name.lower())
+        if own_field is None or _holds(own_field, field):
             continue
-        if not _is_nested(found):
-            was, now = kept.dataType.simpleString(), found.dataType.simpleString()
+        if not _is_nested(field):
+            was, now = own_field.dataType.simpleString(), field.dataType.simpleString()
             raise SinkRejected(
                 f"{target}: the column {name!r} is {now} in the changes and {was} in the mirror; "
                 f"run ALTER TABLE {table} ALTER COLUMN {_quoted(name)} TYPE {now}, for which the "
@@ -187,16 +187,16 @@ def _added(table: str, fields: Iterable[StructField]) -> str:
     return f"ALTER TABLE {table} ADD COLUMNS ({columns})"
 
 
-def _holds(kept: StructField, found: StructField) -> bool:
+def _holds(own_field: StructField, field: StructField) -> bool:
     """Return whether a column of the mirror holds all values of one of the changes."""
-    own, other = kept.dataType.simpleString(), found.dataType.simpleString()
+    own, other = own_field.dataType.simpleString(), field.dataType.simpleString()
     return own == other or any(
         own in line and other in line and line.index(other) <= line.index(own) for line in _WIDENING
     )
 
 
-def _is_nested(found: StructField) -> bool:
-    return found.dataType.typeName() in ("struct", "array", "map")
+def _is_nested(field: StructField) -> bool:
+    return field.dataType.typeName() in ("struct", "array", "map")
 
 
 def _merge(
@@ -232,8 +232,8 @@ def _last_changes(frame: DataFrame, keys: Sequence[str], leaves: str) -> DataFra
 
 def _free(name: str, taken: Iterable[str]) -> str:
     """Return a name for a column of ours that no column has, in any case."""
-    known = {one.lower() for one in taken}
-    while name in known:
+    taken_names = {one.lower() for one in taken}
+    while name in taken_names:
         name += "_"
     return name
 

@@ -126,8 +126,8 @@ class RangedReader(io.RawIOBase):
         end = self._tail.piece.start
         clipped = [[(min(start, end), min(upto, end)) for start, upto in group] for group in groups]
         self._planned = deque(pieces(clipped, self._bytes_max))
-        for kept in self._kept:
-            kept.piece = replace(kept.piece, group=0)
+        for buffer in self._kept:
+            buffer.piece = replace(buffer.piece, group=0)
         self._group = 0
         self._fetch_ahead()
 
@@ -141,21 +141,21 @@ class RangedReader(io.RawIOBase):
         parts: list[memoryview] = []
         at = start
         while at < end:
-            kept = self._found(at) or self._get(at, end)
-            upto = min(end, kept.piece.end)
-            parts.extend(kept.views(at, upto))
+            buffer = self._found(at) or self._get(at, end)
+            upto = min(end, buffer.piece.end)
+            parts.extend(buffer.views(at, upto))
             at = upto
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _found(self, at: int) -> _Kept | None:
         if at >= self._tail.piece.start:
             return self._tail
-        for kept in reversed(self._kept):
-            if kept.piece.start <= at < kept.piece.end:
-                if kept is not self._kept[-1]:
-                    self._kept.remove(kept)
-                    self._kept.append(kept)
-                return kept
+        for buffer in reversed(self._kept):
+            if buffer.piece.start <= at < buffer.piece.end:
+                if buffer is not self._kept[-1]:
+                    self._kept.remove(buffer)
+                    self._kept.append(buffer)
+                return buffer
         return None
 
     def _get(self, at: int, end: int) -> _Kept:
@@ -175,16 +175,16 @@ class RangedReader(io.RawIOBase):
         self._pass_to(piece.group)
         self._make_room(piece.size)
         self._fetch_ahead()
-        kept = _Kept(piece, future.result())
-        self._kept.append(kept)
-        return kept
+        buffer = _Kept(piece, future.result())
+        self._kept.append(buffer)
+        return buffer
 
     def _window(self, at: int, end: int) -> Piece:
         """Return what to fetch for a read that was not announced, or that is repeated."""
         before = next((k.piece.size for k in self._kept if k.piece.end == at), 0)
         upto = max(end, at + min(max(2 * before, _WINDOW_BYTES), PIECE_BYTES_MAX, self._bytes_max))
-        known = (*self._coming, *self._planned, *(k.piece for k in self._kept), self._tail.piece)
-        return Piece(at, min([upto, *(p.start for p in known if p.start > at)]), self._group)
+        pieces = (*self._coming, *self._planned, *(k.piece for k in self._kept), self._tail.piece)
+        return Piece(at, min([upto, *(p.start for p in pieces if p.start > at)]), self._group)
 
     def _start(self, piece: Piece) -> Future[Sequence[bytes]]:
         return asyncio.run_coroutine_threadsafe(self._fetch(piece.start, piece.end), self._loop)
@@ -221,17 +221,17 @@ class RangedReader(io.RawIOBase):
 
     def _make_room(self, size: int) -> None:
         """Drop kept pieces: of former row groups first, then those that were read to their end."""
-        kept = sum(k.piece.size for k in self._kept)
-        while self._kept and kept + size > self._bytes_max:
+        total = sum(k.piece.size for k in self._kept)
+        while self._kept and total + size > self._bytes_max:
             dropped = min(
                 self._kept, key=lambda k: (k.piece.group >= self._group, k.read < k.piece.end)
             )
             self._kept.remove(dropped)
-            kept -= dropped.piece.size
+            total -= dropped.piece.size
 
 
-def _holding(found: Iterable[Piece], at: int) -> Piece | None:
-    return next((piece for piece in found if piece.start <= at < piece.end), None)
+def _holding(pieces: Iterable[Piece], at: int) -> Piece | None:
+    return next((piece for piece in pieces if piece.start <= at < piece.end), None)
 
 
 class RangedFile(pa.PythonFile):  # type: ignore[misc]  # it has no types

@@ -53,15 +53,15 @@ class _Look:
         """Return what lies at a place, and what to type instead."""
         root = root if "://" in root else normpath(root)
         above = await self._above(root)
-        here = await self._store.entries(root)
+        entries = await self._store.entries(root)
         if above is not None:
             place = "is the log of" if root == f"{above}/{_LOG}" else "lies in"
             return f"it {place} the table {above}", f"type {above}"
-        if here is None:
+        if entries is None:
             return await self._absent(root)
-        if _LOG in here.folders:
+        if _LOG in entries.folders:
             return await self._empty_log(root)
-        return await self._folder(root, here)
+        return await self._folder(root, entries)
 
     async def _is_table(self, address: str) -> bool:
         log = await self._store.entries(f"{address}/{_LOG}")
@@ -83,16 +83,18 @@ class _Look:
         if beside is not None and name in beside.files:
             return _file(root, name)
         for parent in _parents(root):
-            there = await self._store.entries(parent)
-            if there is None:
+            siblings = await self._store.entries(parent)
+            if siblings is None:
                 continue
             missing = root.removeprefix(parent).lstrip("/").partition("/")[0]
             what = f"there is no {missing} in {parent}"
             named = missing.endswith(_SUFFIXES)
-            known = {name.lower(): name for name in (there.files if named else there.folders)}
-            close = get_close_matches(missing.lower(), known, 1)
+            by_lower = {
+                name.lower(): name for name in (siblings.files if named else siblings.folders)
+            }
+            close = get_close_matches(missing.lower(), by_lower, 1)
             if close:
-                return what, f"did you mean {parent.rstrip('/')}/{known[close[0]]}?"
+                return what, f"did you mean {parent.rstrip('/')}/{by_lower[close[0]]}?"
             if _SQL_NAME.fullmatch(missing) and parent == up and not named:
                 return what, (
                     f"if {missing} is a table of a catalog, type its location, which `DESCRIBE "
@@ -103,7 +105,7 @@ class _Look:
                     "Databricks mounts it on its clusters alone; elsewhere type the storage's own "
                     "address, such as s3://bucket/key"
                 )
-            return what, f"{parent} has {_some(there.folders, 'no folders')}"
+            return what, f"{parent} has {_some(siblings.folders, 'no folders')}"
         return "there is nothing at this address", "check the address"
 
     async def _empty_log(self, root: str) -> tuple[str, str]:
@@ -114,25 +116,25 @@ class _Look:
             "the table is not written yet, or its log was removed",
         )
 
-    async def _folder(self, root: str, here: Entries) -> tuple[str, str]:
-        if ".hoodie" in here.folders:
+    async def _folder(self, root: str, entries: Entries) -> tuple[str, str]:
+        if ".hoodie" in entries.folders:
             return "it is a table of Apache Hudi", "only Delta tables are read"
         metadata = None
-        if "metadata" in here.folders:
+        if "metadata" in entries.folders:
             metadata = await self._store.entries(f"{root}/metadata")
         if metadata is not None and any(map(_ICEBERG.fullmatch, metadata.files)):
             return "it is a table of Apache Iceberg", "only Delta tables are read"
-        tables = await self._tables(root, here.folders)
+        tables = await self._tables(root, entries.folders)
         if tables:
             return (
                 f"it is a folder with tables in it: {_some(tables, '')}",
                 f"type one of them, such as {root}/{tables[0]}",
             )
-        if await self._has_parquet(root, here):
+        if await self._has_parquet(root, entries):
             spark = f"CONVERT TO DELTA parquet.`{root}`"
             hint = f"only Delta tables are read; in Spark, {spark} makes it one"
             return f"it is a folder of Parquet files without a {_LOG}", hint
-        names = [*here.files, *here.folders]
+        names = [*entries.files, *entries.folders]
         return (
             f"the folder has {_some(names, 'nothing in it')}, and no {_LOG}",
             "type the folder of a table, which has one",
@@ -141,29 +143,29 @@ class _Look:
     async def _tables(self, root: str, folders: Sequence[str]) -> list[str]:
         """Return the tables right in a folder; without any, those one level further down."""
         tried = [name for name in sorted(folders) if not name.startswith((".", "_"))][:_TRIED_MAX]
-        found = [name for name in tried if await self._is_table(f"{root}/{name}")]
-        for name in [] if found else tried:
-            there = await self._store.entries(f"{root}/{name}")
-            for below in sorted(there.folders if there else ())[:_TRIED_MAX]:
+        tables = [name for name in tried if await self._is_table(f"{root}/{name}")]
+        for name in [] if tables else tried:
+            entries = await self._store.entries(f"{root}/{name}")
+            for below in sorted(entries.folders if entries else ())[:_TRIED_MAX]:
                 if await self._is_table(f"{root}/{name}/{below}"):
-                    found.append(f"{name}/{below}")
-                if len(found) > _NAMED_MAX:
-                    return found
-        return found
+                    tables.append(f"{name}/{below}")
+                if len(tables) > _NAMED_MAX:
+                    return tables
+        return tables
 
-    async def _has_parquet(self, root: str, here: Entries) -> bool:
+    async def _has_parquet(self, root: str, entries: Entries) -> bool:
         """Return whether a folder has Parquet files, perhaps in folders of partitions."""
         for _ in range(_ABOVE_MAX):
-            if any(name.endswith((".parquet", ".parq")) for name in here.files):
+            if any(name.endswith((".parquet", ".parq")) for name in entries.files):
                 return True
-            partition = next((name for name in here.folders if "=" in name), None)
+            partition = next((name for name in entries.folders if "=" in name), None)
             if partition is None:
                 return False
             root = f"{root}/{partition}"
             below = await self._store.entries(root)
             if below is None:
                 return False
-            here = below
+            entries = below
         return False
 
 

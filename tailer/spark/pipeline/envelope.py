@@ -67,10 +67,10 @@ class VersionReader:
         try:
             with store_portal(self.source) as (portal, store):
                 log = TableLog(store)
-                found = self._items(portal, log, order)
+                feed_items = self._items(portal, log, order)
                 if order.part is not None:
-                    found = fitted(found, order.part)
-                for item in found:
+                    feed_items = fitted(feed_items, order.part)
+                for item in feed_items:
                     yield _row(item)
         except TailerError as e:
             yield _of(pickle.dumps(e), b"")
@@ -113,8 +113,8 @@ def _row(item: FeedItem) -> pa.RecordBatch:
     if isinstance(item, Notice):
         return _of(pickle.dumps(item), b"")
     # The file's row selection is already applied: it need not be sent.
-    kept = None if item.file is None or item.file.kept is None else ()
-    file = item.file and replace(item.file, rows=None, updated=None, kept=kept)
+    kept_rows = None if item.file is None or item.file.kept is None else ()
+    file = item.file and replace(item.file, rows=None, updated=None, kept=kept_rows)
     rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
     bare = replace(item, rows=rows, positions=positions, file=file)
     bare = replace(bare, row_ids=None, before=None, indices=None, partner=None)
@@ -134,9 +134,9 @@ def _single(value: bytes | pa.Buffer) -> pa.BinaryArray:
 
 def _packed(batch: ChangeBatch) -> pa.Buffer:
     """Pack the rows, and what belongs to each of them, into two Arrow streams."""
-    given = {name: getattr(batch, name) for name in _BESIDES}
-    given = {name: array for name, array in given.items() if array is not None}
-    besides = pa.RecordBatch.from_arrays([*given.values()], names=[*given])
+    arrays = {name: getattr(batch, name) for name in _BESIDES}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    besides = pa.RecordBatch.from_arrays([*arrays.values()], names=[*arrays])
     sink = pa.BufferOutputStream()
     for part in (batch.rows, besides):
         with pa.ipc.new_stream(sink, part.schema) as writer:
@@ -150,13 +150,13 @@ def items(rows: Iterable[tuple[bytes, bytes]], at: Offset) -> Iterator[FeedItem]
     ahead = 0
     for head, packed in rows:
         # Our own executors made these rows, as they make all that Spark itself unpickles.
-        found = pickle.loads(head)  # noqa: S301
-        if isinstance(found, TailerError):
-            raise found
-        if isinstance(found, Begun):
-            ahead = at.index - found.index
+        first = pickle.loads(head)  # noqa: S301
+        if isinstance(first, TailerError):
+            raise first
+        if isinstance(first, Begun):
+            ahead = at.index - first.index
             continue
-        item = moved(found if isinstance(found, Notice) else _unpacked(found, packed), ahead)
+        item = moved(first if isinstance(first, Notice) else _unpacked(first, packed), ahead)
         yield item
         at = item.next_offset
 

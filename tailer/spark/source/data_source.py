@@ -100,9 +100,9 @@ class TailerSource(DataSource):
         a table of its catalog, with the options."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        kept = kept_options(schema)
-        if kept is not None:
-            self._options = source_options({**kept, **self.options})
+        options = kept_options(schema)
+        if options is not None:
+            self._options = source_options({**options, **self.options})
         elif not self.options:
             raise ConfigError(
                 "Spark has kept no options with this table of its catalog: say in CREATE TABLE "
@@ -116,24 +116,25 @@ class TailerSource(DataSource):
 
     def _fit(self, schema: StructType) -> None:
         """Check that a query has the table's columns, or, with ``cast``, some of them."""
-        wanted, found = _types(schema), _types(self._schema())
-        if wanted == found:
+        wanted, actual = _types(schema), _types(self._schema())
+        if wanted == actual:
             return
         options, (state, _) = self._checked()
-        if options.on_schema_change == "cast" and set(wanted) <= set(found):
+        if options.on_schema_change == "cast" and set(wanted) <= set(actual):
             columns = tuple(name for name, _ in wanted if name in state.schema.names)
             self._options = replace(options, columns=columns)
             if _types(self._schema()) == wanted:
                 return
-        added = [name for name, kind in found if (name, kind) not in wanted]
-        gone = [name for name, kind in wanted if (name, kind) not in found]
-        told = [
+        added = [name for name, kind in actual if (name, kind) not in wanted]
+        gone = [name for name, kind in wanted if (name, kind) not in actual]
+        differences = [
             f"{what} {', '.join(names)}"
             for what, names in (("does not have", added), ("has", gone))
             if names
         ]
         raise ConfigError(
-            f"the schema that was given is not the table's: it {' and '.join(told) or 'differs'}; "
+            "the schema that was given is not the table's: it "
+            f"{' and '.join(differences) or 'differs'}; "
             "leave it out, since the source knows it, or make the table of the catalog again "
             "(DROP TABLE, CREATE TABLE), or set onSchemaChange to cast to do without new columns"
         )
@@ -190,16 +191,16 @@ async def _target(planner: Planner) -> tuple[TableState, int]:
     return snapshot.state, snapshot.version
 
 
-def _spelled(given: Sequence[str], names: Sequence[str], table: str) -> tuple[str, ...]:
+def _spelled(wishes: Sequence[str], names: Sequence[str], table: str) -> tuple[str, ...]:
     """Return names of columns as the table spells them: case says nothing, as in Spark."""
-    known = {name.lower(): name for name in names}
-    for name in given:
-        if name.lower() not in known:
+    by_lower = {name.lower(): name for name in names}
+    for name in wishes:
+        if name.lower() not in by_lower:
             raise ConfigError(f"{table} has no column {name!r}; it has {', '.join(names)}")
-    found = tuple(known[name.lower()] for name in given)
-    if len(set(found)) < len(found):
-        raise ConfigError(f"a column of {table} is named twice: {', '.join(given)}")
-    return found
+    spelled = tuple(by_lower[name.lower()] for name in wishes)
+    if len(set(spelled)) < len(spelled):
+        raise ConfigError(f"a column of {table} is named twice: {', '.join(wishes)}")
+    return spelled
 
 
 def _check_names(options: SourceOptions, names: Sequence[str]) -> None:

@@ -179,8 +179,8 @@ class Planner:
         if options.paired:
             header = commit.header
             count = header.cdcs or header.adds + header.removes
-            told = {commit.version: ineffective} if ineffective else {}
-            order = VersionOrder(at, at.version, header.file_bytes, count, ineffective=told)
+            by_version = {commit.version: ineffective} if ineffective else {}
+            order = VersionOrder(at, at.version, header.file_bytes, count, ineffective=by_version)
             return replace(planned, rewrite=order)
         if self._is_passed_over(commit):
             return planned
@@ -208,10 +208,10 @@ class Planner:
         called next for it.
         """
         at, bounded, first = start, not budget.unlimited, None
-        kept: list[Planned] = []
+        versions_kept: list[Planned] = []
         self._advanced = None
-        found = self.versions(start, last, files=bounded)
-        async with aclosing(found) as versions:
+        planned_versions = self.versions(start, last, files=bounded)
+        async with aclosing(planned_versions) as versions:
             async for planned in versions:
                 first = planned.version if first is None else first
                 try:
@@ -222,12 +222,12 @@ class Planner:
                         raise
                     break
                 at, whole = await self._admitted(planned, budget)
-                if len(kept) <= _KEPT_MAX:
-                    kept.append(planned)
+                if len(versions_kept) <= _KEPT_MAX:
+                    versions_kept.append(planned)
                 if not whole or not budget.take_version():
                     break
-        if bounded and len(kept) <= _KEPT_MAX:
-            self._advanced = start, at, kept
+        if bounded and len(versions_kept) <= _KEPT_MAX:
+            self._advanced = start, at, versions_kept
         return at
 
     async def _again(
@@ -235,9 +235,9 @@ class Planner:
     ) -> AsyncGenerator[Planned, None]:
         """Yield the versions of a batch up to ``last``: as :meth:`advance` has just planned them,
         so that the log is read once, or planned again."""
-        kept, self._advanced = self._advanced, None
-        if kept is not None and kept[:2] == (start, end):
-            for planned in kept[2]:
+        advanced, self._advanced = self._advanced, None
+        if advanced is not None and advanced[:2] == (start, end):
+            for planned in advanced[2]:
                 if planned.version <= last:
                     yield planned
             return
@@ -306,8 +306,8 @@ class Planner:
         ``ordered`` keeps a rewrite whole, so that its changes come in the daemon's order.
         """
         last = end.version if end.index or end.snapshot else end.version - 1
-        found = self._again(start, end, last, same_table=same_table)
-        async with aclosing(found) as versions:
+        planned_versions = self._again(start, end, last, same_table=same_table)
+        async with aclosing(planned_versions) as versions:
             async for planned in versions:
                 until = end.index if _is_within(planned, end) else None
                 if until == 0:
@@ -326,8 +326,8 @@ class Planner:
         """
         orders: list[Order] = []
         first, latest = start.version, None
-        async with aclosing(self.orders(start, end, same_table=same_table)) as found:
-            async for planned, more in found:
+        async with aclosing(self.orders(start, end, same_table=same_table)) as planned_orders:
+            async for planned, more in planned_orders:
                 first = planned.version if latest is None else first
                 await schema.check(first, planned)
                 orders += more

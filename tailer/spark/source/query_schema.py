@@ -81,16 +81,16 @@ class QuerySchema:
         if not self._cast and self._changes(planned):
             raise self._changed(planned)
         for file in planned.all_files():
-            found = await self._difference(first, planned, file)
-            if not (found.lost or found.retyped):
+            difference = await self._difference(first, planned, file)
+            if not (difference.lost or difference.retyped):
                 continue
             own = _alike(file.state, planned.state)
-            if found.retyped:
-                raise await self._refused(planned, found, own=own)
-            if self._cast or (found.kept and not (self._stream and own)):
+            if difference.retyped:
+                raise await self._refused(planned, difference, own=own)
+            if self._cast or (difference.kept and not (self._stream and own)):
                 continue
-            if not found.kept or self._columns is None:  # those that the query names, it has
-                raise await self._refused(planned, found, own=own)
+            if not difference.kept or self._columns is None:  # those that the query names, it has
+                raise await self._refused(planned, difference, own=own)
 
     def _changes(self, planned: Planned) -> bool:
         if planned.version <= self._version or planned.state is self._target:
@@ -99,14 +99,15 @@ class QuerySchema:
 
     def _changed(self, planned: Planned) -> SchemaChanged:
         was, now = set(self._target.schema.names), set(planned.state.schema.names)
-        told = [
+        changes = [
             f"{what} {', '.join(sorted(names))}"
             for what, names in (("adds", now - was), ("drops", was - now))
             if names
         ]
         again = "restart the query" if self._stream else "make the frame again"
         return SchemaChanged(
-            f"the version changes the table's schema: it {' and '.join(told) or 'changes a type'}",
+            "the version changes the table's schema: it "
+            f"{' and '.join(changes) or 'changes a type'}",
             table=self._log.store.root,
             version=planned.version,
             hint=f"{again} to take up the new schema, or set onSchemaChange to cast to keep the "
@@ -115,24 +116,26 @@ class QuerySchema:
 
     async def _difference(self, first: int, planned: Planned, file: ChangeFile) -> _Difference:
         state = file.state
-        known = self._known.get(id(state))
-        if known is None:
-            found = _Difference()
+        cached = self._known.get(id(state))
+        if cached is None:
+            difference = _Difference()
             if not (_alike(state, self._target) and state.mapping == self._target.mapping):
                 removals = await self.removals(first, planned)
                 target, mapping = in_file(self._target, self._version, file, removals)
-                found = _difference(state, target, mapping, self._columns)
-            known = self._known[id(state)] = state, found
-        return known[1]
+                difference = _difference(state, target, mapping, self._columns)
+            cached = self._known[id(state)] = state, difference
+        return cached[1]
 
-    async def _refused(self, planned: Planned, found: _Difference, *, own: bool) -> SchemaChanged:
+    async def _refused(
+        self, planned: Planned, difference: _Difference, *, own: bool
+    ) -> SchemaChanged:
         """Return the error for a version, or, if ``own`` is false, for the rows that leave in
         it."""
         rows = "the version has" if own else "the rows removed by this version have"
-        lost = ", ".join(found.lost)
-        if found.retyped:
-            what = f"columns of other types than the query ({', '.join(found.retyped)})"
-        elif found.kept:
+        lost = ", ".join(difference.lost)
+        if difference.retyped:
+            what = f"columns of other types than the query ({', '.join(difference.retyped)})"
+        elif difference.kept:
             what = f"columns that the query lacks ({lost})"
         else:
             what = f"none of the query's columns, but {lost}"
@@ -140,7 +143,7 @@ class QuerySchema:
             f"{rows} {what}: the query's schema is that of version {self._version}",
             table=self._log.store.root,
             version=planned.version,
-            hint=await self._hint(planned, own=own, castable=not found.retyped),
+            hint=await self._hint(planned, own=own, castable=not difference.retyped),
         )
 
     async def _hint(self, planned: Planned, *, own: bool, castable: bool) -> str:
@@ -160,8 +163,8 @@ class QuerySchema:
     async def _last_alike(self, planned: Planned) -> int:
         """Return the last version up to which the table has the schema of a planned one."""
         last, options = planned.version, FollowOptions(same_table=False)
-        found = follow(self._log, Offset(last + 1), self._version, options)
-        async with aclosing(found) as commits:
+        following = follow(self._log, Offset(last + 1), self._version, options)
+        async with aclosing(following) as commits:
             async for commit in commits:
                 if not _alike(commit.after, planned.state):
                     break
@@ -206,7 +209,13 @@ def _pairs(
 
 
 def _compare(
-    name: str, own: DataType, other: DataType, mapping: str, found: _Difference, *, mapped: bool
+    name: str,
+    own: DataType,
+    other: DataType,
+    mapping: str,
+    difference: _Difference,
+    *,
+    mapped: bool,
 ) -> None:
     """Compare the types of one column, and the fields within them."""
     match own, other:
@@ -214,16 +223,16 @@ def _compare(
             for inner, read in _pairs(own, other, mapping, mapped=mapped):
                 inside = f"{name}.{inner.name}"
                 if read is None:
-                    found.lost.append(inside)
+                    difference.lost.append(inside)
                 else:
-                    _compare(inside, inner.type, read.type, mapping, found, mapped=mapped)
+                    _compare(inside, inner.type, read.type, mapping, difference, mapped=mapped)
         case ArrayType(), ArrayType():
-            _compare(name, own.element, other.element, mapping, found, mapped=mapped)
+            _compare(name, own.element, other.element, mapping, difference, mapped=mapped)
         case MapType(), MapType():
-            _compare(name, own.key, other.key, mapping, found, mapped=mapped)
-            _compare(name, own.value, other.value, mapping, found, mapped=mapped)
+            _compare(name, own.key, other.key, mapping, difference, mapped=mapped)
+            _compare(name, own.value, other.value, mapping, difference, mapped=mapped)
         case _ if own != other and not _readable(own, other, mapping):
-            found.retyped.append(f"{name} is {_told(own)} and not {_told(other)}")
+            difference.retyped.append(f"{name} is {_told(own)} and not {_told(other)}")
 
 
 def _readable(own: DataType, other: DataType, mapping: str) -> bool:

@@ -81,11 +81,11 @@ class SharedClients:
     async def give_back(cls, client: S3Client) -> None:
         """Count one user less; the last one closes the client."""
         clients = cls._all.get(asyncio.get_running_loop(), {})
-        known, users = clients.get(client.options, (None, 0))
-        if known is client and users > 1:
+        shared, users = clients.get(client.options, (None, 0))
+        if shared is client and users > 1:
             clients[client.options] = client, users - 1
         else:
-            if known is client:
+            if shared is client:
                 del clients[client.options]
             await client.aclose()
 
@@ -102,10 +102,10 @@ class SharedClients:
 
 def _folder(address: str) -> tuple[str, str]:
     """Return (bucket, key) of an address."""
-    found = parse_s3_address(address)
-    if found is None:
+    parsed = parse_s3_address(address)
+    if parsed is None:
         raise ConfigError(f"{address!r} is not an S3 address like s3://bucket/key")
-    return found
+    return parsed
 
 
 class S3Store(Store):
@@ -188,12 +188,12 @@ class S3Store(Store):
         pages = list_pages(self._connected(), self._request, bucket, prefix, after)
         async with contextlib.aclosing(pages):
             async for page in pages:
-                for found in page.objects:
-                    name = found.key.removeprefix(prefix)
+                for entry in page.objects:
+                    name = entry.key.removeprefix(prefix)
                     # Not every server supports start-after; and some list the folder itself.
-                    if name > start_after and found.key.startswith(prefix):
-                        tag = tag_of(found.etag, found.mtime_ms)
-                        yield FileStatus(name, found.size, found.mtime_ms, tag)
+                    if name > start_after and entry.key.startswith(prefix):
+                        tag = tag_of(entry.etag, entry.mtime_ms)
+                        yield FileStatus(name, entry.size, entry.mtime_ms, tag)
 
     async def entries(self, address: str) -> Entries | None:
         """See :class:`tailer.store.Store`; of a first page alone."""
@@ -205,10 +205,10 @@ class S3Store(Store):
         pages = list_pages(self._connected(), self._request, bucket, prefix)
         async with contextlib.aclosing(pages):
             async for page in pages:
-                found = [o.key.removeprefix(prefix) for o in page.objects if o.key != prefix]
+                names = [o.key.removeprefix(prefix) for o in page.objects if o.key != prefix]
                 folders = [p.removeprefix(prefix).rstrip("/") for p in page.prefixes]
-                if found or folders or page.following is None:
-                    return Entries(found, folders) if found or folders else None
+                if names or folders or page.following is None:
+                    return Entries(names, folders) if names or folders else None
         return None
 
     async def stat(self, location: str) -> FileStatus:
@@ -321,8 +321,8 @@ class S3Store(Store):
 
         if len(bounds) == 2:
             return await part(start, end)
-        found = await side_by_side(part(first, last) for first, last in pairwise(bounds))
-        return [one for parts in found for one in parts]
+        pieces = await side_by_side(part(first, last) for first, last in pairwise(bounds))
+        return [one for parts in pieces for one in parts]
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
         """See :class:`tailer.store.Store`; None for anonymous access, and for another bucket."""

@@ -82,9 +82,9 @@ class SharedLog:
         if requests != self._requests:
             self._requests = requests
             while self._ranges:
-                found = self._ranges.pop()
-                shutil.rmtree(found.folder, ignore_errors=True)
-                self._links.drop(found.origin)
+                commit_range = self._ranges.pop()
+                shutil.rmtree(commit_range.folder, ignore_errors=True)
+                self._links.drop(commit_range.origin)
 
     # Commits
 
@@ -93,15 +93,15 @@ class SharedLog:
 
         Raises :class:`DataLoss` for a version that the server does not give.
         """
-        found = next((r for r in self._ranges if r.holds(version)), None)
-        if found is None:
+        commit_range = next((r for r in self._ranges if r.holds(version)), None)
+        if commit_range is None:
             last = min(newest, version + self._span - 1)
             try:
-                found = await self._fetch(version, last)
+                commit_range = await self._fetch(version, last)
             except Refused as e:
                 raise self._lost(e, version, "the changes") from None
-            await self._keep(found)
-        return Spooled(found.file(version), self._time(version))
+            await self._keep(commit_range)
+        return Spooled(commit_range.file(version), self._time(version))
 
     def _lost(self, refusal: Refused, version: int, what: str) -> TableError:
         if refusal.status == 401:
@@ -129,14 +129,14 @@ class SharedLog:
                 if e.status == 401:
                     raise
         try:
-            found = await self._range("files", first, last)
+            commit_range = await self._range("files", first, last)
         except Refused as e:
             if refusal is not None and last == first:
                 raise refusal from None
             if e.status == 401:
                 raise
             return await self._feed(first, first if refusal else last)
-        return await self._by_properties(found, last, refusal)
+        return await self._by_properties(commit_range, last, refusal)
 
     async def _feed(self, first: int, last: int) -> CommitRange:
         """Return the feed of a range, or of its first version alone if a later one has none."""
@@ -148,22 +148,22 @@ class SharedLog:
             return await self._range("changes", first, first)
 
     async def _by_properties(
-        self, found: CommitRange, last: int, refusal: Refused | None
+        self, commit_range: CommitRange, last: int, refusal: Refused | None
     ) -> CommitRange:
         """Return the part of a range of files in which the table has no feed.
 
         If it has a feed at the first version, return the feed of the part in which it stays on.
         """
-        timeline, first = found.timeline, found.first
+        timeline, first = commit_range.timeline, commit_range.first
         if timeline.feed_at(first) is not True:
             on = timeline.first_with_feed(on=True, last=last)
             if on is not None:
-                found.last = on - 1
-            return found
+                commit_range.last = on - 1
+            return commit_range
         off = timeline.first_with_feed(on=False, last=last)
         if refusal is not None and off is None:
             raise refusal
-        await self._forget(found)
+        await self._forget(commit_range)
         return await self._feed(first, last if off is None else off - 1)
 
     def _ask(self, origin: Origin) -> AbstractAsyncContextManager[QueryAnswer]:
@@ -182,7 +182,7 @@ class SharedLog:
         self._made += 1
         origin = Origin(kind, first, last)
         folder = self._folder / f"range-{self._made}"
-        found = CommitRange(origin, folder, Timeline(first), last)
+        commit_range = CommitRange(origin, folder, Timeline(first), last)
         async with self._ask(origin) as answer:
             with spilling(None):
                 folder.mkdir()
@@ -190,31 +190,31 @@ class SharedLog:
             try:
                 async with aclosing(answer.lines()) as lines:
                     async for line in lines:
-                        await found.take(line, spool)
+                        await commit_range.take(line, spool)
                 await spool.flush()
-                await self._finish(found)
+                await self._finish(commit_range)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-        return found
+        return commit_range
 
-    async def _finish(self, found: CommitRange) -> None:
+    async def _finish(self, commit_range: CommitRange) -> None:
         """Complete the commits after the whole answer has arrived."""
-        if found.timeline.complete and found.timeline.changes_unstamped:
+        if commit_range.timeline.complete and commit_range.timeline.changes_unstamped:
             async with self._client.metadata(self._table) as answer:
                 now = await _states(answer, 0)
-            found.timeline.widen(now.at(0).protocol)
-        before = self._states.get(found.first - 1)
-        if before is None and found.first > 0:
+            commit_range.timeline.widen(now.at(0).protocol)
+        before = self._states.get(commit_range.first - 1)
+        if before is None and commit_range.first > 0:
             with suppress(Refused):
-                before = await self._state(found.first - 1)
-        time = self._times.get(found.first - 1)
-        await anyio.to_thread.run_sync(found.finish, before, time)
+                before = await self._state(commit_range.first - 1)
+        time = self._times.get(commit_range.first - 1)
+        await anyio.to_thread.run_sync(commit_range.finish, before, time)
 
-    async def _keep(self, found: CommitRange) -> None:
-        self._ranges.append(found)
-        self._remember(found.last, found.state(found.last))
-        for version, time in found.times.items():
+    async def _keep(self, commit_range: CommitRange) -> None:
+        self._ranges.append(commit_range)
+        self._remember(commit_range.last, commit_range.state(commit_range.last))
+        for version, time in commit_range.times.items():
             self._times[version] = time
         while len(self._ranges) > _RANGES_KEPT:
             await self._forget(self._ranges.pop(0))
@@ -227,19 +227,21 @@ class SharedLog:
         while len(self._states) > _STATES_KEPT:
             self._states.pop(next(iter(self._states)))
 
-    async def _forget(self, found: CommitRange) -> None:
-        await anyio.to_thread.run_sync(lambda: shutil.rmtree(found.folder, ignore_errors=True))
-        self._links.drop(found.origin)
+    async def _forget(self, commit_range: CommitRange) -> None:
+        await anyio.to_thread.run_sync(
+            lambda: shutil.rmtree(commit_range.folder, ignore_errors=True)
+        )
+        self._links.drop(commit_range.origin)
 
     def _time(self, version: int) -> int:
         return self._times.get(version, 0)
 
     def known_time(self, version: int) -> int:
         """Return the time of a version in epoch ms if an answer gave it, else 0."""
-        known = self._times.get(version)
-        if known is None and (state := self._states.get(version)) is not None:
+        time_ms = self._times.get(version)
+        if time_ms is None and (state := self._states.get(version)) is not None:
             return state.created_ms
-        return known or 0
+        return time_ms or 0
 
     # Snapshots
 
@@ -267,9 +269,9 @@ class SharedLog:
 
     async def _state(self, version: int) -> SharedState:
         """Return the state at a version, from the first request that gives it."""
-        known = self._states.get(version)
-        if known is not None:
-            return known
+        remembered = self._states.get(version)
+        if remembered is not None:
+            return remembered
         refusal: Refused | None = None
         async with self._client.metadata(self._table) as answer:
             current = await _states(answer, version)
@@ -284,12 +286,12 @@ class SharedLog:
         ):
             try:
                 async with request as answer:
-                    told = (await _states(answer, version)).at(version)
+                    answered = (await _states(answer, version)).at(version)
             except Refused as e:
                 refusal = refusal or e
                 continue
-            self._remember(version, told)
-            return told
+            self._remember(version, answered)
+            return answered
         raise refusal or TableError("the sharing server sent no metadata")
 
     async def sidecar(self, version: int, newest: int) -> Spooled:
