@@ -30,6 +30,8 @@ _SHUTDOWN_S = 1.0
 _MAKING_SHARE = 9
 #: The most of an order that the log repeats.
 _ORDER_CHARACTERS = 500
+#: How many of the unread versions are told.
+_UNREAD_MAX = 50
 
 _ORDERS = ("pause", "resume", "stop", "start", "skip", "unskip", "resnapshot")
 
@@ -182,11 +184,12 @@ def _as_given(order: str, body: dict[str, Any], remote: str | None) -> str:
     what = f"{order} {json.dumps(told)}" if told else order
     by = body.get("by")
     who = f"{by} at {remote}" if isinstance(by, str) and by else str(remote)
-    return printable(f"order {what} by {who}", _ORDER_CHARACTERS)
+    return printable(f"{what} by {who}", _ORDER_CHARACTERS)
 
 
 def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
-    """Return the routes of ``/api/v1``: the feeds, one feed, and its actions
+    """Return the routes of ``/api/v1``: the feeds, one feed, what it did in
+    the last hour, and its actions
     (docs/operations.md)."""
     orders = _orders(supervisor)
 
@@ -199,6 +202,12 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         found = next(s for s in supervisor.status() if s.name == name)
         return web.json_response(found.to_json())
 
+    async def recent(request: web.Request) -> web.Response:
+        runner = supervisor.runner(request.match_info["feed"])
+        rows = runner.last_rows.to_json() if token else []
+        unread = runner.outlook.unread(_UNREAD_MAX) if runner.feed.progress.lag_versions() else []
+        return web.json_response({**runner.past.to_json(), "unread": unread, "rows": rows})
+
     async def order(request: web.Request) -> web.Response:
         name, what = request.match_info["feed"], request.match_info["order"]
         body = await _body(request)
@@ -207,12 +216,13 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         try:
             await orders[what](name, body)
         except TransientError as e:
-            runner.log(logging.WARNING, "order", f"{given}: done, but not kept for a restart: {e}")
-            return _error(503, f"done, but not kept for a restart: {e}; give the order again")
+            outcome = f"done, but not kept for a restart: {e}"
+            runner.note_order(logging.WARNING, given, outcome)
+            return _error(503, f"{outcome}; give the order again")
         except TailerError as e:
-            runner.log(logging.WARNING, "order", f"{given}: refused: {e}")
+            runner.note_order(logging.WARNING, given, f"refused: {e}")
             raise
-        runner.log(logging.INFO, "order", f"{given}: done")
+        runner.note_order(logging.INFO, given, "done")
         return web.json_response({"feed": name, "order": what}, status=202)
 
     async def reload(_: web.Request) -> web.Response:
@@ -222,6 +232,7 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     names = "|".join(orders)
     return [
         web.get("/api/v1/feeds", _guarded(feeds, token, changes=False)),
+        web.get("/api/v1/recent/{feed:.+}", _guarded(recent, token, changes=False)),
         web.get(one, _guarded(feed, token, changes=False)),
         web.post(f"{one}/{{order:{names}}}", _guarded(order, token, changes=True)),
         web.post("/api/v1/reload", _guarded(reload, token, changes=True)),

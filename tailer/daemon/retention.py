@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from tailer.delta.actions import RemoveFile
 from tailer.delta.commit import Commit
@@ -49,11 +50,16 @@ def interval_seconds(text: str | None, default: float) -> float:
 @dataclass(frozen=True, slots=True)
 class _Unread:
     """One unread commit: times in epoch seconds; ``threatened_s`` is the time from which the age of
-    its removals and change data counts, None if it has neither."""
+    its removals and change data counts, None if it has neither. ``operation`` is what its writer
+    calls it, None if it does not say."""
 
     size: int
     committed_s: float
     threatened_s: float | None
+    operation: str | None
+    adds: int
+    removes: int
+    cdcs: int
 
 
 class Outlook:
@@ -89,6 +95,16 @@ class Outlook:
                 continue  # it has just been cleaned up; following the log will report it
         self._judge(files, state)
 
+    def unread(self, most: int) -> list[dict[str, Any]]:
+        """Return the oldest unread versions, as far as they were looked at: ``version``,
+        ``committed_s``, ``size`` in bytes, ``operation``, and the numbers of file actions."""
+        versions = sorted(self._seen)[:most]
+        fields = ("committed_s", "size", "operation", "adds", "removes", "cdcs")
+        return [
+            {"version": v, **{name: getattr(self._seen[v], name) for name in fields}}
+            for v in versions
+        ]
+
     def _judge(self, files: list[LogFile], state: TableState) -> None:
         properties = state.metadata.configuration
         log_s = interval_seconds(properties.get("delta.logRetentionDuration"), 30 * _DAY)
@@ -121,4 +137,14 @@ def _unread(commit: Commit) -> _Unread:
             for action in commit.file_actions()
             if isinstance(action, RemoveFile)
         ]
-    return _Unread(commit.header.file_bytes, committed, min(threats, default=None))
+    header = commit.header
+    operation = header.commit_info.fields.get("operation") if header.commit_info else None
+    return _Unread(
+        header.file_bytes,
+        committed,
+        min(threats, default=None),
+        operation if isinstance(operation, str) else None,
+        header.adds,
+        header.removes,
+        header.cdcs,
+    )

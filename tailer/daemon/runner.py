@@ -10,6 +10,8 @@ from typing import Any, Literal
 import anyio
 
 from tailer.changes import Offset
+from tailer.daemon.recent import LastRows, RecentPast
+from tailer.daemon.remedies import remedy_for
 from tailer.daemon.retention import Outlook
 from tailer.errors import TailerError, TransientError, healing, unexpected
 from tailer.feed.orders import ResnapshotRequest
@@ -61,7 +63,8 @@ class FeedStatus:
 
     Times are in seconds, ``offset`` is the saved one; ``seconds_to_loss`` None: nothing unread may
     be removed. ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders``
-    are its operator's orders (:meth:`tailer.feed.orders.Orders.to_json`).
+    are its operator's orders (:meth:`tailer.feed.orders.Orders.to_json`). ``remedy`` is what to do
+    about ``last_error`` (:meth:`tailer.daemon.remedies.Remedy.to_json`).
     """
 
     name: str
@@ -75,6 +78,7 @@ class FeedStatus:
     events: int
     events_per_s: float
     last_error: str | None
+    remedy: dict[str, Any] | None
     seconds_to_loss: float | None
     lease: Literal["held", "waiting", "none"]
     owner: str | None
@@ -103,6 +107,8 @@ class Runner:
         self._on_failure = on_failure
         self.error: TailerError | None = None
         self.outlook = Outlook(feed.log, feed.progress)
+        self.past = RecentPast(feed.progress)
+        self.last_rows = LastRows()
         self._offsets = HeldOffsets(feed.offsets)
         feed.offsets = self._offsets
         feed.on_retry = self._tell_retry
@@ -272,6 +278,11 @@ class Runner:
         fields = {"feed": self.feed.name, "event": event, **more}
         self.logger.log(level, "feed %s %s", self.feed.name, text, extra=fields, exc_info=exc_info)
 
+    def note_order(self, level: int, order: str, outcome: str) -> None:
+        """Log an order that was given, and remember it for the console."""
+        self.log(level, "order", f"order {order}: {outcome}")
+        self.past.ordered(order, outcome)
+
     # What its operator orders
 
     # All orders but a stop are saved with the offset, so that they hold after a restart and for a
@@ -405,8 +416,12 @@ class Runner:
     @property
     def last_error(self) -> str | None:
         """Return the error that it failed or is paused with, or that it retries after."""
-        error = self.error or self.feed.progress.error
+        error = self._present_error
         return None if error is None else str(error)
+
+    @property
+    def _present_error(self) -> TailerError | None:
+        return self.error or self.feed.progress.error
 
     def status(self, now: float) -> FeedStatus:
         """Return the feed's status; ``now`` is any steady clock's, in seconds."""
@@ -417,6 +432,7 @@ class Runner:
             self._rate = (now, progress.events_delivered, rate)
         to_loss = progress.seconds_to_loss()
         waiting = self._offsets.waiting_for
+        remedy = remedy_for(self._present_error)
         return FeedStatus(
             name=self.feed.name,
             table=self.feed.log.store.root,
@@ -429,6 +445,7 @@ class Runner:
             events=progress.events_delivered,
             events_per_s=round(rate, 1),
             last_error=self.last_error,
+            remedy=remedy.to_json() if remedy else None,
             seconds_to_loss=None if to_loss == float("inf") else round(to_loss, 1),
             lease="held" if self._offsets.held else "waiting" if waiting else "none",
             owner=waiting,

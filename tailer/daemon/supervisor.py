@@ -14,6 +14,7 @@ from tailer.daemon.assembly import assemble, check_targets, feeds_of_pattern
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
+from tailer.daemon.recent import SAMPLE_S
 from tailer.daemon.reload import feed_changes
 from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import ConfigError, TableError, TailerError, TransientError, unexpected
@@ -27,6 +28,8 @@ __all__ = ["Supervisor"]
 _UNTOLD_LOOK_S = 60.0
 #: When, after the start, feeds that are paused are measured first.
 _FIRST_LOOK_S = 1.0
+#: How often to look at the feeds' states, for the history of them.
+_STATES_LOOK_S = 1.0
 
 
 class Supervisor:
@@ -64,12 +67,15 @@ class Supervisor:
 
     def _runner(self, config: Config, feed: FeedConfig) -> Runner:
         parts = assemble(config, feed, self._families, self._traffic)
-        return Runner(
+        runner = Runner(
             parts,
             feed.sink.type,
             logger=self._logger,
             on_failure=lambda: self._failed.set(),  # noqa: PLW0108  # there is a new one each time
         )
+        if config.token:  # rows are shown to those who have it
+            parts.progress.on_rows = runner.last_rows.keep
+        return runner
 
     # Its life
 
@@ -82,6 +88,7 @@ class Supervisor:
             self._tasks.start_soon(self._discovering)
             self._tasks.start_soon(self._measuring)
             self._tasks.start_soon(self._reporting)
+            self._tasks.start_soon(self._remembering)
             while not self._over():
                 self._failed = anyio.Event()
                 await self._failed.wait()
@@ -172,6 +179,18 @@ class Supervisor:
                 now = anyio.current_time()
                 self._progress.report(self._feeds_progress(), now - last)
                 last = now
+
+    async def _remembering(self) -> None:
+        sampled = 0.0
+        while True:
+            due = anyio.current_time() - sampled >= SAMPLE_S
+            for runner in self._runners.values():
+                runner.past.look(runner.last_error)
+                if due:
+                    runner.past.sample()
+            if due:
+                sampled = anyio.current_time()
+            await anyio.sleep(_STATES_LOOK_S)
 
     def _feeds_progress(self) -> dict[str, FeedProgress]:
         return {name: runner.feed.progress for name, runner in self._runners.items()}

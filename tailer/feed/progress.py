@@ -112,6 +112,8 @@ class FeedProgress(Observer):
         self.deadlines: dict[str, dict[int, float]] = {"log": {}, "data": {}}
         self.totals: dict[tuple[str, ...], Total] = {}
         self.distributions: dict[str, Distribution] = {}
+        #: Called with each batch that was delivered.
+        self.on_rows: Callable[[ChangeBatch], None] | None = None
         self._counting = Lock()
         self._fetched_bytes = self._passed_bytes = 0
         self._reading_timestamp_ms: int | None = None
@@ -209,6 +211,8 @@ class FeedProgress(Observer):
         self.events_delivered += batch.num_rows
         if batch.num_rows:
             self._count_events(batch)
+            if self.on_rows is not None:
+                self.on_rows(batch)
         if self.offset is None:
             self.offset = batch.offset
         self._moved(batch.next_offset, batch.timestamp_ms, whole=True)

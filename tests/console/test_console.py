@@ -13,7 +13,7 @@ import anyio.to_thread
 import pyarrow as pa
 import pytest
 
-from tailer.testing.table import TableBuilder
+from tailer.testing.table import TableBuilder, delta_schema
 from tests.console.browser import Page, browser_program, open_page
 from tests.support.components import free_port, require
 from tests.support.programs import started
@@ -22,50 +22,80 @@ pytestmark = pytest.mark.anyio
 TOKEN = "correct horse"
 #: Where the pictures are kept, if anyone wants to look at them.
 PICTURES = os.environ.get("TAILER_PICTURES")
-CARD = "[...document.querySelectorAll('.feed')].find(f => f.querySelector('h2').textContent == {})"
+FEEDS = "[...document.querySelectorAll('#feeds .feed')]"
+ROW = FEEDS + ".find(f => f.querySelector('b').textContent == {})"
+PROBLEMS = "[...document.querySelectorAll('.problem')]"
+PROBLEM = PROBLEMS + ".find(p => p.querySelector('.names').textContent.includes({}))"
 
 
-def card(feed: str, what: str) -> str:
-    return CARD.format(json.dumps(feed)) + what
+def row(feed: str, what: str) -> str:
+    return ROW.format(json.dumps(feed)) + what
 
 
-def button(feed: str, label: str) -> str:
-    wanted = f".find(b => b.textContent == {json.dumps(label)})"
-    buttons = card(feed, "?.querySelectorAll('button') ?? []")
-    return f"[...{buttons}]{wanted}"
+def problem(feed: str, what: str) -> str:
+    return PROBLEM.format(json.dumps(feed)) + what
+
+
+def button(place: str, label: str) -> str:
+    buttons = f"[...document.querySelectorAll('{place} button')]"
+    return f"{buttons}.find(b => b.textContent == {json.dumps(label)})"
+
+
+def is_state(feed: str, state: str) -> str:
+    return row(feed, f"?.querySelector('.state').textContent == '{state}'")
 
 
 def picture(name: str) -> Path | None:
     return Path(PICTURES, f"{name}.png") if PICTURES else None
 
 
-@pytest.fixture
-def tables(tmp_path: Path) -> dict[str, TableBuilder]:
-    made = {}
-    for name in ("orders", "customers"):
-        table = TableBuilder(tmp_path / name, pa.schema([("id", pa.int64())]), cdf=True)
-        table.create()
-        table.insert([{"id": 1}])
-        made[name] = table
-    return made
+COLUMNS = pa.schema([("id", pa.int64()), ("email", pa.string())])
 
 
-@asynccontextmanager
-async def console(folder: Path, token: str) -> AsyncIterator[Page]:
-    """The page of a daemon with the feeds ``orders``, ``customers`` and one without a table."""
-    require("Chromium", browser_program() is not None)
-    port = free_port()
-    feeds = "".join(
-        f'[feeds.{name}]\ntable = "{name}"\nfrom = "earliest"\n'
-        f'[feeds.{name}.sink]\ntype = "jsonl"\npath = "{name}.jsonl"\n'
-        for name in ("orders", "customers", "gone")
-    )
-    config = folder / "tailer.toml"
-    config.write_text(f'[daemon]\nhttp = "127.0.0.1:{port}"\ntoken = "{token}"\n{feeds}')
-    with started("run", config) as daemon:
-        await anyio.to_thread.run_sync(daemon.wait_for, (folder / "orders.jsonl").exists)
-        async with open_page(f"http://127.0.0.1:{port}/") as page:
-            yield page
+class Night:
+    """A daemon's feeds: many that are well, and three that fail, each in a way of its own."""
+
+    def __init__(self, folder: Path, *, well: int = 2) -> None:
+        self.folder = folder
+        self.tables: dict[str, TableBuilder] = {}
+        self.port = free_port()
+        self.config = folder / "tailer.toml"
+        names = [f"orders{i}" for i in range(well)]
+        for name in [*names, "asking", "away"]:
+            table = TableBuilder(folder / name, COLUMNS, cdf=True)
+            table.create()
+            table.insert([{"id": 1, "email": "eve@example.org"}])
+            self.tables[name] = table
+        feeds = "".join(self._feed(name, "") for name in [*names, "gone"])
+        feeds += self._feed("asking", 'on_schema_change = "pause"\n')
+        feeds += (
+            f'[feeds.away]\ntable = "away"\nfrom = "earliest"\n'
+            f'[feeds.away.sink]\ntype = "http"\nurl = "http://127.0.0.1:{free_port()}/"\n'
+        )
+        self.text = feeds
+
+    def _feed(self, name: str, more: str) -> str:
+        return (
+            f'[feeds.{name}]\ntable = "{name}"\nfrom = "earliest"\n{more}'
+            f'mask = {{ email = "redact" }}\n'
+            f'[feeds.{name}.sink]\ntype = "jsonl"\npath = "{name}.jsonl"\n'
+        )
+
+    @asynccontextmanager
+    async def console(self, token: str = TOKEN) -> AsyncIterator[Page]:
+        """The page of a daemon with these feeds."""
+        require("Chromium", browser_program() is not None)
+        daemon = f'[daemon]\nhttp = "127.0.0.1:{self.port}"\ntoken = "{token}"\n'
+        self.config.write_text(daemon + self.text)
+        with started("run", self.config) as program:
+            await anyio.to_thread.run_sync(program.wait_for, (self.folder / "asking.jsonl").exists)
+            asking, wider = self.tables["asking"], COLUMNS.append(pa.field("note", pa.string()))
+            asking.commit(asking.metadata(schemaString=delta_schema(wider)))
+            async with open_page(f"http://127.0.0.1:{self.port}/") as page:
+                if token:
+                    await sign_in(page, token)
+                    page.complaints.clear()  # that the page had no token yet
+                yield page
 
 
 async def sign_in(page: Page, token: str) -> None:
@@ -74,67 +104,127 @@ async def sign_in(page: Page, token: str) -> None:
     typed = f"document.querySelector('#token input').value = {json.dumps(token)}"
     await page.value(typed)
     await page.value("document.querySelector('#token button.primary').click()")
+    await page.until("document.querySelector('#sign-in').hidden")
 
 
-async def test_it_shows_every_feed_and_what_became_of_it(
-    tables: dict[str, TableBuilder], tmp_path: Path
-) -> None:
-    assert tables
-    async with console(tmp_path, "") as page:
-        await page.until(card("orders", "?.querySelector('.state').textContent == 'following'"))
-        await page.until(card("gone", "?.querySelector('.state').textContent == 'failed'"))
-        wrong = await page.value(card("gone", ".querySelector('.error').textContent"))
-        assert "no Delta table there" in wrong
+async def press(page: Page, key: str) -> None:
+    await page.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key * (len(key) == 1))
+    await page.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+
+async def test_without_a_token_it_shows_every_feed_and_no_row_of_any(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    async with night.console("") as page:
+        await page.until(is_state("orders0", "following"))
+        await page.until(is_state("gone", "failed"))
         offset = "?.querySelector('[data-fact=offset]').textContent"
-        assert await page.value(card("orders", offset)) == "v2"
+        assert await page.value(row("orders0", offset)) == "v2"
         # Live: a commit is seen without a reload.
-        await anyio.to_thread.run_sync(tables["orders"].insert, [{"id": 2}])
-        await page.until(card("orders", f"{offset} == 'v3'"))
-        # Without a token there is no control.
-        assert await page.value("document.querySelectorAll('.feed button').length") == 0
+        more = [{"id": 2, "email": "x"}]
+        await anyio.to_thread.run_sync(night.tables["orders0"].insert, more)
+        await page.until(row("orders0", f"{offset} == 'v3'"))
+        # Without a token there is no control, and no row is kept.
+        assert await page.value("document.querySelectorAll('main button').length") == 0
+        answer = await page.value("fetch('api/v1/recent/orders0').then(a => a.json())")
+        assert answer["rows"] == []
         assert page.complaints == []
 
 
-async def test_its_buttons_do_what_they_say_and_ask_before(
-    tables: dict[str, TableBuilder], tmp_path: Path
+async def test_what_is_wrong_comes_first_with_what_to_do_and_the_order_that_mends_it(
+    tmp_path: Path,
 ) -> None:
-    assert tables
-    async with console(tmp_path, TOKEN) as page:
-        await page.until("document.querySelector('#summary').textContent == 'a token is needed'")
-        assert await page.value("document.querySelectorAll('.feed').length") == 0
-        await sign_in(page, "wrong")
-        await page.until(
-            "document.querySelector('#summary').textContent == 'that token was refused'"
-        )
-        await sign_in(page, TOKEN)
-        await page.until(card("orders", "?.querySelector('.state').textContent == 'following'"))
-        await page.value(button("orders", "Pause") + ".click()")
+    night = Night(tmp_path)
+    async with night.console() as page:
+        await page.until(problem("gone", "?.querySelector('.state').textContent == 'failed'"))
+        await page.until(problem("asking", "?.querySelector('.state').textContent == 'blocked'"))
+        await page.until(problem("away", "?.querySelector('.state').textContent == 'retrying'"))
+        order = "[...document.querySelectorAll('#feeds b')].slice(0, 3).map(b => b.textContent)"
+        assert await page.value(order) == ["gone", "asking", "away"]
+        error = await page.value(problem("gone", ".querySelector('.error').textContent"))
+        assert "no Delta table there" in error
+        # A server that is away needs no order: the feed goes on by itself.
+        assert await page.value(problem("away", ".querySelectorAll('button').length")) == 0
+        accept = problem("asking", ".querySelector('button.primary')")
+        assert await page.value(f"{accept}.textContent") == "Accept schema and continue"
+        await page.value(f"{accept}.click()")
         await page.until("document.querySelector('#ask').open")
         await page.value("document.querySelector('#ask button.primary').click()")
-        await page.until(card("orders", "?.querySelector('.state').textContent == 'paused'"))
-        await page.until(f"{button('orders', 'Resume')} !== undefined")
-        await page.value(button("orders", "Resume") + ".click()")
-        await page.until(card("orders", "?.querySelector('.state').textContent == 'following'"))
+        await page.until(is_state("asking", "following"))
+        await page.until(f"!{problem('asking', '')}")
+        assert page.complaints == []
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [360, 1280])
-async def test_it_fits_the_window_in_light_and_dark(
-    tables: dict[str, TableBuilder],
+async def test_a_feed_has_its_last_hour_its_masked_rows_and_the_orders_given(
     tmp_path: Path,
-    width: int,
-    dark: bool,  # noqa: FBT001  # a parameter of the test
 ) -> None:
-    assert tables
-    async with console(tmp_path, TOKEN) as page:
-        await sign_in(page, TOKEN)
-        await page.until("document.querySelectorAll('.feed').length == 3")
-        await page.until(card("gone", "?.querySelector('.state').textContent == 'failed'"))
-        await page.look(width, dark=dark, picture=picture(f"{width}-{'dark' if dark else 'light'}"))
-        assert await page.value("document.documentElement.scrollWidth") <= width
-        ground = await page.value("getComputedStyle(document.body).backgroundColor")
-        ink = await page.value("getComputedStyle(document.body).color")
-        assert (brightness(ground) < brightness(ink)) is dark
+    night = Night(tmp_path)
+    async with night.console() as page:
+        await page.until(is_state("orders0", "following"))
+        await page.value(row("orders0", ".click()"))
+        await page.until("!document.querySelector('#detail').hidden")
+        await page.until("document.querySelector('#rows').textContent.includes('insert')")
+        rows = await page.value("document.querySelector('#rows').textContent")
+        assert "eve" not in rows, "what the sink does not get, the page does not show"
+        await page.until("document.querySelector('#strip rect.following') !== null")
+        await page.until("document.querySelector('#states').textContent.includes('following')")
+        await page.value(button("#detail", "Pause") + ".click()")
+        await page.until("document.querySelector('#ask').open")
+        await page.value("document.querySelector('#ask button.primary').click()")
+        await page.until("document.querySelector('#detail .state').textContent == 'paused'")
+        await page.until("document.querySelector('#orders').textContent.includes('pause')")
+        more = [{"id": 2, "email": "x"}]
+        await anyio.to_thread.run_sync(night.tables["orders0"].insert, more)
+        await page.until("document.querySelector('#unread').textContent.includes('v2')", 60)
+        await page.value(button("#detail", "Resume") + ".click()")
+        await page.until("document.querySelector('#detail .state').textContent == 'following'")
+        assert page.complaints == []
+
+
+async def test_it_is_searched_and_used_by_keyboard(tmp_path: Path) -> None:
+    night = Night(tmp_path, well=5)
+    async with night.console() as page:
+        await page.until("document.querySelectorAll('#feeds .feed').length == 8")
+        await press(page, "/")
+        await page.call("Input.insertText", text="ORDERS3")
+        await page.until("document.querySelectorAll('#feeds .feed').length == 1")
+        await press(page, "Enter")
+        focused = "document.activeElement.querySelector('b')?.textContent"
+        await page.until(f"{focused} == 'orders3'")
+        await page.value("document.activeElement.click()")
+        await page.until("document.querySelector('#detail h2').textContent == 'orders3'")
+        await press(page, "Escape")
+        await page.until("document.querySelector('#detail').hidden")
+        await page.value("const s = document.querySelector('#search'); s.value = ''; s.focus()")
+        await press(page, "Escape")
+        await page.until("document.querySelectorAll('#feeds .feed').length == 8")
+        await press(page, "j")
+        await press(page, "j")
+        second = "document.querySelectorAll('#feeds .feed')[1] === document.activeElement"
+        await page.until(second)
+        await page.value("document.querySelector('#filter').value = 'failed'")
+        await page.value("document.querySelector('#filter').dispatchEvent(new Event('change'))")
+        await page.until("document.querySelectorAll('#feeds .feed').length == 1")
+        assert page.complaints == []
+
+
+async def test_it_fits_every_window_in_light_and_dark(tmp_path: Path) -> None:
+    night = Night(tmp_path, well=27 if PICTURES else 4)
+    async with night.console() as page:
+        for state, feed in (("failed", "gone"), ("blocked", "asking"), ("retrying", "away")):
+            await page.until(is_state(feed, state), 60)
+        for what in ("overview", "detail"):
+            if what == "detail":
+                await page.value(row("asking", ".click()"))
+                await page.until("!document.querySelector('#detail').hidden")
+                await page.until("document.querySelector('#rows').textContent.includes('insert')")
+            for width in (360, 1280):
+                for dark in (False, True):
+                    name = f"{what}-{width}-{'dark' if dark else 'light'}"
+                    await page.look(width, dark=dark, picture=picture(name))
+                    assert await page.value("document.documentElement.scrollWidth") <= width
+                    ground = await page.value("getComputedStyle(document.body).backgroundColor")
+                    ink = await page.value("getComputedStyle(document.body).color")
+                    assert (brightness(ground) < brightness(ink)) is dark
 
 
 def brightness(colour: str) -> int:

@@ -22,7 +22,11 @@ __all__ = ["console_routes"]
 _PERIOD_S = 1.0
 #: A page that accepts no events for this many seconds is disconnected.
 _STALL_S = 60.0
-_TYPES = {"index.html": "text/html", "console.js": "text/javascript", "console.css": "text/css"}
+_TYPES = {
+    "index.html": "text/html",
+    "console.css": "text/css",
+    **dict.fromkeys(("console.js", "detail.js", "orders.js", "words.js"), "text/javascript"),
+}
 _HEADERS = {
     # The page loads nothing from elsewhere, and no other page may embed it.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -35,7 +39,7 @@ _HEADERS = {
 
 
 def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
-    """Return the routes ``/`` with its script and style, and ``/api/v1/events``: the feeds' status
+    """Return the routes ``/`` with its scripts and style, and ``/api/v1/events``: the feeds' status
     as a stream.
 
     An event's data is ``{"control": bool, "token_wanted": bool, "feeds": [...]}``, with the feeds
@@ -75,5 +79,5 @@ def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         except ConnectionError:  # the page was closed
             return stream
 
-    paths = ("/", "/console.js", "/console.css")
+    paths = ("/", *(f"/{name}" for name in _TYPES if name != "index.html"))
     return [*(web.get(path, page) for path in paths), web.get("/api/v1/events", events)]

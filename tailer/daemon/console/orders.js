@@ -1,0 +1,123 @@
+// Orders: what may be done in which state, the question before it, and the request.
+import { byId, element } from "./words.js";
+
+export const token = () => sessionStorage.getItem("token");
+export const headers = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
+
+// By order: [label, question, asked-for value].
+const ORDERS = {
+  pause: ["Pause", "Stop reading this feed for now? Its offset stays."],
+  resume: ["Resume", null],
+  resnapshot: [
+    "Re-snapshot",
+    "Send all rows again as snapshot events while streaming goes on?",
+    ["where", "Only partitions where (may be empty)", () => ""],
+  ],
+  skip: [
+    "Skip version",
+    "Skip a version? Its changes are lost to the sink; the skip is recorded.",
+    ["version", "Version", (feed) => feed.remedy?.version ?? feed.offset?.version ?? ""],
+  ],
+  unskip: [
+    "Take back skip",
+    "Deliver a version after all that is to be skipped?",
+    ["version", "Version", (feed) => feed.orders?.skips?.[0] ?? ""],
+  ],
+  stop: ["Stop", "Stop this feed until it is started again?"],
+  start: ["Start feed", null],
+  reload: ["Reload configuration", "Read the configuration file again? Feeds that changed restart."],
+  accept: ["Accept schema and continue", "Deliver with the new schema from now on?"],
+};
+const ALLOWED = {
+  paused: ["resume", "stop"],
+  blocked: ["accept", "pause", "stop"],
+  failed: ["start", "skip"],
+  standby: ["stop"],
+  stopped: ["start"],
+};
+const RUNNING = ["pause", "resnapshot", "skip", "stop"];
+
+// The orders that a feed takes now; the one that mends its error comes first.
+export function ordersFor(feed) {
+  const orders = [...(ALLOWED[feed.state] ?? RUNNING)];
+  if (feed.orders?.skips) orders.push("unskip");
+  const mending = mendingOrder(feed);
+  return mending ? [mending, ...orders.filter((order) => order !== mending)] : orders;
+}
+
+export function mendingOrder(feed) {
+  const order = feed.remedy?.order;
+  if (!order || !["failed", "blocked"].includes(feed.state)) return null;
+  return order === "resume" ? "accept" : order;
+}
+
+export function showButtons(place, orders, feeds, onRefused) {
+  const text = JSON.stringify([orders, feeds.map((feed) => feed.name)]);
+  place.feeds = feeds; // what a button asks about is as new as the page
+  if (place.dataset.shown === text) return;
+  place.dataset.shown = text;
+  place.setAttribute("aria-label", `Control of ${feeds.map((feed) => feed.name).join(", ")}`);
+  place.replaceChildren(...orders.map((order, i) => {
+    const button = element("button", ORDERS[order][0], { type: "button" });
+    if (i === 0 && mendingOrder(feeds[0]) === order) button.className = "primary";
+    button.addEventListener("click", () => give(order, place.feeds, button, onRefused));
+    return button;
+  }));
+}
+
+function ask(order, feeds) {
+  const [label, question, field] = ORDERS[order];
+  const dialog = byId("ask");
+  const who = order === "reload" ? "Daemon" : feeds.length > 1 ? `${feeds.length} feeds` : feeds[0].name;
+  dialog.querySelector(".question").textContent = `${who}: ${question}`;
+  dialog.querySelector(".primary").textContent = label;
+  const box = dialog.querySelector("label");
+  const input = dialog.querySelector("input");
+  box.hidden = !field;
+  if (field) {
+    box.querySelector("span").textContent = field[1];
+    input.value = field[2](feeds[0]);
+  }
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => {
+    resolve(dialog.returnValue === "ok" ? (field ? { [field[0]]: input.value } : {}) : null);
+  }, { once: true }));
+}
+
+async function give(order, feeds, button, onRefused) {
+  const [label, question] = ORDERS[order];
+  const body = question ? await ask(order, feeds) : {};
+  if (body === null) return;
+  if ("version" in body) body.version = Number.parseInt(body.version, 10);
+  if (body.where === "") delete body.where;
+  const verb = order === "accept" ? "resume" : order;
+  const paths = order === "reload" ? ["api/v1/reload"]
+    : feeds.map((feed) => `api/v1/feeds/${encodeURIComponent(feed.name)}/${verb}`);
+  button.disabled = true;
+  try {
+    for (const path of paths) {
+      const answer = await fetch(path, {
+        method: "POST",
+        headers: { ...headers(), "Content-Type": "application/json" },
+        body: JSON.stringify(body),
+      });
+      if (answer.status === 401 || answer.status === 403) return onRefused();
+      const said = await answer.json().catch(() => ({}));
+      if (!answer.ok) return toast(said.error ?? `failed (${answer.status})`);
+    }
+    toast(`${label}: done`);
+  } catch {
+    toast("the daemon does not answer");
+  } finally {
+    button.disabled = false;
+  }
+}
+
+export function toast(text) {
+  const node = byId("toast");
+  node.textContent = text;
+  node.hidden = false;
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => { node.hidden = true; }, 6000);
+}
