@@ -269,7 +269,8 @@ class Runner:
 
     async def _give_up(self) -> None:
         if self._offsets.held:
-            await self._offsets.give_up()
+            self._offsets.held = False
+            await self._offsets.inner.release()
         self.feed.progress.lease_held = False
 
     def log(self, level: int, event: str, text: str, **more: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import typing
+from abc import ABC, abstractmethod
 from typing import Any
 
 from tailer.changes import Offset
+from tailer.plugins.contract import Contract
 
 __all__ = ["LEASE_S", "OffsetStore"]
 
@@ -13,10 +14,11 @@ __all__ = ["LEASE_S", "OffsetStore"]
 LEASE_S = 60.0
 
 
-class OffsetStore(typing.Protocol):
+class OffsetStore(Contract, ABC):
     """One feed's saved offset. Only one process at a time holds it.
 
-    A custom store derives from this class, which implements the optional methods.
+    A custom store derives from this class, which implements the optional methods. A public name
+    that this class does not have is an error when the custom one is made.
     """
 
     @property
@@ -24,6 +26,7 @@ class OffsetStore(typing.Protocol):
         """The holder of the offset, while :meth:`acquire` waits for it as a standby; else None."""
         return None
 
+    @abstractmethod
     async def acquire(self) -> None:
         """Become the one owner.
 
@@ -39,6 +42,7 @@ class OffsetStore(typing.Protocol):
         """
         return
 
+    @abstractmethod
     async def load(self) -> Offset | None:
         """Return the saved offset, None if there is none yet.
 
@@ -46,12 +50,14 @@ class OffsetStore(typing.Protocol):
         one has taken over.
         """
 
+    @abstractmethod
     async def save(self, offset: Offset) -> None:
         """Save the offset durably: once this returns, it survives a power cut.
 
         Raises :class:`OffsetError` if another one has taken over.
         """
 
+    @abstractmethod
     async def clear(self) -> None:
         """Delete the saved offset."""
 
@@ -69,5 +75,6 @@ class OffsetStore(typing.Protocol):
         """
         return
 
+    @abstractmethod
     async def release(self) -> None:
         """Give up ownership."""

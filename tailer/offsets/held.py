@@ -54,9 +54,4 @@ class HeldOffsets(OffsetStore):
             await self.inner.save_orders(orders)
 
     async def release(self) -> None:
-        """Do nothing: :meth:`give_up` releases the store."""
-
-    async def give_up(self) -> None:
-        """Give up ownership."""
-        self.held = False
-        await self.inner.release()
+        """Do nothing: who made this releases the inner store."""

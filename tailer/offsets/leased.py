@@ -84,11 +84,8 @@ class LeasedOffsetStore(OffsetStore):
         self._sequence = 0
         self._waiting_for: str | None = None
         self.epoch = 0
-
-    @property
-    def path(self) -> str:
-        """The object's address."""
-        return self._object.path
+        #: The object's address.
+        self.path = self._object.path
 
     @property
     def waiting_for(self) -> str | None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tailer.offsets.memory import MemoryOffsetStore
 from tailer.store import Store
 from tailer.store.local import LocalStore
 
@@ -18,6 +19,13 @@ def test_a_misspelt_attribute_is_an_error_as_well() -> None:
 
         class Whole(Store):
             atomc = True
+
+
+def test_a_misspelt_method_of_an_offset_store_is_an_error_as_well() -> None:
+    with pytest.raises(TypeError, match=r"Kept\.save_order is not in .*mean 'save_orders'\?"):
+
+        class Kept(MemoryOffsetStore):
+            async def save_order(self, orders: dict[str, object]) -> None: ...
 
 
 def test_names_of_its_own_and_of_its_other_bases_are_allowed() -> None:
