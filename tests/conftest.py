@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tailer import secrets
 from tailer.native import rowbytes
+from tests.clouds.servers import SERVERS as CLOUD_SERVERS
 from tests.clouds.servers import CloudServer, Container, run_cloud
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.support.components import Component, java_major, require, start_spark, with_byte_code
@@ -293,7 +294,7 @@ def gcs_server() -> Iterator[CloudServer]:
         yield server
 
 
-@pytest.fixture(params=["azurite", "gcs_server"])
+@pytest.fixture(params=CLOUD_SERVERS)
 def container(request: pytest.FixtureRequest) -> Container:
     """An empty container of each cloud."""
     server: CloudServer = request.getfixturevalue(request.param)

@@ -12,6 +12,7 @@ from tailer.store.objects.place import Place, azure_place, gcs_place
 
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
+    from tailer.storage.targets import Target
     from tailer.store.objects.store import Client, ObjectStore
     from tailer.store.traffic import Traffic
 
@@ -85,6 +86,14 @@ class _ObjectStorage(Storage):
 
         found = CloudObject(address, place.key, feed, client.container(place))
         return LeasedOffsetStore(found, feed, standby=standby is not False, lease_s=lease_s)
+
+    def open_target(self, address: str, options: Mapping[str, Any]) -> Target:
+        """See :class:`tailer.storage.Storage`."""
+        place = self._place(address)
+        client = self._client(options)
+        from tailer.storage.objects_target import ObjectsTarget
+
+        return ObjectsTarget(address, place, client)
 
     async def list_folders(self, address: str, options: Mapping[str, Any]) -> list[str]:
         """See :class:`tailer.storage.Storage`."""

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
+import pytest
+
 from tests.support.components import Component, require, run_maker
 from tests.support.servers import Server
 
@@ -29,6 +31,7 @@ __all__ = [
     "CLOUDS",
     "GCS",
     "KEY",
+    "SERVERS",
     "Azurite",
     "Cloud",
     "CloudServer",
@@ -40,6 +43,11 @@ __all__ = [
 
 Cloud = Literal["azure", "gcs"]
 CLOUDS: tuple[Cloud, ...] = ("azure", "gcs")
+#: Parameters of a fixture that starts the server of each: the names of the servers' fixtures.
+SERVERS = [
+    pytest.param("azurite", marks=pytest.mark.needs("azurite")),
+    pytest.param("gcs_server", marks=pytest.mark.needs("gcs")),
+]
 
 _AZURITE_VERSION = "3.37.0"
 #: Azurite's account, which everyone knows.
@@ -149,6 +157,12 @@ class Container:
         import obstore
 
         await obstore.put_async(self.other_client, key, data)
+
+    def read(self, key: str) -> bytes:
+        """An object's bytes, from outside of an event loop."""
+        import obstore
+
+        return bytes(obstore.get(self.other_client, key).bytes())
 
     async def get(self, key: str) -> bytes:
         """An object's bytes."""

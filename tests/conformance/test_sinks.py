@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
+import tailer.store.objects.options
 import tailer.store.s3.client
 from tailer.sink import Sink, load_sink, make_sink
 from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
+from tests.clouds.servers import SERVERS, CloudServer, Container
 from tests.conformance.faults import delta_faults, duckdb_faults
 from tests.s3.fixture import Bucket
 from tests.support.duckdb_files import rows_of
@@ -54,36 +57,47 @@ class TestJsonlSink(SinkConformance):
         return lambda: json_lines_events(tmp_path / "out" / "orders.jsonl")
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.needs("s3"))])
-def files_path(request: pytest.FixtureRequest) -> str:
-    """An empty target of the files sink."""
+@pytest.fixture(params=["local", pytest.param("bucket", marks=pytest.mark.needs("s3")), *SERVERS])
+def files_place(request: pytest.FixtureRequest) -> Bucket | Container | None:
+    """An empty target of the files sink; None: a folder."""
     if request.param == "local":
-        return "out"
-    bucket: Bucket = request.getfixturevalue("bucket")
-    return bucket.address("out")
+        return None
+    found: Bucket | CloudServer = request.getfixturevalue(request.param)
+    return found if isinstance(found, Bucket) else found.container()
 
 
 class TestFilesSink(SinkConformance):
     @pytest.fixture
     def target_faults(
-        self, files: Files, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+        self,
+        files: Files,
+        files_place: Bucket | Container | None,
+        request: pytest.FixtureRequest,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> TargetFaults:
-        if not files.s3:
+        if isinstance(files_place, Bucket):
+            server = request.getfixturevalue("s3_server")
+        elif files_place is not None:
+            server = request.getfixturevalue(
+                "azurite" if files_place.cloud == "azure" else "gcs_server"
+            )
+        else:
             return TargetFaults()
 
         def hasty() -> Sink:
             for name in ("CONNECT_TIMEOUT_S", "READ_TIMEOUT_S", "ATTEMPTS"):
                 monkeypatch.setattr(tailer.store.s3.client, name, 1)
+            for name in ("CONNECT_TIMEOUT", "READ_TIMEOUT", "RETRY_TIMEOUT"):
+                monkeypatch.setattr(tailer.store.objects.options, name, timedelta(seconds=1))
             return files.sink()
 
-        return TargetFaults(hasty=hasty, still=request.getfixturevalue("s3_server").still)
+        return TargetFaults(hasty=hasty, still=server.still)
 
     @pytest.fixture
-    def files(self, files_path: str, tmp_path: Path, request: pytest.FixtureRequest) -> Files:
-        local = "://" not in files_path
-        return Files(
-            files_path, tmp_path, {} if local else request.getfixturevalue("bucket").options
-        )
+    def files(self, files_place: Bucket | Container | None, tmp_path: Path) -> Files:
+        if files_place is None:
+            return Files("out", tmp_path, {})
+        return Files(files_place.address("out"), tmp_path, files_place.options)
 
     @pytest.fixture
     def make_sink(self, files: Files) -> MakeSink:

@@ -13,6 +13,7 @@ from tailer.config.feeds import load_config
 from tailer.daemon.assembly import feeds_of_pattern
 from tailer.daemon.discovery import discover, is_pattern
 from tailer.errors import ConfigError, TableError
+from tests.clouds.servers import Container
 from tests.s3.fixture import Bucket
 from tests.s3.tables import upload
 
@@ -150,3 +151,15 @@ async def test_tables_are_found_on_s3(lake: Path, bucket: Bucket, scheme: str) -
     deep = await discover(f"{scheme}://{bucket.name}/*/*/orders", bucket.options)
     assert deep.tables == {f"lake house/{c}": f"{root}/{c}/orders" for c in ("eu", "us")}
     assert (await discover(f"{root}/nowhere/*/", bucket.options)).tables == {}
+
+
+async def test_tables_are_found_on_azure_and_google(lake: Path, container: Container) -> None:
+    for log in lake.glob("**/_delta_log"):  # noqa: ASYNC240 - a test's own few folders
+        (log / "00000000000000000000.json").write_text("{}")
+    await container.upload(lake, "lake house")
+    root = container.address("lake house")
+    found = await discover(f"{root}/*/", container.options)
+    assert found.tables == {"orders": f"{root}/orders", "people": f"{root}/people"}
+    deep = await discover(container.address("*/*/orders"), container.options)
+    assert deep.tables == {f"lake house/{c}": f"{root}/{c}/orders" for c in ("eu", "us")}
+    assert (await discover(f"{root}/nowhere/*/", container.options)).tables == {}

@@ -56,8 +56,9 @@ class S3Server:
 
     def bucket(self, name: str) -> Bucket:
         """A bucket, made if it is not there."""
-        (self.folder / name).mkdir(exist_ok=True)
-        return Bucket(name, self.url, account=self.account)
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        return Bucket(name, self.url, account=self.account, folder=folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class Bucket:
     url: str
     more: Mapping[str, Any] = field(default_factory=dict)
     account: tuple[str, str] = (ACCESS, SECRET)
+    folder: Path = Path()
+
+    def read(self, key: str) -> bytes:
+        """An object's bytes, as they lie on the server's disk."""
+        return (self.folder / key).read_bytes()
 
     @property
     def options(self) -> dict[str, Any]:

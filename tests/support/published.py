@@ -1,4 +1,4 @@
-"""What the files sink has published, read back from a folder or from S3."""
+"""What the files sink has published, read back from a folder or a server."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Files:
 
     path: str
     folder: Path
-    s3: Mapping[str, Any] = field(default_factory=dict)
+    store: Mapping[str, Any] = field(default_factory=dict)
 
     def sink(self) -> Sink:
         """A new sink on the target."""
-        return make_sink("files", {"path": self.path, "s3": self.s3}, self.folder)
+        return make_sink("files", {"path": self.path, "store": self.store}, self.folder)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of all files, in order; also where an event loop runs."""
@@ -51,7 +51,7 @@ class Files:
             return other.submit(anyio.run, self._rows).result()
 
     async def _rows(self) -> list[dict[str, Any]]:
-        target = open_target(self.path, self.folder, self.s3)
+        target = open_target(self.path, self.folder, self.store)
         rows: list[dict[str, Any]] = []
         try:
             for name in await target.names(""):

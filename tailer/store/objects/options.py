@@ -8,10 +8,13 @@ az's.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from tailer.errors import ConfigError
@@ -55,6 +58,14 @@ def _spelling(*prefixes: str) -> Callable[[str], str]:
     return spell
 
 
+#: Where obstore finds the keys of accounts.
+_AZURE_KEYS = (
+    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY",
+)  # fmt: skip
+_GOOGLE_FILES = (
+    "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS",
+)  # fmt: skip
+
 #: Options of object_store that have no meaning here.
 _ANSWERS = {
     "allow_http": "an endpoint_url with http:// is enough; leave it out",
@@ -71,6 +82,10 @@ class CloudOptions:
 
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
         """Return obstore's container of a place. Raises :class:`ConfigError`."""
+        raise NotImplementedError
+
+    def has_key(self) -> bool:
+        """Return whether the account's own key is here, which signs URLs without a request."""
         raise NotImplementedError
 
 
@@ -131,6 +146,12 @@ class AzureOptions(CloudOptions):
         account = place.account or self.account_name
         return _azure(self, place.container, account, place.endpoint, credentials)
 
+    def has_key(self) -> bool:
+        """See :class:`CloudOptions`."""
+        if self.anonymous or self.sas_token or self.client_secret:
+            return False
+        return bool(self.account_key or any(map(os.environ.get, _AZURE_KEYS)))
+
 
 @dataclass(frozen=True, slots=True)
 class GcsOptions(CloudOptions):
@@ -170,6 +191,17 @@ class GcsOptions(CloudOptions):
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
         """See :class:`CloudOptions`."""
         return _gcs(self, place.container, credentials)
+
+    def has_key(self) -> bool:
+        """See :class:`CloudOptions`."""
+        if self.anonymous:
+            return False
+        text = self.service_account_key or os.environ.get("GOOGLE_SERVICE_ACCOUNT_KEY")
+        names = (self.service_account_file, *map(os.environ.get, _GOOGLE_FILES))
+        with suppress(OSError, ValueError, AttributeError):
+            account = json.loads(text or Path(next(filter(None, names), "")).read_text())
+            return bool(account.get("private_key")) and not account.get("disable_oauth")
+        return False
 
 
 @lru_cache(maxsize=256)

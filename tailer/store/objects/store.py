@@ -7,6 +7,7 @@ that state, so that a range of another one is an error and never becomes an even
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -45,6 +46,8 @@ _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 _TOTAL_AHEAD = Budget(256 * 1024 * 1024)
 #: How often a folder without news is checked for gaps and another table, in seconds.
 _CHECK_S = 120.0
+#: Google accepts no signature that is valid for longer: seven days.
+_URL_TTL_S_MAX = 604_800
 #: Objects of a listing's page: Google's has so many, Azure's five times as many.
 _PAGE_OBJECTS = 1000
 
@@ -267,6 +270,21 @@ class ObjectStore(Store):
         if (status.tag, status.size) != (opened.tag, opened.size):
             raise TransientError(f"{self.root}, {location} was replaced while it was read")
         return data  # type: ignore[no-any-return]  # it has bytes' buffer
+
+    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:  # noqa: ARG002 - obstore signs from now on
+        """See :class:`tailer.store.Store`; None where the account's own key is not here."""
+        if self._client.credentials is not None or not self._client.options.has_key():
+            return None
+        lasts = dt.timedelta(seconds=min(ttl_s, _URL_TTL_S_MAX))
+
+        def url(location: str) -> str | None:
+            container, key = self._at(location)
+            try:
+                return str(obstore.sign(container, "GET", key, lasts))
+            except FAILURES as e:
+                raise translated(e, "sign", self.root, location) from None
+
+        return url
 
 
 async def _next_page(pages: Any) -> Any | None:

@@ -1,11 +1,12 @@
-"""One feed of a table on S3 with its state on S3, as a program to be killed, paused and continued.
+"""One feed of a remote table with its state there, as a program to be killed, paused and continued.
 
-``python -m tests.s3.feed_program TABLE STATE OUTPUT ENDPOINT REGION LEASE_S``. Ends with status 0
-on SIGTERM, and with 1 and a sentence on standard error when the feed is refused.
+``python -m tests.support.feed_program TABLE STATE OUTPUT OPTIONS LEASE_S``, the options in JSON.
+Ends with status 0 on SIGTERM, and with 1 and a sentence on standard error when the feed is refused.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import time
@@ -37,8 +38,8 @@ async def _start(_: TableLog) -> Offset:
 
 async def main(*arguments: str) -> int:
     """Run the feed; returns the exit status."""
-    table, state, output, endpoint, region, lease = arguments
-    options = {"endpoint_url": endpoint, "region": region}
+    table, state, output, given, lease = arguments
+    options = json.loads(given)
     async with aclosing(open_store(table, options)) as store:
         feed = Feed(
             name="orders",

@@ -1,5 +1,5 @@
-"""A feed of a table on S3, its state there too, killed again and again or paused past its lease,
-while a real writer commits: nothing is lost, and no owner but one gets anywhere.
+"""A feed of a table on S3, Azure or Google, its state there too, killed again and again or paused
+past its lease, while a real writer commits: nothing is lost, and no owner but one gets anywhere.
 
 ``TAILER_TORTURE_ROUNDS`` is how many times it is killed (2, and 200 at most).
 """
@@ -23,9 +23,10 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from tests.clouds.servers import SERVERS, CloudServer, Container
 from tests.integration.killing import PacedWriter, in_order, without_repeats, writing
-from tests.s3.feed_program import BATCH_ROWS
-from tests.s3.fixture import Bucket, S3Server
+from tests.s3.fixture import Bucket
+from tests.support.feed_program import BATCH_ROWS
 from tests.support.source import ROOT
 from tests.support.waiting import eventually
 
@@ -39,7 +40,7 @@ COLUMNS = ("id", "amount", "_change_type", "_commit_version")
 class Writer(PacedWriter):
     """Appends, updates and deletes through delta-rs, never far ahead of the feed."""
 
-    def __init__(self, bucket: Bucket, seed: int) -> None:
+    def __init__(self, bucket: Bucket | Container, seed: int) -> None:
         self.address, self.options = bucket.address("lake/orders"), bucket.deltalake
         table = deltalake.DeltaTable.create(
             self.address,
@@ -70,16 +71,15 @@ class Writer(PacedWriter):
 
 
 class Daemons:
-    """Feed programs of one feed, and its state as it lies on the server's disk."""
+    """Feed programs of one feed, and its state as others see it."""
 
-    def __init__(self, bucket: Bucket, server: S3Server, folder: Path) -> None:
+    def __init__(self, bucket: Bucket | Container, folder: Path) -> None:
         self.bucket, self.folder = bucket, folder
-        self.document_file = server.folder / bucket.name / "state" / "orders.offset.json"
 
     def document(self) -> dict[str, Any]:
         """The state; it must be whole whenever it is looked at."""
         try:
-            found: dict[str, Any] = json.loads(self.document_file.read_text())
+            found: dict[str, Any] = json.loads(self.bucket.read("state/orders.offset.json"))
         except FileNotFoundError:
             return {"epoch": 0}
         return found
@@ -98,12 +98,11 @@ class Daemons:
             self.bucket.address("lake/orders"),
             self.bucket.address("state"),
             str(self.output(name)),
-            self.bucket.url,
-            str(self.bucket.options["region"]),
+            json.dumps(self.bucket.options),
             str(lease_s),
         ]
         with subprocess.Popen(
-            [sys.executable, "-m", "tests.s3.feed_program", *arguments],
+            [sys.executable, "-m", "tests.support.feed_program", *arguments],
             cwd=ROOT, stderr=subprocess.PIPE, text=True,
         ) as process:  # fmt: skip
             try:
@@ -145,20 +144,29 @@ def check_events(lines: list[bytes], writer: Writer) -> int:
     return len(lines) - len(events)
 
 
-@pytest.fixture
-def daemons(bucket: Bucket, s3_server: S3Server, tmp_path: Path) -> Daemons:
-    return Daemons(bucket, s3_server, tmp_path)
+@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.needs("s3")), *SERVERS])
+def place(request: pytest.FixtureRequest) -> Bucket | Container:
+    if request.param == "s3":
+        bucket: Bucket = request.getfixturevalue("bucket")
+        return bucket
+    server: CloudServer = request.getfixturevalue(request.param)
+    return server.container()
 
 
 @pytest.fixture
-def writer(bucket: Bucket) -> Iterator[Writer]:
-    with writing(Writer(bucket, random.randrange(2**32))) as writer:
+def daemons(place: Bucket | Container, tmp_path: Path) -> Daemons:
+    return Daemons(place, tmp_path)
+
+
+@pytest.fixture
+def writer(place: Bucket | Container) -> Iterator[Writer]:
+    with writing(Writer(place, random.randrange(2**32))) as writer:
         yield writer
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 15 * ROUNDS)
-def test_nothing_is_lost_on_s3_when_the_daemon_is_killed(
+def test_nothing_is_lost_when_the_daemon_is_killed(
     daemons: Daemons, writer: Writer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moments = random.Random(writer.random.random())
