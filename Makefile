@@ -17,7 +17,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_rowbytes.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo native test check test-lowest test-highest lint format docs golden bench bench-quick torture \
+.PHONY: help demo native catalog-server test check test-lowest test-highest lint format docs golden bench bench-quick torture \
 	fuzz prose simulate wheel release clean
 
 help: ## show this list
@@ -28,6 +28,9 @@ demo: $(DEMO) ## watch the changes of a real Delta table arrive
 
 native: $(DEV) ## build what decodes Parquet (needs cargo; without it pyarrow does, slower)
 	$(RUN) tests.prepare native
+
+catalog-server: ## build the Unity Catalog server that the tests use where it is (most of an hour)
+	cargo install olai-uc-server --version 0.0.11 --features bin --root .cache/catalog-server-0.0.11
 
 test: $(DEV) ## run all tests, in four parts side by side (ARGS="-k feed" for some, in one)
 	$(RUN) $(if $(ARGS),pytest $(ARGS),tests)

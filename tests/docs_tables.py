@@ -31,6 +31,7 @@ from tailer.share_server.config import SHARE, TABLE
 from tailer.spark.options import SOURCE
 from tailer.store.s3.options import S3Options
 from tailer.store.shared.store import SharingOptions
+from tailer.store.unity.options import CatalogOptions
 from tests.docs_sections import SECTIONS
 from tests.support.source import ROOT
 
@@ -49,6 +50,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "shared table": TABLE,
     "s3": settings_of(S3Options),
     "shared tables": settings_of(SharingOptions),
+    "catalogs": settings_of(CatalogOptions),
     "spark": SOURCE,
     "jsonl": jsonl.SETTINGS,
     "delta": delta_sink.SETTINGS,

@@ -109,7 +109,7 @@ def _table(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "table",
         metavar="TABLE",
-        help="a path, an address (s3://, az://, gs://) or profile.share#share.schema.table",
+        help="a path, an address (s3://, az://, gs://, uc://) or profile.share#share.schema.table",
     )
     p.add_argument(
         "--store-option", action="append", default=[], metavar="KEY=VALUE", dest="store_options",

@@ -34,6 +34,7 @@ _POLL_MIN_S = 0.5
 _TOP = {
     "daemon": TABLE_OF_OPTIONS,
     "store": TABLE_OF_OPTIONS,
+    "catalogs": TABLE_OF_OPTIONS,
     "feeds": Setting("table", REQUIRED, "", form="tables named [feeds.NAME]"),
 }
 #: Tables that only `tailer share` reads; their environment variables need not be set.
@@ -97,6 +98,8 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     top = Section(path, "", document, _TOP)
     daemon = Section(path, "daemon", top["daemon"], DAEMON)
     stores = _stores(path, top["store"])
+    if top["catalogs"]:
+        stores["catalogs"] = _catalogs(path, top["catalogs"])
     feeds = top["feeds"]
     state = _state(daemon, path.parent)
     if not feeds:
@@ -164,10 +167,22 @@ def _stores(path: Path, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return section.given
 
 
+def _catalogs(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables ``[catalogs.NAME]``, checked."""
+    for name, options in values.items():
+        try:
+            if not isinstance(options, dict):
+                raise ConfigError("it must be a table")
+            storage_of("uc://").check_options(options)
+        except ConfigError as e:
+            raise ConfigError(f"{path}: catalogs.{name}: {e}") from e
+    return {**values}
+
+
 def _store(feed: Section, stores: Stores) -> dict[str, Any]:
     """Return the options of the table's store."""
     try:
-        shared = stores.get(storage_of(feed["table"]).name, {})
+        shared = storage_of(feed["table"]).options_of(feed["table"], stores)
     except ConfigError:
         shared = {}  # opening the table says so
     options = {**shared, **feed["store"]}

@@ -109,8 +109,8 @@ DAEMON: dict[str, Setting] = {
 FEED: dict[str, Setting] = {
     "table": Setting(
         "text", REQUIRED,
-        "The table: a path, `s3://bucket/key`, `profile.share#share.schema.table`, or a pattern "
-        "that ends in `/` and contains `*`.",
+        "The table: a path, `s3://bucket/key`, `uc://catalog.schema.table`, "
+        "`profile.share#share.schema.table`, or a pattern that contains `*`.",
         form="a path or an address",
     ),
     "store": Setting(

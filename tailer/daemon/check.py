@@ -118,10 +118,11 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
         if offset is None:
             origin = feed_start(config, feed, sink)
             offset = await start_offset(log, origin)
+        access = await log.store.access()
     finally:
         await log.store.aclose()
     return (
-        f"{log.store.root} (id {state.table_id}) to {feed.sink.type}, "
+        f"{log.store.root} (id {state.table_id}{access and '; '}{access}) to {feed.sink.type}, "
         f"from version {offset.version}, index {offset.index} ({origin})"
     )
 

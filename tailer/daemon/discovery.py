@@ -1,7 +1,8 @@
 """Tables by pattern: ``/lake/*/`` stands for every table in a folder of that folder.
 
 ``*`` stands for one folder's name, or for a part of one. A folder is a table if it has a
-``_delta_log``. The text that the stars match, joined by ``/``, names the feed: ``NAME/<match>``.
+``_delta_log``. In a catalog, ``uc://main.sales.*`` stands for the tables of a schema. The text that
+the stars match, joined by ``/``, names the feed: ``NAME/<match>``.
 
 The maker of a folder chooses that text, and it goes into the sink's paths, topics and tables. What
 would lead elsewhere there, such as ``..``, is refused by name; so are two folders with one name.
@@ -66,9 +67,11 @@ async def discover(pattern: str, options: Mapping[str, Any]) -> Discovered:
     async def folders(address: str) -> list[str]:
         return await storage.list_folders(address, options)
 
-    found: dict[str, list[str]] = {}
     closed: list[str] = []
-    await _walk(root, parts, (), folders, found, closed)
+    listed = await storage.find_tables(pattern, options)
+    found = {} if listed is None else dict(listed)
+    if listed is None:
+        await _walk(root, parts, (), folders, found, closed)
     clean = {text: found[text] for text in sorted(found) if _is_clean(text)}
     return Discovered(
         {text: places[0] for text, places in clean.items() if len(places) == 1},

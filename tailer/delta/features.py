@@ -15,6 +15,7 @@ __all__ = [
     "FEATURES",
     "TableFeature",
     "cdf_enabled",
+    "check_by_path",
     "check_readable",
     "column_mapping_mode",
     "in_commit_timestamps_enabled",
@@ -28,9 +29,10 @@ class TableFeature(Struct, frozen=True):
 
     ``legacy_reader`` and ``legacy_writer``: the protocol versions that imply it without a list.
     ``meaning`` says what shows that a reader feature is read: ``golden NAME``, a table of
-    tests/golden that requires it; ``as NAME``, another feature; or ``none``, if it asks nothing of
-    a reader. Without one a table that requires the feature is refused, and no sharing server is
-    told that it is read. ``refusal``: why, and the remedy.
+    tests/golden that requires it; ``test FILE``, tests for it alone; ``as NAME``, another feature;
+    or ``none``, if it asks nothing of a reader. Without one a table that requires the feature is
+    refused, and no sharing server is told that it is read. ``refusal``: why, and the remedy. Tables
+    with a feature ``by_catalog`` are read by their names in a catalog alone.
     """
 
     name: str
@@ -39,6 +41,7 @@ class TableFeature(Struct, frozen=True):
     legacy_writer: int | None = None
     meaning: str = ""
     refusal: str = "drop the feature from the table, or install a newer delta-tailer"
+    by_catalog: bool = False
 
     @property
     def is_read(self) -> bool:
@@ -46,10 +49,7 @@ class TableFeature(Struct, frozen=True):
         return self.for_readers and bool(self.meaning)
 
 
-_CATALOG_MANAGED = (
-    "its newest commits are known only to its catalog, so the folder alone may be stale; "
-    "follow it through the catalog, or drop the feature with ALTER TABLE ... DROP FEATURE"
-)
+_CATALOG_TESTS = "test catalog/test_managed.py"
 
 FEATURES: dict[str, TableFeature] = {
     f.name: f
@@ -65,8 +65,8 @@ FEATURES: dict[str, TableFeature] = {
         TableFeature("variantType-preview", True, meaning="as variantType"),
         TableFeature("variantShredding-preview", True, meaning="golden variant_shredded"),
         TableFeature("variantShredding", True, meaning="as variantShredding-preview"),
-        TableFeature("catalogManaged", True, refusal=_CATALOG_MANAGED),
-        TableFeature("catalogOwned-preview", True, refusal=_CATALOG_MANAGED),
+        TableFeature("catalogManaged", True, meaning=_CATALOG_TESTS, by_catalog=True),
+        TableFeature("catalogOwned-preview", True, meaning=_CATALOG_TESTS, by_catalog=True),
         TableFeature("appendOnly", False, legacy_writer=2),
         TableFeature("invariants", False, legacy_writer=2),
         TableFeature("checkConstraints", False, legacy_writer=3),
@@ -116,6 +116,21 @@ def check_readable(protocol: Protocol, metadata: Metadata) -> None:
         raise UnsupportedTable(
             f"the table's files are of format {metadata.provider!r}, and only parquet is read"
         )
+
+
+def check_by_path(protocol: Protocol) -> None:
+    """Refuse a table that must not be read by its path.
+
+    Raises :class:`UnsupportedTable`.
+    """
+    for name in sorted(protocol.reader_features or ()):
+        if name in FEATURES and FEATURES[name].by_catalog and supports(protocol, name):
+            raise UnsupportedTable(
+                f"the table has the feature {name!r}, which can't be read by path: its newest "
+                "commits are known only to its catalog",
+                hint="read it by its name in the catalog, uc://catalog.schema.table, or drop the "
+                "feature with ALTER TABLE ... DROP FEATURE",
+            )
 
 
 def supports(protocol: Protocol, name: str) -> bool:

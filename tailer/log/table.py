@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tailer.delta.actions import Action, AddFile
 from tailer.delta.add_fields import FILES
 from tailer.delta.commit import Commit, Lines, read_actions, read_header
+from tailer.delta.features import check_by_path
 from tailer.delta.segment import LogFile, LogKind, LogSegment, commit_name, segments
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
@@ -142,6 +143,7 @@ class TableLog(LogListing):
             for file in checkpoint:
                 reconciliation.take(await self._checkpoints.steering(file.name))
             state = reconciliation.state()
+            self._check_by_path(state)
         except CorruptLog as e:
             compactions = [f for f in segment.deltas if f.kind is LogKind.COMPACTED]
             raise Damaged(checkpoint or compactions, e.at(version=segment.version)) from None
@@ -304,6 +306,8 @@ class TableLog(LogListing):
         try:
             header = read_header(name, text.lines(), digests=digests)
             after = _state_after(before, header.protocol, header.metadata)
+            if digests and (before is None or header.protocol is not None):
+                self._check_by_path(after)
             timestamp = commit_timestamp(
                 version,
                 status.mtime_ms,
@@ -318,6 +322,11 @@ class TableLog(LogListing):
             after,
             status.tag,
         )  # fmt: skip
+
+    def _check_by_path(self, state: TableState) -> None:
+        """Refuse a table that its path alone does not show, unless its catalog is asked."""
+        if not self.store.by_catalog:
+            check_by_path(state.protocol)
 
     async def actions(self, version: int) -> Iterator[Action]:
         """Return all actions of one version's commit, for callers that need no state of the table.

@@ -119,7 +119,7 @@ _TABLES = {"tables": TABLE_OF_OPTIONS}
 _SCHEMAS = {"schemas": TABLE_OF_OPTIONS}
 _RECIPIENT = {"grants": Setting("texts", [], "")}
 _TOP = dict.fromkeys(("share", "shares", "recipients"), TABLE_OF_OPTIONS)
-_OF_THE_DAEMON = ("feeds", "daemon", "store")
+_OF_THE_DAEMON = ("feeds", "daemon", "store", "catalogs")
 
 
 @dataclass(frozen=True, slots=True)

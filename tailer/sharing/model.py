@@ -41,7 +41,9 @@ JSON_TYPE = "application/json; charset=utf-8"
 NDJSON_TYPE = "application/x-ndjson; charset=utf-8"
 
 #: The supported reader features, as the capabilities header spells them.
-READER_FEATURES = frozenset(f.name.lower() for f in FEATURES.values() if f.is_read)
+READER_FEATURES = frozenset(
+    f.name.lower() for f in FEATURES.values() if f.is_read and not f.by_catalog
+)
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailer.storage.targets import Target
     from tailer.store import Store
     from tailer.store.traffic import Traffic
+    from tailer.store.vended import Vendor
 
 __all__ = [
     "GROUP",
@@ -54,6 +55,7 @@ _KINDS = {
         "tailer.storage.objects:AzureStorage",
     ),
     **dict.fromkeys(("gs", "gcs"), "tailer.storage.objects:GcsStorage"),
+    "uc": "tailer.storage.unity:UnityStorage",
 }
 
 
@@ -73,8 +75,23 @@ class Storage(Contract, ABC):
     ) -> Store:
         """Return the store of a table; ``traffic`` counts its requests."""
 
+    def open_vended(
+        self,
+        table: str,
+        options: Mapping[str, Any],
+        vendor: Vendor,
+        traffic: Traffic | None = None,
+    ) -> Store:
+        """Return the store of a table that is read with what a catalog vends for it."""
+        raise ConfigError("what a catalog vends can't be used there")
+
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise :class:`ConfigError` for options that no table can have."""
+
+    def options_of(self, table: str, stores: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the options that a table or a pattern has of the configuration's ``[store.NAME]``,
+        ``stores``; ``catalogs`` there has the tables ``[catalogs.NAME]``."""
+        return stores.get(self.name, {})
 
     def open_offsets(
         self,
@@ -91,6 +108,13 @@ class Storage(Contract, ABC):
     def open_target(self, address: str, options: Mapping[str, Any]) -> Target:
         """Return where a sink publishes files."""
         raise ConfigError(f"no files are written to {address!r}")
+
+    async def find_tables(
+        self, pattern: str, options: Mapping[str, Any]
+    ) -> Mapping[str, list[str]] | None:
+        """Return the tables that a pattern finds, by the text that its stars match; None if they
+        are the folders with a log. Raises the errors of :meth:`list_folders`."""
+        return None
 
     async def list_folders(self, address: str, options: Mapping[str, Any]) -> list[str]:
         """Return the names of the folders in a folder, sorted; none if there is no such folder.

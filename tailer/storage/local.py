@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
     from tailer.storage.targets import LocalTarget
     from tailer.store.traffic import Traffic
+    from tailer.store.vended import Vendor
 
 __all__ = ["LocalStorage"]
 
@@ -31,6 +32,16 @@ class LocalStorage(Storage):
         if rest:
             raise ConfigError(f"{table!r} is a local table, and takes no option {min(rest)!r}")
         return LocalStore(table, also)
+
+    def open_vended(
+        self,
+        table: str,
+        options: Mapping[str, Any],
+        vendor: Vendor,
+        traffic: Traffic | None = None,
+    ) -> LocalStore:
+        """See :class:`tailer.storage.Storage`."""
+        return self.open_store(table, options, traffic)
 
     def open_offsets(
         self,

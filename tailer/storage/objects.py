@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tailer.storage.targets import Target
     from tailer.store.objects.store import Client, ObjectStore
     from tailer.store.traffic import Traffic
+    from tailer.store.vended import Vendor
 
 __all__ = ["AzureStorage", "GcsStorage"]
 
@@ -23,6 +25,8 @@ class _ObjectStorage(Storage):
     """See :class:`tailer.storage.Storage`. A cloud has its options and its spellings."""
 
     _title = _extra = ""
+    #: What a catalog vends, and what obstore calls it.
+    _vended = ("", "")
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
         raise NotImplementedError
@@ -69,6 +73,24 @@ class _ObjectStorage(Storage):
 
         return ObjectStore(table, client, traffic, also=[self._place(one) for one in also])
 
+    def open_vended(
+        self,
+        table: str,
+        options: Mapping[str, Any],
+        vendor: Vendor,
+        traffic: Traffic | None = None,
+    ) -> ObjectStore:
+        """See :class:`tailer.storage.Storage`."""
+        name, ours = self._vended
+
+        async def credentials() -> dict[str, Any]:
+            values = await vendor.values(name)
+            end_s = vendor.expires_s
+            end = None if end_s is None else dt.datetime.fromtimestamp(end_s, dt.UTC)
+            return {ours: values[name], "expires_at": end}
+
+        return self.open_store(table, options, traffic, credentials=credentials)
+
     def open_offsets(
         self,
         address: str,
@@ -106,6 +128,7 @@ class AzureStorage(_ObjectStorage):
 
     name = "az"
     _title, _extra = "Azure's storage", "azure"
+    _vended = ("azure.sas-token", "sas_token")
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
         return AzureOptions.from_options(options)
@@ -119,6 +142,7 @@ class GcsStorage(_ObjectStorage):
 
     name = "gs"
     _title, _extra = "Google's storage", "gcs"
+    _vended = ("gcs.oauth-token", "token")
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
         return GcsOptions.from_options(options)

@@ -14,6 +14,7 @@ from tailer.store.s3.store import S3Store
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
     from tailer.store.traffic import Traffic
+    from tailer.store.vended import Vendor
 
 __all__ = ["S3Storage"]
 
@@ -33,6 +34,16 @@ class S3Storage(Storage):
         """See :class:`tailer.storage.Storage`."""
         also, rest = take_also(options)
         return S3Store(table, rest, traffic, also=also)
+
+    def open_vended(
+        self,
+        table: str,
+        options: Mapping[str, Any],
+        vendor: Vendor,
+        traffic: Traffic | None = None,
+    ) -> S3Store:
+        """See :class:`tailer.storage.Storage`."""
+        return self.open_store(table, {**options, "vendor": vendor}, traffic)
 
     def open_offsets(
         self,

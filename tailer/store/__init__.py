@@ -117,6 +117,8 @@ class Store(Contract, ABC):
     #: The log is made of a server's answers, which already are the changes and name the table. Then
     #: :meth:`serve` and :meth:`version_at_or_after` are called.
     server_log: bool = False
+    #: A catalog says which versions there are: tables that only their catalog knows are read.
+    by_catalog: bool = False
 
     @property
     @abstractmethod
@@ -198,6 +200,11 @@ class Store(Contract, ABC):
         """Return a function from location to a URL that can be read without credentials for
         ``ttl_s`` seconds, or to None for a file without one; None if the store makes none."""
         return None
+
+    async def access(self) -> str:
+        """Return where the table is and as whom it is read, for people, if the address does not
+        say so; "" otherwise. Never a secret."""
+        return ""
 
     def serve(self, change_source: str) -> None:
         """Use the requests that ``change_source`` names from now on; see ``server_log``."""

@@ -134,7 +134,10 @@ def feed_with(line: str) -> str:
 MISTAKES = {
     "no feeds": ("[daemon]\n", "feeds is missing"),
     "empty feeds": ("[feeds]\n", "feeds is empty"),
-    "unknown table": (SMALLEST + "[x]\n", "x is not known; known are daemon, feeds, store"),
+    "unknown table": (
+        SMALLEST + "[x]\n",
+        "x is not known; known are catalogs, daemon, feeds, store",
+    ),
     "unknown daemon key": (
         "[daemon]\nport = 1\n" + SMALLEST,
         "daemon.port is not known; known are http, lease_s,",

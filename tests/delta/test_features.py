@@ -9,6 +9,7 @@ from tailer.delta.features import (
     FEATURES,
     TableFeature,
     cdf_enabled,
+    check_by_path,
     check_readable,
     column_mapping_mode,
     in_commit_timestamps_enabled,
@@ -50,10 +51,10 @@ def test_an_unknown_writer_feature_is_no_readers_business() -> None:
 
 
 @pytest.mark.parametrize("name", ["catalogManaged", "catalogOwned-preview"])
-def test_a_table_that_its_catalog_manages_is_refused_with_what_to_do(name: str) -> None:
-    message = refusal(lambda: check_readable(listed(name), metadata()), UnsupportedTable)
+def test_a_table_that_its_catalog_manages_is_not_read_by_path(name: str) -> None:
+    message = refusal(lambda: check_by_path(listed(name)), UnsupportedTable)
     assert repr(name) in message
-    assert "catalog" in message
+    assert "uc://catalog.schema.table" in message
     assert "DROP FEATURE" in message
 
 

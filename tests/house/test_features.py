@@ -10,7 +10,9 @@ import pytest
 
 from tailer.delta.features import FEATURES
 from tests.golden.test_golden import CASES, HERE
+from tests.support.source import ROOT
 
+TESTS = ROOT / "tests"
 #: Features that ask nothing of a reader, and why.
 NOTHING_TO_READ = {"vacuumProtocolCheck": "it is about what VACUUM checks before it removes files"}
 READ = {name: feature for name, feature in FEATURES.items() if feature.is_read}
@@ -35,6 +37,8 @@ def test_a_feature_that_is_read_has_what_shows_its_meaning(name: str) -> None:
         case "golden":
             assert subject in CASES, "no golden test reads the table"
             assert name in set(required(subject)), "the table does not require the feature"
+        case "test":
+            assert f'"{name}"' in (TESTS / subject).read_text(encoding="utf-8")
         case "as":
             assert READ[subject].meaning.startswith("golden ")
             assert name.removesuffix("-preview") == subject.removesuffix("-preview")

@@ -86,7 +86,9 @@ def test_a_command_reads_a_table_of_the_scheme(site: Path, tmp_path: Path) -> No
 def test_what_it_does_not_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no offsets are kept at 'zip://"):
         open_offset_store(f"zip://{tmp_path}/state", "orders", lease_s=60.0)
-    with pytest.raises(ConfigError, match=r"no store for 'zap://x'.*, s3://, zip:// and profile"):
+    with pytest.raises(
+        ConfigError, match=r"no store for 'zap://x'.*, s3://, uc://, zip:// and profile"
+    ):
         open_store("zap://x")
 
 

@@ -19,6 +19,7 @@ from tailer.secrets import forget_secrets, keep_secrets
 from tailer.secrets.urls import UrlError, parse_url
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.signing import Account, Keys
+from tailer.store.vended import Vendor
 
 if TYPE_CHECKING:
     from aiobotocore.session import AioSession
@@ -83,6 +84,9 @@ class S3Environment:
     async def account(self) -> KeySource:
         """Return the account to sign with. Raises :class:`ConfigError` if there is none."""
         own = self._options
+        if own.vendor is not None:
+            own.vendor.forget()
+            return _Vended(own.vendor)
         if own.access_key_id is not None and own.secret_access_key is not None:
             return _Fixed(Account(own.access_key_id, own.secret_access_key, own.session_token))
         told = None if own.profile else _told()
@@ -120,6 +124,18 @@ class _Fixed:
 
     async def keys(self) -> Keys:
         return self._account
+
+
+class _Vended:
+    """Keys that a catalog vends, and renews."""
+
+    def __init__(self, vendor: Vendor) -> None:
+        self._vendor = vendor
+
+    async def keys(self) -> Keys:
+        access, secret = "s3.access-key-id", "s3.secret-access-key"
+        values = await self._vendor.values(access, secret)
+        return Account(values[access], values[secret], values.get("s3.session-token"))
 
 
 class _Found:

@@ -13,6 +13,7 @@ from typing import Any
 from tailer.errors import ConfigError
 from tailer.secrets.urls import parse_url
 from tailer.settings import Setting, SettingTable, declared, settings_of
+from tailer.store.vended import Vendor
 
 __all__ = ["S3Options", "parse_s3_address"]
 
@@ -90,6 +91,8 @@ class S3Options:
         "prefetching.", unit="bytes", least=0, advanced=True,
     ))
     # fmt: on
+    #: What vends the keys in place of all these accounts; code alone gives it.
+    vendor: Vendor | None = None
 
     def __post_init__(self) -> None:
         if (self.access_key_id is None) != (self.secret_access_key is None):
@@ -111,7 +114,9 @@ class S3Options:
             "the S3 store", settings_of(cls),
             text=True, spelling=_spelling, answers=_ANSWERS, removed=_REMOVED,
         )  # fmt: skip
-        return cls(**table.take(options))
+        given = dict(options)
+        vendor = given.pop("vendor", None)
+        return cls(**table.take(given), vendor=vendor)
 
 
 def _spelling(name: str) -> str:

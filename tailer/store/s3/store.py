@@ -12,17 +12,15 @@ import contextlib
 import datetime as dt
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Callable,
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError, TableError, TransientError
+from tailer.network.clients import SharedClients as ClientsOf
 from tailer.network.http_answers import strong_etag
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
@@ -62,42 +60,8 @@ _FILE_BYTES_MAX = 64 * 1024 * 1024
 _CHECK_S = 120.0
 
 
-class SharedClients:
-    """The clients of a process: one for each set of options and event loop, open while in use."""
-
-    _all: ClassVar[
-        WeakKeyDictionary[asyncio.AbstractEventLoop, dict[S3Options, tuple[S3Client, int]]]
-    ] = WeakKeyDictionary()
-
-    @classmethod
-    def take(cls, options: S3Options) -> S3Client:
-        """Return the client of these options, and count one more user."""
-        clients = cls._all.setdefault(asyncio.get_running_loop(), {})
-        client, users = clients.get(options) or (S3Client(options), 0)
-        clients[options] = client, users + 1
-        return client
-
-    @classmethod
-    async def give_back(cls, client: S3Client) -> None:
-        """Count one user less; the last one closes the client."""
-        clients = cls._all.get(asyncio.get_running_loop(), {})
-        shared, users = clients.get(client.options, (None, 0))
-        if shared is client and users > 1:
-            clients[client.options] = client, users - 1
-        else:
-            if shared is client:
-                del clients[client.options]
-            await client.aclose()
-
-    @classmethod
-    @asynccontextmanager
-    async def lent(cls, options: S3Options) -> AsyncIterator[S3Client]:
-        """Provide the client of these options for a block."""
-        client = cls.take(options)
-        try:
-            yield client
-        finally:
-            await cls.give_back(client)
+#: The clients of the process.
+SharedClients = ClientsOf(S3Client)
 
 
 def _folder(address: str) -> tuple[str, str]:

@@ -1,0 +1,144 @@
+"""Tables that a Unity Catalog names: ``uc://catalog.schema.table``.
+
+Their options are those of ``[catalogs.NAME]``, NAME being the name's first part. All other options
+go to the storage that the table turns out to be in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tailer.errors import ConfigError
+from tailer.network.clients import SharedClients
+from tailer.storage import Storage, storage_of
+from tailer.store.unity.client import CatalogClient, CatalogTable
+from tailer.store.unity.options import CatalogOptions, TableName, parse_uc_address
+from tailer.store.unity.store import CatalogStore, TableSource
+from tailer.store.vended import Vendor
+
+if TYPE_CHECKING:
+    from tailer.store import Store
+    from tailer.store.traffic import Traffic
+
+__all__ = ["UnityStorage"]
+
+_OWN = frozenset(CatalogOptions.__dataclass_fields__)
+_CLIENTS = SharedClients(CatalogClient)
+_PATTERN = re.compile(r"uc://([^./*]+)\.([^./]+)\.([^./]+)/?", re.IGNORECASE)
+
+
+class UnityStorage(Storage):
+    """See :class:`tailer.storage.Storage`. It has no name: the options differ by catalog."""
+
+    def options_of(self, table: str, stores: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """See :class:`tailer.storage.Storage`."""
+        catalog = re.split(r"[./]", table.partition("://")[2])[0]
+        own = stores.get("catalogs", {}).get(catalog, {})
+        return {**own, "stores": stores}
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """See :class:`tailer.storage.Storage`."""
+        CatalogOptions.parse(options)
+
+    def open_store(
+        self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
+    ) -> CatalogStore:
+        """See :class:`tailer.storage.Storage`."""
+        name = parse_uc_address(table)
+        return CatalogStore(name, _Source(name, options, traffic).source())
+
+    async def find_tables(
+        self, pattern: str, options: Mapping[str, Any]
+    ) -> dict[str, list[str]] | None:
+        """See :class:`tailer.storage.Storage`."""
+        found = _PATTERN.fullmatch(pattern)
+        if found is None:
+            raise ConfigError(
+                f"{pattern!r} is no pattern of tables; write uc://catalog.schema.* or "
+                "uc://catalog.*.*"
+            )
+        catalog, of_schema, of_table = found.groups()
+        own, _ = _options(TableName(catalog, of_schema, of_table), options)
+        tables: dict[str, list[str]] = {}
+        async with _CLIENTS.lent(own) as client:
+            schemas = [of_schema] if "*" not in of_schema else await client.schemas(catalog)
+            for schema in schemas:
+                in_schema = _starred(of_schema, schema)
+                if in_schema is None:
+                    continue
+                for table in await client.tables(catalog, schema):
+                    if (in_table := _starred(of_table, table)) is not None:
+                        text = "/".join((*in_schema, *in_table))
+                        tables.setdefault(text, []).append(f"uc://{catalog}.{schema}.{table}")
+        return tables
+
+
+class _Source:
+    """Asks the catalog about one table, and opens the store that it names."""
+
+    def __init__(
+        self, name: TableName, options: Mapping[str, Any], traffic: Traffic | None
+    ) -> None:
+        self._name, self._traffic = name, traffic
+        self._own, self._others = _options(name, options)
+        self._client: CatalogClient | None = None
+
+    def source(self) -> TableSource:
+        """Return it in the store's terms."""
+        own = self._own
+        account = f"the catalog {self._name.catalog} at {own.endpoint} as {own.account}"
+        return TableSource(self._load, self._open, self._close, account)
+
+    def _taken(self) -> CatalogClient:
+        if self._client is None:
+            self._client = _CLIENTS.take(self._own)
+        return self._client
+
+    async def _load(self) -> CatalogTable:
+        return await self._taken().table(self._name)
+
+    def _open(self, table: CatalogTable) -> Store:
+        location, others = table.location, dict(self._others)
+        try:
+            storage = storage_of(location)
+            stores = others.pop("stores", {})
+            options = {**storage.options_of(location, stores), **others}
+            vendor = Vendor(
+                f"uc://{self._name}",
+                location,
+                lambda: self._taken().credentials(self._name, table.table_id),
+            )
+            return storage.open_vended(location, options, vendor, self._traffic)
+        except ConfigError as e:
+            raise ConfigError(f"uc://{self._name} is at {location}: {e}") from e
+
+    async def _close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await _CLIENTS.give_back(client)
+
+
+def _options(name: TableName, options: Mapping[str, Any]) -> tuple[CatalogOptions, dict[str, Any]]:
+    """Return the catalog's options, and those of the storage that the table is in."""
+    own = {key: value for key, value in options.items() if key in _OWN}
+    others = {key: value for key, value in options.items() if key not in _OWN}
+    found = CatalogOptions.parse(own, os.environ)
+    if found.endpoint is None:
+        raise ConfigError(
+            f"the catalog {name.catalog} has no endpoint: set it in [catalogs.{name.catalog}], as "
+            "--store-option endpoint=https://HOST, or as DATABRICKS_HOST"
+        )
+    return found, others
+
+
+def _starred(pattern: str, name: str) -> tuple[str, ...] | None:
+    """Return what the stars of a pattern match in a name, as one text; none without stars; None if
+    the name does not match."""
+    texts = [re.escape(text) for text in pattern.split("*")]
+    match = re.fullmatch("(.*)".join(texts), name)
+    if match is None:
+        return None
+    return ("-".join(match.groups()),) if match.groups() else ()

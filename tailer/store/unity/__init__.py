@@ -1,0 +1,1 @@
+"""Tables that a Unity Catalog names, and those whose commits it ratifies."""

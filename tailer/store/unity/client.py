@@ -1,0 +1,434 @@
+"""A client of Unity Catalog's API: what a table's name stands for, and credentials for its files.
+
+Tables are loaded by the Delta API (``/delta/v1``), which has the commits that are ratified and not
+yet published. A server without it, or one that says that it does not know the table's format, is
+asked by the older API, which has the location alone. An attempt that fails in a way that may heal
+is repeated a few times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import Struct
+
+from tailer.delta.segment import commit_name
+from tailer.errors import ConfigError, TableError, TransientError, printable
+from tailer.network.backoff import Backoff
+from tailer.network.http_answers import Oversize, Rounds, at_most, retry_after_s, whole_body
+from tailer.sharing.auth import Authorization
+from tailer.sharing.http import Sessions, heals, network_errors
+from tailer.sharing.profile import BearerToken, Profile
+from tailer.store.unity.options import CatalogOptions, TableName
+from tailer.store.vended import VendedCredential
+
+__all__ = ["CatalogClient", "CatalogTable", "Ratified"]
+
+T = TypeVar("T")
+
+_ATTEMPTS = 4
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 2.0
+#: A longer Retry-After is left to the caller.
+_RETRY_AFTER_HERE_S = 3.0
+_TIMEOUT_S = 30.0
+_ERROR_BYTES_MAX = 64 * 1024
+_BYTES_MAX = 64 * 1024 * 1024
+_PAGE_ITEMS = 50
+#: Properties of a table whose commits its catalog ratifies.
+_MANAGED = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
+_STAGED_NAME = re.compile(r"([0-9]{20})\.[0-9A-Za-z-]{1,64}\.json")
+
+
+class Ratified(Struct, frozen=True, rename="kebab"):
+    """A commit that the catalog has ratified and that need not be published yet: its file in
+    ``_delta_log/_staged_commits``."""
+
+    version: int
+    file_name: str
+    file_size: int
+    file_modification_timestamp: int
+
+
+class CatalogTable(Struct, frozen=True):
+    """What a table's name stands for.
+
+    ``managed``: the catalog ratifies its commits. ``commits`` are those that need not be published
+    yet, by version, without a gap up to ``latest``, the newest one that is ratified. Every earlier
+    version is published.
+    """
+
+    table_id: str
+    location: str
+    managed: bool = False
+    latest: int = -1
+    commits: Mapping[int, Ratified] = {}
+
+
+class _Metadata(Struct, rename="kebab"):
+    table_uuid: str
+    location: str
+    properties: dict[str, str | None] = {}
+
+
+class _Loaded(Struct, rename="kebab"):
+    metadata: _Metadata
+    commits: list[Ratified] | None = None
+    latest_table_version: int | None = None
+
+
+class _OldTable(Struct):
+    name: str = ""
+    table_id: str = ""
+    storage_location: str | None = None
+    data_source_format: str | None = None
+    properties: dict[str, str | None] | None = None
+
+
+class _OldTables(Struct):
+    tables: list[_OldTable] | None = None
+    next_page_token: str | None = None
+
+
+class _Named(Struct):
+    name: str
+
+
+class _Schemas(Struct):
+    schemas: list[_Named] | None = None
+    next_page_token: str | None = None
+
+
+class _Credential(Struct, rename="kebab"):
+    prefix: str
+    config: dict[str, str | None] = {}
+    expiration_time_ms: int | None = None
+
+
+class _Credentials(Struct, rename="kebab"):
+    storage_credentials: list[_Credential]
+
+
+class _OldCredentials(Struct):
+    aws_temp_credentials: dict[str, str | None] | None = None
+    azure_user_delegation_sas: dict[str, str | None] | None = None
+    gcp_oauth_token: dict[str, str | None] | None = None
+    expiration_time: int | None = None
+    url: str | None = None
+
+
+#: The Delta API's names for what the older one vends.
+_OLD_NAMES = {
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "sas_token": "azure.sas-token",
+    "oauth_token": "gcs.oauth-token",
+}
+
+
+class _Refused(TableError):
+    """The catalog refused a request, with a status that a retry won't change; ``kind`` is the
+    type of its error, or ""."""
+
+    def __init__(self, what: str, status: int, kind: str, hint: str | None) -> None:
+        super().__init__(what, hint=hint)
+        self.status, self.kind = status, kind
+
+
+class CatalogClient:
+    """A client of one catalog's server, on one event loop. ``clock`` gives epoch seconds.
+
+    The methods raise :class:`TransientError` when all attempts failed in ways that may heal,
+    :class:`TableError` for a refusal, :class:`ConfigError` for credentials that are not accepted.
+    """
+
+    def __init__(self, options: CatalogOptions, clock: Callable[[], float] = time.time) -> None:
+        self.options = options
+        self._clock = clock
+        endpoint = options.endpoint or ""
+        self._sessions = Sessions(endpoint, options.ca_file, _TIMEOUT_S)
+        credentials = options.credentials()
+        self._authorization: Authorization | None = None
+        if credentials is not None:
+            profile = Profile(endpoint, credentials, f"of the catalog at {endpoint}")
+            self._authorization = Authorization(profile, clock)
+        self._has_delta_api = True
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._sessions.aclose()
+
+    # Tables
+
+    async def table(self, name: TableName) -> CatalogTable:
+        """Return what a name stands for now."""
+        if self._has_delta_api:
+            try:
+                return _loaded(name, await self._get(_Loaded, _delta_path(name), name))
+            except _Refused as e:
+                if not _is_unknown_here(e):
+                    raise await self._explained(e, name) from None
+                self._has_delta_api = e.kind == "UnsupportedTableFormatException"
+        try:
+            return _from_old(
+                name, await self._get(_OldTable, f"/tables/{_quoted(str(name))}", name)
+            )
+        except _Refused as e:
+            raise await self._explained(e, name) from None
+
+    async def credentials(self, name: TableName, table_id: str) -> Sequence[VendedCredential]:
+        """Return credentials to read a table's files."""
+        try:
+            if self._has_delta_api:
+                path = f"{_delta_path(name)}/credentials?operation=READ"
+                try:
+                    found = await self._get(_Credentials, path, name)
+                    return [_vended(one) for one in found.storage_credentials]
+                except _Refused as e:
+                    if not _is_unknown_here(e):
+                        raise
+            body = {"table_id": table_id, "operation": "READ"}
+            old = await self._post(_OldCredentials, "/temporary-table-credentials", body, name)
+            return [_vended_before(old)]
+        except _Refused as e:
+            raise await self._explained(e, name) from None
+
+    async def schemas(self, catalog: str) -> list[str]:
+        """Return the names of a catalog's schemas."""
+        query = {"catalog_name": catalog}
+        pages = self._pages(_Schemas, "/schemas", query, lambda page: page.schemas or [])
+        return sorted([one.name async for one in pages])
+
+    async def tables(self, catalog: str, schema: str) -> list[str]:
+        """Return the names of a schema's Delta tables."""
+        query = {"catalog_name": catalog, "schema_name": schema}
+        pages = self._pages(_OldTables, "/tables", query, lambda page: page.tables or [])
+        return sorted([one.name async for one in pages if one.data_source_format == "DELTA"])
+
+    async def _pages(
+        self,
+        kind: type[Any],
+        path: str,
+        query: Mapping[str, str],
+        items: Callable[[Any], Sequence[Any]],
+    ) -> AsyncIterator[Any]:
+        token, rounds = "", Rounds()
+        while True:
+            more = {"page_token": token} if token else {}
+            asked = urlencode({**query, "max_results": _PAGE_ITEMS, **more})
+            page = await self._get(kind, f"{path}?{asked}", ".".join(query.values()))
+            found = items(page)
+            for item in found:
+                yield item
+            token = page.next_page_token or ""
+            if not token:
+                return
+            if rounds.closed_by(token, empty=not found):
+                raise TableError(f"the pages of {path} form a loop")
+
+    async def _explained(self, error: _Refused, name: TableName) -> TableError:
+        """Return the error for a refusal, with the part of the name that is not there."""
+        if error.status != 404:
+            return error.at(table=f"uc://{name}")
+        parts = (
+            ("catalog", name.catalog, f"/catalogs/{_quoted(name.catalog)}"),
+            ("schema", f"{name.catalog}.{name.schema}",
+             f"/schemas/{_quoted(f'{name.catalog}.{name.schema}')}"),
+        )  # fmt: skip
+        what, missing = "table", str(name)
+        for kind, part, path in parts:
+            try:
+                await self._get(_Named, path, part)
+            except _Refused as e:
+                if e.status == 404:
+                    what, missing = kind, part
+                    break
+        return TableError(
+            f"the catalog at {self.options.endpoint} has no {what} {missing}",
+            table=f"uc://{name}",
+            hint=f"check the name, and that {self.options.account} may see it",
+        )
+
+    # Requests
+
+    async def _get(self, kind: type[T], path: str, subject: object) -> T:
+        return await self._request(kind, "GET", path, None, subject)
+
+    async def _post(self, kind: type[T], path: str, body: object, subject: object) -> T:
+        return await self._request(kind, "POST", path, body, subject)
+
+    async def _request(
+        self, kind: type[T], method: str, path: str, body: object, subject: object
+    ) -> T:
+        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await self._attempt(kind, method, path, body, subject)
+            except TransientError as e:
+                wish_s = e.retry_after_s
+                if attempt == _ATTEMPTS or (wish_s or 0.0) > _RETRY_AFTER_HERE_S:
+                    raise
+                await asyncio.sleep(backoff.next_s(wish_s))
+        raise AssertionError
+
+    async def _attempt(
+        self, kind: type[T], method: str, path: str, body: object, subject: object
+    ) -> T:
+        from yarl import URL
+
+        what = f"the catalog at {self.options.endpoint}, asked for {subject}"
+        url = URL(self.options.api + path, encoded=True)
+        session = self._sessions.api()
+        authorization = self._authorization
+        for last in (False, True):
+            headers = {"Accept": "application/json"}
+            if authorization is not None:
+                headers["Authorization"] = await authorization.header(session)
+            with network_errors(what):
+                # A redirect would send the token to any server that the answer names.
+                async with session.request(
+                    method, url, headers=headers, json=body, allow_redirects=False
+                ) as response:
+                    status, wish = response.status, response.headers.get("Retry-After")
+                    if status == 200:
+                        return _decoded(kind, await _body(response, what), what)
+                    said = await at_most(response, _ERROR_BYTES_MAX)
+            renewable = authorization is not None and authorization.renewable()
+            if status == 401 and authorization is not None and renewable and not last:
+                authorization.forget()
+                continue
+            break
+        raise self._refusal(what, subject, status, said, retry_after_s(wish, self._clock()))
+
+    def _refusal(
+        self, what: str, subject: object, status: int, body: bytes, wish_s: float | None
+    ) -> Exception:
+        kind, message = _said(body)
+        sentence = f"{what}, answered {status}" + (
+            f" ({printable(message, 300)})" if message else ""
+        )
+        if heals(status):
+            return TransientError(sentence, wish_s)
+        account = self.options.account
+        if status == 401:
+            fixed = isinstance(self.options.credentials(), BearerToken)
+            remedy = "it has expired or is not valid: get another" if fixed else "give a token"
+            return ConfigError(f"{sentence}: it does not accept {account}; {remedy}")
+        hint = None
+        if status == 403:
+            hint = (
+                f"grant {account} USE CATALOG, USE SCHEMA and SELECT on {subject}, and on "
+                "Databricks EXTERNAL USE SCHEMA"
+            )
+        elif status in (301, 302, 303, 307, 308):
+            hint = "the endpoint has moved; tokens are not sent elsewhere"
+        return _Refused(sentence, status, kind, hint)
+
+
+async def _body(response: Any, what: str) -> bytes:
+    try:
+        return b"".join(await whole_body(response, _BYTES_MAX))
+    except Oversize as e:
+        raise TableError(f"{what}, gave too large an answer: {e}") from None
+
+
+def _decoded(kind: type[T], body: bytes, what: str) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise TableError(f"{what}, gave an answer that is not the API's: {e}") from None
+
+
+def _said(body: bytes) -> tuple[str, str]:
+    """Return type and message of an error, in the form of either API."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "", ""
+    if not isinstance(document, dict):
+        return "", ""
+    error = document.get("error")
+    error = error if isinstance(error, dict) else document
+    kind = error.get("type") or error.get("errorCode") or error.get("error_code") or ""
+    return str(kind), str(error.get("message") or "")
+
+
+def _is_unknown_here(e: _Refused) -> bool:
+    """Return whether the server has no Delta API, or none for this table."""
+    no_such_path = e.status in (404, 405, 501) and not e.kind.endswith("Exception")
+    return no_such_path or e.kind in ("UnsupportedTableFormatException", "NotImplementedException")
+
+
+def _loaded(name: TableName, loaded: _Loaded) -> CatalogTable:
+    metadata = loaded.metadata
+    managed = any(metadata.properties.get(key) for key in _MANAGED)
+    if not managed:
+        return CatalogTable(metadata.table_uuid, metadata.location)
+    commits = {commit.version: commit for commit in loaded.commits or ()}
+    said = loaded.latest_table_version
+    latest = max(commits, default=0) if said is None else said
+    for commit in commits.values():
+        match = _STAGED_NAME.fullmatch(commit.file_name)
+        if match is None or int(match[1]) != commit.version:
+            raise TableError(
+                f"the catalog names {commit.file_name!r} as the commit of version {commit.version}",
+                table=f"uc://{name}",
+                hint="it is no name of a staged commit: ask the catalog's administrator",
+            )
+    if commits and sorted(commits) != [*range(min(commits), latest + 1)]:
+        listed = ", ".join(commit_name(version) for version in sorted(commits)[:5])
+        raise TransientError(
+            f"uc://{name}: the catalog's answer has a gap: version {latest} is the newest, and of "
+            f"those not yet published it lists {listed}"
+        )
+    return CatalogTable(metadata.table_uuid, metadata.location, True, latest, commits)
+
+
+def _from_old(name: TableName, table: _OldTable) -> CatalogTable:
+    address = f"uc://{name}"
+    if table.data_source_format != "DELTA" or not table.storage_location:
+        form = table.data_source_format or "without files, such as a view"
+        raise TableError(
+            f"the catalog says that it is {form}, and only Delta is read", table=address
+        )
+    if any((table.properties or {}).get(key) for key in _MANAGED):
+        raise TableError(
+            "its catalog manages it, but the catalog's server has no Delta API that tells the "
+            "newest commits",
+            table=address,
+            hint="use a server with /delta/v1, or drop the feature catalogManaged",
+        )
+    return CatalogTable(table.table_id, table.storage_location)
+
+
+def _vended(one: _Credential) -> VendedCredential:
+    values = {name: value for name, value in one.config.items() if value}
+    return VendedCredential(one.prefix, values, _seconds(one.expiration_time_ms))
+
+
+def _vended_before(old: _OldCredentials) -> VendedCredential:
+    values: dict[str, str] = {}
+    for group in (old.aws_temp_credentials, old.azure_user_delegation_sas, old.gcp_oauth_token):
+        for name, value in (group or {}).items():
+            if value and name in _OLD_NAMES:
+                values[_OLD_NAMES[name]] = value
+    return VendedCredential(old.url or "", values, _seconds(old.expiration_time))
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def _delta_path(name: TableName) -> str:
+    parts = (("catalogs", name.catalog), ("schemas", name.schema), ("tables", name.table))
+    return "/delta/v1/" + "/".join(f"{kind}/{_quoted(part)}" for kind, part in parts)
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")

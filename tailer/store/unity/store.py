@@ -1,0 +1,292 @@
+"""A table that a catalog names: its files are another store's, its versions the catalog's.
+
+The catalog says where the table is, and that store reads the files. If the catalog *manages* the
+table, its log in ``_delta_log`` is shown as the catalog has ratified it:
+
+1. A version exists if the catalog has ratified it. One that is newer than the newest of these does
+   not exist, whatever lies in the folder: a staged commit, a commit, a checkpoint.
+2. A commit that the catalog lists is read from ``_delta_log/_staged_commits``, where the file that
+   it names is the commit. Every other one is published, and is read from ``_delta_log``. Both are
+   shown under the published name, with a tag that does not change when a commit is published.
+3. What is ratified stays ratified: an answer that is older than a former one is not used.
+4. A ratified commit that can't be found is waited for, unless later files show that it was cleaned
+   up: its writer says that it is published before it is, or the storage is late.
+
+The catalog is asked for a version that is newer than those it has named, and for a listing.
+Versions that it has named are read while it is away.
+
+What must never happen: a staged commit is read that the catalog has not ratified; the staged and
+the published file of one version are taken for two versions, or for two states of one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import anyio
+from msgspec import Struct
+
+from tailer.delta.segment import LogKind, commit_name, log_file
+from tailer.errors import TransientError
+from tailer.process.threads import blocking
+from tailer.store import LOG_DIR, FileStatus, Found, Store
+from tailer.store.budget import Budget
+from tailer.store.unity.client import CatalogTable
+from tailer.store.unity.options import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["CatalogStore", "TableSource"]
+
+_STAGED = f"{LOG_DIR}/_staged_commits"
+#: How often, in seconds, a catalog is asked whether a table that it does not manage has moved, or
+#: is managed now.
+_RECHECK_S = 30.0
+#: Limit of the bytes fetched ahead from a store that fetches nothing ahead itself.
+_AHEAD_BYTES_MAX = 64 * 1024 * 1024
+
+
+class TableSource(Struct, frozen=True):
+    """How a table is found and read: ``load`` asks the catalog what the name stands for, ``open``
+    opens the store of what it said, ``close`` is called at the end. ``account`` says, for people,
+    which catalog was asked, and by whom."""
+
+    load: Callable[[], Awaitable[CatalogTable]]
+    open: Callable[[CatalogTable], Store]
+    close: Callable[[], Awaitable[None]]
+    account: str
+
+
+class CatalogStore(Store):
+    """The table of a name. ``clock`` gives steady seconds."""
+
+    check_s = 120.0
+    by_catalog = True
+
+    def __init__(
+        self, name: TableName, source: TableSource, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name, self._source, self._clock = name, source, clock
+        self._lock = anyio.Lock()
+        self._table: CatalogTable | None = None
+        self._asked_at = float("-inf")
+        self._files: Store | None = None
+        self._former: list[Store] = []
+        self._ahead = Budget(_AHEAD_BYTES_MAX)
+
+    @property
+    def root(self) -> str:
+        """The table's address."""
+        return f"uc://{self._name}"
+
+    # What the catalog says
+
+    async def _known(
+        self, version: int = -1, *, newer_than_s: float = float("-inf")
+    ) -> CatalogTable:
+        """Return what the catalog says, asked again if it has not named this version yet, or if
+        it was asked before ``newer_than_s``."""
+        asked_at = self._clock()
+        table = self._table
+        if table is None or version > table.latest or self._asked_at < newer_than_s:
+            async with self._lock:
+                if self._table is None or self._asked_at < asked_at:  # else somebody just has
+                    self._take(await self._source.load())
+                    self._asked_at = asked_at
+                table = self._table
+        assert table is not None
+        return table
+
+    def _take(self, table: CatalogTable) -> None:
+        known = self._table
+        if known is None or (known.table_id, known.location) != (table.table_id, table.location):
+            # Files of the former one may still be open.
+            self._former += [] if self._files is None else [self._files]
+            self._files = self._source.open(table)
+        elif known.managed and table.managed and table.latest < known.latest:
+            return
+        self._table = table
+
+    async def _store(self) -> Store:
+        if self._files is None:
+            await self._known()
+        assert self._files is not None
+        return self._files
+
+    async def _log_now(self, version: int = -1, *, listing: bool = False) -> CatalogTable:
+        """Return what the catalog says for a read of the log: of a table that it manages it is
+        asked for news, of any other now and then."""
+        now = self._clock()
+        table = await self._known()
+        if table.managed:
+            return await self._known(version, newer_than_s=now if listing else float("-inf"))
+        return await self._known(newer_than_s=now - _RECHECK_S)
+
+    def _places(self, table: CatalogTable, location: str, version: int) -> list[str]:
+        """Return where the commit of a version may lie, in the order in which to look."""
+        if version > table.latest:
+            return []
+        commit = table.commits.get(version)
+        return [f"{_STAGED}/{commit.file_name}", location] if commit else [location]
+
+    async def _through(
+        self, location: str, read: Callable[[Store, str], Awaitable[FileStatus | Found]]
+    ) -> FileStatus | Found:
+        """Read a file from the table's store; a commit of the log from where it lies."""
+        version = _version_of(location)
+        if version is None:
+            return await read(await self._store(), location)
+        table = await self._log_now(version)
+        files = await self._store()
+        if not table.managed:
+            return await read(files, location)
+        for place in self._places(table, location, version):
+            try:
+                return _shown(await read(files, place), table, version)
+            except FileNotFoundError:
+                continue
+        if version <= table.latest and not await _is_passed(files, version, table.latest):
+            raise TransientError(
+                f"{self.root}: the catalog has ratified version {version}, and its commit is "
+                "neither staged nor published"
+            )
+        raise FileNotFoundError(location)
+
+    # The store
+
+    async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
+        """See :class:`tailer.store.Store`. Files of versions that are not ratified are left out."""
+        # Before the folder is listed: what is not listed by the catalog lies there by then.
+        table = await self._log_now(listing=True) if folder == LOG_DIR else await self._known()
+        async with aclosing((await self._store()).list(folder, start_after)) as listing:
+            async for status in listing:
+                file = log_file(status.name, status.size, status.mtime_ms)
+                if folder != LOG_DIR or not table.managed or file is None:
+                    yield status
+                elif file.last_version <= table.latest and file.version not in (
+                    table.commits if file.kind is LogKind.COMMIT else ()
+                ):
+                    is_commit = file.kind is LogKind.COMMIT
+                    yield _tagged(status, table, file.version) if is_commit else status
+        if folder == LOG_DIR:
+            for version, commit in sorted(table.commits.items()):
+                if (name := commit_name(version)) > start_after:
+                    size, mtime_ms = commit.file_size, commit.file_modification_timestamp
+                    yield _tagged(FileStatus(name, size, mtime_ms, ""), table, version)
+
+    async def stat(self, location: str) -> FileStatus:
+        """See :class:`tailer.store.Store`."""
+        found = await self._through(location, lambda files, place: files.stat(place))
+        assert isinstance(found, FileStatus)
+        return found
+
+    async def read(self, location: str, offset: int = 0, length: int | None = None) -> Found:
+        """See :class:`tailer.store.Store`."""
+        found = await self._through(
+            location, lambda files, place: files.read(place, offset, length)
+        )
+        assert isinstance(found, tuple)
+        return found
+
+    async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
+        """See :class:`tailer.store.Store`: at once, and what is not where it should be by
+        itself."""
+        versions = [_version_of(location) for location, _ in reads]
+        newest = max((version for version in versions if version is not None), default=-1)
+        table, files = await self._log_now(newest), await self._store()
+        places: list[tuple[str, int]] = []
+        for (location, length), version in zip(reads, versions, strict=True):
+            is_managed = table.managed and version is not None
+            lies_in = self._places(table, location, version or 0) if is_managed else [location]
+            places.append(((lies_in or [location])[0], length))
+        found: list[Found | None] = [*await _read_many(files, places)]
+        for at, version in enumerate(versions):
+            if not table.managed or version is None:
+                continue
+            one = found[at] if version <= table.latest else None
+            if one is None:
+                location, length = reads[at]
+                found[at] = await self._beginning(location, length)
+            else:
+                found[at] = one[0], _tagged(one[1], table, version)
+        return found
+
+    async def open(self, location: str, size: int | None) -> pa.NativeFile:
+        """See :class:`tailer.store.Store`."""
+        return await (await self._store()).open(location, size)
+
+    def ahead(self) -> Budget:
+        """See :class:`tailer.store.Store`: that of the table's store, once it is known."""
+        own = None if self._files is None else self._files.ahead()
+        return own or self._ahead
+
+    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
+        """See :class:`tailer.store.Store`."""
+        return await (await self._store()).presigner(at, ttl_s)
+
+    async def access(self) -> str:
+        """See :class:`tailer.store.Store`."""
+        place = (await self._store()).root
+        managed = ", which ratifies its commits" if (await self._known()).managed else ""
+        return f"at {place}, by {self._source.account}{managed}"
+
+    async def aclose(self) -> None:
+        """See :class:`tailer.store.Store`."""
+        for files in (*self._former, *([] if self._files is None else [self._files])):
+            await files.aclose()
+        self._former, self._files, self._table = [], None, None
+        await self._source.close()
+
+
+def _version_of(location: str) -> int | None:
+    """Return the version of a commit in the log; None for any other file."""
+    name = location.removeprefix(f"{LOG_DIR}/")
+    if name == location:
+        return None
+    file = log_file(name, 0, 0)
+    return file.version if file is not None and file.kind is LogKind.COMMIT else None
+
+
+def _tagged(status: FileStatus, table: CatalogTable, version: int) -> FileStatus:
+    """Return the status of a commit with a tag that publishing does not change."""
+    return FileStatus(status.name, status.size, status.mtime_ms, f"{table.table_id}:{version}")
+
+
+def _shown(found: FileStatus | Found, table: CatalogTable, version: int) -> FileStatus | Found:
+    if isinstance(found, FileStatus):
+        return _tagged(found, table, version)
+    return found[0], _tagged(found[1], table, version)
+
+
+async def _read_many(files: Store, reads: list[tuple[str, int]]) -> Sequence[Found | None]:
+    here = files.blocking_files()
+    if here is None:
+        return await files.read_many(reads)
+
+    def read() -> list[Found | None]:
+        found: list[Found | None] = []
+        for location, length in reads:
+            try:
+                found.append(here.read_here(location, 0, length))
+            except FileNotFoundError:
+                found.append(None)
+        return found
+
+    return await blocking(read)
+
+
+async def _is_passed(files: Store, version: int, latest: int) -> bool:
+    """Return whether the log has a later commit or a checkpoint, so that the commit of a version
+    was cleaned up rather than not published yet."""
+    async with aclosing(files.list(LOG_DIR, f"{version:020d}")) as listing:
+        async for status in listing:
+            file = log_file(status.name, status.size, status.mtime_ms)
+            proves = file is not None and file.kind not in (LogKind.CHECKSUM, LogKind.COMPACTED)
+            if file is not None and proves and file.version <= latest:
+                return True
+    return False

@@ -1,0 +1,1 @@
+"""Tables that catalogs name, and those whose commits a catalog ratifies."""
