@@ -18,6 +18,7 @@ PAGES = sorted(
 _BLOCK = re.compile(r"^[ ]*```.*?^[ ]*```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_TEST = re.compile(r"`(tests/[\w./-]+\.py)::(\w+)`")
 _FILE = re.compile(r"`((?:tailer|sinks|tests|docs|deploy)/[\w./-]+)`")
 
 
@@ -45,6 +46,19 @@ def missing_files(page: Path, text: str) -> Iterator[str]:
     for name in _FILE.findall(_BLOCK.sub("", text)):
         if not (ROOT / name).exists():
             yield f"{page}: there is no {name}"
+
+
+def missing_tests(page: Path, text: str) -> Iterator[str]:
+    """The tests that a page names and that there are not."""
+    for name, test in _TEST.findall(text):
+        file = ROOT / name
+        if not file.exists() or f"def {test}(" not in file.read_text(encoding="utf-8"):
+            yield f"{page}: there is no {name}::{test}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_the_tests_that_a_page_names_exist(page: Path) -> None:
+    assert [*missing_tests(page, (ROOT / page).read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
@@ -79,3 +93,8 @@ def test_a_missing_file_is_found() -> None:
     assert [*missing_files(Path("x.md"), "`tailer/none.py`, `tailer/feed`, `tests/house`")] == [
         "x.md: there is no tailer/none.py"
     ]
+
+
+def test_a_test_that_is_gone_is_named() -> None:
+    text = "`tests/house/test_links.py::test_a_test_that_is_gone_is_named` `tests/no.py::test_x`"
+    assert [*missing_tests(Path("x.md"), text)] == ["x.md: there is no tests/no.py::test_x"]
