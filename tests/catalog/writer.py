@@ -154,7 +154,7 @@ class ManagedTable:
         updates: list[dict[str, Any]] = [{"action": "add-commit", "commit": commit}]
         if published is not None:
             updates.append(self._backfilled(published))
-        status = self._update(updates)
+        status, _ = self._update(updates)
         if status == 200:
             self.latest = max(self.latest, staged.version)
             self.staged[staged.version] = staged
@@ -163,10 +163,10 @@ class ManagedTable:
     def _backfilled(self, published: int) -> dict[str, Any]:
         return {"action": "set-latest-backfilled-version", "latest-published-version": published}
 
-    def _update(self, updates: list[dict[str, Any]]) -> int:
+    def _update(self, updates: list[dict[str, Any]]) -> tuple[int, Any]:
         requirements = [{"type": "assert-table-uuid", "uuid": self.table_id}]
         body = {"requirements": requirements, "updates": updates}
-        return self.call("POST", self.path, body)[0]
+        return self.call("POST", self.path, body)
 
     def commit(self, text: str = "", *more: dict[str, Any]) -> Staged:
         """Stage and ratify the next version."""
@@ -191,4 +191,5 @@ class ManagedTable:
 
     def backfilled(self, version: int) -> None:
         """Tell the catalog that all versions up to this one are published."""
-        assert self._update([self._backfilled(version)]) == 200
+        status, answer = self._update([self._backfilled(version)])
+        assert status == 200, answer

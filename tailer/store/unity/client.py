@@ -371,8 +371,8 @@ def _loaded(name: TableName, loaded: _Loaded) -> CatalogTable:
     if not managed:
         return CatalogTable(metadata.table_uuid, metadata.location)
     commits = {commit.version: commit for commit in loaded.commits or ()}
-    said = loaded.latest_table_version
-    latest = max(commits, default=0) if said is None else said
+    # The two may be of different moments: what is listed is ratified, and the next answer has more.
+    latest = max(commits, default=loaded.latest_table_version or 0)
     for commit in commits.values():
         match = _STAGED_NAME.fullmatch(commit.file_name)
         if match is None or int(match[1]) != commit.version:

@@ -145,11 +145,16 @@ class CatalogStore(Store):
         files = await self._store()
         if not table.managed:
             return await read(files, location)
-        for place in self._places(table, location, version):
-            try:
-                return _shown(await read(files, place), table, version)
-            except FileNotFoundError:
-                continue
+        for again in (False, True):
+            for place in self._places(table, location, version):
+                try:
+                    return _shown(await read(files, place), table, version)
+                except FileNotFoundError:
+                    continue
+            if again or version > table.latest:
+                break
+            # The answer may be older than the file's move.
+            table = await self._known(newer_than_s=self._clock())
         if version <= table.latest and not await _is_passed(files, version, table.latest):
             raise TransientError(
                 f"{self.root}: the catalog has ratified version {version}, and its commit is "
