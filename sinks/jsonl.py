@@ -25,8 +25,7 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import text_of
 from sinks.formats.json_formats import JSON_FORMATS, listed_options, take_options
-from sinks.formats.load import encoder_settings, load_encoder
-from sinks.formats.records import Encoder
+from sinks.formats.load import encoder_settings, format_setting, load_encoder
 from sinks.formats.rows import own_fields, row_objects
 from sinks.shared.delivery import form_of, same_form
 from sinks.shared.line_file import LineFile, try_line_file
@@ -35,14 +34,14 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, FaultTable, OwnNames, SinkTraits
+from tailer.sink.encoder import Encoder
 
 __all__ = ["SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
 
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The file, or `-` for standard output.", form="a file or -"),
-    "format": Setting(
-        "text", "rows", "Format of the lines; the sink also takes the format's options.",
-        choices=JSON_FORMATS,
+    "format": format_setting(
+        "Format of the lines; the sink also takes the format's options.", JSON_FORMATS
     ),
     "ids": Setting(
         "text", "event", "Format `rows`: add `_event_id` (`event`), also `_origin` and `_row_id` "

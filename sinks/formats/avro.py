@@ -11,7 +11,7 @@ is Debezium's envelope, where ``before`` and ``after`` are records of the data c
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,11 +39,13 @@ from sinks.formats.parts import (
     table_name,
     with_tombstones,
 )
-from sinks.formats.records import Records, Registry
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.changes import Part as FilePart
 from tailer.errors import ConfigError
-from tailer.sink import OwnNames
+from tailer.sink.encoder import Encoder, Records
+
+if TYPE_CHECKING:
+    from sinks.formats.registry import Registry
 
 __all__ = ["AvroEncoder"]
 
@@ -71,11 +73,9 @@ _FINER = ("ts_us", "ts_ns")
 _TRANSACTION = (("id", "string"), ("total_order", "long"), ("data_collection_order", "long"))
 
 
-class AvroEncoder:
+class AvroEncoder(Encoder):
     """Avro records whose schemas are in a registry, in subjects that are named after the topic. See
-    :mod:`sinks.formats.records`."""
-
-    own = OwnNames()  # the columns are by themselves
+    :mod:`tailer.sink.encoder`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class AvroEncoder:
         self._ids: dict[tuple[str, str], int] = {}
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`sinks.formats.records.Encoder`."""
+        """See :class:`tailer.sink.encoder.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
         return corrupt_file_named(self._encode, batch)

@@ -26,9 +26,8 @@ from sinks.formats.parts import (
     table_name,
     with_tombstones,
 )
-from sinks.formats.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.sink import OwnNames
+from tailer.sink.encoder import Encoder, Records
 
 __all__ = ["CloudEventsEncoder"]
 
@@ -36,11 +35,10 @@ _STRUCTURED = b"application/cloudevents+json; charset=utf-8"
 _JSON = "application/json"
 
 
-class CloudEventsEncoder:
-    """CloudEvents as JSON. See :mod:`sinks.formats.records`."""
+class CloudEventsEncoder(Encoder):
+    """CloudEvents as JSON. See :mod:`tailer.sink.encoder`."""
 
-    paired = False
-    own = OwnNames()  # the columns are by themselves
+    is_text = True
 
     def __init__(
         self,
@@ -54,7 +52,7 @@ class CloudEventsEncoder:
         self.table = table
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`sinks.formats.records.Encoder`."""
+        """See :class:`tailer.sink.encoder.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
         return corrupt_file_named(self._encode, batch)

@@ -39,10 +39,9 @@ from sinks.formats.parts import (
     table_name,
     with_tombstones,
 )
-from sinks.formats.records import Records
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Part
 from tailer.native.rowbytes import JoinedText
-from tailer.sink import OwnNames
+from tailer.sink.encoder import Encoder, Records
 
 __all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
 
@@ -87,11 +86,11 @@ class Images:
         self.op: pa.StringArray = pc.if_else(self.gone, "d", coming)
 
 
-class DebeziumEncoder:
-    """Debezium's envelope, with or without Connect's schema. See :mod:`sinks.formats.records`."""
+class DebeziumEncoder(Encoder):
+    """Debezium's envelope, with or without Connect's schema. See :mod:`tailer.sink.encoder`."""
 
+    is_text = True
     paired = True
-    own = OwnNames()  # the columns are by themselves
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class DebeziumEncoder:
         self.table = table
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`sinks.formats.records.Encoder`."""
+        """See :class:`tailer.sink.encoder.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
         return corrupt_file_named(self._encode, batch)

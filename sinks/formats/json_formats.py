@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from sinks.formats.load import REMOVED, encoder_settings
+from sinks.formats.load import REMOVED, encoder_settings, format_setting
 from tailer.settings import Setting, SettingTable
 
 __all__ = [
@@ -21,10 +21,9 @@ __all__ = [
 
 #: The formats whose values are JSON.
 JSON_FORMATS = ("rows", "debezium", "cloudevents")
-FORMAT = Setting(
-    "text", "rows", "Format of the events; the sink also takes the format's options.",
-    choices=JSON_FORMATS,
-)  # fmt: skip
+FORMAT = format_setting(
+    "Format of the events; the sink also takes the format's options.", JSON_FORMATS
+)
 #: The settings that a sink takes of a format.
 OfFormat = Callable[[str], Mapping[str, Setting]]
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sinks.formats.records import Encoder, Registry
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.errors import ConfigError, meant
+from tailer.plugins.entry_points import installed_points, load_point
 from tailer.settings import Setting, SettingTable
+from tailer.sink.encoder import GROUP, Encoder
+
+if TYPE_CHECKING:
+    from sinks.formats.registry import Registry
 
 __all__ = [
     "FORMATS",
@@ -18,11 +22,13 @@ __all__ = [
     "REMOVED_FORMATS",
     "SETTINGS",
     "encoder_settings",
+    "format_setting",
     "load_encoder",
 ]
 
 _COMMON = ("key", "tombstones", "name", "topic", "table")
-#: The formats, by the name that the configuration gives them, and the options of each.
+#: The formats of this package, by the name that the configuration gives them, and the options of
+#: each. Another package names its own by an entry point: see :class:`tailer.sink.encoder.Encoder`.
 FORMATS: dict[str, tuple[str, ...]] = {
     "rows": (*_COMMON, "ids", "own_prefix"),
     "debezium": (*_COMMON, "schema"),
@@ -64,14 +70,44 @@ REMOVED_FORMATS = {"arrow": "use the sink 'files' for Arrow in bulk"}
 LISTED = {name: SETTINGS[name] for name in SETTINGS if name not in ("name", "topic")}
 
 
-def encoder_settings(format: str) -> dict[str, Setting]:  # noqa: A002  # the option's name
+def format_setting(help: str, names: tuple[str, ...] = tuple(FORMATS)) -> Setting:  # noqa: A002
+    """Return the option `format` of a sink that takes these formats of this package, and those of
+    others: only those whose values are text, if it does not take all of this package."""
+
+    def parse(name: str) -> str:
+        if name in names:
+            return name
+        if name in FORMATS or name not in {*REMOVED_FORMATS, *installed_points(GROUP)}:
+            raise ValueError(name)
+        if not _installed(name).is_text and len(names) < len(FORMATS):
+            raise ConfigError(f"the format {name!r} is no text, and this sink takes text alone")
+        return name
+
+    form = f"one of {', '.join(names)}, or a format that is installed"
+    return Setting("text", "rows", help, form=form, parse=parse)
+
+
+def encoder_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
     """Return the settings of a format. Raises :class:`ConfigError` for an unknown one."""
-    if format in REMOVED_FORMATS:
-        raise ConfigError(f"format {format!r} was removed: {REMOVED_FORMATS[format]}")
-    if format not in FORMATS:
-        hint = meant(format, FORMATS)
-        raise ConfigError(f"there is no format {format!r}{hint}; known are {', '.join(FORMATS)}")
-    return {name: SETTINGS[name] for name in FORMATS[format]}
+    if format in FORMATS:
+        return {name: SETTINGS[name] for name in FORMATS[format]}
+    return {"name": SETTINGS["name"], "topic": SETTINGS["topic"], **_installed(format).settings}
+
+
+def _installed(name: str) -> type[Encoder]:
+    """Return the format of another package. Raises :class:`ConfigError`."""
+    points = installed_points(GROUP)
+    if name in REMOVED_FORMATS:
+        raise ConfigError(f"format {name!r} was removed: {REMOVED_FORMATS[name]}")
+    if name not in points:
+        known = (*FORMATS, *points)
+        raise ConfigError(
+            f"there is no format {name!r}{meant(name, known)}; known are {', '.join(known)}"
+        )
+    encoder = load_point(points[name], f"the format {name!r}")
+    if not (isinstance(encoder, type) and issubclass(encoder, Encoder)):
+        raise ConfigError(f"the format {name!r} is no tailer.sink.encoder.Encoder")
+    return encoder
 
 
 def load_encoder(
@@ -87,6 +123,8 @@ def load_encoder(
     """
     settings = encoder_settings(format)
     taken = SettingTable(f"format {format!r}", settings, removed=REMOVED).take(options)
+    if format not in FORMATS:
+        return _installed(format).from_options(taken)
     key = tuple(taken["key"])
     if taken["tombstones"] and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.json import json_values
-from sinks.formats.records import Header, Records
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
 from tailer.errors import CorruptRow
+from tailer.sink.encoder import Header, Records
 
 __all__ = [
     "KEY_ENCODING",

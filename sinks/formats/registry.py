@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
@@ -23,7 +23,7 @@ from tailer.secrets import keep_pair
 from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting, SettingTable
 
-__all__ = ["REGISTRY", "RegistryClient", "load_registry", "located"]
+__all__ = ["REGISTRY", "Registry", "RegistryClient", "load_registry", "located"]
 
 REGISTRY: dict[str, Setting] = {
     "url": Setting(
@@ -59,6 +59,17 @@ _BUSY = (408, 429)
 _ANSWER_BYTES_MAX = 1024 * 1024
 
 
+class Registry(Protocol):
+    """A schema registry, as an encoder uses it."""
+
+    def register(self, subject: str, schema: str) -> int:
+        """Return the id of an Avro schema (its JSON text) under a subject, registering a new one.
+
+        Raises :class:`SinkRejected` if the registry refuses the schema as incompatible,
+        :class:`TransientError` if it does not answer.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryClient:
     """Registers schemas, or only looks them up if ``auto_register`` is false.
@@ -74,7 +85,7 @@ class RegistryClient:
 
     def register(self, subject: str, schema: str) -> int:
         """Return the id of a schema under a subject. See
-        :class:`sinks.formats.records.Registry`."""
+        :class:`tailer.sink.encoder.Registry`."""
         path = f"/subjects/{quote(subject, safe='')}"
         if self.auto_register:
             path += "/versions"

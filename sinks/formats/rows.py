@@ -19,11 +19,11 @@ from sinks.formats.parts import (
     no_records,
     with_tombstones,
 )
-from sinks.formats.records import Records
 from sinks.shared.own_prefix import renamed
 from tailer.changes import CHANGE_TYPE, ChangeBatch
 from tailer.native.rowbytes import JoinedText
 from tailer.sink import OWN_PREFIX, OwnNames
+from tailer.sink.encoder import Encoder, Records
 
 __all__ = ["RowsEncoder", "own_fields", "row_objects"]
 
@@ -81,10 +81,10 @@ def _time(ms: int) -> str:
     return f'"{iso_timestamp(ms * 1000)}Z"'
 
 
-class RowsEncoder:
-    """Each event as Spark's ``readChangeFeed`` shows it. See :mod:`sinks.formats.records`."""
+class RowsEncoder(Encoder):
+    """Each event as Spark's ``readChangeFeed`` shows it. See :mod:`tailer.sink.encoder`."""
 
-    paired = False
+    is_text = True
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class RowsEncoder:
         self.tombstones = tombstones
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`sinks.formats.records.Encoder`."""
+        """See :class:`tailer.sink.encoder.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
         keys = None

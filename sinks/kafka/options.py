@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sinks.formats.load import FORMATS, REMOVED, REMOVED_FORMATS, SETTINGS, encoder_settings
+from sinks.formats.load import REMOVED, SETTINGS, encoder_settings, format_setting
 from sinks.formats.registry import located
 from sinks.kafka.client.security import Security
 from sinks.shared.delivery import form_of
@@ -50,9 +50,8 @@ class KafkaOptions:
         "text", REQUIRED, "The topic; `{feed}` is replaced by the feed's name, and `{table}` by "
         "the table's name (from its metadata, or the option `table`).", form="a topic's name",
     ))
-    format: str = declared(Setting(
-        "text", "rows", "Format of the records; the sink also takes the format's options.",
-        choices=tuple(FORMATS),
+    format: str = declared(format_setting(
+        "Format of the records; the sink also takes the format's options.",
     ))
     delivery: str = declared(Setting(
         "text", "exactly-once", "With `exactly-once`, progress is stored in Kafka, in the "
@@ -138,10 +137,7 @@ class KafkaOptions:
 
         Raises :class:`ConfigError` naming the key that is missing, unknown or wrong.
         """
-        # A format that was removed is answered by name, not by the list of those that there are.
-        given = str(options.get("format"))
-        removed = given in REMOVED_FORMATS
-        of_format = encoder_settings(given if removed else _TABLE.value("format", options))
+        of_format = encoder_settings(_TABLE.value("format", options))
         chosen = {name: of_format[name] for name in of_format if name not in _FILLED_IN}
         taken = replace(_TABLE, settings={**chosen, **_OWN}).take(options)
         _check_names(taken)

@@ -12,7 +12,6 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.records import Encoder, Records
 from sinks.kafka.client.kafka_python import KafkaPythonDriver, Packed
 from sinks.kafka.client.partitioner import partitions_of_keys
 from sinks.kafka.client.record_batch import record_sizes
@@ -20,6 +19,7 @@ from sinks.kafka.cluster import Topic
 from sinks.shared.encode_ahead import Pieces, slices
 from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
+from tailer.sink.encoder import Encoder, Records
 
 __all__ = ["EncodedRows", "TopicWriter", "single_record"]
 

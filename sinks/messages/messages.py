@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.parts import table_name
-from sinks.formats.records import Encoder
 from tailer.changes import COMMIT_VERSION, ChangeBatch
 from tailer.errors import RowsRefused
+from tailer.sink.encoder import Encoder
 
 __all__ = ["Limits", "Messages"]
 

@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, meant
+from tailer.plugins.entry_points import installed_points, load_point
 from tailer.settings import Setting, SettingTable, own_prefix
 from tailer.sink.faults import FaultTable
 from tailer.sink.own_names import NO_NAMES, OWN_PREFIX, OwnNames, fold_case
@@ -380,29 +380,22 @@ def listed_settings(factory: SinkFactory) -> Mapping[str, Mapping[str, Setting]]
     return {"": factory.settings} if isinstance(factory, DeclaresSettings) else {}
 
 
-@cache
 def installed_sinks() -> Mapping[str, EntryPoint]:
-    """Return the sinks by type. The look-up takes 10 ms, because it reads all that is installed,
-    and a configuration may have hundreds of sinks."""
-    from importlib.metadata import entry_points  # on demand: it takes 15 ms to load
-
-    return {point.name: point for point in entry_points(group=GROUP)}
+    """Return the sinks by type."""
+    return installed_points(GROUP)
 
 
 def load_sink(kind: str) -> SinkFactory:
     """Return the sink of that type. Raises :class:`ConfigError`, listing the available types."""
-    if kind not in installed_sinks():
-        installed_sinks.cache_clear()  # it may have been installed since
-    known = installed_sinks()
-    if kind not in known:
-        installed = ", ".join(sorted(known)) or "none"
+    if kind not in installed_points(GROUP):
+        installed_points.cache_clear()  # it may have been installed since
+    sinks = installed_points(GROUP)
+    if kind not in sinks:
+        names = ", ".join(sorted(sinks)) or "none"
         raise ConfigError(
-            f"there is no sink of type {kind!r}{meant(kind, known)}; installed are: {installed}"
+            f"there is no sink of type {kind!r}{meant(kind, sinks)}; installed are: {names}"
         )
-    try:
-        factory: SinkFactory = known[kind].load()
-    except ImportError as e:
-        raise ConfigError(f"the sink {kind!r} can't be loaded ({e}){_extra(known[kind])}") from e
+    factory: SinkFactory = load_point(sinks[kind], f"the sink {kind!r}")
     _check_names(kind, factory)
     return factory
 
@@ -430,14 +423,6 @@ def _check_names(kind: str, factory: SinkFactory) -> None:
                 f"the sink {kind!r} has {name!r}: did you mean {close[0]!r}? A name of its "
                 "own begins with _"
             )
-
-
-def _extra(point: EntryPoint) -> str:
-    """Return how to install what a sink needs, if its package has an extra of the sink's name."""
-    extras = point.dist.metadata.get_all("Provides-Extra") if point.dist else None
-    if point.dist is None or point.name not in (extras or ()):
-        return ""
-    return f": pip install '{point.dist.name}[{point.name}]'"
 
 
 def make_sink(kind: str, options: Mapping[str, Any], folder: Path) -> Sink:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError
 from tailer.plugins.contract import Contract
+from tailer.plugins.entry_points import installed_points, load_point
 from tailer.store.addresses import check_address
 from tailer.store.objects.place import is_azure_url
 
@@ -173,13 +174,13 @@ def is_local(table: str) -> bool:
 def is_remote(address: str) -> bool:
     """Return whether an address has a remote storage's scheme, and not, say, a web page's."""
     scheme = _scheme_of(address)
-    return scheme != "file" and (scheme in _KINDS or scheme in _installed())
+    return scheme != "file" and (scheme in _KINDS or scheme in installed_points(GROUP))
 
 
 def remote_schemes() -> list[str]:
     """Return the schemes of remote storage, without other spellings."""
     ours = {place: scheme for scheme, place in reversed(_KINDS.items())}
-    return sorted({*ours.values(), *_installed()} - {"file", _SHARED})
+    return sorted({*ours.values(), *installed_points(GROUP)} - {"file", _SHARED})
 
 
 def storage_of(address: str) -> Storage:
@@ -234,20 +235,15 @@ def _is_shared(address: str) -> bool:
 
 @cache
 def _storage(scheme: str) -> Storage | None:
-    place = _KINDS.get(scheme) or _installed().get(scheme)
-    if place is None:
+    what = f"the store of {scheme}://"
+    if scheme in _KINDS:
+        module, _, name = _KINDS[scheme].partition(":")
+        try:
+            kind: type[Storage] = getattr(import_module(module), name)
+        except ImportError as e:
+            raise ConfigError(f"{what} can't be loaded ({e})") from e
+    elif scheme in installed_points(GROUP):
+        kind = load_point(installed_points(GROUP)[scheme], what)
+    else:
         return None
-    module, _, name = place.partition(":")
-    try:
-        kind: type[Storage] = getattr(import_module(module), name)
-    except ImportError as e:
-        raise ConfigError(f"the store of {scheme}:// can't be loaded ({e})") from e
     return kind()
-
-
-@cache
-def _installed() -> Mapping[str, str]:
-    """Return the places of other packages' kinds, by scheme. It reads all that is installed."""
-    from importlib.metadata import entry_points  # on demand: it takes 15 ms to load
-
-    return {point.name: point.value for point in entry_points(group=GROUP)}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sinks.formats.load import load_encoder
-from sinks.formats.records import Encoder
+from tailer.sink.encoder import Encoder
 from tailer.testing.table import TableBuilder
 from tests.feed.test_pair import POST, PRE, cdf_table, image, paired
 from tests.sinks.formats import MemoryRegistry

@@ -58,6 +58,7 @@ SINKS_MAY_IMPORT = {
     "files",
     "native",
     "network",
+    "plugins",
     "secrets",
     "settings",
     "sink",

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sinks.formats.records import Records
 from sinks.kafka.client.kafka_python import KafkaPythonDriver, Packed
 from sinks.kafka.client.record_batch import Body
 from sinks.kafka.options import KafkaOptions
+from tailer.sink.encoder import Records
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh
 from tests.kafka.topics import create_topic, read_topic

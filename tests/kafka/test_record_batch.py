@@ -16,10 +16,10 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from sinks.formats.json import json_objects_joined
-from sinks.formats.records import Header, Records
 from sinks.kafka.client.partitioner import murmur2, partitions_of_keys
 from sinks.kafka.client.record_batch import BATCH_OVERHEAD, Body, cut, record_batches, record_sizes
 from tailer.native.rowbytes import JoinedText, whole_numbers
+from tailer.sink.encoder import Header, Records
 
 pytestmark = pytest.mark.usefixtures("way")
 

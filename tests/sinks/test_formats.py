@@ -17,9 +17,9 @@ import pytest
 
 from sinks.formats.load import FORMATS as NAMES
 from sinks.formats.load import encoder_settings, load_encoder
-from sinks.formats.records import Encoder, Records
 from tailer.delta.arrow_types import VARIANT
 from tailer.errors import ConfigError, CorruptRow, TableError
+from tailer.sink.encoder import Encoder, Records
 from tailer.testing.batches import change_batch, empty_batch
 from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry, all_types
 from tests.support.source import ROOT

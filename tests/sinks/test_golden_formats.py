@@ -15,7 +15,7 @@ import pytest
 
 from sinks.formats.load import load_encoder
 from sinks.formats.parts import KEY_ENCODING
-from sinks.formats.records import Records
+from tailer.sink.encoder import Records
 from tests.sinks.formats import FORMATS, MemoryRegistry, all_types
 
 pytestmark = pytest.mark.usefixtures("way")

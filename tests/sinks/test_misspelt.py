@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailer.errors import ConfigError
+from tailer.plugins.entry_points import installed_points
 from tailer.sink import installed_sinks, load_sink
 
 SINK = """
@@ -26,7 +27,7 @@ def sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that is searched for installed packages."""
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    installed_sinks.cache_clear()
+    installed_points.cache_clear()
 
 
 def install(folder: Path, name: str, names: str) -> None:
@@ -35,7 +36,7 @@ def install(folder: Path, name: str, names: str) -> None:
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[tailer.sinks]\n{name} = {name}:Sink\n")
-    installed_sinks.cache_clear()
+    installed_points.cache_clear()
 
 
 @pytest.mark.parametrize(

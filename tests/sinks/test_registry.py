@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from sinks.formats.load import load_encoder
-from sinks.formats.records import Encoder
 from sinks.formats.registry import RegistryClient, load_registry
 from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.sink.encoder import Encoder
 from tailer.testing.batches import change_batch
 from tests.support.registry import Gateway, Registry, make_certificate
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinks.formats.load import load_encoder
-from sinks.formats.records import Records
 from sinks.jsonl import batch_lines
 from sinks.shared.encode_ahead import slices
 from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, concat_batches
 from tailer.delta.arrow_types import VARIANT
 from tailer.errors import CorruptRow
+from tailer.sink.encoder import Records
 from tailer.testing.batches import change_batch, change_span
 from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry
 

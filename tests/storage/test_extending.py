@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -16,40 +15,31 @@ import pytest
 
 import tailer.storage
 from tailer.errors import ConfigError
+from tailer.plugins.entry_points import installed_points
 from tailer.storage import open_offset_store, open_store
 from tailer.store import Store
 from tailer.testing.conformance import StoreConformance
 from tailer.testing.conformance.store import Put
 from tailer.testing.table import TableBuilder
+from tests.support.packages import documented_blocks, install_package
 from tests.support.source import ROOT
 
-PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+CODE, TOML = documented_blocks("extending.md", "A storage in forty lines")
 LINES_MAX = 50
-
-
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    return found[1]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that has the package installed, with its entry point."""
     folder = tmp_path_factory.mktemp("site")
-    (folder / "zip_tables.py").write_text(block("python"))
-    point = re.sub(r'.*"(.+)"\](.*)', r"[\1]\2", block("toml"), count=1).replace('"', "")
-    info = folder / "zip_tables-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: zip-tables\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(point)
+    install_package(folder, CODE, TOML)
     return folder
 
 
 @pytest.fixture
 def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(site)
-    caches = (tailer.storage._installed, tailer.storage._storage)
+    caches = (installed_points, tailer.storage._storage)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -65,7 +55,7 @@ def packed(folder: Path, archive: Path) -> str:
 
 
 def test_it_has_few_lines() -> None:
-    assert len([line for line in block("python").splitlines() if line]) <= LINES_MAX
+    assert len([line for line in CODE.splitlines() if line]) <= LINES_MAX
 
 
 def test_a_command_reads_a_table_of_the_scheme(site: Path, tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from sinks.formats.records import Records
 from sinks.kafka.client import producer_internals
 from sinks.kafka.client.failures import connected, raised_as_failures
 from sinks.kafka.client.record_batch import Body, cut, record_batches
 from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import LINGER_MS, KafkaOptions
 from tailer.errors import ConfigError, TransientError
+from tailer.sink.encoder import Records
 
 __all__ = ["KafkaPythonDriver", "Packed"]
 

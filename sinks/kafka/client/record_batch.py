@@ -18,9 +18,9 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.records import Records
 from tailer.native import rowbytes
 from tailer.native.rowbytes import OPTIONAL, SIZED, JoinedText, array_part, native_parts
+from tailer.sink.encoder import Records
 
 __all__ = [
     "BATCH_OVERHEAD",

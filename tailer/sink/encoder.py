@@ -7,16 +7,24 @@ a registry: the same batch gives the same bytes on every run.
 
 from __future__ import annotations
 
-import typing
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
 from tailer.changes import ChangeBatch
 from tailer.native.rowbytes import JoinedText
-from tailer.sink import OwnNames
+from tailer.plugins.contract import Contract
+from tailer.settings import Setting
+from tailer.sink.own_names import NO_NAMES, OwnNames
 
-__all__ = ["Encoder", "Header", "Records", "Registry"]
+__all__ = ["GROUP", "Encoder", "Header", "Records"]
+
+#: The group of entry points in which further formats are found.
+GROUP = "tailer.formats"
 
 #: A record header: its name, and one value for all records (bytes) or one for each (strings that
 #: are not put together yet, or a string or binary array; null where that record does not have the
@@ -94,31 +102,34 @@ class Records:
         )
 
 
-class Encoder(typing.Protocol):
-    """One format with its options. Pure and synchronous: it runs in a worker thread."""
+class Encoder(Contract, ABC):
+    """One format with its options. Pure and synchronous: it runs in a worker thread.
 
+    A package adds one by an entry point in the group ``tailer.formats``, which names the class.
+    """
+
+    #: The options of the format, which a sink takes beside its own. The sink adds ``name``, the
+    #: feed's, and ``topic``.
+    settings: Mapping[str, Setting] = MappingProxyType({})
+    #: Whether each value is a line of text: sinks of lines and of messages take no other format.
+    is_text: bool = False
     #: Whether it needs an update as one row with ``ChangeBatch.before``: a trait of the sink.
-    paired: bool
+    paired: bool = False
     #: The columns of a record's key; empty means that records have no key.
-    key_columns: tuple[str, ...]
+    key_columns: tuple[str, ...] = ()
     #: The names that it gives to fields of its own beside the columns: a trait of the sink.
-    own: OwnNames
+    own: OwnNames = NO_NAMES
 
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Encoder:  # noqa: ARG003
+        """Return the encoder with these options, which are checked and complete."""
+        return cls()
+
+    @abstractmethod
     def encode(self, batch: ChangeBatch) -> Records:
-        """Encode a batch.
+        """Encode a batch: the same one to the same bytes, on every run.
 
         Raises :class:`TableError` naming the version if a key column is missing or a value can't be
         written, :class:`SinkRejected` if a schema registry refuses the schema and
-        :class:`TransientError` if it does not answer.
-        """
-
-
-class Registry(typing.Protocol):
-    """A schema registry, as an encoder uses it."""
-
-    def register(self, subject: str, schema: str) -> int:
-        """Return the id of an Avro schema (its JSON text) under a subject, registering a new one.
-
-        Raises :class:`SinkRejected` if the registry refuses the schema as incompatible,
         :class:`TransientError` if it does not answer.
         """
