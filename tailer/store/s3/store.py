@@ -60,8 +60,12 @@ _FILE_BYTES_MAX = 64 * 1024 * 1024
 _CHECK_S = 120.0
 
 
+def _made(options: S3Options) -> S3Client:
+    return S3Client(options)
+
+
 #: The clients of the process.
-SharedClients = ClientsOf(S3Client)
+SharedClients = ClientsOf(_made)
 
 
 def _folder(address: str) -> tuple[str, str]:
