@@ -129,13 +129,15 @@ class RedisSink(MessageSink):
     ) -> None:
         super().__init__(format, options or {})
         try:
-            from redis.asyncio import ConnectionPool
+            from redis import asyncio as client
+            from redis import exceptions
         except ImportError as e:
             raise ConfigError(
                 f"the sink 'redis' needs redis ({e}): pip install 'delta-tailer[redis]'"
             ) from None
+        self._exceptions: Any = exceptions
         try:
-            self._pool: Any = ConnectionPool.from_url(url.text(), socket_timeout=timeout_s)
+            self._pool: Any = client.ConnectionPool.from_url(url.text(), socket_timeout=timeout_s)
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(
@@ -251,21 +253,18 @@ class RedisSink(MessageSink):
     async def _answered(self, command: list[bytes | memoryview]) -> Any:
         """Return the answer to a command. It is sent once: a lost answer does not say whether it
         was carried out."""
-        from redis.exceptions import RedisError
-
         try:
             if self._connection is None:
                 self._connection = await self._pool.get_connection()
             await self._connection.send_packed_command(command, check_health=False)
             return await self._connection.read_response()
-        except (RedisError, OSError) as e:
+        except (self._exceptions.RedisError, OSError) as e:
             self._connection = None
             await self._pool.disconnect()
             raise self._error(e) from e
 
     def _error(self, e: Exception) -> TailerError:
-        from redis import exceptions as known
-
+        known = self._exceptions
         what = f"{self._location}: {' '.join(str(e).split())}"
         if isinstance(e, known.AuthenticationError | known.NoPermissionError) or (
             isinstance(e, known.ResponseError) and _DENIED.search(str(e))

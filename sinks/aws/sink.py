@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NotConnected
 
 from sinks.formats.json_formats import FORMAT, message_settings, take_options
 from sinks.formats.load import encoder_settings
@@ -224,9 +226,6 @@ class AwsSink(MessageSink):
             self._taken += len(part)
 
     async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
-        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-        from botocore.exceptions import ConnectionError as NotConnected
-
         try:
             return await work()
         except ClientError as e:

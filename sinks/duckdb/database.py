@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 
 from sinks.formats.json import variant_text
@@ -86,8 +87,6 @@ class DuckdbFile(Database):
     def connect(self, *, read_only: bool = False) -> None:
         """Open the file, if it is not open. Raises :class:`TransientError` if another process has
         it."""
-        import duckdb
-
         with self._translated():
             try:
                 self._file.check()
@@ -154,8 +153,6 @@ class DuckdbFile(Database):
     def abandon(self) -> None:
         """Close the file: what could not be written may leave DuckDB in a state in which it refuses
         all work."""
-        import duckdb
-
         connection, self._connection = self._connection, None
         with suppress(duckdb.Error):
             if connection is not None:
@@ -164,8 +161,6 @@ class DuckdbFile(Database):
     @contextmanager
     def staged(self, keys: pa.Table) -> Iterator[str]:
         """Provide an Arrow table as a view."""
-        import duckdb
-
         with self._translated():
             self._connection.register("_staged", keys)
         try:
@@ -179,8 +174,6 @@ class DuckdbFile(Database):
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Translate DuckDB's errors into our own, around each use of it."""
-        import duckdb
-
         try:
             yield
         except (duckdb.Error, OSError) as e:
@@ -242,8 +235,6 @@ class DuckdbFile(Database):
 
 def _checkpoint(connection: Any) -> None:
     """Write the log into the file, unless another feed of this process is in a transaction."""
-    import duckdb
-
     with suppress(duckdb.TransactionException):
         connection.execute("CHECKPOINT")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sinks.formats.json import json_lines
 from tailer.changes import COMMIT_VERSION
@@ -30,8 +31,6 @@ class _Encoder(Protocol):
 
 class _Parquet:
     def __init__(self, file: Any, schema: pa.Schema) -> None:
-        import pyarrow.parquet as pq
-
         self._writer = pq.ParquetWriter(file, schema, compression="zstd", compression_level=1)
 
     def write(self, rows: pa.Table) -> None:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition, errors
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import AuthorizationError, NoError, UnknownTopicOrPartitionError, for_code
+
 from sinks.kafka import topic_admin
 from sinks.kafka.client import producer_internals
 from sinks.kafka.client.failures import connected, raised_as_failures
@@ -88,8 +92,6 @@ class Cluster:
     :class:`SinkRejected` if one refuses."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        from kafka import KafkaAdminClient
-
         self._options = options
         self._settings = client_settings(options)
         self._admin: Any = connected(
@@ -103,8 +105,6 @@ class Cluster:
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic of that name, or None if there is none."""
-        from kafka.errors import NoError, UnknownTopicOrPartitionError, for_code
-
         with raised_as_failures(f"describing the topic {name}"):
             description = self._admin.describe_topics([name])[0]
             error = for_code(description["error_code"])
@@ -132,9 +132,6 @@ class Cluster:
         }
 
     def _limits(self, name: str) -> dict[str, str]:
-        from kafka.admin import ConfigResource, ConfigResourceType
-        from kafka.errors import AuthorizationError
-
         asked = ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_LIMITS))
         try:
             with raised_as_failures(f"reading the configuration of the topic {name}"):
@@ -186,8 +183,6 @@ class Cluster:
     def _offsets(
         self, topic: str, partitions: Iterable[int], which: int, *, stable: bool = False
     ) -> list[int]:
-        from kafka import TopicPartition
-
         places = [TopicPartition(topic, partition) for partition in partitions]
         isolation = _READ_COMMITTED if stable else _READ_UNCOMMITTED
         with raised_as_failures(f"asking for the offsets of the topic {topic}"):
@@ -196,8 +191,6 @@ class Cluster:
 
     def transaction(self, transactional_id: str) -> TransactionStatus | None:
         """Return a producer's last transaction; None if it has none, or we may not know."""
-        from kafka import errors
-
         moving = (
             errors.CoordinatorNotAvailableError,
             errors.CoordinatorLoadInProgressError,
@@ -222,8 +215,6 @@ class Cluster:
 
         Raises :class:`TransientError` while a partition has no leader to query.
         """
-        from kafka.errors import NoError, UnknownTopicOrPartitionError, for_code
-
         places: list[Partition] = []
         with raised_as_failures(f"describing the topics {', '.join(topics)}"):
             for topic in self._admin.describe_topics(list(topics)) if topics else []:
@@ -244,8 +235,6 @@ class Cluster:
     ) -> list[OpenTransaction]:
         """Return the open transactions of a producer, or of all, in those partitions; none if we
         may not know."""
-        from kafka import TopicPartition, errors
-
         asked = [TopicPartition(topic, number) for topic, number in sorted(places)]
         moves = errors.NotLeaderForPartitionError  # the partition of a new topic, or one that moves
         patience_s = self._options.request_timeout_ms / 1000
@@ -305,8 +294,6 @@ class Cluster:
 
     def _scan(self, topic: str, start: int, stop: int, key: bytes) -> LastRecord | None:
         """Return the last committed record with the key from ``start`` to before ``stop``."""
-        from kafka import TopicPartition
-
         place = TopicPartition(topic, 0)
         newest, position = None, start
         give_up = time.monotonic() + self._options.transaction_timeout_ms / 1000 + 10
@@ -340,8 +327,6 @@ class Cluster:
         return said + "another producer's transaction is open there"
 
     def _consumer(self, place: Any, position: int) -> Any:
-        from kafka import KafkaConsumer
-
         consumer: Any = connected(
             lambda **how: KafkaConsumer(
                 **self._settings,
@@ -373,8 +358,6 @@ def _named(places: Collection[Partition]) -> str:
 
 def _not_for_us() -> tuple[type[Exception], ...]:
     """Return the errors of a broker that is too old to answer, or that refuses to answer us."""
-    from kafka import errors
-
     return (
         errors.AuthorizationError,
         errors.IncompatibleBrokerVersion,

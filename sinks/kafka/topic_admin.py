@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import NoError, TopicAlreadyExistsError, for_code
+
 __all__ = ["NewTopic", "create", "transaction_ms_max"]
 
 _TRANSACTION_MS_MAX = "transaction.max.timeout.ms"
@@ -24,8 +27,6 @@ def create(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
 
     Raises the client's error with the broker's message, which the client itself leaves out.
     """
-    from kafka.errors import NoError, TopicAlreadyExistsError, for_code
-
     asked = {
         "num_partitions": topic.partitions,
         "replication_factor": -1,
@@ -42,8 +43,6 @@ def create(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
 
 def transaction_ms_max(admin: Any) -> int | None:
     """Return the brokers' ``transaction.max.timeout.ms``; None if the broker does not report it."""
-    from kafka.admin import ConfigResource, ConfigResourceType
-
     node = admin.describe_cluster()["brokers"][0]["broker_id"]
     # By its name alone: a broker has hundreds of settings, which take 20 ms to read.
     asked = ConfigResource(ConfigResourceType.BROKER, str(node), {_TRANSACTION_MS_MAX: None})

@@ -124,7 +124,7 @@ class Mysql(Database):
         with self._translated():
             self._connection = self._mysql.connect(
                 **self._given, charset="utf8mb4", autocommit=True, client_flag=flags,
-                conv=_conversions(), ssl=context, ssl_disabled=context is None,
+                conv=_conversions(self._mysql), ssl=context, ssl_disabled=context is None,
                 connect_timeout=10, init_command=self._session,
                 read_timeout=self._timeout_s, write_timeout=self._timeout_s,
             )  # fmt: skip
@@ -345,14 +345,12 @@ class Mysql(Database):
             yield from batches_of(self.location, fetch, schema)
 
 
-def _conversions() -> dict[Any, Any]:
+def _conversions(pymysql: Any) -> dict[Any, Any]:
     """Return how values are written, and which are read as numbers; all else is text or bytes."""
-    from pymysql import converters
-    from pymysql.constants import FIELD_TYPE as KIND
-
-    whole = (KIND.TINY, KIND.SHORT, KIND.INT24, KIND.LONG, KIND.LONGLONG)
-    numbers = dict.fromkeys(whole, int) | {KIND.DOUBLE: float}
-    return {**converters.encoders, **numbers}
+    kind = pymysql.constants.FIELD_TYPE
+    whole = (kind.TINY, kind.SHORT, kind.INT24, kind.LONG, kind.LONGLONG)
+    numbers = dict.fromkeys(whole, int) | {kind.DOUBLE: float}
+    return {**pymysql.converters.encoders, **numbers}
 
 
 def _mark(schema: pa.Schema) -> str:

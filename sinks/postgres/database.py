@@ -92,6 +92,7 @@ class Postgres(Database):
             ) from None
         given = _given(psycopg, dsn, {"user": user, "password": password})
         self.schema = schema
+        self._psycopg: Any = psycopg
         self._timeout_s = timeout_s
         self._begin = _BEGIN.format(lock_ms=round(timeout_s * 1000))
         self._given: dict[str, Any] = {**_DEFAULTS, **given}
@@ -110,11 +111,9 @@ class Postgres(Database):
 
     def _lives(self) -> bool:
         """Return whether the server takes connections."""
-        import psycopg
-
         try:
-            psycopg.connect(**self._given).close()
-        except psycopg.Error:
+            self._psycopg.connect(**self._given).close()
+        except self._psycopg.Error:
             return False
         return True
 
@@ -130,11 +129,9 @@ class Postgres(Database):
 
     def abandon(self) -> None:
         """Close the connection; the server undoes its transaction."""
-        import psycopg
-
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(psycopg.Error):
+            with suppress(self._psycopg.Error):
                 connection.close()
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -167,21 +164,17 @@ class Postgres(Database):
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Translate psycopg's errors into our own, around each use of it."""
-        import psycopg
-
         try:
             yield
-        except psycopg.Error as e:
+        except self._psycopg.Error as e:
             raise self._error(e) from e
 
     def _error(self, e: Any) -> TailerError:
-        import psycopg
-
         said = " ".join((e.diag.message_primary or str(e)).split())
-        if isinstance(e, psycopg.errors.UniqueViolation):
+        if isinstance(e, self._psycopg.errors.UniqueViolation):
             return KeyTaken(f"{self.location}: {said}")
         if e.sqlstate is None:
-            if isinstance(e, psycopg.DataError):  # by psycopg itself, of a value
+            if isinstance(e, self._psycopg.DataError):  # by psycopg itself, of a value
                 return RowsRefused(f"{self.location}: {said}")
             if _FOR_GOOD.search(said):
                 return TargetRefused(f"{self.location}: {said}; check the option 'dsn'")

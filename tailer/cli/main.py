@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tailer.errors import ConfigError, TailerError, first_error, is_shortage, out_of_reach
+from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
 from tailer.process.signals import install
 
 if TYPE_CHECKING:
@@ -266,16 +266,12 @@ class _Parser(argparse.ArgumentParser):
         """Say what is wrong, behind the usage, and end with the status of a wrong command."""
         unknown = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if unknown:
-            from tailer.errors import meant
-
             close = meant(unknown[1], _COMMANDS)
             message = f"there is no command {unknown[1]!r}{close}; they are {', '.join(_COMMANDS)}"
         super().error(message)
 
     def unrecognized(self, rest: Sequence[str]) -> NoReturn:
         """End for arguments that no option takes."""
-        from tailer.errors import meant
-
         known = [name for action in self._actions for name in action.option_strings]
         hints = [meant(rest[0], known)]
         if rest == ["-f"]:

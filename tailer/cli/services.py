@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tailer.config.feeds import load_config
 from tailer.errors import ConfigError
 
 __all__ = ["check", "run", "share", "spark"]
@@ -12,7 +13,6 @@ __all__ = ["check", "run", "share", "spark"]
 
 async def run(arguments: argparse.Namespace) -> int:
     """Run the daemon until a signal ends it; return the exit status."""
-    from tailer.config.feeds import load_config
     from tailer.daemon.run import run_daemon
 
     return await run_daemon(load_config(Path(arguments.config)))
@@ -20,7 +20,6 @@ async def run(arguments: argparse.Namespace) -> int:
 
 async def check(arguments: argparse.Namespace) -> int:
     """Check the configuration, its tables and its sinks; return the exit status."""
-    from tailer.config.feeds import load_config
     from tailer.daemon.check import check_feeds
 
     return await check_feeds(load_config(Path(arguments.config)))
@@ -28,8 +27,6 @@ async def check(arguments: argparse.Namespace) -> int:
 
 async def spark(arguments: argparse.Namespace) -> int:
     """Run the feeds on a Spark cluster; return the exit status."""
-    from tailer.config.feeds import load_config
-
     try:
         from tailer.cli.spark import run_cluster
         from tailer.spark.pipeline.run import PipelineOptions

@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config
 from tailer.daemon.assembly import assemble, feed_configs
+from tailer.daemon.http_api import health_routes, serve
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.runner import Runner
@@ -34,8 +36,6 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
 
     SIGINT, SIGTERM and SIGHUP end it after the batches that are being written.
     """
-    from prometheus_client import CollectorRegistry
-
     logger = set_up_logs(config.log_format, config.log_level)
     registry = CollectorRegistry()
     families = MetricFamilies(registry)
@@ -92,7 +92,6 @@ def _serving(
     """Serve /metrics, /healthz and /readyz, as the daemon does, while the block runs."""
     if config.http is None:
         return nullcontext()
-    from tailer.daemon.http_api import health_routes, serve
 
     def unready() -> dict[str, str]:
         return {

@@ -37,6 +37,7 @@ class Engine:
         self._folder = options.spill_folder
         with spilling(self._folder):
             self._spill = SpillFolder("tailer-diff-", self._folder)
+        self._duckdb: Any = duckdb
         self._connection: Any = duckdb.connect(
             config={
                 "threads": options.threads,
@@ -72,21 +73,19 @@ class Engine:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         """Translate the engine's errors into our own, around each use of the engine."""
-        import duckdb
-
         try:
             yield
-        except duckdb.Error as e:
+        except self._duckdb.Error as e:
             reason = str(e).splitlines()[0]
-            if isinstance(e, duckdb.IOException) or "offload" in reason:
+            if isinstance(e, self._duckdb.IOException) or "offload" in reason:
                 raise no_room(self._folder, reason) from e
-            if isinstance(e, duckdb.OutOfMemoryException):
+            if isinstance(e, self._duckdb.OutOfMemoryException):
                 raise TableError(
                     f"the rows can't be compared ({reason})",
                     hint="increase diff_memory_bytes_max",
                 ) from e
             raise UnsupportedTable(
-                f"the rows can't be compared (DuckDB {duckdb.__version__}: {reason})",
+                f"the rows can't be compared (DuckDB {self._duckdb.__version__}: {reason})",
                 hint="try another version of DuckDB and report this, or follow the table with its "
                 "change data feed on",
             ) from e

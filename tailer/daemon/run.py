@@ -13,8 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
 from tailer.config.feeds import Config, load_config
 from tailer.daemon.assembly import keep_place_of
+from tailer.daemon.console import console_routes
+from tailer.daemon.http_api import api_routes, health_routes, serve
+from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.supervisor import Supervisor
 from tailer.errors import (
     cannot_listen,
@@ -33,10 +38,6 @@ async def run_daemon(config: Config) -> int:
 
     0 after a signal, 1 if a feed has failed, 2 if every failure is an error in the configuration.
     """
-    from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
-
-    from tailer.daemon.metrics import MetricFamilies
-
     keep_place_of(config)
     logger = set_up_logs(config.log_format, config.log_level)
     if isinstance(config.state, Path) and is_everyones(config.state):
@@ -69,9 +70,6 @@ async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> Asy
     if config.http is None:
         yield
         return
-    from tailer.daemon.console import console_routes
-    from tailer.daemon.http_api import api_routes, health_routes, serve
-
     routes = [
         *health_routes(registry, supervisor.unready),
         *api_routes(supervisor, config.token),

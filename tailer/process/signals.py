@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import ClassVar, TypeVar
 
+from tailer.errors import first_error
+
 __all__ = [
     "EXIT_INTERRUPTED",
     "GRACE_S",
@@ -234,8 +236,6 @@ async def until_stopped(
     ``overdue`` says so, and returns the exit status.
     """
     import anyio
-
-    from tailer.errors import first_error
 
     receiver = SignalReceiver.installed
     if receiver is None:

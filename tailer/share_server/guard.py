@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from prometheus_client import Counter, Histogram
+
 from tailer.http_server.connections import network_of
 from tailer.share_server.config import Limits
 from tailer.share_server.refusals import Refusal
@@ -108,8 +110,6 @@ class ShareMetrics:
     """The server's metrics for Prometheus: by endpoint and status, never by recipient or table."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        from prometheus_client import Counter, Histogram
-
         self.requests = Counter(
             "tailer_share_requests", "Requests answered.", ["endpoint", "status"],
             registry=registry,

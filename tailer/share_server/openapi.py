@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tailer import __version__
+
 __all__ = ["openapi"]
 
 _TABLE = "/shares/{share}/schemas/{schema}/tables/{table}"
@@ -158,8 +160,6 @@ def _paths() -> dict[str, Any]:
 
 def openapi(public_url: str) -> dict[str, Any]:
     """Return the description, with the server's public URL."""
-    from tailer import __version__
-
     return {
         "openapi": "3.0.3",
         "info": {"title": "Delta Sharing, served by delta-tailer", "version": __version__},

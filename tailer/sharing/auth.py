@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+from aiohttp import ClientError
 
 from tailer.errors import ConfigError, TransientError
 from tailer.network.http_answers import at_most
@@ -119,8 +120,6 @@ class Authorization:
     async def _buy(
         self, session: ClientSession, credentials: ClientCredentials | PrivateKey
     ) -> None:
-        from aiohttp import ClientError
-
         form, headers = await self._price(credentials)
         where = f"the token endpoint {credentials.token_endpoint}"
         try:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
+from yarl import URL
+
 from tailer.errors import TableError, TransientError
 from tailer.network.http_answers import (
     Oversize,
@@ -306,8 +308,6 @@ class SharingClient:
         said: Capabilities | None = None,
     ) -> AsyncIterator[ClientResponse]:
         """Send one request, and yield its answer of status 200; any other status is an error."""
-        from yarl import URL
-
         query = "&".join(f"{k}={quote(v, safe='')}" for k, v in (params or {}).items())
         url = URL(self.profile.endpoint + path + (f"?{query}" if query else ""), encoded=True)
         session = self.sessions.api()

@@ -9,6 +9,20 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from aiohttp import (
+    ClientConnectorCertificateError,
+    ClientConnectorError,
+    ClientError,
+    ClientSession,
+    ClientSSLError,
+    ClientTimeout,
+    DefaultResolver,
+    DummyCookieJar,
+    InvalidURL,
+    TCPConnector,
+)
+
+from tailer import __version__
 from tailer.errors import ConfigError, TableError, TransientError, healing
 from tailer.sharing.profile import is_here, leads_here
 
@@ -89,7 +103,6 @@ class Whereabouts:
 
 def noting_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
     """Return a connector for the endpoint of a profile, which may be anywhere."""
-    from aiohttp import DefaultResolver, TCPConnector
 
     class Noting(DefaultResolver):  # type: ignore[misc,valid-type]  # one of two classes
         async def resolve(self, *arguments: Any, **more: Any) -> Any:
@@ -106,7 +119,6 @@ def guarded_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPC
     It never connects to this machine, unless the server is here too. It checks the address of each
     connection as it is made, because names may resolve to another address at any time.
     """
-    from aiohttp import TCPConnector
 
     def checked(info: Any) -> socket.socket:
         family, kind, protocol, _, address = info
@@ -146,10 +158,6 @@ class Sessions:
     def _new(
         self, connector: Callable[[ssl.SSLContext, Whereabouts], TCPConnector]
     ) -> ClientSession:
-        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar
-
-        from tailer import __version__
-
         return ClientSession(
             connector=connector(tls_context(self._ca_file), self.whereabouts),
             cookie_jar=DummyCookieJar(),
@@ -180,14 +188,6 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
         pass
 
     def __exit__(self, kind: object, e: BaseException | None, trace: object) -> None:
-        from aiohttp import (
-            ClientConnectorCertificateError,
-            ClientConnectorError,
-            ClientError,
-            ClientSSLError,
-            InvalidURL,
-        )
-
         if isinstance(e, ClientConnectorError) and isinstance(e.os_error, LeadsHere):
             raise TableError(
                 f"{self.what}: a URL leads to this machine or its link, which is not followed"

@@ -21,6 +21,7 @@ from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order
 from tailer.spark.source.driver import TaskPartition
+from tailer.spark.tasks import spark_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,8 +69,6 @@ class Decoder:
     @one_sentence
     def rows(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows."""
-        from tailer.spark.tasks import spark_batches  # only executors load the decoder
-
         decode = self._options.decoding(task.target, task.removals)
         return spark_batches(task.orders, self._options, decode, self._schema)
 

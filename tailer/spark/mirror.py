@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import anyio
+from pyspark.errors import PySparkException
+from pyspark.sql import Window
+from pyspark.sql import functions as f
 
 from tailer.changes import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
@@ -133,8 +136,6 @@ def _check_batch(target: str, app: str, batch: int, done: int | None) -> None:
 @contextmanager
 def _in_our_words(target: str) -> Iterator[None]:
     """Tell what Spark or Delta refuses in one sentence."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except PySparkException as e:
@@ -219,9 +220,6 @@ def _merge(
 def _last_changes(frame: DataFrame, keys: Sequence[str], leaves: str) -> DataFrame:
     """Return the last change of each key, and in a column ``leaves`` whether its row leaves; in one
     version, rows that come are later than rows that leave."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
     rank = _free("rank", [*frame.columns, leaves])
     gone = f.col(CHANGE_TYPE).isin(*_LEAVING)
     newest_first = [f.col(COMMIT_VERSION).desc(), gone.cast("int").asc()]

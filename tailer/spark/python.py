@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from pyspark import SparkContext
+
 __all__ = ["use_this_python"]
 
 
@@ -14,8 +16,6 @@ def use_this_python() -> None:
     Spark takes the first ``python3`` of the PATH, which is not that of a virtual environment. On a
     cluster, the driver's path need not exist on the workers: there Spark's choice is kept.
     """
-    from pyspark import SparkContext
-
     context = SparkContext._active_spark_context  # noqa: SLF001
     if context is None or "PYSPARK_PYTHON" in os.environ:
         return

@@ -13,6 +13,9 @@ import re
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
 from tailer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,9 +30,6 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))
 
 def tell_session_zone() -> None:
     """Let the processes of a source that is being registered know the active session's zone."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
     context, session = SparkContext._active_spark_context, SparkSession.getActiveSession()  # noqa: SLF001
     if context is not None and session is not None:
         context.environment[_VARIABLE] = zone_of(session)

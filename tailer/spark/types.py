@@ -8,25 +8,19 @@ nullable: each change has them, and Spark's code for a row needs no null check f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.types as pt
+from pyspark.sql import types as s
 
 from tailer.delta.arrow_types import is_arrow_variant
 from tailer.delta.char import char_length
 from tailer.delta.types import ArrayType, DataType, MapType, PrimitiveType, StructType
 
-if TYPE_CHECKING:
-    from pyspark.sql import types as spark_types
-
 __all__ = ["change_schema", "conform", "spark_type"]
 
 
-def spark_type(data_type: DataType) -> spark_types.DataType:
+def spark_type(data_type: DataType) -> s.DataType:
     """Return the Spark type of a Delta type."""
-    from pyspark.sql import types as s
-
     match data_type:
         case StructType(fields):
             return s.StructType([s.StructField(f.name, spark_type(f.type)) for f in fields])
@@ -38,16 +32,14 @@ def spark_type(data_type: DataType) -> spark_types.DataType:
             return _primitive(name, data_type)
 
 
-def _primitive(name: str, data_type: PrimitiveType) -> spark_types.DataType:
-    from pyspark.sql import types as s
-
+def _primitive(name: str, data_type: PrimitiveType) -> s.DataType:
     if name.startswith("decimal"):
         digits = name.removeprefix("decimal").strip("() ") or "10,0"
         precision, _, scale = digits.partition(",")
         return s.DecimalType(int(precision), int(scale or 0))
     if char_length(data_type) is not None:
         return s.StringType()
-    simple: dict[str, spark_types.DataType] = {
+    simple: dict[str, s.DataType] = {
         "string": s.StringType(),
         "long": s.LongType(),
         "integer": s.IntegerType(),
@@ -68,15 +60,13 @@ def _primitive(name: str, data_type: PrimitiveType) -> spark_types.DataType:
 
 def change_schema(
     data: StructType, columns: tuple[str, ...] | None, *, with_ids: bool
-) -> spark_types.StructType:
+) -> s.StructType:
     """Return the schema of the source: data columns, the three metadata columns, and ids if
     requested."""
-    from pyspark.sql import types as s
-
     fields = {f.name: f for f in data}
     wanted = [*fields] if columns is None else [name for name in columns if name in fields]
     schema = s.StructType([s.StructField(name, spark_type(fields[name].type)) for name in wanted])
-    always: list[tuple[str, spark_types.DataType]] = [
+    always: list[tuple[str, s.DataType]] = [
         ("_change_type", s.StringType()),
         ("_commit_version", s.LongType()),
         ("_commit_timestamp", s.TimestampType()),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 import pyarrow as pa
+from yarl import URL
 
 from tailer.errors import CorruptLog, TableError, TransientError
 from tailer.network.http_answers import at_most, byte_range, packing, retry_after_s, strong_etag
@@ -173,8 +174,6 @@ class HttpsFiles:
 
         Raises FileNotFoundError if the file does not exist.
         """
-        from yarl import URL
-
         end = "" if length is None else str(offset + max(1, length) - 1)
         headers = {"Range": f"bytes={offset}-{end}", "Accept-Encoding": "identity"}
         url = self._checked(link.url)

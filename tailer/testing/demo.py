@@ -6,6 +6,7 @@ It ends by itself, with a summary and the lines to try next on one's own table.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import shutil
 import signal
@@ -92,8 +93,6 @@ def _show(event: dict[str, Any], *, color: bool) -> str:
 def _follow(lines: IO[str], last: int, *, color: bool) -> tuple[Counter[str], dict[int, float]]:
     """Print the events until version ``last`` is there; return counts by kind, seconds by
     version."""
-    import datetime as dt
-
     counts: Counter[str] = Counter()
     latency_s: dict[int, float] = {}
     for text in lines:

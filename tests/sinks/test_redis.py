@@ -154,7 +154,7 @@ def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match="'url' of sink 'redis' must be a redis://") as e:
         new(options, url="http://secret@example.org")
     assert "secret" not in str(e.value)
-    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(ConfigError, match=r"pip install 'delta-tailer\[redis\]'"):
         new(options)
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from kafka import KafkaProducer, codec
+from kafka.errors import KafkaTimeoutError
 
 from sinks.kafka.client import producer_internals
 from sinks.kafka.client.failures import connected, raised_as_failures
@@ -56,8 +58,6 @@ class KafkaPythonDriver:
     """An idempotent producer (acks=all); with a transactional id, a transactional one."""
 
     def __init__(self, options: KafkaOptions, transactional_id: str | None) -> None:
-        from kafka import KafkaProducer
-
         _check_compression(options.compression)
         self._options = options
         self._batch_bytes = options.batch_bytes
@@ -212,8 +212,6 @@ class KafkaPythonDriver:
 
     def _hurry(self) -> None:
         """Send everything now: a batch that is not full would wait for more records."""
-        from kafka.errors import KafkaTimeoutError
-
         try:
             self._producer.flush(self._patience_s + 5)
         except KafkaTimeoutError as e:
@@ -274,8 +272,6 @@ class KafkaPythonDriver:
 
 def _check_compression(kind: str) -> None:
     """Raise :class:`ConfigError` if the library for this compression is not installed."""
-    from kafka import codec
-
     if kind != "none" and not getattr(codec, f"has_{kind}")():
         raise ConfigError(
             f"compression = {kind!r} needs a library of its own: install delta-tailer[compression]"

@@ -20,6 +20,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from kafka.net import inet
+from kafka.net.compat import KafkaNetClient
+
 __all__ = ["attentive_client"]
 
 _METADATA_PAUSE_MS = 20
@@ -28,8 +31,6 @@ _METADATA_PAUSE_MS = 20
 def attentive_client(**settings: Any) -> Any:
     """Return a ``KafkaNetClient`` for the keyword ``kafka_client`` of kafka-python's
     constructors."""
-    from kafka.net.compat import KafkaNetClient
-
     if not settings.get("proxy_url"):
         settings["proxy_url"] = _closing_scheme()
     client = KafkaNetClient(**settings)
@@ -56,8 +57,6 @@ def attentive_client(**settings: Any) -> Any:
 def _closing_scheme() -> str | None:
     """Return the address of a dummy proxy that makes kafka-python use sockets which are closed when
     they can't connect; None where that is impossible."""
-    from kafka.net import inet
-
     base: Any = getattr(inet, "KafkaNetSocket", None)
     if not hasattr(base, "sock_connect") or not hasattr(base, "register_class"):
         return None

@@ -17,6 +17,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import kafka
+from kafka.admin import AbortTransactionSpec
+from kafka.producer.producer_batch import ProducerBatch
+from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.structs import TopicPartition
+
 from sinks.kafka.client.record_batch import BATCH_OVERHEAD
 
 __all__ = [
@@ -39,10 +45,6 @@ _JOIN_S = 5.0
 
 def usable(producer: Any) -> bool:
     """Return whether this producer's internals match this file."""
-    import kafka
-    from kafka.producer.producer_batch import ProducerBatch
-    from kafka.record.memory_records import MemoryRecordsBuilder
-
     if not kafka.__version__.startswith(VERSIONS):
         return False
     try:
@@ -89,10 +91,6 @@ def append_batch(
     Returns the batch's future. When that is done, its ``value`` is (base offset, time of the
     log append, a function that gives the error of a record, or None).
     """
-    from kafka.producer.producer_batch import ProducerBatch
-    from kafka.record.memory_records import MemoryRecordsBuilder
-    from kafka.structs import TopicPartition
-
     place = TopicPartition(topic, partition)
     transactions, accumulator = producer._transaction_manager, producer._accumulator
     if transactions.is_transactional():
@@ -165,9 +163,6 @@ def write_marker(
 
     Remove when ``abort_transaction()`` can also write the marker of a commit.
     """
-    from kafka.admin import AbortTransactionSpec
-    from kafka.structs import TopicPartition
-
     place = TopicPartition(topic, partition)
     producer_id, epoch = producer
     asked = AbortTransactionSpec(place, producer_id, epoch, coordinator_epoch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from selectors import DefaultSelector, SelectorKey
 from typing import TYPE_CHECKING, Any
 
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
 from sinks.kafka.options import KafkaOptions
 
 if TYPE_CHECKING:
@@ -54,8 +56,6 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
 
 
 def _token_provider(options: KafkaOptions) -> Any:
-    from kafka.net.sasl.oauth import AbstractTokenProvider
-
     tokens = options.security.tokens()
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+from pyspark.sql import types as s
 
 from tailer.changes import (
     CHANGE_TYPE,
@@ -190,8 +191,6 @@ class SparkFiles:
 
     def _scan(self, spark: SparkSession, layout: _Layout) -> DataFrame:
         """Return the rows of all files, with the query's columns in its order."""
-        from pyspark.sql import types as s
-
         names = [name for name in self._target if name not in layout.partitions]
         own = s.StructType([s.StructField(n, spark_type(self._target[n])) for n in names])
         kind = CHANGE_TYPE

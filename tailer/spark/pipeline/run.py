@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, StructType
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, TailerError, TransientError
@@ -72,8 +74,6 @@ class PipelineOptions:
 
 def _start_session(options: PipelineOptions) -> SparkSession:
     """Return the session of ``spark-submit`` if there is one, else a new one."""
-    from pyspark.sql import SparkSession
-
     # The workers must be able to import this package, and the first python3 on the PATH may not.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("tailer")
@@ -146,8 +146,6 @@ class Cluster:
 
 
 def _frame(spark: SparkSession, tasks: list[VersionOrder], reader: VersionReader) -> DataFrame:
-    from pyspark.sql.types import BinaryType, StructType
-
     schema = StructType().add("head", BinaryType()).add("rows", BinaryType())
     return rows_of_tasks(spark, tasks, reader.rows, schema)
 

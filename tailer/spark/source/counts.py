@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from tailer.changes import ChangeFile, Offset
+from tailer.feed.rows.counting import known_changes
 from tailer.store import Store
 
 __all__ = ["Counts"]
@@ -29,8 +30,6 @@ class Counts:
         self, offset: Offset, files: Sequence[ChangeFile]
     ) -> AsyncGenerator[tuple[ChangeFile, int], None]:
         """Yield each file of the offset's version with its number of changes."""
-        from tailer.feed.rows.counting import known_changes  # which opens files
-
         if self._place != (place := (offset.version, offset.snapshot)):
             self._place, self._known = place, []
         known = self._known

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailer.changes import METADATA_FIELDS, Offset
 from tailer.decode.naming import Removal
@@ -37,6 +38,8 @@ from tailer.spark.source.catalog import in_catalog, kept_options, own_options, w
 from tailer.spark.source.driver import TaskPartition, plan_once, tasks_of
 from tailer.spark.source.empty_profiles import drop_empty_profiles
 from tailer.spark.source.planning import Planner
+from tailer.spark.source.reader import ClassicStreamReader, refusing
+from tailer.spark.tasks import spark_batches
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
@@ -98,8 +101,6 @@ class TailerSource(DataSource):
     def _arrow_schema(self, schema: StructType) -> pa.Schema:
         """Return the schema of the rows for a query with this one, which Spark may have kept for
         a table of its catalog, with the options."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         options = kept_options(schema)
         if options is not None:
             self._options = source_options({**options, **self.options})
@@ -151,8 +152,6 @@ class TailerSource(DataSource):
 
         It raises no error: Spark would hide it. The reader's first call does.
         """
-        from tailer.spark.source.reader import refusing
-
         kind = _stream_kind()
         try:
             return self.stream_reader(kind, schema)
@@ -176,8 +175,6 @@ def _types(schema: StructType) -> list[tuple[str, str]]:
 
 def _stream_kind() -> type[ChangeStreamReader]:
     if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
-        from tailer.spark.source.reader import ClassicStreamReader
-
         return ClassicStreamReader
     from tailer.spark.source.limited_stream import LimitedStreamReader
 
@@ -324,6 +321,4 @@ class ChangeReader(DataSourceReader):
     def _rows(
         self, orders: Sequence[Order], removals: tuple[Removal, ...]
     ) -> Iterator[pa.RecordBatch]:
-        from tailer.spark.tasks import spark_batches  # only executors load the decoder
-
         return spark_batches(orders, self.options, self.decoding(removals), self.arrow_schema)

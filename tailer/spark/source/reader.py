@@ -26,6 +26,7 @@ from tailer.spark.options import SourceOptions
 from tailer.spark.source.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.source.planning import Budget, Planner
 from tailer.spark.source.query_schema import QuerySchema
+from tailer.spark.tasks import spark_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -164,8 +165,6 @@ class ChangeStreamReader(DataSourceStreamReader):
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows."""
-        from tailer.spark.tasks import spark_batches  # only executors load the decoder
-
         assert isinstance(partition, TaskPartition)
         decode = self.options.decoding(self.target, partition.removals)
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)

@@ -23,6 +23,7 @@ from tailer.store.objects.errors import FAILURES, translated
 from tailer.store.objects.options import CloudOptions, Credentials
 from tailer.store.objects.place import Place
 from tailer.store.pieces import PIECE_BYTES_MAX
+from tailer.store.ranged import RangedFile, RangedReader
 from tailer.store.side_by_side import side_by_side
 from tailer.store.traffic import Traffic
 
@@ -233,8 +234,6 @@ class ObjectStore(Store):
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
         """See :class:`tailer.store.Store`. A small file is fetched whole, by one request."""
         import pyarrow as pa  # on demand: a log is read without it, and it takes long to load
-
-        from tailer.store.ranged import RangedFile, RangedReader
 
         if size is not None and size <= WHOLE_BYTES:
             data, status = await self._get(location, {})
