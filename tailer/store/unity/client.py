@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Struct
+from yarl import URL
 
 from tailer.delta.segment import commit_name
 from tailer.errors import ConfigError, TableError, TransientError, printable
@@ -280,8 +281,6 @@ class CatalogClient:
     async def _attempt(
         self, kind: type[T], method: str, path: str, body: object, subject: object
     ) -> T:
-        from yarl import URL
-
         what = f"the catalog at {self.options.endpoint}, asked for {subject}"
         url = URL(self.options.api + path, encoded=True)
         session = self._sessions.api()
