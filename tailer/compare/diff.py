@@ -15,6 +15,13 @@ kept, so that every run gives the same result.
 
 The engine (:mod:`tailer.compare.engine`) groups out of core, so memory stays bounded whatever the
 size of the commit.
+
+For example, a file with the rows ``1 a``, ``2 b`` and ``3 c`` is rewritten as ``1 a``, ``2 B`` and
+``3 c``. By row ids, the row at position 1 of both files is an update. By value, ``1 a`` and ``3 c``
+cancel out, and the row at position 1 is a delete and an insert: an update if the feed has a key.
+
+What must never happen: a row that was only copied is a change; a change cancels out because two
+hashes are equal; which of two equal rows is kept depends on threads or on the order of files.
 """
 
 from __future__ import annotations

@@ -4,6 +4,18 @@ Rows come in as a stream of Arrow batches and are grouped by value. Memory stays
 ``memory_bytes_max``; beyond that the engine spills into ``spill_folder``. NaN equals NaN, -0.0
 equals 0.0, null equals null, maps have no order. Columns are named by number, so that no name of a
 table ever enters a query.
+
+For example, rows that leave (side 0) and come (side 1), with the version that last changed each::
+
+    #side  #ref  row_id  row_commit_version
+        0     0       7                   3
+        1     4       7                   3     copied: not in the result
+        0     1       8                   3
+        1     5       8                   9     changed: the result has 8, with both references
+
+What must never happen: an error of the rows' own reading is raised as one of the engine; a lack of
+memory or disk, or a query that DuckDB can't do, is called damage of the table; the result depends
+on the order in which its threads find groups.
 """
 
 from __future__ import annotations

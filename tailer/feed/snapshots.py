@@ -4,6 +4,24 @@ Files come in the order of their paths. That order does not depend on how the lo
 offset inside a snapshot stays valid when a new checkpoint appears or old commits are cleaned up.
 Files are sorted out of core: runs of files are sorted and spilled, then merged, so memory stays
 bounded for a table with any number of files.
+
+The rules of a snapshot that is read while the stream continues:
+
+1. It takes turns with the stream, between two versions, and never within one.
+2. A file is read as of the version that the stream has reached. One that a later version removes is
+   dropped; one that a later version adds in its place is read instead, after the others.
+3. A version that only adds files adds none here: their rows are new, and the stream delivers them.
+4. The stream's offset stays what it is: after a crash, the snapshot begins again.
+
+For example, a table has the files a, b and c when the stream is about to read version 6::
+
+    turn       a as of version 5; then version 6 is there
+    stream     version 6: b was rewritten as d
+    turn       c as of version 6, d as of version 6, the end
+
+What must never happen: a row of the snapshot overwrites a newer one that the stream has delivered
+before it; a row that stays in the table is left out because its file was rewritten meanwhile; the
+place of a row in the initial snapshot depends on how the log was read.
 """
 
 from __future__ import annotations

@@ -12,6 +12,18 @@ A name (a host's, a pod's) proves nothing: two processes may have it at a time. 
 information: if the system hides its boot id (``ProcSubset=pid``), two machines look the same, and
 if it hides other users' processes (``hidepid``, ``ProtectProc``), live ones are missing from
 ``/proc``. Then no process counts as dead.
+
+For example, what B concludes about A, which holds the lease:
+
+| A says of itself | B finds | A |
+| --- | --- | --- |
+| machine m, pid 7, started 100 | machine m; no process 7, or one started at 250 | is dead |
+| machine m, pid 7, started 100 | machine n | may live: B waits for the lease |
+| pid 1, place p, run r | B holds the lock of p, and its own run is s | is dead |
+| pid 1, place p, run r | B has no lock, or another place's | may live: B waits for the lease |
+
+What must never happen: a live process is called dead, for then two of them write. That a dead one
+is waited for costs only the lease's time.
 """
 
 from __future__ import annotations

@@ -19,6 +19,26 @@ remembers the versions in between, so that the log is read once:
 | --- | --- | --- |
 | idle | plan, then advanced; idle if the batch has no bound or very many versions | plan, idle |
 | advanced | the same | with its two offsets: give its versions; otherwise plan; then idle |
+
+The rules:
+
+1. A batch begins at the very offset at which the one before it ended.
+2. Two offsets give the same versions, files and changes on every call and in every process: after
+   a restart, Spark repeats a batch by its offsets alone. An index counts changes, never files.
+3. The first file is always taken, and a comparison whole, whatever the budget: a batch that takes
+   nothing would be asked for again for ever.
+4. A version that does not fit the query's schema ends the batch before it, and is refused only
+   where a batch would begin with it.
+
+For example, with ``maxFilesPerTrigger`` 2: version 4 has the files a, b and c with ten changes
+each, version 5 has none, and version 6 rewrites three files::
+
+    advance((4, 0))  -> (4, 20)   a and b
+    advance((4, 20)) -> (6, 0)    c, and version 5, which costs nothing
+    advance((6, 0))  -> (7, 0)    the three files of the comparison
+
+What must never happen: a change is in two batches, or in none; a batch ends within a comparison,
+whose changes have no place until it is done; a version is left out that the log still has.
 """
 
 from __future__ import annotations
