@@ -5,27 +5,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import md5
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.delta.last_checkpoint import canonical_json
+from tailer.testing.actions import Action
 
 __all__ = [
     "CLASSIC_SCHEMA",
     "FILES_SCHEMA",
     "V2_SCHEMA",
     "checksum_document",
+    "hint_document",
     "write_checkpoint",
-    "write_hint",
 ]
 
-Action = dict[str, Any]
+_Where = TypeVar("_Where", Path, IO[bytes])
 
 _STRINGS = pa.map_(pa.string(), pa.string())
 _DV = pa.struct(
@@ -89,19 +89,19 @@ V2_SCHEMA = pa.schema({**_TYPES, **_V2_TYPES})
 
 
 def write_checkpoint(
-    path: Path,
+    where: _Where,
     parts: Iterable[Sequence[Action] | Mapping[str, pa.StructArray]],
     schema: pa.Schema = CLASSIC_SCHEMA,
-) -> Path:
-    """Write one Parquet file of a checkpoint, a row group for each part; return its path.
+) -> _Where:
+    """Write one Parquet file of a checkpoint, a row group for each part; return where.
 
     A part is a list of actions; or, for very many actions, one action kind as an array whose struct
     has some of the schema's fields.
     """
-    with pq.ParquetWriter(path, schema, compression="snappy") as writer:
+    with pq.ParquetWriter(where, schema, compression="snappy") as writer:
         for part in parts:
             writer.write_table(_table(part, schema))
-    return path
+    return where
 
 
 def _table(part: Sequence[Action] | Mapping[str, pa.StructArray], schema: pa.Schema) -> pa.Table:
@@ -125,13 +125,27 @@ def _widened(array: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
     return pa.StructArray.from_arrays(children, fields=fields)
 
 
-def write_hint(log: Path, version: int, size: int, *, checksum: bool = True, **more: Any) -> None:
-    """Write ``_last_checkpoint`` for a checkpoint of ``size`` actions, with its checksum."""
+def hint_document(version: int, size: int, *, checksum: bool = True, **more: Any) -> Action:
+    """Return ``_last_checkpoint`` for a checkpoint of ``size`` actions, with its checksum."""
     document = {"version": version, "size": size, **more}
     if checksum:
-        canonical = canonical_json(document).encode()
-        document["checksum"] = md5(canonical, usedforsecurity=False).hexdigest()
-    (log / "_last_checkpoint").write_text(json.dumps(document))
+        digest = md5(_canonical(document).encode(), usedforsecurity=False).hexdigest()
+        document["checksum"] = digest
+    return document
+
+
+def _canonical(document: Action) -> str:
+    """Return the canonical form that the checksum is of: by the protocol's text, not by ours."""
+    leaves = []
+    for key, value in document.items():
+        if isinstance(value, dict):
+            leaves += [
+                (f'"{key}"+"{quote(k, safe="")}"', f'"{quote(v, safe="")}"')
+                for k, v in value.items()
+            ]
+        else:
+            leaves.append((f'"{key}"', str(value)))
+    return ",".join(f"{k}={v}" for k, v in sorted(leaves, key=lambda leaf: leaf[0].encode()))
 
 
 def checksum_document(protocol: Action, metadata: Action, sizes: Sequence[int]) -> Action:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.testing.checkpoint_files import write_checkpoint, write_hint
+from tailer.testing.checkpoint_files import write_checkpoint
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.tables import bench_folder
 
@@ -82,7 +82,7 @@ def _make(folder: Path, kind: str, files: int) -> None:
         (table.log / f"{prefix}.{uuid.uuid4()}.json").write_text(lines)
     else:
         _write_files(table.log / f"{prefix}.parquet", range(files), steering)
-    write_hint(table.log, CHECKPOINT_VERSION, files + TOMBSTONES + len(steering))
+    table.hint(CHECKPOINT_VERSION, files + TOMBSTONES + len(steering))
     new = table.add([{"id": 1, "name": "a"}], partition={"day": "2026-01-01"})
     table.commit(new, version=CHECKPOINT_VERSION + 1)
     table.commit({"txn": {"appId": "app", "version": 8}}, version=LAST_VERSION)

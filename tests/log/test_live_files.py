@@ -24,7 +24,6 @@ from tailer.testing.checkpoint_files import (
     V2_SCHEMA,
     checksum_document,
     write_checkpoint,
-    write_hint,
 )
 from tailer.testing.table import Action, TableBuilder
 
@@ -134,7 +133,7 @@ def spoil(table: TableBuilder, how: str) -> str:
         return CLASSIC
     if how == "half of the adds":
         classic(table, listed(1, 2))
-        write_hint(table.log, 4, 6, numOfAddFiles=4)
+        table.hint(4, 6, numOfAddFiles=4)
         return CLASSIC
     _, last = v2(table)
     if how == "a damaged sidecar":
@@ -236,7 +235,7 @@ async def test_one_bad_hint_does_not_stop_a_table_that_the_log_or_another_proves
 ) -> None:
     classic(table)
     checksum(table, 9 if hint == "crc" else 4)
-    write_hint(table.log, 4, 6, numOfAddFiles=4 if hint == "crc" else 9)
+    table.hint(4, 6, numOfAddFiles=4 if hint == "crc" else 9)
     assert await paths(log_of(table)) == sorted(FILES)
     clean(table)
     assert await paths(log_of(table)) == sorted(FILES), "the other hint fits"

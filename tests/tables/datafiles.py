@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tailer.testing.actions import cdc_action
 from tailer.testing.table import TableBuilder
 from tests.tables.model import Change, Column, DataFile, Row, stored_schema, visible
 from tests.tables.transaction import Draft
@@ -61,32 +61,24 @@ class DataFiles:
         columns: Sequence[Column],
         partition_by: Sequence[str],
         properties: Mapping[str, str],
-        kinds: Sequence[str] | None = None,
+        kinds: Sequence[str] = (),
     ) -> int:
         """Write a Parquet file, with the materialised row ids and commit versions that there are
         and with ``kinds`` as a cdc file's change types. Returns its size in bytes."""
         stored = [c for c in columns if c.physical not in partition_by]
-        fields = stored_schema(stored)
-        values = [visible(row.values, stored) for row in rows]
-        arrays = [pa.array([v[f.name] for v in values], f.type) for f in fields]
         tracked = {
             _ROW_ID: [row.row_id for row in rows],
             _ROW_VERSION: [row.commit_version for row in rows],
         }
-        for key, numbers in tracked.items():
-            if key in properties and any(n is not None for n in numbers):
-                fields.append(pa.field(properties[key], pa.int64()))
-                arrays.append(pa.array(numbers, pa.int64()))
-        if kinds is not None:
-            fields.append(pa.field("_change_type", pa.string()))
-            arrays.append(pa.array(kinds, pa.string()))
-        file = self.builder.folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        table = pa.table(arrays, schema=pa.schema(fields))
-        pq.write_table(
-            table, file, compression="none", row_group_size=self.rng.choice([2, 100, 100])
+        return self.builder.write_rows(
+            path,
+            [visible(row.values, stored) for row in rows],
+            pa.schema(stored_schema(stored)),
+            numbers={properties[key]: n for key, n in tracked.items() if key in properties},
+            kinds=kinds,
+            compression="none",
+            row_group_size=self.rng.choice([2, 100, 100]),
         )
-        return file.stat().st_size
 
     def _write_cdc(self, draft: Draft, changes: list[Change]) -> None:
         """Write cdc files, one for each partition, and put them into the draft."""
@@ -97,8 +89,7 @@ class DataFiles:
             path = f"_change_data/cdc-{self.unique()}.parquet"
             kinds = [row.values[""] for row in group]
             size = self._write(path, group, columns, by, {}, kinds)
-            fields = {"path": path, "partitionValues": texts, "size": size, "dataChange": False}
-            draft.cdc_actions.append({"cdc": fields})
+            draft.cdc_actions.append(cdc_action(path, size, texts))
 
 
 def _partitioned(

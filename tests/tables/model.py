@@ -17,11 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
-from tailer.testing.table import Action, delta_schema
+from tailer.testing.actions import (
+    Action,
+    add_action,
+    features_protocol,
+    metadata_action,
+    remove_action,
+)
 
 __all__ = [
     "Change",
@@ -208,33 +213,20 @@ class DataFile:
         default = self.default_row_commit_version if version is None else version
         return replace(row, row_id=row_id, commit_version=default)
 
-    def _fields(self, *, data_change: bool) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "path": quote(self.path),
-            "partitionValues": dict(self.partition_values),
-            "size": self.size,
-            "dataChange": data_change,
-        }
-        if self.vector is not None:
-            found["deletionVector"] = dict(self.vector)
-        if self.base_row_id is not None:
-            found["baseRowId"] = self.base_row_id
-            found["defaultRowCommitVersion"] = self.default_row_commit_version
-        return found
-
     def add(self, *, data_change: bool = True) -> Action:
         """The add action of the file."""
         stats = {"numRecords": len(self.rows), "tightBounds": self.vector is None}
-        fields = self._fields(data_change=data_change)
-        return {"add": {**fields, "modificationTime": 0, "stats": json.dumps(stats)}}
+        more: dict[str, Any] = {"dataChange": data_change, "stats": json.dumps(stats)}
+        if self.vector is not None:
+            more["deletionVector"] = dict(self.vector)
+        if self.base_row_id is not None:
+            more["baseRowId"] = self.base_row_id
+            more["defaultRowCommitVersion"] = self.default_row_commit_version
+        return add_action(self.path, self.size, len(self.rows), self.partition_values, **more)
 
     def remove(self, *, data_change: bool = True, lean: bool = False) -> Action:
         """The remove action of the file; ``lean`` says no more than the protocol requires."""
-        fields = self._fields(data_change=data_change)
-        if lean:
-            fields = {n: fields[n] for n in ("path", "dataChange", "deletionVector") if n in fields}
-            return {"remove": {**fields, "deletionTimestamp": 0}}
-        return {"remove": {**fields, "deletionTimestamp": 0, "extendedFileMetadata": True}}
+        return remove_action(self.add(), lean=lean, dataChange=data_change)
 
 
 @dataclass(frozen=True)
@@ -294,26 +286,14 @@ class TableVersion:
         if self.features in _LEGACY:
             reader, writer = _LEGACY[self.features]
             return {"protocol": {"minReaderVersion": reader, "minWriterVersion": writer}}
-        readers = sorted(self.features & READER_FEATURES)
-        fields: dict[str, Any] = {"minReaderVersion": 3 if readers else 1, "minWriterVersion": 7}
-        if readers:
-            fields["readerFeatures"] = readers
-        return {"protocol": {**fields, "writerFeatures": sorted(self.features)}}
+        return features_protocol(self.features)
 
     def metadata(self) -> Action:
         """The metaData action."""
         fields = arrow_fields(self.columns, mapped=self.mapping != "none")
         names = {c.physical: c.name for c in self.columns}
-        return {
-            "metaData": {
-                "id": self.table_id,
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": delta_schema(pa.schema(fields)),
-                "partitionColumns": [names[p] for p in self.partition_by],
-                "configuration": dict(self.properties),
-                "createdTime": 0,
-            }
-        }
+        by = [names[p] for p in self.partition_by]
+        return metadata_action(self.table_id, pa.schema(fields), by, self.properties)
 
     def domain(self) -> Action | None:
         """The domainMetadata action of row tracking; None where no row id was ever given."""
@@ -337,6 +317,3 @@ _LEGACY: dict[frozenset[str], tuple[int, int]] = {
     CDF_FEATURES: (1, 4),
     CDF_FEATURES | {"columnMapping"}: (2, 5),
 }
-READER_FEATURES = frozenset(
-    {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"}
-)

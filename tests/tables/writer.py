@@ -73,6 +73,7 @@ class TableWriter(TableProperties, DataFiles, LogUpkeep):
         self.builder = TableBuilder(folder, pa.schema([]))
         self.versions: dict[int, TableVersion] = {}
         self.rng = random.Random(seed)
+        self.builder.new_id = self._uuid
         self.lean_removes = lean_removes
         self.field_ids = count(1)
         columns = columns_of(schema)
@@ -110,9 +111,12 @@ class TableWriter(TableProperties, DataFiles, LogUpkeep):
         )
         return self.present
 
+    def _uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
     def unique(self) -> str:
         """A new UUID, from the seed."""
-        return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+        return str(self._uuid())
 
     # Operations on rows
 

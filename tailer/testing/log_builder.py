@@ -1,0 +1,245 @@
+"""The log of a table for tests: commits, checkpoints of every kind, compactions, checksums.
+
+"Delta Log Entries", "Checkpoints", "Log Compaction Files", "Version Checksum File", "Metadata
+Cleanup".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from tailer.testing.actions import Action
+from tailer.testing.checkpoint_files import (
+    CLASSIC_SCHEMA,
+    FILES_SCHEMA,
+    V2_SCHEMA,
+    checksum_document,
+    hint_document,
+    write_checkpoint,
+)
+from tailer.testing.table_files import FolderFiles, TableFiles
+
+__all__ = ["CLASSIC_KINDS", "V2_KINDS", "LogBuilder"]
+
+CLASSIC_KINDS = ("classic", "multi-part")
+#: Only for tables with the feature v2Checkpoint.
+V2_KINDS = ("v2-json", "v2-parquet", "v2-classic-named")
+
+_FILE_KINDS = {"add", "remove"}
+
+
+class LogBuilder:
+    """Writes one table's log into ``where``: a folder, created if necessary, or other files.
+
+    A subclass may spell the same otherwise: :meth:`encode_lines`, :meth:`encode_actions` and
+    :meth:`sidecar` make the bytes. ``new_id`` gives the UUIDs in the names of files.
+    """
+
+    new_id: Callable[[], uuid.UUID] = staticmethod(uuid.uuid4)
+
+    def __init__(self, where: Path | TableFiles) -> None:
+        self.store: TableFiles = FolderFiles(where) if isinstance(where, Path) else where
+        #: The table's root; only in a local folder is it more than a name.
+        self.folder = where if isinstance(where, Path) else Path()
+        self.log = self.folder / "_delta_log"
+        if isinstance(where, Path):
+            self.log.mkdir(parents=True, exist_ok=True)
+
+    # How it is spelled
+
+    def encode_lines(self, actions: Sequence[Action]) -> bytes:
+        """Return actions as lines of JSON."""
+        return "".join(json.dumps(action) + "\n" for action in actions).encode()
+
+    def encode_actions(self, actions: Sequence[Action], schema: pa.Schema) -> bytes:
+        """Return actions as a Parquet file of a checkpoint."""
+        out = io.BytesIO()
+        write_checkpoint(out, [actions], schema)
+        return out.getvalue()
+
+    def _put_log(self, name: str, data: bytes) -> Path:
+        self.store.put(f"_delta_log/{name}", data)
+        return self.log / name
+
+    # Commits
+
+    def commit_path(self, version: int) -> Path:
+        """Return the commit file of a version."""
+        return self.log / f"{version:020d}.json"
+
+    @property
+    def version(self) -> int:
+        """Return the newest version; -1 before the first."""
+        stems = (n[:-5] for n in self.store.names("_delta_log") if n.endswith(".json"))
+        return max((int(stem) for stem in stems if stem.isdigit()), default=-1)
+
+    def commit(
+        self, *actions: Action, version: int | None = None, timestamp_ms: int | None = None
+    ) -> int:
+        """Commit these actions as the next version, or as ``version``; return the version.
+        Without actions it is a commit that changes nothing.
+
+        ``timestamp_ms`` becomes the commit file's modification time. The file appears whole, and
+        only if it does not exist: otherwise raises FileExistsError.
+        """
+        version = self.version + 1 if version is None else version
+        data = self.encode_lines(actions or [{"commitInfo": {}}])
+        location = f"_delta_log/{version:020d}.json"
+        self.store.put(location, data, mtime_ms=timestamp_ms, new=True)
+        return version
+
+    def version_actions(self, version: int) -> list[Action]:
+        """Return the actions of one commit."""
+        data = self.store.read(f"_delta_log/{version:020d}.json")
+        return [json.loads(line) for line in data.splitlines()]
+
+    def actions(self, last: int | None = None) -> list[Action]:
+        """Return all actions of the log's commits up to a version, oldest first."""
+        versions = range((self.version if last is None else last) + 1)
+        return [action for version in versions for action in self.version_actions(version)]
+
+    def reconciled(self, version: int, first: int = 0) -> list[Action]:
+        """Return the actions in effect at a version ("Action Reconciliation"), with tombstones;
+        of the commits from ``first`` on."""
+        effective: dict[tuple[str, ...], Action] = {}
+        for number in range(first, version + 1):
+            for action in self.version_actions(number):
+                key = _key(action)
+                effective.pop(key, None)
+                effective[key] = action
+        return [action for key, action in effective.items() if key]
+
+    # Checkpoints
+
+    def checkpoint(
+        self,
+        version: int | None = None,
+        *,
+        kind: str = "classic",
+        actions: Sequence[Action] | None = None,
+        parts: int = 2,
+        sidecars: int = 1,
+        hint: bool = True,
+        checksum: bool = True,
+    ) -> Path:
+        """Write the checkpoint of a version, and ``_last_checkpoint`` with ``hint``.
+
+        ``kind`` is one of :data:`CLASSIC_KINDS` or :data:`V2_KINDS`, ``actions`` what it holds:
+        by default what the commits from version 0 on say. A multi-part checkpoint has so many
+        ``parts``, one of version 2 so many ``sidecars``; with 0 it holds the files itself.
+        ``checksum`` is the hint's. Returns the (first) file's path.
+        """
+        number = self.version if version is None else version
+        rows = _in_checkpoint(self.reconciled(number) if actions is None else actions)
+        stem, more = f"{number:020d}.checkpoint", {}
+        if kind == "classic":
+            path = self._put_log(f"{stem}.parquet", self.encode_actions(rows, CLASSIC_SCHEMA))
+        elif kind == "multi-part":
+            more = {"parts": parts}
+            path = self._put_parts(stem, rows, parts)
+        elif kind in V2_KINDS:
+            path = self._put_v2(kind, stem, number, self._top(rows, sidecars))
+        else:
+            raise ValueError(f"there is no checkpoint of kind {kind!r}")
+        if hint:
+            self.hint(number, len(rows), checksum=checksum, **more)
+        return path
+
+    def _put_parts(self, stem: str, rows: list[Action], parts: int) -> Path:
+        paths = [
+            self._put_log(
+                f"{stem}.{i:010d}.{parts:010d}.parquet",
+                self.encode_actions(rows[i - 1 :: parts], CLASSIC_SCHEMA),
+            )
+            for i in range(1, parts + 1)
+        ]
+        return paths[0]
+
+    def _top(self, rows: list[Action], sidecars: int) -> list[Action]:
+        """Return the top level of a v2 checkpoint: all file actions are in sidecars, or none is."""
+        if not sidecars:
+            return rows
+        files = [action for action in rows if _FILE_KINDS & action.keys()]
+        steering = [action for action in rows if not _FILE_KINDS & action.keys()]
+        return [*steering, *(self.sidecar(files[i::sidecars]) for i in range(sidecars))]
+
+    def sidecar(self, files: Sequence[Action]) -> Action:
+        """Write a sidecar of these file actions, and return its action."""
+        name, data = f"{self.new_id()}.parquet", self.encode_actions(files, FILES_SCHEMA)
+        self._put_log(f"_sidecars/{name}", data)
+        return {"sidecar": {"path": name, "sizeInBytes": len(data), "modificationTime": 0}}
+
+    def _put_v2(self, kind: str, stem: str, version: int, top: list[Action]) -> Path:
+        rows = [{"checkpointMetadata": {"version": version}}, *top]
+        if kind == "v2-json":
+            return self._put_log(f"{stem}.{self.new_id()}.json", self.encode_lines(rows))
+        middle = "" if kind == "v2-classic-named" else f".{self.new_id()}"
+        return self._put_log(f"{stem}{middle}.parquet", self.encode_actions(rows, V2_SCHEMA))
+
+    def hint(self, version: int, size: int, *, checksum: bool = True, **more: Any) -> Path:
+        """Write ``_last_checkpoint`` for a checkpoint of ``size`` actions."""
+        document = hint_document(version, size, checksum=checksum, **more)
+        return self._put_log("_last_checkpoint", json.dumps(document).encode())
+
+    # Other files, and what goes
+
+    def checksum(self, version: int | None = None, **fields: Any) -> Path:
+        """Write the version checksum of a version (``.crc``); ``fields`` replace some of it.
+
+        Needs the commits from version 0 on. Returns its path.
+        """
+        version = self.version if version is None else version
+        rows = self.reconciled(version)
+        actions = {next(iter(a)): a for a in rows}
+        sizes = [a["add"]["size"] for a in rows if "add" in a]
+        document = checksum_document(actions["protocol"], actions["metaData"], sizes)
+        return self._put_log(f"{version:020d}.crc", json.dumps({**document, **fields}).encode())
+
+    def compact_log(self, first: int, last: int | None = None) -> Path:
+        """Write the log compaction of the versions ``first`` to ``last``, two at least: of each
+        thing, the newest reference."""
+        last = self.version if last is None else last
+        rows = self.reconciled(last, first)
+        return self._put_log(f"{first:020d}.{last:020d}.compacted.json", self.encode_lines(rows))
+
+    def clean_log(self, before: int) -> None:
+        """Remove what is older than a version, which a checkpoint holds."""
+        for name in self.store.names("_delta_log"):
+            first = name[:20]
+            if first.isdigit() and int(first) < before:
+                self.store.remove(f"_delta_log/{name}")
+
+
+def _key(action: Action) -> tuple[str, ...]:
+    """Return what an action is about; nothing, if it does not last."""
+    ((kind, fields),) = action.items()
+    if kind in _FILE_KINDS:
+        vector = fields.get("deletionVector") or {}
+        path = unquote(fields["path"]).replace("file:///", "file:/")
+        return "file", path, str(vector.get("pathOrInlineDv")), str(vector.get("offset"))
+    if kind in ("protocol", "metaData"):
+        return (kind,)
+    if kind in ("txn", "domainMetadata"):
+        return kind, fields["appId" if kind == "txn" else "domain"]
+    return ()
+
+
+def _in_checkpoint(actions: Sequence[Action]) -> list[Action]:
+    """Return the actions as a checkpoint has them: file actions change no data, and a domain that
+    was removed is not in it."""
+    rows: list[Action] = []
+    for action in actions:
+        ((kind, fields),) = action.items()
+        if kind in _FILE_KINDS:
+            rows.append({kind: {**fields, "dataChange": False}})
+        elif not (kind == "domainMetadata" and fields.get("removed")):
+            rows.append(action)
+    return rows
