@@ -14,7 +14,7 @@ from tailer.store import BlockingFiles, FileStatus, Store, Watch
 from tailer.store.budget import Budget
 from tests.simulation.world import World
 
-__all__ = ["Bucket", "BucketFile", "DiskStore", "ReadAheadStore"]
+__all__ = ["Bucket", "BucketFile", "BucketFolder", "DiskStore", "ReadAheadStore"]
 
 #: How long a listing may lack a new file, in seconds.
 _STALE_S = 20.0
@@ -82,6 +82,38 @@ class Bucket:
         changed = self._changed.pop(location.partition("/")[0], None)
         if changed is not None:
             changed.set()
+
+
+class BucketFolder:
+    """A folder of a bucket, as a builder of tables writes it: at once, and without faults."""
+
+    def __init__(self, bucket: Bucket, folder: str) -> None:
+        self._bucket = bucket
+        self._folder = folder
+
+    def put(
+        self, location: str, data: bytes, *, mtime_ms: int | None = None, new: bool = False
+    ) -> None:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        if new and f"{self._folder}/{location}" in self._bucket.files:
+            raise FileExistsError(location)
+        self._bucket.put(f"{self._folder}/{location}", data, mtime_ms)
+
+    def read(self, location: str) -> bytes:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        return self._bucket.files[f"{self._folder}/{location}"].data
+
+    def names(self, folder: str) -> list[str]:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        return [n for n, _ in self._bucket.listed(f"{self._folder}/{folder}", stale=False)]
+
+    def remove(self, location: str) -> None:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        self._bucket.remove(f"{self._folder}/{location}")
+
+    def uri(self, location: str) -> str:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        return f"simulated:{self._folder}/{location}"
 
 
 class _Watch(Watch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,11 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tailer.testing.checkpoint_files import CLASSIC_SCHEMA
-from tailer.testing.table import deletion_vector_bytes, delta_schema, z85_encode
-from tests.simulation.bucket import Bucket
+from tailer.testing.actions import Action, add_action, inline_vector, remove_action
+from tests.simulation.bucket import Bucket, BucketFolder
 from tests.simulation.model import (
     Event,
     LogicalFile,
@@ -25,52 +21,21 @@ from tests.simulation.model import (
     shown,
 )
 from tests.simulation.world import World
+from tests.support.builders import RememberingBuilder
 
 __all__ = ["OPERATIONS", "SimulatedTable"]
 
 _FIELDS = (pa.field("id", pa.int64()), pa.field("rev", pa.int32()))
-_LOG = "_delta_log"
-Action = dict[str, Any]
 
 
+@lru_cache
 def _schema(columns: int) -> pa.Schema:
     return pa.schema([*_FIELDS, *(pa.field(f"c{n}", pa.int32()) for n in range(2, columns))])
 
 
-@lru_cache
-def _schema_text(columns: int) -> str:
-    return delta_schema(_schema(columns))
-
-
-@lru_cache(maxsize=4096)
-def _parquet(columns: int, rows: tuple[Row, ...], kinds: tuple[str, ...] | None = None) -> bytes:
-    """Return a data file's bytes; with ``kinds`` a cdc file's. Histories share them."""
-    schema = _schema(columns)
-    arrays = [pa.array([row[n] for row in rows], schema.field(n).type) for n in range(columns)]
-    if kinds is not None:
-        schema = schema.append(pa.field("_change_type", pa.string()))
-        arrays.append(pa.array(kinds, pa.string()))
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="none")
-    return sink.getvalue()
-
-
-@lru_cache(maxsize=4096)
-def _checkpoint(actions: str) -> bytes:
-    """Return the bytes of a checkpoint with these actions, which are JSON."""
-    table = pa.Table.from_pylist(json.loads(actions), schema=CLASSIC_SCHEMA)
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
-
-
 @lru_cache(maxsize=4096)
 def _vector(deleted: frozenset[int]) -> Action:
-    data = deletion_vector_bytes(deleted)
-    return {
-        "storageType": "i", "pathOrInlineDv": z85_encode(data), "sizeInBytes": len(data),
-        "cardinality": len(deleted),
-    }  # fmt: skip
+    return inline_vector(sorted(deleted))
 
 
 class SimulatedTable:
@@ -87,6 +52,9 @@ class SimulatedTable:
         self.folder = folder
         self.versions: list[TableVersion] = []
         self.table_id = f"00000000-0000-4000-8000-{first_id:012d}"
+        self.builder = RememberingBuilder(
+            BucketFolder(bucket, folder), _schema(2), cdf=True, table_id=self.table_id
+        )
         self.removed_versions = 0
         self.removed_files: set[str] = set()
         self.touched: list[set[str]] = []
@@ -94,7 +62,7 @@ class SimulatedTable:
         self.went_back_to: int | None = None
         self._ids = first_id
         self._paths = first_id  # no writer uses the names of another table
-        self._commit([self._protocol(), self._metadata(2)], {}, Counter(), 2)
+        self._commit([self._protocol(), self.builder.metadata()], {}, Counter(), 2)
 
     # What it holds
 
@@ -129,63 +97,39 @@ class SimulatedTable:
 
     def _protocol(self, *features: str) -> Action:
         both = ["deletionVectors", *features]
-        return {
-            "protocol": {
-                "minReaderVersion": 3, "minWriterVersion": 7,
-                "readerFeatures": both, "writerFeatures": [*both, "changeDataFeed"],
-            }
-        }  # fmt: skip
-
-    def _metadata(self, columns: int) -> Action:
-        return {
-            "metaData": {
-                "id": self.table_id,
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": _schema_text(columns),
-                "partitionColumns": [],
-                "configuration": {"delta.enableChangeDataFeed": "true"},
-                "createdTime": 0,
-            }
-        }
+        writers = [*both, "changeDataFeed"]
+        return self.builder.protocol(3, 7, readerFeatures=both, writerFeatures=writers)
 
     def _new_rows(self, count: int) -> tuple[Row, ...]:
         first, self._ids = self._ids, self._ids + count
         rev: tuple[object, ...] = (0,) * (self.newest.columns - 1)
         return tuple((n, *rev) for n in range(first, first + count))
 
-    def _new_file(self, rows: tuple[Row, ...], columns: int | None = None) -> LogicalFile:
+    def _new_file(self, rows: tuple[Row, ...]) -> LogicalFile:
         self._paths += 1
         path = f"part-{self._paths:04d}.parquet"
-        columns = columns or self.newest.columns
-        data = _parquet(columns, tuple(shown(row, columns) for row in rows))
-        self.bucket.put(f"{self.folder}/{path}", data)
-        return LogicalFile(path, rows, len(data))
+        return LogicalFile(
+            path, rows, self.builder.add(self._named(rows), path=path)["add"]["size"]
+        )
+
+    def _named(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        names = self.builder.schema.names
+        return [dict(zip(names, shown(row, len(names)), strict=True)) for row in rows]
 
     @staticmethod
-    def _fields(file: LogicalFile, *, data_change: bool) -> Action:
-        found: Action = {
-            "path": file.path, "partitionValues": {}, "size": file.size, "dataChange": data_change,
-        }  # fmt: skip
-        return {**found, "deletionVector": _vector(file.deleted)} if file.deleted else found
+    def _add(file: LogicalFile, **fields: Any) -> Action:
+        vector = {"deletionVector": _vector(file.deleted)} if file.deleted else {}
+        return add_action(file.path, file.size, len(file.rows), None, **vector, **fields)
 
-    def _add(self, file: LogicalFile, *, data_change: bool = True) -> Action:
-        stats = json.dumps({"numRecords": len(file.rows)})
-        fields = self._fields(file, data_change=data_change)
-        return {"add": {**fields, "modificationTime": 0, "stats": stats}}
+    def _remove(self, file: LogicalFile, **fields: Any) -> Action:
+        return remove_action(self._add(file), **fields)
 
-    def _remove(self, file: LogicalFile, *, data_change: bool = True) -> Action:
-        fields = self._fields(file, data_change=data_change)
-        return {"remove": {**fields, "deletionTimestamp": 0, "extendedFileMetadata": True}}
-
-    def _cdc(self, events: list[Event], columns: int) -> Action:
+    def _cdc(self, events: list[Event]) -> Action:
         self._paths += 1
-        path = f"_change_data/cdc-{self._paths:04d}.parquet"
-        rows = tuple(shown(row, columns) for _, row in events)
-        data = _parquet(columns, rows, tuple(kind for kind, _ in events))
-        self.bucket.put(f"{self.folder}/{path}", data)
-        return {
-            "cdc": {"path": path, "partitionValues": {}, "size": len(data), "dataChange": False}
-        }
+        rows = self._named(row for _, row in events)
+        for named, (kind, _) in zip(rows, events, strict=True):
+            named["_change_type"] = kind
+        return self.builder.cdc(rows, path=f"_change_data/cdc-{self._paths:04d}.parquet")
 
     # Commits
 
@@ -205,8 +149,7 @@ class SimulatedTable:
         before = self.versions[-1] if self.versions else None
         version = TableVersion(number, columns, files, events, before)
         self.versions.append(version)
-        data = "".join(json.dumps(action) + "\n" for action in actions).encode()
-        self.bucket.put(f"{self.folder}/{_LOG}/{number:020d}.json", data)
+        self.builder.commit(*actions, version=number)
 
     def _rewrite(
         self, leaving: Iterable[LogicalFile], coming: Iterable[LogicalFile],
@@ -267,7 +210,7 @@ class SimulatedTable:
             return self.optimize()
         files = {p: f for p, f in before.files.items() if f not in leaving}
         files |= {f.path: f for f in coming}
-        cdc = [self._cdc(events, before.columns)]
+        cdc = [self._cdc(events)]
         actions = [*map(self._remove, leaving), *map(self._add, coming), *cdc]
         self._commit(actions, files, Counter(events))
         return None
@@ -285,8 +228,8 @@ class SimulatedTable:
             return self.nothing()
         new = self._new_file(rows)
         files = {p: f for p, f in before.files.items() if f not in leaving}
-        actions = [self._remove(f, data_change=False) for f in leaving]
-        actions.append(self._add(new, data_change=False))
+        actions = [self._remove(f, dataChange=False) for f in leaving]
+        actions.append(self._add(new, dataChange=False))
         self._commit(actions, {**files, new.path: new}, Counter())
         return None
 
@@ -304,8 +247,9 @@ class SimulatedTable:
     def add_column(self) -> None:
         """Add a column, together with a file that has it."""
         columns = self.newest.columns + 1
-        file = self._new_file(tuple((*row, 7) for row in self._new_rows(2)), columns)
-        self._rewrite([], [file], [self._metadata(columns)], columns)
+        self.builder.schema = _schema(columns)
+        file = self._new_file(tuple((*row, 7) for row in self._new_rows(2)))
+        self._rewrite([], [file], [self.builder.metadata()], columns)
 
     # What a feed must refuse
 
@@ -323,10 +267,10 @@ class SimulatedTable:
     def go_back(self) -> None:
         """Restore an older copy of the whole table: its newest commits are gone."""
         self.went_back_to = self.world.rng.randrange(self.removed_versions, len(self.versions))
+        self.builder.store.remove("_delta_log/_last_checkpoint")
         for number in range(self.went_back_to + 1, len(self.versions)):
-            self.bucket.remove(f"{self.folder}/{_LOG}/{number:020d}.json")
-            self.bucket.remove(f"{self.folder}/{_LOG}/{number:020d}.checkpoint.parquet")
-        self.bucket.remove(f"{self.folder}/{_LOG}/_last_checkpoint")
+            for end in ("json", "checkpoint.parquet"):
+                self.builder.store.remove(f"_delta_log/{number:020d}.{end}")
 
     def demand(self) -> None:
         """Commit a protocol that no reader here supports."""
@@ -336,20 +280,14 @@ class SimulatedTable:
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the newest version, and the hint to it."""
-        version = self.newest
-        metadata = self._metadata(version.columns)
-        actions = [self._protocol(), metadata, *map(self._add, version.files.values())]
-        log = f"{self.folder}/{_LOG}"
-        data = _checkpoint(json.dumps(actions))
-        self.bucket.put(f"{log}/{version.number:020d}.checkpoint.parquet", data)
-        hint = {"version": version.number, "size": len(actions)}
-        self.bucket.put(f"{log}/_last_checkpoint", json.dumps(hint).encode())
+        files = map(self._add, self.newest.files.values())
+        actions = [self._protocol(), self.builder.metadata(), *files]
+        self.builder.checkpoint(self.newest.number, actions=actions)
 
     def clean_up(self) -> None:
-        """Write a checkpoint, and remove all commits before it."""
+        """Write a checkpoint, and remove all of the log that is older."""
         self.checkpoint()
-        for number in range(self.removed_versions, self.newest.number):
-            self.bucket.remove(f"{self.folder}/{_LOG}/{number:020d}.json")
+        self.builder.clean_log(self.newest.number)
         self.removed_versions = self.newest.number
 
     def vacuum(self) -> None:
@@ -357,7 +295,7 @@ class SimulatedTable:
         live = self.newest.files
         for location in list(self.bucket.files):
             folder, _, path = location.partition("/")
-            if folder == self.folder and not path.startswith(f"{_LOG}/") and path not in live:
+            if folder == self.folder and not path.startswith("_delta_log/") and path not in live:
                 self.bucket.remove(location)
                 self.removed_files.add(path)
 
