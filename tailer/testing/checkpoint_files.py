@@ -47,7 +47,9 @@ _FILE = {
     "defaultRowCommitVersion": pa.int64(),
 }
 _TYPES = {
-    "add": pa.struct({**_FILE, "modificationTime": pa.int64(), "stats": pa.string()}),
+    "add": pa.struct(
+        {**_FILE, "modificationTime": pa.int64(), "stats": pa.string(), "tags": _STRINGS}
+    ),
     "remove": pa.struct(
         {**_FILE, "deletionTimestamp": pa.int64(), "extendedFileMetadata": pa.bool_()}
     ),
@@ -76,7 +78,7 @@ _TYPES = {
     "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
 }
 _V2_TYPES = {
-    "checkpointMetadata": pa.struct({"version": pa.int64()}),
+    "checkpointMetadata": pa.struct({"version": pa.int64(), "tags": _STRINGS}),
     "sidecar": pa.struct(
         {"path": pa.string(), "sizeInBytes": pa.int64(), "modificationTime": pa.int64()}
     ),

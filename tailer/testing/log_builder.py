@@ -180,7 +180,8 @@ class LogBuilder:
     def _put_v2(self, kind: str, stem: str, version: int, top: list[Action]) -> Path:
         rows = [{"checkpointMetadata": {"version": version}}, *top]
         if kind == "v2-json":
-            return self._put_log(f"{stem}.{self.new_id()}.json", self.encode_lines(rows))
+            data = self.encode_lines(rows)
+            return self._put_log(f"{stem}.{self.new_id()}.json", data)
         middle = "" if kind == "v2-classic-named" else f".{self.new_id()}"
         return self._put_log(f"{stem}{middle}.parquet", self.encode_actions(rows, V2_SCHEMA))
 
@@ -197,11 +198,16 @@ class LogBuilder:
         Needs the commits from version 0 on. Returns its path.
         """
         version = self.version if version is None else version
-        rows = self.reconciled(version)
+        rows = _in_checkpoint(self.reconciled(version))
         actions = {next(iter(a)): a for a in rows}
         sizes = [a["add"]["size"] for a in rows if "add" in a]
-        document = checksum_document(actions["protocol"], actions["metaData"], sizes)
-        return self._put_log(f"{version:020d}.crc", json.dumps({**document, **fields}).encode())
+        document = {
+            **checksum_document(actions["protocol"], actions["metaData"], sizes),
+            "setTransactions": [a["txn"] for a in rows if "txn" in a],
+            "domainMetadata": [a["domainMetadata"] for a in rows if "domainMetadata" in a],
+            **fields,
+        }
+        return self._put_log(f"{version:020d}.crc", json.dumps(document).encode())
 
     def compact_log(self, first: int, last: int | None = None) -> Path:
         """Write the log compaction of the versions ``first`` to ``last``, two at least: of each

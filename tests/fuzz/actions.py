@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tailer.testing import actions
 from tests.fuzz.model import START_MS, Action, File, State
 from tests.fuzz.values import schema_json
 
@@ -12,17 +13,6 @@ if TYPE_CHECKING:
     from tests.fuzz.table import Table
 
 __all__ = ["add_action", "metadata_action", "protocol_action", "remove_action"]
-
-_READER = frozenset(
-    {
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "typeWidening",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
-)
 
 
 def add_action(table: Table, file: File, *, data_change: bool) -> Action:
@@ -35,17 +25,14 @@ def add_action(table: Table, file: File, *, data_change: bool) -> Action:
 
 
 def remove_action(table: Table, file: File, *, data_change: bool) -> Action:
-    found = {"path": table.spelled(file.path), "dataChange": data_change}
+    known = {**file.action, "path": table.spelled(file.path)}
     if file.vector is not None:
-        found["deletionVector"] = dict(file.vector)
-    lean = table.rng.random()
-    if lean < 0.8:
-        found["deletionTimestamp"] = START_MS
-    if lean < 0.6:
-        known = ("partitionValues", "size", "baseRowId", "defaultRowCommitVersion", "tags")
-        found |= {k: file.action[k] for k in known if k in file.action}
-        found["extendedFileMetadata"] = True
-    return {"remove": found}
+        known["deletionVector"] = dict(file.vector)
+    lean, fields = table.rng.random(), {"dataChange": data_change, "deletionTimestamp": START_MS}
+    removed = actions.remove_action({"add": known}, lean=lean >= 0.6, **fields)
+    if lean >= 0.8:
+        del removed["remove"]["deletionTimestamp"]
+    return removed
 
 
 def protocol_action(state: State) -> Action:
@@ -54,13 +41,11 @@ def protocol_action(state: State) -> Action:
         writer = 5 if "columnMapping" in known else 4 if "changeDataFeed" in known else 2
         reader = 2 if "columnMapping" in known else 1
         return {"protocol": {"minReaderVersion": reader, "minWriterVersion": writer}}
-    readers = sorted(state.features & _READER)
-    found: Action = {"minReaderVersion": 3 if readers else 1, "minWriterVersion": 7}
-    if readers:
-        found["readerFeatures"] = readers
-    if readers == ["columnMapping"] and state.more.get("reader2"):
-        found = {"minReaderVersion": 2, "minWriterVersion": 7}
-    return {"protocol": {**found, "writerFeatures": sorted(state.features)}}
+    found = actions.features_protocol(state.features)
+    if found["protocol"].get("readerFeatures") == ["columnMapping"] and state.more.get("reader2"):
+        found["protocol"]["minReaderVersion"] = 2
+        del found["protocol"]["readerFeatures"]
+    return found
 
 
 def metadata_action(table: Table, state: State) -> Action:
@@ -73,16 +58,8 @@ def metadata_action(table: Table, state: State) -> Action:
     if state.mapping != "none":
         properties["delta.columnMapping.mode"] = state.mapping
         properties["delta.columnMapping.maxColumnId"] = str(table.numbers)
-    found = {
-        "id": table.id,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(schema_json(state.columns, decorate)),
-        "partitionColumns": [names[p] for p in state.by],
-        "configuration": properties,
-    }
-    return {
-        "metaData": {
-            **found,
-            **{k: state.more[k] for k in ("name", "createdTime") if k in state.more},
-        }
-    }
+    text, by = json.dumps(schema_json(state.columns, decorate)), [names[p] for p in state.by]
+    metadata = actions.metadata_action(table.id, text, by, properties)["metaData"]
+    del metadata["createdTime"]
+    more = {k: state.more[k] for k in ("name", "createdTime") if k in state.more}
+    return {"metaData": {**metadata, **more}}

@@ -109,12 +109,10 @@ def _extras(table: Table) -> list[Action]:
     rng = table.rng
     if rng.random() < 0.15:
         txn: Action = {"appId": rng.choice(["a", "b", "é"]), "version": rng.choice([0, 7, 2**40])}
-        table.transactions[txn["appId"]] = {"txn": txn}
         found.append({"txn": txn})
     if rng.random() < 0.1 and not table.state.legacy and "domainMetadata" in table.state.features:
         domain: Action = {"domain": rng.choice(["x.y", "z"]), "configuration": '{"a":"\\u00e9"}',
                   "removed": rng.random() < 0.4}  # fmt: skip
-        table.domains[domain["domain"]] = {"domainMetadata": domain}
         found.append({"domainMetadata": domain})
     return found
 

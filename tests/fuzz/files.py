@@ -1,51 +1,153 @@
-"""The bytes of data files and of deletion vectors. What was written once is not written again."""
+"""How the files of a history are written: the builder's bytes, in a form that is drawn."""
 
 from __future__ import annotations
 
-import io
+import json
 import random
-import struct
+import re
 import uuid
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyroaring import BitMap64
 
-__all__ = ["form", "inline_vector", "parquet_bytes", "vector_data", "vector_file", "vector_name"]
+from tests.fuzz.model import START_MS, Action
+from tests.fuzz.odd_json import line
+from tests.support.builders import RememberingBuilder
 
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_BYTES_MAX = 50_000
-_written: dict[Any, bytes] = {}
+if TYPE_CHECKING:
+    from tests.fuzz.table import Table
 
+__all__ = ["HistoryBuilder", "HistoryFiles", "form"]
 
-def parquet_bytes(
-    fields: Sequence[pa.Field], rows: Sequence[Mapping[str, Any]], form: Mapping[str, Any]
-) -> bytes:
-    """A Parquet file of these columns, the rows by the fields' names; ``form`` has options of
-    pyarrow's writer, and ``texts``: the Arrow type of texts."""
-    key = f"{fields} {rows} {form} {[f.metadata for f in fields]}"
-    found = _written.get(key)
-    if found is None:
-        if len(_written) > _BYTES_MAX:
-            _written.clear()
-        found = _written[key] = _parquet_bytes(fields, rows, dict(form))
-    return found
+_COMMIT = re.compile(r"_delta_log/\d{20}\.json")
+#: Fields of actions that a checkpoint may lack a column of.
+_OPTIONAL = ("tags", "deletionVector", "baseRowId", "lastUpdated", "createdTime")
 
 
-def _parquet_bytes(
-    fields: Sequence[pa.Field], rows: Sequence[Mapping[str, Any]], form: dict[str, Any]
-) -> bytes:
-    texts = form.pop("texts")
-    given = [f.with_type(texts) if pa.types.is_string(f.type) else f for f in fields]
-    arrays = [pa.array([row.get(f.name) for row in rows], f.type) for f in fields]
-    arrays = [a.cast(f.type) for a, f in zip(arrays, given, strict=True)]
-    out = io.BytesIO()
-    pq.write_table(pa.table(arrays, schema=pa.schema(given)), out, **form)
-    return out.getvalue()
+class HistoryFiles:
+    """The store of a history, with times: commits and data in ``plain``, the rest in ``log``."""
+
+    def __init__(self) -> None:
+        self.plain: dict[str, tuple[bytes, int]] = {}
+        self.log: dict[str, tuple[bytes, int]] = {}
+
+    def _of(self, location: str) -> dict[str, tuple[bytes, int]]:
+        upkeep = location.startswith("_delta_log/") and not _COMMIT.fullmatch(location)
+        return self.log if upkeep else self.plain
+
+    def put(
+        self, location: str, data: bytes, *, mtime_ms: int | None = None, new: bool = False
+    ) -> None:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        files = self._of(location)
+        assert not (new and location in files), location
+        files[location] = data, START_MS if mtime_ms is None else mtime_ms
+
+    def read(self, location: str) -> bytes:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        return self._of(location)[location][0]
+
+    def names(self, folder: str) -> list[str]:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        paths = (path.rpartition("/") for path in {**self.plain, **self.log})
+        return [name for place, _, name in paths if place == folder]
+
+    def remove(self, location: str) -> None:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        self._of(location).pop(location, None)
+
+    def uri(self, location: str) -> str:
+        """See :class:`tailer.testing.table_files.TableFiles`."""
+        return f"file://{location}" if location.startswith("/") else f"file:///memory/{location}"
+
+
+class HistoryBuilder(RememberingBuilder):
+    """The builder of a history. What the protocol leaves open is drawn."""
+
+    def __init__(self, table: Table, store: HistoryFiles) -> None:
+        self.table = table
+        super().__init__(store, pa.schema([]), table_id="of a history")
+
+    def new_id(self) -> uuid.UUID:
+        return self.table.uuid()
+
+    def version_actions(self, version: int) -> list[Action]:
+        """As they were meant: the commits have oddities."""
+        return self.table.actions[version]
+
+    def encode_lines(self, actions: Sequence[Action]) -> bytes:
+        """In any order, each as odd as the history has it."""
+        rng = self.table.rng
+        shuffled = rng.sample(actions, len(actions))
+        return "".join(line(a, rng, self.table.odd) + "\n" for a in shuffled).encode()
+
+    def encode_rows(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        schema: pa.Schema,
+        *,
+        texts: pa.DataType | None = None,
+        **form: Any,
+    ) -> bytes:
+        """With ``texts``: the Arrow type of texts."""
+        if texts is not None:
+            fields = (f.with_type(texts) if pa.types.is_string(f.type) else f for f in schema)
+            schema = pa.schema(fields)
+        return super().encode_rows(rows, schema, **form)
+
+    def encode_actions(self, actions: Sequence[Action], schema: pa.Schema) -> bytes:
+        """Any column that no action needs may be missing."""
+        rng = self.table.rng
+        kinds = {kind for action in actions for kind in action}
+        names = [n for n in schema.names if n in kinds or rng.random() < 0.5] or schema.names[:1]
+        rng.shuffle(names)
+        rows, fields = rng.sample(actions, len(actions)), []
+        for name in names:
+            values = [action[name] for action in actions if name in action]
+            inner = [
+                f for f in schema.field(name).type
+                if f.name not in _OPTIONAL or rng.random() >= 0.3
+                or any(v.get(f.name) is not None for v in values)
+            ]  # fmt: skip
+            if name == "add":
+                rows, inner = _parsed_statistics(rows, inner, rng)
+            fields.append(pa.field(name, pa.struct(inner)))
+        return super().encode_rows(
+            rows,
+            pa.schema(fields),
+            row_group_size=rng.choice([2, 1000, 1000, 1000]),
+            compression=rng.choice(["none", "snappy"]),
+            store_schema=rng.random() < 0.5,
+        )
+
+    def sidecar(self, files: Sequence[Action]) -> Action:
+        """Its path may be absolute."""
+        action = super().sidecar(files)
+        name = action["sidecar"]["path"]
+        absolute = self.store.uri(f"_delta_log/_sidecars/{name}")
+        action["sidecar"]["path"] = self.table.rng.choice([name, name, absolute])
+        return action
+
+
+def _parsed_statistics(
+    rows: list[Action], fields: list[pa.Field], rng: random.Random
+) -> tuple[list[Action], list[pa.Field]]:
+    """Now and then with statistics as a struct in place of the text, or beside it."""
+    draw = rng.random()
+    if draw < 0.6:
+        return rows, fields
+    parsed = pa.field("stats_parsed", pa.struct({"numRecords": pa.int64()}))
+    kept = [f for f in fields if draw >= 0.8 or f.name != "stats"]
+    return [_with_parsed(row) for row in rows], [*kept, parsed]
+
+
+def _with_parsed(action: Action) -> Action:
+    text = action.get("add", {}).get("stats")
+    records = json.loads(text).get("numRecords") if text else None
+    if records is None:
+        return action
+    return {"add": {**action["add"], "stats_parsed": {"numRecords": records}}}
 
 
 def form(rng: random.Random, *, plain: bool) -> dict[str, Any]:
@@ -66,40 +168,3 @@ def form(rng: random.Random, *, plain: bool) -> dict[str, Any]:
         "store_decimal_as_integer": rng.random() < 0.4,
         "version": rng.choice(["1.0", "2.4", "2.6"]),
     }  # fmt: skip
-
-
-@cache
-def vector_data(rows: frozenset[int], *, run: bool) -> bytes:
-    """Magic and bitmap of a deletion vector."""
-    bitmap = BitMap64(sorted(rows))
-    if run:
-        bitmap.run_optimize()
-    return struct.pack("<i", 1681511377) + bytes(bitmap.serialize())
-
-
-def z85(data: bytes) -> str:
-    """The Z85 text of some bytes, padded with zeros to a multiple of four."""
-    values = (v for (v,) in struct.iter_unpack(">I", data + bytes(-len(data) % 4)))
-    return "".join(_Z85[v // 85**power % 85] for v in values for power in (4, 3, 2, 1, 0))
-
-
-def inline_vector(rows: frozenset[int], *, run: bool) -> dict[str, Any]:
-    """The descriptor of an inline deletion vector."""
-    data = vector_data(rows, run=run)
-    size = {"sizeInBytes": len(data), "cardinality": len(rows)}
-    return {"storageType": "i", "pathOrInlineDv": z85(data), **size}
-
-
-def vector_file(several: Iterable[bytes]) -> tuple[bytes, list[int]]:
-    """A file of deletion vectors, and the offset of each."""
-    stored, offsets = b"\x01", []
-    for data in several:
-        offsets.append(len(stored))
-        stored += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
-    return stored, offsets
-
-
-def vector_name(name: uuid.UUID, prefix: str) -> tuple[str, str]:
-    """The path of a deletion vector's file, and the text for it in the log."""
-    folder = f"{prefix}/" if prefix else ""
-    return f"{folder}deletion_vector_{name}.bin", prefix + z85(name.bytes)

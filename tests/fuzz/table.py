@@ -17,15 +17,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from tailer.testing.actions import inline_vector, vector_file, z85_encode
 from tests.fuzz.actions import add_action, metadata_action, protocol_action, remove_action
-from tests.fuzz.files import (
-    form,
-    inline_vector,
-    parquet_bytes,
-    vector_data,
-    vector_file,
-    vector_name,
-)
+from tests.fuzz.files import HistoryBuilder, HistoryFiles, form
 from tests.fuzz.model import START_MS, Action, File, Row, State
 from tests.fuzz.odd_json import line
 from tests.fuzz.values import Array, Column, Struct, Type, partition_text, stored_field, value
@@ -42,24 +36,21 @@ class Table:
         self.rng = rng
         self.wanted = frozenset(features)
         self.odd = frozenset(odd)
-        self.plain: dict[str, tuple[bytes, int]] = {}
-        self.log: dict[str, tuple[bytes, int]] = {}  # of the dressed table, beside its commits
+        self.actions: list[list[Action]] = []
+        self.store = HistoryFiles()
+        self.builder = HistoryBuilder(self, self.store)
+        self.plain, self.log = self.store.plain, self.store.log
         self.cleaned = 0  # the first version whose commit is still there
         self.buildable = 0  # the first version whose snapshot can be built
         self.version = -1
         self.state = State((), (), {}, frozenset())
         self.files: dict[tuple[str, str], File] = {}
         self.gone: dict[tuple[str, str], File] = {}
-        self.tombstones: dict[tuple[str, str], Action] = {}
-        self.transactions: dict[str, Action] = {}
-        self.domains: dict[str, Action] = {}
         self.vectors: list[str] = []
         self.spares: dict[str, tuple[frozenset[int], Action]] = {}
         self.row_ids = 0
         self.epoch = 0
         self.numbers = 0  # of columns, and of whatever needs a name
-        self.history: list[dict[str, Any]] = []
-        self.actions: list[list[Action]] = []
         self.story: list[str] = []
         self.id = str(self.uuid())
 
@@ -164,22 +155,16 @@ class Table:
             for row_values in values:
                 row_values[name] = _as_time(row_values.get(name))
         tracked = {"Id": [r.id for r in rows], "CommitVersion": [r.version for r in rows]}
-        for name, numbers in tracked.items():
-            column = state.properties.get(f"{_PREFIX}{name}ColumnName")
-            if column and any(n is not None for n in numbers):
-                fields.append(pa.field(column, pa.int64()))
-                values = [{**v, column: n} for v, n in zip(values, numbers, strict=True)]
+        known = {state.properties.get(f"{_PREFIX}{n}ColumnName"): n for n in tracked}
+        numbers = {column: tracked[n] for column, n in known.items() if column}
         if not kinds and state.cdf and self.rng.random() < 0.1:
             # "Note for non-change data readers"
             fields.append(pa.field("_change_type", pa.string()))
-        if kinds:
-            fields.append(pa.field("_change_type", pa.string()))
-            values = [{**v, "_change_type": k} for v, k in zip(values, kinds, strict=True)]
-        if not fields:
+        if not (fields or kinds or any(n is not None for some in numbers.values() for n in some)):
             fields = [pa.field("unused", pa.int32(), metadata={"PARQUET:field_id": "999"})]
-        data = parquet_bytes(fields, values, form(self.rng, plain="forms" not in self.odd))
-        self.plain[path] = data, START_MS
-        return len(data)
+        drawn = form(self.rng, plain="forms" not in self.odd)
+        schema = pa.schema(fields)
+        return self.builder.write_rows(path, values, schema, numbers=numbers, kinds=kinds, **drawn)
 
     def _path(self, name: str) -> str:
         if "paths" not in self.odd:
@@ -239,30 +224,27 @@ class Table:
         vector = self._vector(deleted)
         if spare and "offset" in vector and self.rng.random() < 0.5:
             everything = frozenset(range(len(file.rows)))
-            stored = self.plain[self.vectors[-1]][0]
-            data = vector_data(everything, run=False)
-            size = {"sizeInBytes": len(data), "cardinality": len(everything)}
-            self.plain[self.vectors[-1]] = stored + vector_file([data])[0][1:], START_MS
-            self.spares[file.path] = everything, {**vector, "offset": len(stored), **size}
+            stored = self.store.read(self.vectors[-1])
+            data, (place,) = vector_file([everything])
+            self.store.put(self.vectors[-1], stored + data[1:])
+            self.spares[file.path] = everything, {**vector, **place, "offset": len(stored)}
         return replace(file, deleted=deleted, vector=vector, action=action)
 
     def _vector(self, deleted: frozenset[int]) -> dict[str, Any]:
         run = self.rng.random() < 0.3
         if self.rng.random() < 0.4:
-            return inline_vector(deleted, run=run)
-        data = vector_data(deleted, run=run)
-        others = [vector_data(frozenset({9}), run=False)] * self.rng.randrange(2)
-        stored, offsets = vector_file([*others, data])
-        prefix = self.rng.choice(["", "", "ab"])
-        path, text = vector_name(self.uuid(), prefix)
-        kind = "u"
+            return inline_vector(sorted(deleted), run=run)
+        others = [[9]] * self.rng.randrange(2)
+        stored, places = vector_file([*others, sorted(deleted)], run=run)
+        prefix, name = self.rng.choice(["", "", "ab"]), self.uuid()
+        path = f"{prefix}/deletion_vector_{name}.bin".removeprefix("/")
+        kind, text = "u", prefix + z85_encode(name.bytes)
         if self.rng.random() < 0.3:
             path = f"/elsewhere/{path}"
-            kind, text = "p", f"file://{path}"
-        self.plain[path] = stored, START_MS
+            kind, text = "p", self.store.uri(path)
+        self.store.put(path, stored)
         self.vectors.append(path)
-        return {"storageType": kind, "pathOrInlineDv": text, "offset": offsets[-1],
-                "sizeInBytes": len(data), "cardinality": len(deleted)}  # fmt: skip
+        return {"storageType": kind, "pathOrInlineDv": text, **places[-1]}
 
     # Commits
 
@@ -293,16 +275,13 @@ class Table:
         unchanged = {id(file) for file in still}
         actions: list[Action] = [*cdc, *void_removes, *more]
         for file in gone:
-            removed = remove_action(self, file, data_change=id(file) not in unchanged)
-            actions.append(removed)
+            actions.append(remove_action(self, file, data_change=id(file) not in unchanged))
             self.files.pop(file.key, None)
             self.gone[file.key] = file
-            self.tombstones[file.key] = removed
         for come_file in come:
             file, action = self._placed(come_file, after, number), come_file
             self.files[file.key] = file
             self.gone.pop(file.key, None)
-            self.tombstones.pop(file.key, None)
             actions.append(add_action(self, file, data_change=id(action) not in unchanged))
         if number == 0 or protocol_action(after) != protocol_action(before):
             actions.append(protocol_action(after))
@@ -336,17 +315,8 @@ class Table:
         if stamps:
             mtime = START_MS
         self.version = number
-        self.plain[f"_delta_log/{number:020d}.json"] = text.encode(), mtime
+        self.store.put(f"_delta_log/{number:020d}.json", text.encode(), mtime_ms=mtime)
         self.actions.append(actions)
-        self.history.append(
-            {
-                "state": self.state,
-                "files": dict(self.files),
-                "tombstones": dict(self.tombstones),
-                "transactions": dict(self.transactions),
-                "domains": dict(self.domains),
-            }
-        )
         kinds = [next(iter(a)) for a in actions]
         self.story.append(f"  version {number}: {', '.join(kinds)}")
 
