@@ -28,12 +28,11 @@ NAMES = (
     "sinks",
     "kafka",
     "spark",
-    "spark_frames",
     "cluster",
     "share",
 )
 #: Those that start a JVM.
-JAVA = ("kafka", "spark", "spark_frames", "cluster")
+JAVA = ("kafka", "spark", "cluster")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,15 +172,37 @@ def by_turns(
 
     A first round warms the caches and does not count, except where there is no other.
     """
-    costs: dict[str, list[Cost]] = {name: [] for name in commands}
+
+    def run(name: str) -> Cost:
+        before(name)
+        cost = measure(commands[name])
+        after(name)
+        return cost
+
+    return _medians(commands, run, rounds)
+
+
+def runs_by_turns(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Cost]:
+    """The same of functions in this process and the servers that it has started."""
+
+    def run(name: str) -> Cost:
+        root = psutil.Process()
+        cpu, busy, started = tree_s(root, ended=True), busy_s(), time.perf_counter()
+        runs[name]()
+        wall_s, cpu_s = time.perf_counter() - started, tree_s(root, ended=True) - cpu
+        return Cost(wall_s, cpu_s, 0.0, max(0.0, (busy_s() - busy - cpu_s) / wall_s))
+
+    return _medians(runs, run, rounds)
+
+
+def _medians(names: Iterable[str], run: Callable[[str], Cost], rounds: int) -> dict[str, Cost]:
+    costs: dict[str, list[Cost]] = {name: [] for name in names}
     for number in range(rounds + 1):
-        for name, command in commands.items():
-            before(name)
-            cost = measure(command)
+        for name, found in costs.items():
+            cost = run(name)
             if number or not rounds:
-                costs[name].append(cost)
-            after(name)
-    return {name: median_cost(runs) for name, runs in costs.items()}
+                found.append(cost)
+    return {name: median_cost(found) for name, found in costs.items()}
 
 
 def print_costs(costs: Mapping[str, Cost], table: str = "") -> None:

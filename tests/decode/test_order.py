@@ -122,8 +122,7 @@ def test_what_another_writer_writes_comes_in_order(tmp_path: Path) -> None:
     for _ in range(12):
         written.update(updates={"v": "v + 1"}, predicate="id < 4")
     seen: dict[int, list[int]] = {}
-    table = TableBuilder.__new__(TableBuilder)
-    table.folder, table.log = folder, folder / "_delta_log"
+    table = TableBuilder(folder, ID)
     for event in events(table, 1):
         values = seen.setdefault(event["id"], [0])
         leaves = event["_change_type"] == "update_preimage"
