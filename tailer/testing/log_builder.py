@@ -37,7 +37,7 @@ _FILE_KINDS = {"add", "remove"}
 
 
 class LogBuilder:
-    """Writes one table's log into ``where``: a folder, created if necessary, or other files.
+    """Writes one table's log into ``folder``: a folder, created if necessary, or other files.
 
     A subclass may spell the same otherwise: :meth:`encode_lines`, :meth:`encode_actions` and
     :meth:`sidecar` make the bytes. ``new_id`` gives the UUIDs in the names of files.
@@ -45,12 +45,12 @@ class LogBuilder:
 
     new_id: Callable[[], uuid.UUID] = staticmethod(uuid.uuid4)
 
-    def __init__(self, where: Path | TableFiles) -> None:
-        self.store: TableFiles = FolderFiles(where) if isinstance(where, Path) else where
+    def __init__(self, folder: Path | TableFiles) -> None:
+        self.store: TableFiles = FolderFiles(folder) if isinstance(folder, Path) else folder
         #: The table's root; only in a local folder is it more than a name.
-        self.folder = where if isinstance(where, Path) else Path()
+        self.folder = folder if isinstance(folder, Path) else Path()
         self.log = self.folder / "_delta_log"
-        if isinstance(where, Path):
+        if isinstance(folder, Path):
             self.log.mkdir(parents=True, exist_ok=True)
 
     # How it is spelled

@@ -44,7 +44,7 @@ Row = Mapping[str, Any]
 
 
 class TableBuilder(LogBuilder):
-    """Writes one table. ``where`` is the table's root folder, created if necessary, or its files.
+    """Writes one table. ``folder`` is the table's root, created if necessary, or other files.
 
     ``schema`` holds all columns, also those of ``partition_by``, which are left out of the files.
     With ``cdf`` the table has the change data feed on; ``properties`` are further entries of the
@@ -53,7 +53,7 @@ class TableBuilder(LogBuilder):
 
     def __init__(
         self,
-        where: Path | TableFiles,
+        folder: Path | TableFiles,
         schema: pa.Schema,
         *,
         partition_by: Sequence[str] = (),
@@ -61,7 +61,7 @@ class TableBuilder(LogBuilder):
         properties: Mapping[str, str] | None = None,
         table_id: str | None = None,
     ) -> None:
-        super().__init__(where)
+        super().__init__(folder)
         self.schema = schema
         self.partition_by = tuple(partition_by)
         self.properties = {
