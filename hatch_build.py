@@ -82,10 +82,17 @@ def crate(root: Path) -> list[str]:
     if cargo is None or not manifest.exists():
         return []
     target = crate_target(root)
+    source = _digest(*sorted((root / CRATE / "src").iterdir()))
+    built_of = target / "source"
+    if not built_of.exists() or built_of.read_text() != source:
+        # Another clone has used the folder, and cargo looks at nothing but times.
+        built_of.unlink(missing_ok=True)
+        (root / CRATE / "src" / "lib.rs").touch()
     command = [cargo, "build", "--release", "--locked", "--quiet", "--manifest-path", str(manifest)]
     done = subprocess.run([*command, "--target-dir", str(target)], check=False)  # noqa: S603
     if done.returncode:
         return []
+    built_of.write_text(source)
     part = root / f"{INSTALLED}.{os.getpid()}"  # a process that has loaded the old one keeps it
     shutil.copy(target / BUILT, part)
     part.replace(root / INSTALLED)
@@ -95,5 +102,9 @@ def crate(root: Path) -> list[str]:
 def crate_target(root: Path) -> Path:
     """Return the folder of what cargo builds, by the versions of Cargo.lock: in .cache where the
     tests have one."""
-    key = hashlib.sha256((root / CRATE / "Cargo.lock").read_bytes()).hexdigest()[:16]
+    key = _digest(root / CRATE / "Cargo.lock")
     return root / (".cache" if (root / ".cache").exists() else "build") / f"cargo-{key}"
+
+
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

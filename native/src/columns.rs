@@ -1,7 +1,8 @@
 //! Columns of one row group, as Arrow batches.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::mem::take;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
@@ -11,7 +12,7 @@ use parquet::arrow::arrow_reader::{
     ParquetRecordBatchReader, RowGroups, RowSelection, RowSelector,
 };
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
-use parquet::column::page::{PageIterator, PageReader};
+use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use parquet::errors::Result;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::serialized_reader::SerializedPageReader;
@@ -20,6 +21,7 @@ use pyo3::pybacked::PyBackedBytes;
 
 use crate::errors::{fields_of, guarded, odd, panicked, to_python};
 use crate::footer::parsed;
+use crate::pages::longest_of;
 use crate::source::{ChunkBytes, Source};
 
 /// All columns together are read so many bytes at a time.
@@ -31,7 +33,11 @@ pub struct Columns {
     source: Arc<Source>,
     metadata: Arc<ParquetMetaData>,
     fields: Fields,
+    opened: Opened,
 }
+
+/// Column chunks whose dictionaries were read before their values, by row group and leaf.
+type Opened = Mutex<HashMap<(usize, usize), Pages>>;
 
 #[pymethods]
 impl Columns {
@@ -46,7 +52,20 @@ impl Columns {
     ) -> PyResult<Self> {
         let fields = fields_of(schema).map_err(|e| to_python(&e))?;
         let metadata = py.detach(|| guarded(|| parsed(&footer))).map_err(|e| to_python(&e))?;
-        Ok(Self { source: Arc::new(Source::new(source)), metadata: Arc::new(metadata), fields })
+        let source = Arc::new(Source::new(source));
+        Ok(Self { source, metadata: Arc::new(metadata), fields, opened: Opened::default() })
+    }
+
+    /// Return the size of the longest text in the dictionary of a leaf; 0 if it has none. The
+    /// dictionary is kept for `rows`. Raises `ValueError`.
+    fn longest_text(&self, py: Python<'_>, group: usize, leaf: usize) -> PyResult<usize> {
+        let read = || {
+            let mut pages = Group::new(&self.source, &self.metadata, group, 1)?.pages(leaf)?;
+            let longest = pages.longest_text()?;
+            locked(&self.opened).insert((group, leaf), pages);
+            Ok(longest)
+        };
+        py.detach(|| guarded(read)).map_err(|e| to_python(&e))
     }
 
     /// Return a reader of a row group's rows, from `first` on, `rows_max` at a time; of these
@@ -61,7 +80,8 @@ impl Columns {
         threads: usize,
     ) -> PyResult<PyArrowType<Box<dyn RecordBatchReader + Send>>> {
         let opened = || {
-            let chosen = Group::new(&self.source, &self.metadata, group, leaves.len())?;
+            let mut chosen = Group::new(&self.source, &self.metadata, group, leaves.len())?;
+            chosen.opened = Mutex::new(take(&mut *locked(&self.opened)));
             Batches::new(&chosen, &self.fields, &leaves, first, rows_max, threads)
         };
         let batches = py.detach(|| guarded(opened)).map_err(|e| to_python(&e))?;
@@ -74,25 +94,40 @@ pub struct Group<'a> {
     source: &'a Arc<Source>,
     metadata: &'a ParquetMetaData,
     numbers: &'a RowGroupMetaData,
+    number: usize,
     rows: usize,
     window_bytes: u64,
+    opened: Opened,
 }
 
 impl<'a> Group<'a> {
     pub fn new(
         source: &'a Arc<Source>,
         metadata: &'a ParquetMetaData,
-        group: usize,
+        number: usize,
         columns: usize,
     ) -> Result<Self> {
-        let group = metadata.row_groups().get(group).ok_or_else(|| odd("no such row group"))?;
+        let numbers = metadata.row_groups().get(number).ok_or_else(|| odd("no such row group"))?;
         Ok(Self {
             source,
             metadata,
-            numbers: group,
-            rows: usize::try_from(group.num_rows())?,
+            numbers,
+            number,
+            rows: usize::try_from(numbers.num_rows())?,
             window_bytes: WINDOWS_BYTES / columns.max(1) as u64,
+            opened: Opened::default(),
         })
+    }
+
+    fn pages(&self, leaf: usize) -> Result<Pages> {
+        let chunk = self.numbers.columns().get(leaf).ok_or_else(|| odd("no such column"))?;
+        if chunk.file_path().is_some() {
+            return Err(odd("a column is in another file"));
+        }
+        let (start, size) = chunk.byte_range();
+        let bytes = ChunkBytes::new(Arc::clone(self.source), start, size, self.window_bytes)?;
+        let rest = SerializedPageReader::new(Arc::new(bytes), chunk, self.rows, None)?;
+        Ok(Pages { dictionary: None, rest })
     }
 
     /// Return a reader of these leaves, which chooses among all rows.
@@ -119,14 +154,9 @@ impl RowGroups for Group<'_> {
     }
 
     fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>> {
-        let chunk = self.numbers.columns().get(leaf).ok_or_else(|| odd("no such column"))?;
-        if chunk.file_path().is_some() {
-            return Err(odd("a column is in another file"));
-        }
-        let (start, size) = chunk.byte_range();
-        let bytes = ChunkBytes::new(Arc::clone(self.source), start, size, self.window_bytes)?;
-        let reader = SerializedPageReader::new(Arc::new(bytes), chunk, self.rows, None)?;
-        Ok(Box::new(Chunks(Some(Box::new(reader)))))
+        let opened = locked(&self.opened).remove(&(self.number, leaf));
+        let pages = opened.map_or_else(|| self.pages(leaf), Ok)?;
+        Ok(Box::new(Chunks(Some(Box::new(pages)))))
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
@@ -150,6 +180,62 @@ impl Iterator for Chunks {
 }
 
 impl PageIterator for Chunks {}
+
+/// The pages of a column chunk. Its dictionary may have been read before its turn.
+pub struct Pages {
+    dictionary: Option<Page>,
+    rest: SerializedPageReader<ChunkBytes>,
+}
+
+impl Pages {
+    fn longest_text(&mut self) -> Result<usize> {
+        if self.rest.peek_next_page()?.is_some_and(|page| page.is_dict) {
+            self.dictionary = self.rest.get_next_page()?;
+        }
+        Ok(self.dictionary.as_ref().map_or(0, |page| longest_of(page.buffer())))
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for Pages {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        self.dictionary.take().map_or_else(|| self.rest.get_next_page(), |page| Ok(Some(page)))
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        if self.dictionary.is_some() {
+            return Ok(Some(PageMetadata { num_rows: None, num_levels: None, is_dict: true }));
+        }
+        self.rest.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        self.dictionary.take().map_or_else(|| self.rest.skip_next_page(), |_| Ok(()))
+    }
+
+    fn supports_deferred_dictionary(&self) -> bool {
+        self.dictionary.is_none() && self.rest.supports_deferred_dictionary()
+    }
+
+    fn take_deferred_dictionary(&mut self) -> Result<Option<Page>> {
+        self.rest.take_deferred_dictionary()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool> {
+        self.rest.at_record_boundary()
+    }
+}
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The batches of a row group. Its columns are shared out among threads.
 struct Batches {

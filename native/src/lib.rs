@@ -17,7 +17,7 @@ mod source;
 use pyo3::prelude::*;
 
 /// The version of this module's functions. The Python that calls them names the one that it needs.
-const INTERFACE: u32 = 1;
+const INTERFACE: u32 = 2;
 
 #[pymodule(gil_used = false)]
 fn _parquet(module: &Bound<'_, PyModule>) -> PyResult<()> {

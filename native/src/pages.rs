@@ -30,7 +30,10 @@ pub fn page_sizes(start: PyBackedBytes) -> Vec<PageSize> {
 /// Return the size of the longest of texts that lie behind their sizes.
 #[pyfunction]
 pub fn longest(texts: PyBackedBytes) -> usize {
-    let mut rest: &[u8] = &texts;
+    longest_of(&texts)
+}
+
+pub fn longest_of(mut rest: &[u8]) -> usize {
     let mut most = 0;
     while let Some((size, after)) = rest.split_first_chunk::<4>() {
         let size = u32::from_le_bytes(*size) as usize;
@@ -53,7 +56,8 @@ pub fn sizes(mut rest: &[u8]) -> Vec<PageSize> {
     pages
 }
 
-fn header(start: &[u8]) -> Option<PageSize> {
+/// Return the sizes of the page that begins so; None if its header is not whole, or odd.
+pub fn header(start: &[u8]) -> Option<PageSize> {
     let mut reader = Reader { rest: start };
     let mut numbers = [None; 3];
     reader.fields(0, |reader, field, wire| {

@@ -12,9 +12,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
 use crate::errors::odd;
+use crate::pages::header;
 
 /// A page's header is shorter, but for statistics that are not read.
 const HEADER_BYTES: u64 = 16 * 1024;
+/// A page that is unpacked to more bytes, and to so many times its size, is refused here.
+const PAGE_BYTES_MAX: i64 = 64 * 1024 * 1024;
+const PAGE_TIMES: i64 = 100;
 
 /// A file: by its method `read_at` (`pyarrow.NativeFile`), which is called with the interpreter's
 /// lock; without it, if the file is one of the system's; or its bytes.
@@ -109,8 +113,17 @@ impl Length for ChunkBytes {
 impl ChunkReader for ChunkBytes {
     type T = Reader<Bytes>;
 
+    /// Return a reader of a page's header, or of the page behind it.
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        Ok(self.at(start, HEADER_BYTES.min(self.end.saturating_sub(start)))?.reader())
+        let bytes = self.at(start, HEADER_BYTES.min(self.end.saturating_sub(start)))?;
+        match header(&bytes) {
+            Some((_, unpacked, stored, _))
+                if unpacked > PAGE_BYTES_MAX && unpacked / PAGE_TIMES > stored =>
+            {
+                Err(odd("a page would take too much memory"))
+            }
+            _ => Ok(bytes.reader()),
+        }
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {

@@ -58,7 +58,8 @@ def kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:
     runs = few_runs(numbers)
     if not runs:
         return pa.array(kinds, pa.string()).take(numbers)
-    return pa.concat_arrays([of_kind(kinds[number], length) for number, length in runs])
+    columns = [of_kind(kinds[number], length) for number, length in runs]
+    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
 
 def few_runs(numbers: pa.Array) -> list[tuple[Any, int]] | None:

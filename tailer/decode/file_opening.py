@@ -14,7 +14,7 @@ from tailer.errors import CorruptLog, CorruptRow
 
 __all__ = ["SMALL_BYTES", "check_nested", "open_parquet"]
 
-#: A file up to this size is read without buffers of its columns, and decoded by one thread.
+#: A file up to this size is read without buffers of its columns.
 SMALL_BYTES = 1024 * 1024
 _BUFFER_BYTES = 256 * 1024
 #: pyarrow's refusal of a file with a map whose key is declared optional.

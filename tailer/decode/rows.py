@@ -56,6 +56,10 @@ class Skip:
     remaining: int = 0
 
 
+#: The columns of a larger file are shared out among threads. It costs some, and of smaller files
+#: another one is decoded at the same time.
+_SHARED_BYTES = 16 * 1024 * 1024
+
 #: Change types as early writers spelled them.
 EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage"}
 
@@ -257,7 +261,7 @@ class _Decoder:
         return int(only[passed + (only.rank(first - 1) if first else 0)])
 
     def _decoded(self, size: int, group: int, first: int) -> Iterator[pa.RecordBatch]:
-        threads = self.size > SMALL_BYTES
+        threads = self.size > _SHARED_BYTES
         return self.bounded.batches(
             size, group, self.names, varying=self.varying, threads=threads, first=first
         )

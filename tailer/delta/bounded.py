@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
-from tailer.delta.row_groups import BYTE_ARRAY, RowGroups
+from tailer.delta.row_groups import BYTE_ARRAY, Chunk, RowGroups
 from tailer.errors import UnsupportedTable
 
 __all__ = ["SAMPLE_ROWS", "BoundedColumns", "Sizes", "halved"]
@@ -31,8 +32,6 @@ _PREFIXED = 1 << 7
 _FEW_ROWS, _UNKNOWN_ROWS = 16, 1024
 #: Of a text in an array, besides its own bytes; and the most of any other value.
 _OFFSET_BYTES, _FIXED_BYTES = 5, 32
-#: A column that may take more than this share of a batch is looked at more closely.
-_SHARES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,7 @@ class BoundedColumns:
         self.row_groups = row_groups
         self.bytes_max = bytes_max
         self._known: dict[tuple[int, tuple[ColumnPath, ...]], Sizes] = {}
+        self._longest: dict[tuple[int, int], int] = {}
 
     def sizes(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
         """Measure these columns, whose values differ in size, in a row group.
@@ -59,7 +59,6 @@ class BoundedColumns:
         Raises :class:`UnsupportedTable` for a page that would take too much memory.
         """
         key = group, tuple(names)
-        self._check_pages(group, names)
         if key not in self._known:
             self._known[key] = self._measured(group, names)
         return self._known[key]
@@ -80,12 +79,12 @@ class BoundedColumns:
 
         Raises :class:`UnsupportedTable` for a page that would take too much memory.
         """
-        self._check_pages(group, names)
+        check = partial(self._check_pages, group, self.parquet.numbers(names))
         step = self._step(rows_max, group, varying)
         done, total = first, int(self.parquet.metadata.row_group(group).num_rows)
         while done < total:
             before = done
-            found = self.parquet.rows(step, group, names, threads=threads, first=done)
+            found = self.parquet.rows(step, group, names, threads=threads, first=done, check=check)
             for batch in _joined(found, rows_max, self.bytes_max):
                 done += batch.num_rows
                 size = int(batch.nbytes)
@@ -115,10 +114,7 @@ class BoundedColumns:
             count = chunk.values if chunk.values > said.rows else min(chunk.values, rows_max)
             each = _FIXED_BYTES
             if chunk.physical == BYTE_ARRAY:
-                text = self.row_groups.dictionary_bytes(chunk)
-                if text * count > self.bytes_max // _SHARES:
-                    text = self.row_groups.longest_text(chunk)
-                each = _OFFSET_BYTES + text
+                each = _OFFSET_BYTES + self._longest_text(group, leaf, chunk)
             most += count * each + max(chunk.unpacked, chunk.size)
         return most <= self.bytes_max
 
@@ -129,12 +125,13 @@ class BoundedColumns:
         return max(1, min(rows_max, self.bytes_max // self.sizes(group, varying).most))
 
     def _measured(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
+        check = partial(self._check_pages, group, self.parquet.numbers(names))
         texts = self._longest_texts(group, names)
         if texts is None:
             some = _FEW_ROWS
         else:
             some = max(1, min(SAMPLE_ROWS, self.bytes_max // max(1, texts)))
-        sample = next(self.parquet.rows(some, group, names, threads=False), None)
+        sample = next(self.parquet.rows(some, group, names, threads=False, check=check), None)
         if sample is None or not sample.num_rows:
             return Sizes(1, 1)
         average = max(1, int(sample.nbytes) // sample.num_rows)
@@ -151,14 +148,26 @@ class BoundedColumns:
             if said is None or chunk is None or chunk.encodings & _PREFIXED:
                 return None
             each = -(-chunk.values // max(1, said.rows))  # of a row, on the average
-            total += each * self.row_groups.longest_text(chunk)
+            total += each * self._longest_text(group, leaf, chunk)
         return total
 
-    def _check_pages(self, group: int, names: Sequence[ColumnPath]) -> None:
+    def _longest_text(self, group: int, leaf: int, chunk: Chunk) -> int:
+        """Return the size of the longest text in a column's dictionary; 0 if it has none."""
+        if chunk.physical != BYTE_ARRAY:
+            return 0
+        if (group, leaf) not in self._longest:
+            longest = self.parquet.longest_text(group, leaf)
+            if longest is None:
+                self._check_pages(group, [leaf])
+                longest = self.row_groups.longest_text(chunk)
+            self._longest[group, leaf] = longest
+        return self._longest[group, leaf]
+
+    def _check_pages(self, group: int, leaves: Sequence[int]) -> None:
         """Refuse a page that would take much memory although it is small in the file."""
         said = self.row_groups[group]
         most = max(_PAGE_BYTES_MAX, _PAGE_BATCHES_MAX * self.bytes_max)
-        for leaf in self.parquet.numbers(names):
+        for leaf in leaves:
             chunk = None if said is None else said.chunk(leaf)
             for page in self.row_groups.pages(chunk) if chunk is not None else ():
                 if page.unpacked > most and page.unpacked > _PAGE_TIMES * page.stored:

@@ -8,7 +8,7 @@ loads them on demand, it can replace this module.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -115,6 +115,17 @@ class ParquetColumns:
         footer = footer_bytes(self._source, _FOOTER_BYTES_MAX)
         return native.Columns(self._source, footer or b"", self.schema)
 
+    def longest_text(self, group: int, leaf: int) -> int | None:
+        """Return the size of the longest text in a leaf's dictionary, 0 if it has none; None if the
+        crate does not read this."""
+        if native is None or not self._is_native:
+            return None
+        try:
+            return int(self._native.longest_text(group, leaf))
+        except UNREADABLE:
+            self._is_native = False
+            return None
+
     def rows(
         self,
         rows_max: int,
@@ -123,9 +134,11 @@ class ParquetColumns:
         *,
         threads: bool,
         first: int = 0,
+        check: Callable[[], None] = lambda: None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group from ``first`` on: those that the crate decodes and, from
-        where it gives up, pyarrow's."""
+        where it gives up, pyarrow's. The crate itself refuses a page that would take too much
+        memory; before pyarrow begins, ``check`` is called."""
         total = int(self.metadata.row_group(group).num_rows)
         if native is not None and self._is_native:
             try:
@@ -135,6 +148,7 @@ class ParquetColumns:
             except UNREADABLE:
                 self._is_native = False
         if first < total:
+            check()
             found = self.batches(rows_max, [group], columns, threads=threads)
             for batch in _behind(found, first):
                 arrays = [without_views(column) for column in batch.columns]

@@ -81,7 +81,6 @@ class RowGroups:
         self._parquet = parquet
         self._source = source
         self._pages: dict[int, list[PageSize]] = {}
-        self._longest: dict[int, int] = {}
         self._found = _read(source)
         columns = int(parquet.metadata.num_columns)
         if self._found is not None and (
@@ -143,11 +142,6 @@ class RowGroups:
         size = self.dictionary_bytes(chunk)
         if not size:
             return 0
-        if chunk.start not in self._longest:
-            self._longest[chunk.start] = self._read_longest(chunk, size)
-        return self._longest[chunk.start]
-
-    def _read_longest(self, chunk: Chunk, size: int) -> int:
         page = self.pages(chunk)[0]
         try:
             texts = bytes(self._source.read_at(page.stored, chunk.start + page.header))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.row_groups import RowGroups
 from tailer.native.parquet import native
 from tests.support.components import require
 
@@ -280,6 +281,26 @@ def test_rows_begin_where_they_are_asked_for(tmp_path: Path) -> None:
         assert sum(batch.num_rows for batch in found) == 4000 - first
         if found:
             assert pa.Table.from_batches(found).equals(rows.slice(first, 4000 - first))
+    assert parquet._is_native
+
+
+def test_a_dictionary_is_read_ahead_of_its_values(tmp_path: Path) -> None:
+    """Its longest text is looked up, which bounds the rows of a batch."""
+    texts = ["", "b" * 77, None, "cc"] * 1000
+    rows = pa.table({"id": range(4000), "text": texts, "plain": texts})
+    path = tmp_path / "rows.parquet"
+    pq.write_table(rows, path, use_dictionary=["text", "id"], row_group_size=2500)
+    source = pa.OSFile(str(path))
+    parquet = ParquetColumns(source)
+    known = RowGroups(parquet, source)
+    for group, first in ((0, 0), (1, 0), (1, 300), (0, 2499)):
+        for leaf, longest in ((1, 77), (2, 0)):
+            chunk = known[group].chunk(leaf)  # type: ignore[union-attr]
+            assert chunk is not None
+            assert parquet.longest_text(group, leaf) == known.longest_text(chunk) == longest
+        found = list(parquet.rows(700, group, rows.column_names, threads=True, first=first))
+        whole = rows.slice(2500 * group, 2500)
+        assert pa.Table.from_batches(found).equals(whole.slice(first))
     assert parquet._is_native
 
 

@@ -2,7 +2,7 @@
 
 The rules:
 
-- A group is what one decoder gets: at most 256 files or 16 MiB, and the ends of versions between
+- A group is what one decoder gets: at most 256 files or 8 MiB, and the ends of versions between
   and after them. A version's end is in the group of its last file.
 - Where a worker thread can read the store (a local folder), files are not opened here but by the
   thread that decodes them. Where each request takes a while (S3), the next files are opened while
@@ -34,9 +34,10 @@ from tailer.store import WHOLE_BYTES
 
 __all__ = ["GROUP_BYTES", "SpanFiles"]
 
-#: The most files, and their most encoded bytes, that are decoded in one group.
+#: The most files, and their most encoded bytes, that are decoded in one group. Decoded, they are
+#: about as much as may wait for its turn (`lanes`), so that neither lane stands still for long.
 _GROUP_FILES = 256
-GROUP_BYTES = 16 * 1024 * 1024
+GROUP_BYTES = 8 * 1024 * 1024
 #: The most files of one span that are opened at the same time.
 _AHEAD_FILES = 8
 #: Bytes at a large file's end, where its footer is.
