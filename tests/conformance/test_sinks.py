@@ -87,8 +87,9 @@ class TestFilesSink(SinkConformance):
         def hasty() -> Sink:
             for name in ("CONNECT_TIMEOUT_S", "READ_TIMEOUT_S", "ATTEMPTS"):
                 monkeypatch.setattr(tailer.store.s3.client, name, 1)
-            for name in ("CONNECT_TIMEOUT", "READ_TIMEOUT", "RETRY_TIMEOUT"):
+            for name in ("CONNECT_TIMEOUT", "READ_TIMEOUT"):
                 monkeypatch.setattr(tailer.store.objects.options, name, timedelta(seconds=1))
+            monkeypatch.setitem(tailer.store.objects.options.RETRIES, "max_retries", 0)
             return files.sink()
 
         return TargetFaults(hasty=hasty, still=server.still)

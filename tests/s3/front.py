@@ -1,4 +1,4 @@
-"""A front of an S3 server that fails and lies on demand, at the level of HTTP.
+"""A front of an object store's server that fails and lies on demand, at the level of HTTP.
 
 It hands requests on as they were signed, and alters what comes back::
 
@@ -18,14 +18,15 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from tests.clouds.servers import Container
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
 from tests.support.components import free_port
@@ -109,7 +110,7 @@ def _stale_list(front: Front, request: web.Request, answer: Answer) -> Answer:
 def _empty_list(_: Front, __: web.Request, answer: Answer) -> Answer:
     """A listing without anything, of a store whose lists lag behind."""
     return replace(
-        answer, body=re.sub(rb"<Contents>.*</Contents>", b"", answer.body, flags=re.DOTALL)
+        answer, body=re.sub(rb"<(Contents|Blob)>.*</\1>", b"", answer.body, flags=re.DOTALL)
     )
 
 
@@ -156,8 +157,10 @@ FAULTS: dict[str, Alter] = {
 class Front:
     """A front of one bucket's server, at ``bucket.url``."""
 
-    bucket: Bucket
-    behind: str
+    #: A Bucket or a Container, whichever it is in front of.
+    bucket: Any
+    #: The same, without the front.
+    behind: Bucket | Container
     faults: list[Fault] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
@@ -208,7 +211,7 @@ class Front:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         operation = request.method.lower()
-        if operation == "get" and "list-type" in request.query:
+        if operation == "get" and ("list-type" in request.query or "comp" in request.query):
             operation = "list"
         kind = self._take(operation, request.path)
         self.asked.append((operation, request.path))
@@ -228,7 +231,7 @@ class Front:
         return _response(altered)
 
     async def _behind(self, request: web.Request, *, whole: bool) -> Answer:
-        url = URL(self.behind + request.raw_path, encoded=True)
+        url = URL(_origin(self.behind.url) + request.raw_path, encoded=True)
         # The signature covers the host that the client asked, and the range.
         headers = {k: v for k, v in request.headers.items() if k.lower() != "connection"}
         if self.ignore_conditions:  # the signature is over them, and so must be made anew
@@ -243,16 +246,16 @@ class Front:
             answer = Answer(response.status, dict(response.headers), await response.read())
         if not whole or answer.status != 206:
             return answer
-        path = request.path.removeprefix(f"/{self.bucket.name}/")
-        async with Objects(replace(self.bucket, url=self.behind)) as objects:
-            data = await objects.get(path)
+        key = request.path.partition(f"/{self.bucket.name}/")[2]
+        async with _objects(self.behind) as objects:
+            data = await objects.get(key)
         kept = {k: v for k, v in answer.headers.items() if k.lower() != "content-range"}
         return Answer(200, kept, data)
 
     async def _unconditional(self, request: web.Request) -> Answer:
         """What a server does that takes no notice of If-Match and If-None-Match."""
-        key = request.path.removeprefix(f"/{self.bucket.name}/")
-        async with Objects(replace(self.bucket, url=self.behind)) as objects:
+        key = request.path.partition(f"/{self.bucket.name}/")[2]
+        async with _objects(self.behind) as objects:
             if request.method == "PUT":
                 await objects.put(key, await request.read())
                 return Answer(200, {"Etag": '"any"'}, b"")
@@ -277,6 +280,14 @@ class Front:
         return web.Response()
 
 
+def _origin(url: str) -> str:
+    return str(URL(url).origin())
+
+
+def _objects(place: Bucket | Container) -> AbstractAsyncContextManager[Objects | Container]:
+    return Objects(place) if isinstance(place, Bucket) else nullcontext(place)
+
+
 def _kept(answer: Answer) -> dict[str, str]:
     return {k: v for k, v in answer.headers.items() if k.lower() not in _DROPPED}
 
@@ -290,10 +301,11 @@ def _response(answer: Answer) -> web.Response:
 
 
 @contextmanager
-def run_front(bucket: Bucket, tls: ssl.SSLContext | None = None) -> Iterator[Front]:
+def run_front(bucket: Bucket | Container, tls: ssl.SSLContext | None = None) -> Iterator[Front]:
     """A front of the bucket's server, in a thread, as long as the block runs."""
     port, scheme = free_port(), "http" if tls is None else "https"
-    front = Front(replace(bucket, url=f"{scheme}://127.0.0.1:{port}"), bucket.url)
+    here = f"{scheme}://127.0.0.1:{port}"
+    front = Front(replace(bucket, url=bucket.url.replace(_origin(bucket.url), here)), bucket)
     started = threading.Event()
     end: list[Callable[[], object]] = []
 

@@ -211,7 +211,7 @@ async def test_a_server_that_is_away_or_stands_still_may_come_back(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud_options, "READ_TIMEOUT", dt.timedelta(seconds=0.3))
-    monkeypatch.setattr(cloud_options, "RETRY_TIMEOUT", dt.timedelta(seconds=0.1))
+    monkeypatch.setitem(cloud_options.RETRIES, "retry_timeout", dt.timedelta(seconds=0.1))
     with run_cloud(cloud) as server:
         container = server.container()
         await container.put(f"orders/{LOG}", b"{}")

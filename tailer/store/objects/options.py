@@ -33,7 +33,13 @@ CONNECT_TIMEOUT, READ_TIMEOUT = timedelta(seconds=5), timedelta(seconds=20)
 #: For a whole answer, its body too.
 _TIMEOUT = timedelta(seconds=200)
 #: Attempts of one request before the feed starts again from its offset.
-_RETRIES, RETRY_TIMEOUT = 3, timedelta(seconds=30)
+RETRIES: Any = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {
+        "init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2,
+    },
+}  # fmt: skip
 #: A service account that obstore signs nothing with.
 _NOBODY = {
     "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": "",
@@ -267,7 +273,7 @@ def _made(
                 "read_timeout": READ_TIMEOUT,
                 **plain,
             },
-            retry_config={"max_retries": _RETRIES, "retry_timeout": RETRY_TIMEOUT},
+            retry_config=RETRIES,
             credential_provider=credentials,
         )
     except (BaseError, ValueError, OSError) as e:

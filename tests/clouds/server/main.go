@@ -41,8 +41,9 @@ type listing struct {
 }
 
 type front struct {
-	server *fakestorage.Server
-	behind http.Handler
+	address string
+	server  *fakestorage.Server
+	behind  http.Handler
 }
 
 func main() {
@@ -56,13 +57,14 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.ListenAndServe(address, front{server, server.HTTPHandler()}))
+	log.Fatal(http.ListenAndServe(address, front{address, server, server.HTTPHandler()}))
 }
 
 // ServeHTTP maps what fake-gcs-server lacks, and hands on the rest.
 func (f front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	query := r.URL.Query()
+	r.Host = f.address // it may have come through another front, and is routed by the host
 	switch {
 	case bucket == "storage" || bucket == "upload" || bucket == "download" || bucket == "":
 		f.behind.ServeHTTP(w, r)
