@@ -46,10 +46,6 @@ SETTINGS: dict[str, Setting] = {
     "stream": Setting(
         "text", "{feed}", "The stream's key; `{feed}` is replaced by the feed's name.",
     ),
-    "maxlen": Setting(
-        "whole", 0, "Approximate maximum number of entries in the stream; 0 means no "
-        "limit.", least=0, advanced=True,
-    ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
         advanced=True),
     "format": FORMAT,
@@ -63,7 +59,7 @@ _CLAIM = """
     local lost = redis.call('HGET', KEYS[2], 'written') and redis.call('EXISTS', KEYS[1]) == 0
     return {ARGV[1], tostring(epoch), redis.call('HGET', KEYS[2], 'offset'), lost and 'lost' or ''}
 """
-#: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, maxlen, then
+#: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, then
 #: id and event of each entry. It is refused where Redis is not as this process has left it. What
 #: can refuse an entry refuses the first one: a key of another type, memory, a server that may not
 #: write.
@@ -74,12 +70,11 @@ _WRITE = """
     if known[1] ~= ARGV[1] and tonumber(known[1]) > tonumber(ARGV[1]) then return 'fenced' end
     if known[1] ~= ARGV[1] or (known[2] or '') ~= ARGV[2] then return 'earlier' end
     if known[3] and redis.call('EXISTS', stream) == 0 then return 'lost' end
-    for i = 5, #ARGV, 2 do
+    for i = 4, #ARGV, 2 do
         redis.call('XADD', stream, '*', 'id', ARGV[i], 'event', ARGV[i + 1])
     end
     redis.call('HSET', progress, 'offset', ARGV[3])
-    if #ARGV > 4 then
-        if ARGV[4] ~= '0' then redis.call('XTRIM', stream, 'MAXLEN', '~', ARGV[4]) end
+    if #ARGV > 3 then
         redis.call('HSET', progress, 'written', '1')
     end
     return 'written'
@@ -122,7 +117,6 @@ class RedisSink(MessageSink):
         url: Url,
         *,
         stream: str = "{feed}",
-        maxlen: int = 0,
         timeout_s: float = 30,
         format: str = "rows",  # noqa: A002  # the option's name
         options: Mapping[str, Any] | None = None,
@@ -145,14 +139,18 @@ class RedisSink(MessageSink):
             ) from None
         self._location = f"Redis at {url.path if url.scheme == 'unix' else url.host_port(6379)}"
         self.stream = stream
-        self.maxlen = maxlen
         self._connection: Any = None
         self._epoch = self._kept = b""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisSink:  # noqa: ARG003  # no paths
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, of_format = take_options("redis", SETTINGS, options)
+        taken, of_format = take_options(
+            "redis",
+            SETTINGS,
+            options,
+            removed={"maxlen": "trim the stream by XTRIM"},
+        )
         url = taken.pop("url")
         user, password = credentials("redis", "url", taken, url.user, url.password)
         url = replace(url, user=user, password=password)
@@ -232,7 +230,7 @@ class RedisSink(MessageSink):
         await self._written(0, b"", then)
 
     async def _written(self, count: int, entries: bytes | memoryview, then: Offset) -> None:
-        head = ("EVALSHA", _SHA, 2, *self._keys(), self._epoch, self._kept, str(then), self.maxlen)
+        head = ("EVALSHA", _SHA, 2, *self._keys(), self._epoch, self._kept, str(then))
         found = await self._answered([_command(head, len(head) + 2 * count), entries])
         if found in _FOUND:
             told = _FOUND[found].format(self._keys()[0])

@@ -55,13 +55,12 @@ class DuckdbFile(Database):
     faults = _FAULTS
     claim_types = ("VARCHAR", "VARCHAR", "BIGINT", "BLOB")
 
-    def __init__(self, path: Path, memory_bytes_max: int, threads: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.location = str(path)
-        self.memory_bytes_max = memory_bytes_max
         self._settings = {
-            "memory_limit": f"{memory_bytes_max // 1_000_000}MB",
-            "threads": str(threads),
+            "memory_limit": "512MiB",
+            "threads": "2",
             "autoinstall_known_extensions": "false",
         }
         self._connection: Any = None

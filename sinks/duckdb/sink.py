@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -28,16 +28,7 @@ __all__ = ["SETTINGS", "DuckdbSink"]
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The DuckDB file."),
     **TABLE_SETTINGS,
-    "release": Setting(
-        "flag", True, "Close the file while idle, so that other programs can read it.",
-        advanced=True,
-    ),
-    "memory_bytes_max": Setting(
-        "whole", 512 * 1024**2, "Memory limit of DuckDB.", unit="bytes",
-        least=64 * 1024**2, advanced=True,
-    ),
-    "threads": Setting("whole", 2, "Number of DuckDB threads.", advanced=True),
-}  # fmt: skip
+}
 
 #: To close and open the file takes as long as to write thousands of rows: in a backlog the next
 #: batch finds it open, and a feed that never rests closes it every second.
@@ -49,11 +40,15 @@ class DuckdbSink(SqlSink):
     """A copy of a table, or a log of its changes, in a DuckDB file, exactly once."""
 
     settings = SETTINGS
+    removed_settings: ClassVar = {
+        "release": "leave it out, the file is closed while no batch comes",
+        "memory_bytes_max": "leave it out, DuckDB takes up to 512 MiB",
+        "threads": "leave it out, DuckDB has two threads",
+    }
     kind = "duckdb"
 
-    def __init__(self, file: DuckdbFile, *, release: bool = True, **table: Any) -> None:
+    def __init__(self, file: DuckdbFile, **table: Any) -> None:
         super().__init__(file, **table)
-        self.release = release
         self._file = file
         self._waiting = 0
         self._opened_at = 0.0
@@ -66,8 +61,7 @@ class DuckdbSink(SqlSink):
         """Create the sink. Options: :data:`SETTINGS`."""
         more = dict(options)
         path = folder / more.pop("path")
-        file = DuckdbFile(path, more.pop("memory_bytes_max"), more.pop("threads"))
-        return cls(file, **more)
+        return cls(DuckdbFile(path), **more)
 
     def prepare(self, batch: ChangeBatch) -> None:  # noqa: ARG002  # that there is one is enough
         """Note that a batch waits; see :class:`tailer.sink.Prepares`."""
@@ -86,7 +80,7 @@ class DuckdbSink(SqlSink):
 
     def _rehearse(self, feed: str, schema: pa.Schema) -> None:
         with rehearsal_of_file(self._file.path) as path:
-            self._database = DuckdbFile(path, self._file.memory_bytes_max, threads=1)
+            self._database = DuckdbFile(path)
             try:
                 super()._rehearse(feed, schema)
             finally:
@@ -124,7 +118,7 @@ class DuckdbSink(SqlSink):
         """Close the file now, or soon, if no batch waits."""
         if self._timer is not None:
             self._timer.cancel()
-        if not self.release or self._waiting:
+        if self._waiting:
             return
         if at_once or time.monotonic() > self._opened_at + _OPEN_S_MAX:
             self._database.close()

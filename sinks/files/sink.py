@@ -57,7 +57,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "store": Setting(
         "table", {}, "Options of the target's store, as in `[store.s3]`; also accepted as `s3`.",
-        elsewhere=("s3",),
+        elsewhere=("s3",), advanced=True,
     ),
 }  # fmt: skip
 #: Memory for rows that are not encoded yet, and files that are open at once.

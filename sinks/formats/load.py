@@ -54,7 +54,7 @@ SETTINGS: dict[str, Setting] = {
     "registry": Setting("table", {}, "Format `avro`: the schema registry."),
     "envelope": Setting(
         "text", "rows", "Format `avro`: the row, or Debezium's envelope.",
-        choices=("rows", "debezium"),
+        choices=("rows", "debezium"), advanced=True,
     ),
     # The sink fills these in: the feed's name and the topic's.
     "name": Setting("text", "", "The feed's name."),

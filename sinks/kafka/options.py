@@ -60,9 +60,10 @@ class KafkaOptions:
     notice_topic: str = declared(Setting(
         "text", "", "Topic for notices (schema changes, losses, skipped versions, snapshots, "
         "heartbeats) as JSON, written in the transaction that moves past them.", unset="none",
+        advanced=True,
     ))
     create_topics: bool = declared(Setting(
-        "flag", True, "Create missing topics, with the brokers' defaults.",
+        "flag", True, "Create missing topics, with the brokers' defaults.", advanced=True,
     ))
     compression: str = declared(Setting(
         "text", "none", "Compression of record batches; all but gzip need the extra `compression`.",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sinks.postgres.database import Postgres
 from sinks.shared.credentials import CREDENTIALS
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
-from tailer.changes import ChangeBatch
 from tailer.settings import Setting
 
 __all__ = ["SETTINGS", "PostgresSink"]
@@ -27,9 +25,6 @@ SETTINGS: dict[str, Setting] = {
         unit="seconds", advanced=True,
     ),
     **TABLE_SETTINGS,
-    "notify": Setting(
-        "text", "", "Channel to notify of each batch, within its transaction.", advanced=True,
-    ),
 }  # fmt: skip
 
 
@@ -37,11 +32,8 @@ class PostgresSink(SqlSink):
     """A copy of a table, or a log of its changes, in a PostgreSQL database, exactly once."""
 
     settings = SETTINGS
+    removed_settings: ClassVar = {"notify": "a trigger of the table can call pg_notify"}
     kind = "postgres"
-
-    def __init__(self, database: Postgres, *, notify: str = "", **table: Any) -> None:
-        super().__init__(database, **table)
-        self.notify = notify
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> PostgresSink:  # noqa: ARG003  # it has no paths
@@ -49,8 +41,3 @@ class PostgresSink(SqlSink):
         more = dict(options)
         names = ("dsn", "schema", "timeout_s", "user", "password")
         return cls(Postgres(**{name: more.pop(name) for name in names}), **more)
-
-    def _written(self, batch: ChangeBatch) -> None:
-        if self.notify and batch.num_rows:
-            said = {"table": self._target, "version": batch.version, "rows": batch.num_rows}
-            self._database.execute("SELECT pg_notify(?, ?)", self.notify, json.dumps(said))

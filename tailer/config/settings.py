@@ -161,7 +161,7 @@ FEED: dict[str, Setting] = {
     "heartbeat_s": Setting(
         "number", 0.0, "Send a heartbeat to the sink after this long without events; 0 means "
         "never.",
-        unit="seconds", least=0,
+        unit="seconds", least=0, advanced=True,
     ),
     "discover_s": Setting(
         "number", 60.0, "Interval between searches for tables that match a pattern.",

@@ -61,7 +61,6 @@ __all__ = [
     "own_prefix",
     "reopen",
     "sink_traits",
-    "take_options",
     "write_pieces",
 ]
 
@@ -433,28 +432,3 @@ def make_sink(kind: str, options: Mapping[str, Any], folder: Path) -> Sink:
         table = SettingTable(f"sink {kind!r}", factory.settings, renames=True, removed=removed)
         options = table.take(options)
     return factory.from_options(options, folder)
-
-
-def take_options(
-    kind: str,
-    options: Mapping[str, Any],
-    allowed: Mapping[str, tuple[type, Any]],
-    what: str = "sink",
-) -> dict[str, Any]:
-    """Check a sink's options and return them: ``allowed`` maps each key to its type and default.
-
-    The short form of :class:`DeclaresSettings`. A default of ``...`` makes the key required;
-    ``what`` is what messages call it. Raises :class:`ConfigError` naming the key and what is
-    allowed.
-    """
-    settings = {name: _setting(kind, default) for name, (kind, default) in allowed.items()}
-    return SettingTable(f"{what} {kind!r}", settings).take(options)
-
-
-def _setting(expected: type, default: Any) -> Setting:
-    def parse(value: Any) -> Any:
-        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            raise ValueError(value)
-        return value
-
-    return Setting("any", default, "", form=f"of type {expected.__name__}", parse=parse)

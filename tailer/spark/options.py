@@ -155,9 +155,11 @@ SOURCE: dict[str, Setting] = {
     ),
     "ignoreDeletes": Setting(
         "flag", False, "Skip versions that only remove files, as Delta's streaming source does.",
+        advanced=True,
     ),
     "skipChangeCommits": Setting(
         "flag", False, "Skip versions that delete, update, merge or overwrite, as Delta's does.",
+        advanced=True,
     ),
     "failOnDataLoss": Setting(
         "flag", True, "If false, continue at the first version whose changes can still be read; a "
@@ -178,7 +180,7 @@ SOURCE: dict[str, Setting] = {
         "texts", None, "Data columns to read; Spark gives a Python source no column "
         "selection.", form=_COLUMNS, parse=_names, unset="all",
     ),
-    "withIds": Setting("flag", False, "Add the columns `_event_id` and `_origin`."),
+    "withIds": Setting("flag", False, "Add the columns `_event_id` and `_origin`.", advanced=True),
     "minPartitions": Setting(
         "whole", None, "Minimum number of tasks, if there is enough to read.", unit="tasks",
         unset="processors of the driver", advanced=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailer.errors import ConfigError
-from tailer.sink import load_sink, make_sink, take_options
+from tailer.sink import load_sink, make_sink
 
 MODULE = """
 from tailer.settings import REQUIRED, Setting
@@ -63,12 +63,3 @@ def test_declared_options_are_refused_as_all_are(
 def test_a_factory_may_still_check_by_itself(pigeon: str) -> None:
     factory = load_sink(pigeon)
     assert vars(factory.from_options({"any": 1}, Path()))["options"] == {"any": 1}
-    allowed = {"url": (str, ...), "tries": (int, 3)}
-    assert take_options("owl", {"url": "x"}, allowed) == {"url": "x", "tries": 3}
-    for options, said in (
-        ({}, "option 'url' of sink 'owl' is missing"),
-        ({"url": "x", "tries": True}, "'tries' of sink 'owl' is True, and must be of type int"),
-        ({"url": "x", "triess": 1}, "is not known .did you mean 'tries'"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            take_options("owl", options, allowed)

@@ -202,15 +202,6 @@ async def test_others_read_the_file_while_no_batch_waits(tmp_path: Path) -> None
     await sink.aclose()
 
 
-async def test_a_file_that_is_not_released_stays_locked(tmp_path: Path) -> None:
-    sink = new(tmp_path, release=False)
-    await write(sink, rows((1, "a")))
-    await sink.open("orders")
-    assert "lock" in reads(tmp_path / "lake.duckdb").stderr
-    await sink.aclose()
-    assert "1" in reads(tmp_path / "lake.duckdb").stdout
-
-
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Another process that has the file open."""
@@ -343,5 +334,5 @@ async def test_a_reset_drops_the_table_with_its_offset(tmp_path: Path) -> None:
 def test_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'keys' of sink 'duckdb' is not known .did you mean"):
         new(tmp_path, keys=["id"])
-    with pytest.raises(ConfigError, match="'memory_bytes_max' of sink 'duckdb' is 1, and must be"):
-        new(tmp_path, memory_bytes_max=1)
+    with pytest.raises(ConfigError, match="'threads' of sink 'duckdb' was removed: leave it out"):
+        new(tmp_path, threads=1)

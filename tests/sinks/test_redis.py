@@ -51,15 +51,6 @@ async def test_a_newer_process_fences_the_older_one(
     assert ids(redis_server, options) == [0, 1, 2, 3]
 
 
-async def test_a_stream_keeps_about_as_many_entries_as_it_may(
-    redis_server: Redis, options: dict[str, Any]
-) -> None:
-    await write(new(options, maxlen=100), named(count=1000))
-    found = ids(redis_server, options)
-    assert found[-1] == 999
-    assert 100 <= len(found) <= 300
-
-
 async def test_a_large_batch_is_written_in_pieces(
     redis_server: Redis, options: dict[str, Any]
 ) -> None:
@@ -149,8 +140,8 @@ async def test_memory_that_is_full_is_waited_for() -> None:
 
 
 def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"'maxlength' of sink 'redis' is not known"):
-        new(options, maxlength=1)
+    with pytest.raises(ConfigError, match=r"'maxlen' of sink 'redis' was removed: trim"):
+        new(options, maxlen=1)
     with pytest.raises(ConfigError, match="'url' of sink 'redis' must be a redis://") as e:
         new(options, url="http://secret@example.org")
     assert "secret" not in str(e.value)

@@ -68,6 +68,7 @@ class SharingOptions:
     ))
     ca_file: str | None = declared(Setting(
         "text", None, "PEM file of the trusted authorities.", unset="the system's authorities",
+        advanced=True,
     ))
     allow_http: bool = declared(Setting("flag", False, "Allow tokens to be sent without TLS.",
         advanced=True))

@@ -53,11 +53,11 @@ class CatalogOptions:
     ))
     client_id: str | None = declared(Setting(
         "text", None, "OAuth client, used instead of a token; requires `client_secret`.",
-        unset="`DATABRICKS_CLIENT_ID`",
+        unset="`DATABRICKS_CLIENT_ID`", advanced=True,
     ))
     client_secret: str | None = declared(Setting(
         "text", None, "Secret of `client_id`.", secret=True, parse=_one_line,
-        unset="`DATABRICKS_CLIENT_SECRET`",
+        unset="`DATABRICKS_CLIENT_SECRET`", advanced=True,
     ))
     token_endpoint: str | None = declared(Setting(
         "text", None, "Where the OAuth client gets its tokens.", form="https://host/path",
