@@ -36,7 +36,9 @@ _WITHOUT_PANDAS = ("history", "read", "snapshot", "tail", "verify")
 _WITH_OWN_END = ("run", "share", "spark")
 
 #: These make no temporary folders, so they do not look for those that killed processes left.
-_WITHOUT_FOLDERS = ("history", "offsets", "shares", "sinks", "snapshot")
+_WITHOUT_FOLDERS = (
+    "completion", "history", "init", "offsets", "shares", "sinks", "snapshot", "version",
+)  # fmt: skip
 
 #: These read the log of one table, and write no file.
 _OF_A_LOG = ("history", "snapshot")

@@ -168,6 +168,29 @@ def _config(p: argparse.ArgumentParser) -> None:
     p.add_argument("config", metavar="CONFIG.toml")
 
 
+def _check_options(p: argparse.ArgumentParser) -> None:
+    _config(p)
+    _json(p)
+
+
+def _json(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _init_options(p: argparse.ArgumentParser) -> None:
+    _table(p)
+    p.add_argument("--sink", metavar="TYPE", help="see `tailer sinks`; asked if it is left out")
+    p.add_argument("--output", default="tailer.toml", metavar="FILE", help="default: tailer.toml")
+
+
+def _completion_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+def _version_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--verbose", action="store_true", help="what a report of a problem needs")
+
+
 def _snapshot_options(p: argparse.ArgumentParser) -> None:
     _table(p)
     at = p.add_mutually_exclusive_group()
@@ -185,19 +208,19 @@ def _snapshot_options(p: argparse.ArgumentParser) -> None:
 def _history_options(p: argparse.ArgumentParser) -> None:
     _table(p)
     p.add_argument("--limit", type=_whole, metavar="N")
-    p.add_argument("--json", action="store_true", help="one JSON object a line")
+    _json(p)
 
 
 def _sinks_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("type", nargs="?", metavar="TYPE", help="only the sink of this type")
-    p.add_argument("--json", action="store_true", help="one JSON object a line")
+    _json(p)
 
 
 def _shares_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("profile", metavar="PROFILE", help="the provider's profile file")
     p.add_argument("--share", metavar="NAME", help="only this share")
     p.add_argument("--schema", metavar="NAME", help="only this schema of --share")
-    p.add_argument("--json", action="store_true", help="one JSON object a line")
+    _json(p)
     p.add_argument("--ca-file", metavar="FILE", help="PEM file of the trusted authorities")
     p.add_argument("--ca-bundle", dest="ca_file", help=argparse.SUPPRESS)  # as it was called
     p.add_argument("--allow-http", action="store_true", help="allow a token without TLS")
@@ -229,6 +252,7 @@ def _offsets_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--checkpoint", metavar="FOLDER", help="with import: the checkpoint of a Spark query"
     )
+    p.add_argument("--json", action="store_true", help="with show: offset and orders as JSON")
 
 
 def _spark_options(p: argparse.ArgumentParser) -> None:
@@ -295,8 +319,9 @@ _REMOVED = dict.fromkeys(
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "tail": ("follow one table, its events as JSON lines", _tail_options),
     "read": ("the changes of a range of versions, into a file", _read_command_options),
+    "init": ("write a commented configuration file for one table, and check it", _init_options),
     "run": ("the daemon: all feeds of a configuration file", _config),
-    "check": ("validate a configuration; reach its tables and sinks", _config),
+    "check": ("validate a configuration; reach its tables and sinks", _check_options),
     "verify": ("prove that the events lead from snapshot to snapshot", _verify_options),
     "snapshot": ("a table's state at a version", _snapshot_options),
     "history": ("a table's commits, newest first", _history_options),
@@ -305,6 +330,8 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "share": ("share tables over Delta Sharing, or manage its recipients' tokens", _share_options),
     "offsets": ("show, set or reset a feed's saved offset", _offsets_options),
     "spark": ("run a configuration's feeds on a Spark cluster", _spark_options),
+    "completion": ("print what completes commands in a shell", _completion_options),
+    "version": ("the version; with --verbose what a report needs", _version_options),
 }
 
 

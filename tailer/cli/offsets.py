@@ -28,7 +28,7 @@ async def offsets(arguments: argparse.Namespace) -> int:
     config = load_config(Path(arguments.config))
     feed = await named_feed(config, arguments.feed)
     if arguments.action in ("show", "export"):
-        return await _show(config, arguments.feed, needed=arguments.action == "export")
+        return await _show(config, arguments)
     if arguments.action == "import" and arguments.checkpoint is None:
         raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
     if arguments.action == "set" and arguments.start is None:
@@ -57,13 +57,18 @@ async def offsets(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _show(config: Config, name: str, *, needed: bool) -> int:
-    store = offset_store(config, name)
+async def _show(config: Config, arguments: argparse.Namespace) -> int:
+    """Print the saved offset, and the orders in force; `export` needs an offset."""
+    store = offset_store(config, arguments.feed)
     offset, orders = await store.load(), await store.load_orders()
-    if offset is None and needed:
-        raise ConfigError(f"the feed {name!r} has no saved offset to export")
-    print("none" if offset is None else offset)
+    if offset is None and arguments.action == "export":
+        raise ConfigError(f"the feed {arguments.feed!r} has no saved offset to export")
     orders.pop("delivery", None)  # not an order
+    if arguments.json:
+        known = None if offset is None else json.loads(str(offset))
+        print(json.dumps({"feed": arguments.feed, "offset": known, "orders": orders}))
+        return 0
+    print("none" if offset is None else offset)
     if orders:
         print(f"orders: {json.dumps(orders)}", file=sys.stderr)
     return 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from tailer.decode.rows import DecodeOptions
+from tailer.decode.tracking import OnRead
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError
 from tailer.feed.options import FeedOptions
@@ -16,14 +18,19 @@ _BATCH_ROWS_MAX = 65_536
 
 
 def feed_options(
-    arguments: argparse.Namespace, target: TableState | None, *, bounded: bool = True
+    arguments: argparse.Namespace,
+    target: TableState | None,
+    *,
+    bounded: bool = True,
+    on_read: OnRead | None = None,
 ) -> FeedOptions:
-    """Return the options of a read. ``target`` is the state whose schema all rows get."""
+    """Return the options of a read. ``target`` is the state whose schema all rows get; ``on_read``
+    counts the bytes that are read."""
     return FeedOptions(
         follow=FollowOptions(same_table=not bounded),
         change_source=arguments.change_source,
         key=tuple(arguments.key),
-        decode=_decode_options(arguments, target),
+        decode=replace(_decode_options(arguments, target), on_read=on_read),
         spans=True,
     )
 

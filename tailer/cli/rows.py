@@ -8,6 +8,7 @@ from functools import partial
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.cli.output import Ids, open_output
+from tailer.cli.progress import BytesRead, stored_bytes
 from tailer.cli.reading import check_columns, feed_options
 from tailer.decode.output import output_schema
 from tailer.decode.rows import DecodeOptions
@@ -31,7 +32,8 @@ async def write_changes(
     check_columns(arguments, end, log.store.root)
     # One file has one schema: the end version's, as in Spark. JSON lines each have their version's.
     target = None if kind == "jsonl" else end
-    options = feed_options(arguments, target)
+    drawn = BytesRead(f"versions {first} to {last}")
+    options = feed_options(arguments, target, on_read=drawn)
     if target is not None:
         removals = await mapping_removals(log, first, last, end)
         options = replace(options, decode=replace(options.decode, removals=removals))
@@ -45,19 +47,24 @@ async def write_changes(
             fitting.check(batch)
             await output.write(batch)
 
-        await pipe(changes, write)
+        with drawn:
+            await pipe(changes, write)
 
 
 async def write_rows(
     arguments: argparse.Namespace, kind: str, log: TableLog, snapshot: Snapshot
 ) -> None:
     """Write all rows of a snapshot, for `tailer snapshot --output`."""
+    drawn = BytesRead(f"version {snapshot.version}", await stored_bytes(log, snapshot))
     decode = DecodeOptions(
-        writer_timezone=arguments.writer_timezone, page_checksums=arguments.page_checksums
+        writer_timezone=arguments.writer_timezone,
+        page_checksums=arguments.page_checksums,
+        on_read=drawn,
     )
     start = Offset(snapshot.version, snapshot=True)
     context = ReadContext.of(log, FeedOptions(decode=decode, spans=True))
     rows = partial(send_changes, context, start, snapshot.version)
     schema = output_schema(snapshot.state)
     async with open_output(arguments.output, kind, schema, Ids()) as output:
-        await pipe(rows, output.write)
+        with drawn:
+            await pipe(rows, output.write)

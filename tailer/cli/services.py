@@ -22,7 +22,7 @@ async def check(arguments: argparse.Namespace) -> int:
     """Check the configuration, its tables and its sinks; return the exit status."""
     from tailer.daemon.check import check_feeds
 
-    return await check_feeds(load_config(Path(arguments.config)))
+    return await check_feeds(load_config(Path(arguments.config)), as_json=arguments.json)
 
 
 async def spark(arguments: argparse.Namespace) -> int:

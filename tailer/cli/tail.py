@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 from tailer.changes import Offset
 from tailer.cli.output import Ids, until_reader_gone
+from tailer.cli.progress import BytesRead, SnapshotProgress
 from tailer.cli.reading import check_columns, feed_options
 from tailer.cli.table import check_range, on_table
 from tailer.errors import SinkRejected, TailerError
-from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
@@ -35,6 +35,7 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
         check_columns(arguments, (await log.snapshot()).state, log.store.root)
 
     ids = Ids(arguments.with_ids, arguments.own_prefix)
+    drawn = BytesRead(f"version {offset.version}")
 
     async def start(_: TableLog) -> Offset:
         return offset
@@ -48,14 +49,17 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
         ),
         offsets=MemoryOffsetStore(),
         start=start,
-        progress=FeedProgress("tail", time.time),
+        progress=SnapshotProgress("tail", drawn),
         on_retry=_tell_once(),
         jitter=random.random,
         options=feed_options(arguments, None, bounded=False),
         last=arguments.last,
     )
+    # Rows on the same terminal show well enough that they come.
+    shown = drawn if offset.snapshot and not sys.stdout.isatty() else nullcontext()
     try:
-        await until_reader_gone(partial(run_feed, feed))
+        with shown:
+            await until_reader_gone(partial(run_feed, feed))
     except SinkRejected as e:
         if isinstance(e.__cause__, BrokenPipeError):
             raise e.__cause__ from None  # it has gone while a batch was written

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 
 from tailer.cli.feeds import named_feed
+from tailer.cli.progress import BytesRead
 from tailer.cli.reading import feed_options
 from tailer.cli.table import check_range, on_table
 from tailer.config.feeds import load_config
@@ -38,8 +39,11 @@ async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
     last = await log.latest_version() if end is None else await last_version(log, end)
     check_range(first, last)
     status = 0
-    async for verdict in verdicts(log, first, last, feed_options(arguments, None)):
-        status = max(status, _show(verdict))
+    with BytesRead(f"versions {first} to {last}") as drawn:
+        options = feed_options(arguments, None, on_read=drawn)
+        async for verdict in verdicts(log, first, last, options):
+            drawn.close()  # a verdict is printed where it was drawn
+            status = max(status, _show(verdict))
     return status
 
 

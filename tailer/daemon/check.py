@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,9 @@ from tailer.sink import Looks, Rehearses, Sink, delivery_of, sink_traits
 __all__ = ["check_feeds"]
 
 
-async def check_feeds(config: Config) -> int:
-    """Reach every table and sink, and print where each feed would start.
+async def check_feeds(config: Config, *, as_json: bool = False) -> int:
+    """Reach every table and sink, and print where each feed would start: a sentence a feed, or a
+    JSON object.
 
     Returns 0, or 1 if one of them can't be reached.
     """
@@ -63,19 +66,31 @@ async def check_feeds(config: Config) -> int:
 
     def refused(name: str, sentence: str) -> None:
         nonlocal status
-        print(printable(f"{name}: {sentence}"))
         status = 1
+        facts = {"feed": name, "ok": False, "error": sentence}
+        print(json.dumps(facts) if as_json else printable(f"{name}: {sentence}"))
 
     with mistakes() as part:
         for name, feed in (await feed_configs(config, refused)).items():
             with part():
                 try:
-                    print(printable(f"{name}: ok, {await _check_feed(config, feed)}"))
+                    facts = {"feed": name, "ok": True, **await _check_feed(config, feed)}
+                    print(json.dumps(facts) if as_json else printable(_sentence(facts)))
                 except ConfigError:
                     raise
                 except TailerError as e:
                     refused(name, str(e))
     return status
+
+
+def _sentence(facts: Mapping[str, Any]) -> str:
+    """Return what is said of a feed that would start."""
+    access = f"; {facts['access']}" if facts["access"] else ""
+    return (
+        f"{facts['feed']}: ok, {facts['table']} (id {facts['table_id']}{access}) to "
+        f"{facts['sink']}, from version {facts['version']}, index {facts['index']} "
+        f"({facts['start']})"
+    )
 
 
 def _try_state(config: Config) -> None:
@@ -90,8 +105,8 @@ def _try_state(config: Config) -> None:
             raise ConfigError(f"{what} ({e.strerror}); let this user write there") from e
 
 
-async def _check_feed(config: Config, feed: FeedConfig) -> str:
-    """Return where a feed would start. Raises the error that prevents a start."""
+async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
+    """Return where a feed would start, and of what. Raises the error that prevents a start."""
     log = table_log(config, feed)
     try:
         state = (await log.snapshot()).state
@@ -121,10 +136,15 @@ async def _check_feed(config: Config, feed: FeedConfig) -> str:
         access = await log.store.access()
     finally:
         await log.store.aclose()
-    return (
-        f"{log.store.root} (id {state.table_id}{access and '; '}{access}) to {feed.sink.type}, "
-        f"from version {offset.version}, index {offset.index} ({origin})"
-    )
+    return {
+        "table": log.store.root,
+        "table_id": state.table_id,
+        "access": access,
+        "sink": feed.sink.type,
+        "version": offset.version,
+        "index": offset.index,
+        "start": origin,
+    }
 
 
 async def _check_delivery(name: str, sink: Sink, offsets: OffsetStore) -> bool:

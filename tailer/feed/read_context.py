@@ -79,12 +79,13 @@ class ReadContext:
     ) -> ReadContext:
         """Return how a table is read under the options of a feed."""
         log.store.serve(options.change_source)
+        on_read = options.decode.on_read if observer is None else observer.read_bytes
         observer = observer or Observer()
         zone, keys = options.decode.writer_timezone, options.keys | set(options.key)
         texts = TextRule(options.policies.on_invalid_text, keys, observer)
         selector = Selector(options.selection, zone, partitions, texts)
         columns = options.selection.columns or options.decode.columns
-        decode = replace(options.decode, columns=columns, on_read=observer.read_bytes)
+        decode = replace(options.decode, columns=columns, on_read=on_read)
         store = log.store
         return cls(
             log=log,
