@@ -345,7 +345,8 @@ class ChangeBatch:
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
         }
-        kept = replace(self, **arrays, indices=self.row_indices().filter(wanted), span=())
+        arrays["indices"] = self.row_indices().filter(wanted)
+        kept = replace(self, **arrays, span=())
         if not kept.num_rows:
             return replace(kept, file=None)
         parts, first = [], 0

@@ -138,3 +138,9 @@ def test_a_batch_without_rows_has_no_ids() -> None:
     assert ids() == []
     assert ids(file=None) == []
     assert batch(file=None, offset=Offset(8)).version == 8
+
+
+def test_kinds_are_chosen_of_rows_that_were_chosen_before() -> None:
+    changes = batch("insert", "delete", "update_preimage", "delete")
+    folded = changes.of_kinds(pa.array(["insert", "delete"]))
+    assert folded.of_kinds(pa.array(["delete"])).row_indices().to_pylist() == [1, 3]
