@@ -160,7 +160,7 @@ async def test_a_version_that_is_said_to_be_published_and_is_not_is_waited_for(
         managed.commit()
     managed.publish()
     managed.backfilled(2)  # a lie
-    with pytest.raises(TransientError, match="version 2, and its commit is neither staged nor"):
+    with pytest.raises(TransientError, match=r"version 2.* published"):
         await read_table(managed.address, 1, 3)
     managed.publish()
     assert ids(await read_table(managed.address, 1, 3)) == [1, 2, 3]

@@ -31,6 +31,7 @@ from tailer.offsets.s3 import s3_offsets
 from tailer.store import Store
 from tailer.store.s3.store import S3Store
 from tests.simulation.bucket import Bucket, DiskStore, ReadAheadStore
+from tests.simulation.catalog import SimulatedCatalog, catalog_store
 from tests.simulation.disk import Disk, DiskPath
 from tests.simulation.loop import PROCESS
 from tests.simulation.orders import Operator
@@ -47,8 +48,8 @@ _FAILURES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What daemons stand on: the table's bucket, the disk of their state, and their sink's
-    target."""
+    """What daemons stand on: the table's bucket and catalog, the disk of their state, and their
+    sink's target."""
 
     world: World
     plan: Plan
@@ -56,6 +57,7 @@ class Surroundings:
     disk: Disk
     operator: Operator
     target: Target
+    catalog: SimulatedCatalog | None = None
 
 
 class _StoryLogger(logging.Logger):
@@ -128,6 +130,12 @@ class Daemons:
     # Their parts, as the daemon assembles them
 
     def _store(self, process: Process) -> Store:
+        catalog = self.around.catalog
+        if catalog is None:
+            return self._files(process)
+        return catalog_store(catalog, lambda: self._files(process))
+
+    def _files(self, process: Process) -> Store:
         match self.plan.store:
             case "disk":
                 return DiskStore(self.around.bucket)

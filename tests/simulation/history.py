@@ -14,6 +14,7 @@ from tailer.changes import Offset
 from tailer.errors import TailerError
 from tailer.offsets.document import document_name
 from tests.simulation.bucket import Bucket
+from tests.simulation.catalog import SimulatedCatalog
 from tests.simulation.daemons import Daemons, Surroundings
 from tests.simulation.disk import Disk
 from tests.simulation.judge import Judge
@@ -55,12 +56,15 @@ class History:
         )
         self.bucket = Bucket(world)
         self.disk = Disk(world)
-        self.table = SimulatedTable(world, self.bucket)
+        catalog = SimulatedCatalog(self.bucket, "table", recipe.seed) if plan.catalog else None
+        self.table = SimulatedTable(world, self.bucket, catalog=catalog)
         self.operator = Operator(world, lambda: self.table.newest.number)
         self.judge = Judge(world, self.table, "sink0", derived=plan.change_source == "derived")
         self.target = Target(world, self.judge.name, self.judge, self.operator.judge_write)
         self.bucket.on_put = self.disk.on_rename = self._judge_state
-        around = Surroundings(world, plan, self.bucket, self.disk, self.operator, self.target)
+        around = Surroundings(
+            world, plan, self.bucket, self.disk, self.operator, self.target, catalog
+        )
         self.daemons = Daemons(around, self._may_refuse)
 
     def patches(self) -> dict[tuple[Any, str], Any]:

@@ -20,7 +20,9 @@ from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
 from tailer.offsets.leased import LeasedOffsetStore, _body
-from tests.simulation.bucket import DiskStore
+from tailer.store.unity.client import CatalogTable
+from tailer.store.unity.store import CatalogStore
+from tests.simulation.bucket import Bucket, DiskStore
 from tests.simulation.disk import Disk
 
 __all__ = ["INJECTED", "injected"]
@@ -209,6 +211,33 @@ def _beyond_the_run(put: Any) -> None:
         await real(self, item)
 
     put(Publisher, "publish", publish)
+
+
+@_fault("a staged commit is read before it is ratified")
+def _not_ratified(put: Any) -> None:
+    real = CatalogStore._places
+
+    def places(self: CatalogStore, table: CatalogTable, location: str, version: int) -> list[str]:
+        bucket = getattr(self._files, "_bucket", None)
+        if version <= table.latest or not isinstance(bucket, Bucket):
+            return real(self, table, location, version)
+        folder = f"table/_delta_log/_staged_commits/{version:020d}."
+        staged = [name for name in bucket.files if name.startswith(folder)]
+        return [name.removeprefix("table/") for name in staged[:1]]
+
+    put(CatalogStore, "_places", places)
+
+
+@_fault("a version is taken twice, staged and published")
+def _staged_and_published(put: Any) -> None:
+    real = CatalogStore._places
+
+    def places(self: CatalogStore, table: CatalogTable, location: str, version: int) -> list[str]:
+        if version == table.latest + 1 and table.latest in table.commits:
+            return [f"_delta_log/{table.latest:020d}.json"]
+        return real(self, table, location, version)
+
+    put(CatalogStore, "_places", places)
 
 
 @_fault("a folder counts as at rest right after a change")

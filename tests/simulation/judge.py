@@ -172,6 +172,8 @@ class Judge:
     def _check_version(self, version: int) -> None:
         if version in self.excused and version >= len(self.table.versions):
             return  # the operator had it skipped before it was there
+        if version >= len(self.table.versions):
+            self.world.broken(f"P2: the offset passed version {version}, which does not exist")
         if version in self.snapshots:
             missing: Counter[Any] = self.table.versions[version].rows - self.of_snapshot[version]
             excused = self.excused_snapshots

@@ -36,6 +36,10 @@ _RATES = (0.01, 0.02, 0.05, 0.15)
 _SHORT = 0.6
 
 
+#: The share of tables whose commits a catalog ratifies.
+_CATALOGS = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """One history: a seed, and of its steps and faults those that are kept; None: all.
@@ -85,8 +89,8 @@ class Step:
 class Plan:
     """The parts of a history, drawn from its seed.
 
-    ``rates`` are the chances of its faults, ``shuffled`` whether callbacks that are ready at one
-    time run in any order.
+    With ``catalog``, a catalog ratifies the table's commits. ``rates`` are the chances of its
+    faults, ``shuffled`` whether callbacks that are ready at one time run in any order.
     """
 
     store: StoreKind
@@ -100,6 +104,7 @@ class Plan:
     paired: bool
     policies: Policies
     shuffled: bool
+    catalog: bool
     rates: dict[str, float] = field(hash=False)
     steps: tuple[Step, ...]
 
@@ -107,8 +112,11 @@ class Plan:
     def of(cls, recipe: Recipe) -> Self:
         """Return the plan of a recipe."""
         rng = random.Random(f"plan {recipe.seed}")
+        catalog = random.Random(f"of a catalog {recipe.seed}").random() < _CATALOGS
         chosen = rng.sample(sorted(FAULTS), rng.randint(0, 5))
         steps = _steps(rng)
+        if catalog:  # which never takes a version back
+            steps = [Step(s.at, "demand") if s.what == "go_back" else s for s in steps]
         rng.random()  # nothing uses it; without it, each seed would be another history
         kinds: tuple[SinkKind, ...] = ("plain", "transactional", "copy")
         sink = rng.choice(kinds)
@@ -128,6 +136,7 @@ class Plan:
                 on_reject="park" if sink == "plain" else "fail",
             ),
             shuffled=rng.random() < 0.3,
+            catalog=catalog,
             rates={kind: rng.choice(_RATES) for kind in chosen},
             steps=tuple(
                 s for n, s in enumerate(steps) if recipe.steps is None or n in recipe.steps

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tailer.testing.actions import Action, add_action, inline_vector, remove_action
 from tests.simulation.bucket import Bucket, BucketFolder
+from tests.simulation.catalog import CatalogFolder, SimulatedCatalog
 from tests.simulation.model import (
     Event,
     LogicalFile,
@@ -41,19 +42,34 @@ def _vector(deleted: frozenset[int]) -> Action:
 class SimulatedTable:
     """A table with change data feed and deletion vectors. Version 0 creates it, empty.
 
-    ``versions`` has what each version holds. ``table_id`` is the one that a feed follows.
+    A ``catalog`` ratifies its commits. ``versions`` has what each version holds, and ``table_id``
+    is the one that a feed follows.
     """
 
     def __init__(
-        self, world: World, bucket: Bucket, *, folder: str = "table", first_id: int = 0
+        self,
+        world: World,
+        bucket: Bucket,
+        *,
+        folder: str = "table",
+        first_id: int = 0,
+        catalog: SimulatedCatalog | None = None,
     ) -> None:
+        self.catalog = catalog
+        self._time_ms = 0
         self.world = world
         self.bucket = bucket
         self.folder = folder
         self.versions: list[TableVersion] = []
         self.table_id = f"00000000-0000-4000-8000-{first_id:012d}"
+        if catalog is not None:
+            catalog.begin(self.table_id)
         self.builder = RememberingBuilder(
-            BucketFolder(bucket, folder), _schema(2), cdf=True, table_id=self.table_id
+            BucketFolder(bucket, folder) if catalog is None else CatalogFolder(catalog, folder),
+            _schema(2),
+            cdf=True,
+            table_id=self.table_id,
+            properties={"delta.enableInCommitTimestamps": "true"} if catalog is not None else None,
         )
         self.removed_versions = 0
         self.removed_files: set[str] = set()
@@ -96,8 +112,9 @@ class SimulatedTable:
     # Actions
 
     def _protocol(self, *features: str) -> Action:
-        both = ["deletionVectors", *features]
-        writers = [*both, "changeDataFeed"]
+        managed = [] if self.catalog is None else ["catalogManaged"]
+        both = ["deletionVectors", *managed, *features]
+        writers = [*both, "changeDataFeed", *(["inCommitTimestamp"] if managed else [])]
         return self.builder.protocol(3, 7, readerFeatures=both, writerFeatures=writers)
 
     def _new_rows(self, count: int) -> tuple[Row, ...]:
@@ -149,7 +166,23 @@ class SimulatedTable:
         before = self.versions[-1] if self.versions else None
         version = TableVersion(number, columns, files, events, before)
         self.versions.append(version)
+        if self.catalog is not None:
+            actions = self._in_catalog(self.catalog, number, actions)
         self.builder.commit(*actions, version=number)
+
+    def _in_catalog(
+        self, catalog: SimulatedCatalog, number: int, actions: list[Action]
+    ) -> list[Action]:
+        """Return the actions of a commit with its time; often stage another's commit before, which
+        is not ratified."""
+        self._time_ms = max(self._time_ms + 1, int(self.world.clock() * 1000))
+        info: Action = {"commitInfo": {"inCommitTimestamp": self._time_ms}}
+        if catalog.rng.random() < 0.4:
+            row = (-1 - number, *([0] * (len(self.builder.schema.names) - 1)))
+            lost = self.builder.add(self._named([row]), path=f"lost-{number:04d}.parquet")
+            early = number + catalog.rng.randint(0, 1)
+            catalog.stage(early, self.builder.encode_lines([info, lost]))
+        return [info, *(action for action in actions if "commitInfo" not in action)]
 
     def _rewrite(
         self, leaving: Iterable[LogicalFile], coming: Iterable[LogicalFile],
@@ -259,7 +292,7 @@ class SimulatedTable:
             if location.startswith(f"{self.folder}/"):
                 self.bucket.remove(location)
         self.successor = SimulatedTable(
-            self.world, self.bucket, folder=self.folder, first_id=1_000_000
+            self.world, self.bucket, folder=self.folder, first_id=1_000_000, catalog=self.catalog
         )
         for _ in range(self.world.rng.randint(0, len(self.versions) + 2)):
             self.successor.append()
@@ -280,6 +313,8 @@ class SimulatedTable:
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the newest version, and the hint to it."""
+        if self.catalog is not None:
+            self.catalog.publish(all_of_them=True)  # no checkpoint is beyond what is published
         files = map(self._add, self.newest.files.values())
         actions = [self._protocol(), self.builder.metadata(), *files]
         self.builder.checkpoint(self.newest.number, actions=actions)

@@ -167,22 +167,38 @@ class CatalogStore(Store):
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`. Files of versions that are not ratified are left out."""
         # Before the folder is listed: what is not listed by the catalog lies there by then.
-        table = await self._log_now(listing=True) if folder == LOG_DIR else await self._known()
+        is_log = folder == LOG_DIR
+        table = await self._log_now(listing=True) if is_log else await self._known()
+        newest = -1
         async with aclosing((await self._store()).list(folder, start_after)) as listing:
             async for status in listing:
                 file = log_file(status.name, status.size, status.mtime_ms)
-                if folder != LOG_DIR or not table.managed or file is None:
+                if not (is_log and table.managed) or file is None:
                     yield status
-                elif file.last_version <= table.latest and file.version not in (
+                    continue
+                if file.version <= table.latest and file.kind is not LogKind.CHECKSUM:
+                    newest = max(newest, file.version)
+                if file.last_version <= table.latest and file.version not in (
                     table.commits if file.kind is LogKind.COMMIT else ()
                 ):
                     is_commit = file.kind is LogKind.COMMIT
                     yield _tagged(status, table, file.version) if is_commit else status
-        if folder == LOG_DIR:
+        if is_log:
+            self._check_listed(table, newest, start_after)
             for version, commit in sorted(table.commits.items()):
                 if (name := commit_name(version)) > start_after:
                     size, mtime_ms = commit.file_size, commit.file_modification_timestamp
                     yield _tagged(FileStatus(name, size, mtime_ms, ""), table, version)
+
+    def _check_listed(self, table: CatalogTable, newest: int, start_after: str) -> None:
+        """Raise :class:`TransientError` if a listing lacks the newest version that is published by
+        what the catalog says: with the staged ones, it would be a log with a gap."""
+        published = min(table.commits, default=table.latest + 1) - 1
+        if newest < published and commit_name(published) > start_after:
+            raise TransientError(
+                f"{self.root}: the catalog says that version {published} is published, and the "
+                "listing of _delta_log ends before it"
+            )
 
     async def stat(self, location: str) -> FileStatus:
         """See :class:`tailer.store.Store`."""
