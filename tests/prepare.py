@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tests.clouds.servers import AZURITE, GCS
+from tests.deploy.helm import HELM
 from tests.kafka.broker import KAFKA
 from tests.s3.fixture import S3_SERVER
 from tests.sharing.official import OFFICIAL_CLIENT
@@ -34,6 +35,7 @@ __all__ = ["COMPONENTS", "prepare", "prepare_all"]
 
 EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, CONNECT, FLINK,
+    HELM,
 )  # fmt: skip
 COMPONENTS = {component.name: component for component in (*EVERY_RUN, *OTHERS.values())}
 

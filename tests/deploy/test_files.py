@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -75,11 +74,6 @@ def test_compose_knows_every_key_of_the_composition() -> None:
     accepted(program("docker-compose"), "-f", "compose.yaml", "config", "-q")
 
 
-def test_kubernetes_knows_every_key_of_the_manifest() -> None:
-    answer = accepted(program("kubernetes-validate"), "--strict", "k8s/delta-tailer.yaml")
-    assert len(re.findall(r" passed for resource ", answer)) == 6
-
-
 def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
     analyze = program("systemd-analyze")
     unit = tmp_path / "delta-tailer.service"
@@ -121,10 +115,3 @@ def test_a_shown_default_is_the_default(name: str, tmp_path: Path) -> None:
         (tmp_path / "tailer.toml").write_text("\n".join(shown))
         full = load_config(tmp_path / "tailer.toml", {"TAILER_TOKEN": ""})
         assert full.feeds["orders"].options == plain.feeds["orders"].options
-
-
-def test_the_manifest_s_configuration_is_one(tmp_path: Path) -> None:
-    text = (DEPLOY / "k8s" / "delta-tailer.yaml").read_text()
-    block = text.split("tailer.toml: |\n")[1].split("---")[0]
-    (tmp_path / "tailer.toml").write_text(textwrap.dedent(block))
-    assert load_config(tmp_path / "tailer.toml").feeds["orders"].table.startswith("s3://")
