@@ -43,7 +43,7 @@ _POSITION_MASK = (1 << _POSITION_BITS) - 1
 #: The number of rows that show which file is the rewrite of which.
 _HEAD_ROWS = 64
 
-_NO_PAIRS: Mapping[int, int] = MappingProxyType({})
+_NONE_REWRITTEN: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Comparison:
         )
         return left, came
 
-    def pairs(self) -> dict[int, int]:
+    def rewritten(self) -> dict[int, int]:
         """Return the leaving files that may each have been rewritten as one that comes, by
         number."""
         left, came = (
@@ -102,17 +102,17 @@ class Comparison:
             return next(rows, None)
 
     def value_rows(
-        self, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
+        self, rewritten: Mapping[int, int] = _NONE_REWRITTEN, cache: RowCache | None = None
     ) -> RowStream:
-        """Return the rows of both sides with their references; ``pairs`` are read side by side and
-        give placed rows."""
+        """Return the rows of both sides with their references; ``rewritten`` are read side by
+        side and give placed rows."""
         schema = value_schema(self.after, self.columns)
         width = len(schema) - len(REF_FIELDS)
-        if pairs:
+        if rewritten:
             schema = schema.append(OTHER_FIELD)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for found in self.decoded(pairs, cache):
+            for found in self.decoded(rewritten, cache):
                 rows = found.rows
                 arrays = [
                     pa.repeat(pa.scalar(found.side, pa.int8()), len(rows.positions)),
@@ -122,28 +122,28 @@ class Comparison:
                 if found.came is not None:
                     number, positions = found.came
                     arrays.append(file_refs(number, positions))
-                elif pairs:
+                elif rewritten:
                     arrays.append(pa.nulls(len(rows.positions), pa.int64()))
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
         return RowStream(schema, batches())
 
     def decoded(
-        self, pairs: Mapping[int, int] = _NO_PAIRS, cache: RowCache | None = None
+        self, rewritten: Mapping[int, int] = _NONE_REWRITTEN, cache: RowCache | None = None
     ) -> Generator[Decoded, None, None]:
         """Yield the rows of all files; two files at a time where one is the rewrite of the other.
 
-        Without ``pairs``, all rows go into the cache, otherwise only those that differ.
+        Without ``rewritten``, all rows go into the cache, otherwise only those that differ.
         """
         for side, number, _ in self._files():
-            if side == LEAVING and cache is not None and number in pairs:
-                other = pairs[number]
+            if side == LEAVING and cache is not None and number in rewritten:
+                other = rewritten[number]
                 left = FileRows(LEAVING, number, self._rows(LEAVING, number))
                 came = FileRows(COMING, other, self._rows(COMING, other))
                 yield from side_by_side(left, came, cache)
-            elif side == LEAVING or number not in pairs.values():
+            elif side == LEAVING or number not in rewritten.values():
                 for rows in self._rows(side, number):
-                    if cache is not None and not pairs:
+                    if cache is not None and not rewritten:
                         cache.add(side, number, rows)
                     yield Decoded(side, number, rows)
 

@@ -75,11 +75,13 @@ def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
     ``key`` names the columns that pair the remaining rows into updates. Raises :class:`CorruptRow`
     if rows that leave can't be read in the later schema.
     """
-    options, pairs = sides.options, sides.pairs()
+    options, rewritten = sides.options, sides.rewritten()
     cache = RowCache(options.keep_bytes_max, sides.reusable())
     difference = Difference()
     with Engine(options) as engine:
-        result = unmatched(engine, lambda: sides.value_rows(pairs, cache if pairs else None))
+        result = unmatched(
+            engine, lambda: sides.value_rows(rewritten, cache if rewritten else None)
+        )
         if result.doubtful_leaving:
             # Rows at one place of two files were taken for partners. Some of their value have none,
             # so these rows are compared a second time, all together and without regard to places.

@@ -60,8 +60,8 @@ Lines = Callable[[], Iterable[bytes]]
 class CommitHeader(Struct):
     """The results of the first pass over a commit.
 
-    ``paired`` holds digests of the locations that are both removed and added, ``file_bytes`` the
-    sum of the sizes of the files with the commit's changes (bytes, None counted as 0). ``added``
+    ``added_again`` holds digests of the locations that are both removed and added, ``file_bytes``
+    the sum of the sizes of the files with the commit's changes (bytes, None counted as 0). ``added``
     and ``removed`` are the concatenated digests of the logical files (:mod:`tailer.delta.digests`).
     ``files`` are the file actions themselves, if they are few and there are digests.
     """
@@ -77,7 +77,7 @@ class CommitHeader(Struct):
     data_changes: int = 0
     file_bytes: int = 0
     cdc_partitions: int = 0
-    paired: frozenset[bytes] = frozenset()
+    added_again: frozenset[bytes] = frozenset()
     added: bytes = b""
     removed: bytes = b""
     files: tuple[FileAction, ...] | None = None
@@ -112,11 +112,11 @@ class Commit(Struct, frozen=True):
             return
         yield from _file_actions(self.name, self.lines())
 
-    def is_paired(self, path: str) -> bool:
+    def is_added_again(self, path: str) -> bool:
         """Return whether this location is both removed and added in this commit."""
         from tailer.delta.digests import digest  # on demand: hashlib is slow to load
 
-        return digest(location(path)) in self.header.paired
+        return digest(location(path)) in self.header.added_again
 
 
 def _file_actions(name: str, lines: Iterable[bytes]) -> Iterator[FileAction]:
@@ -264,7 +264,7 @@ def read_header(name: str, lines: Iterable[bytes], *, digests: bool = True) -> C
         header = scan.read(name, lines)
     except TableError as e:
         raise e.at(path=name) from None
-    header.paired = frozenset(scan.added.places & scan.removed.places)
+    header.added_again = frozenset(scan.added.places & scan.removed.places)
     header.added = b"".join(scan.added.logical())
     header.removed = b"".join(scan.removed.logical())
     if scan.lines is not None:

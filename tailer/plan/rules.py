@@ -55,7 +55,7 @@ ChangeSource = Literal["auto", "cdf", "derived"]
 Completions: TypeAlias = Mapping[tuple[str, str], AddFile]
 
 
-def _work_order(
+def _change_file(
     commit: Commit,
     action: AddFile | RemoveFile | AddCDCFile,
     state: TableState,
@@ -132,11 +132,13 @@ def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
     for kinds in (LEAVING_KINDS, COMING_KINDS) if apart else (None,):
         for action in commit.file_actions():
             if isinstance(action, AddCDCFile):
-                yield _work_order(commit, action, commit.after, None, kinds=kinds)
+                yield _change_file(commit, action, commit.after, None, kinds=kinds)
 
 
 #: For each file that is removed and added: the deletion vector before, and the one after.
-_Pairs = Mapping[str, tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]]
+_VectorChanges = Mapping[
+    str, tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]
+]
 
 
 def _effective(commit: Commit, ineffective: AbstractSet[bytes]) -> Iterator[FileAction]:
@@ -150,18 +152,18 @@ def _effective(commit: Commit, ineffective: AbstractSet[bytes]) -> Iterator[File
             yield action
 
 
-def _pairs(
+def _vector_changes(
     commit: Commit, ineffective: AbstractSet[bytes], *, data_changes_only: bool = True
-) -> _Pairs:
+) -> _VectorChanges:
     """Return the files that are removed and added, by location; with dataChange=true, or all."""
-    if not commit.header.paired:
+    if not commit.header.added_again:
         return {}
     old: dict[str, DeletionVectorDescriptor | None] = {}
     new: dict[str, DeletionVectorDescriptor | None] = {}
     for action in _effective(commit, ineffective):
         if isinstance(action, AddCDCFile) or (data_changes_only and not action.data_change):
             continue
-        if commit.is_paired(action.path):
+        if commit.is_added_again(action.path):
             side = new if isinstance(action, AddFile) else old
             side[location(action.path)] = action.deletion_vector
     return {where: (old[where], new[where]) for where in old.keys() & new.keys()}
@@ -174,39 +176,39 @@ def _file_changes(
     *,
     data_changes_only: bool = True,
 ) -> Iterator[ChangeFile]:
-    pairs = _pairs(commit, ineffective, data_changes_only=data_changes_only)
+    vectors = _vector_changes(commit, ineffective, data_changes_only=data_changes_only)
     if commit.header.removes:
         for action in _effective(commit, ineffective):
             if isinstance(action, RemoveFile) and (action.data_change or not data_changes_only):
-                yield from _leaving(commit, action, pairs, completions)
+                yield from _leaving(commit, action, vectors, completions)
     if commit.header.adds:
         for action in _effective(commit, ineffective):
             if isinstance(action, AddFile) and (action.data_change or not data_changes_only):
-                yield from _coming(commit, action, pairs)
+                yield from _coming(commit, action, vectors)
 
 
 def _leaving(
     commit: Commit,
     remove: RemoveFile,
-    pairs: _Pairs,
+    vectors: _VectorChanges,
     completions: Completions,
 ) -> Iterator[ChangeFile]:
     if commit.before is None:
         raise CorruptLog("the table's first version removes a file")
-    pair = pairs.get(location(remove.path))
+    both = vectors.get(location(remove.path))
     remove = _completed(remove, commit.before, completions)
-    if pair is None:
-        yield _work_order(commit, remove, commit.before, "delete")
-    elif pair[1] is not None:
-        yield _work_order(commit, remove, commit.before, "delete", only=pair[1])
+    if both is None:
+        yield _change_file(commit, remove, commit.before, "delete")
+    elif both[1] is not None:
+        yield _change_file(commit, remove, commit.before, "delete", only=both[1])
 
 
-def _coming(commit: Commit, add: AddFile, pairs: _Pairs) -> Iterator[ChangeFile]:
-    pair = pairs.get(location(add.path))
-    if pair is None:
-        yield _work_order(commit, add, commit.after, "insert")
-    elif pair[0] is not None:
-        yield _work_order(commit, add, commit.after, "insert", only=pair[0])
+def _coming(commit: Commit, add: AddFile, vectors: _VectorChanges) -> Iterator[ChangeFile]:
+    both = vectors.get(location(add.path))
+    if both is None:
+        yield _change_file(commit, add, commit.after, "insert")
+    elif both[0] is not None:
+        yield _change_file(commit, add, commit.after, "insert", only=both[0])
 
 
 @dataclass(frozen=True, slots=True)

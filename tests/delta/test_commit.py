@@ -103,14 +103,14 @@ def test_one_path_removed_and_added_with_another_vector_is_a_pair() -> None:
     commit = commit_of(
         remove("x%20y"), add("x%20y", deletionVector=vector()), add("z"), remove("w")
     )
-    assert commit.is_paired("x%20y")
-    assert not commit.is_paired("z")
-    assert not commit.is_paired("w")
+    assert commit.is_added_again("x%20y")
+    assert not commit.is_added_again("z")
+    assert not commit.is_added_again("w")
 
 
 def test_a_pair_is_known_by_where_it_lies_and_not_by_how_it_is_spelled() -> None:
     commit = commit_of(remove("p=%61/f"), add("p=a/f", deletionVector=vector()))
-    assert commit.is_paired("p=a/f")
+    assert commit.is_added_again("p=a/f")
 
 
 def test_the_file_actions_come_in_the_files_order_as_often_as_asked() -> None:
@@ -157,7 +157,7 @@ def test_the_same_file_and_vector_removed_and_added_is_refused(dv: dict[str, Any
 def test_another_vector_or_offset_makes_another_file(other: dict[str, Any]) -> None:
     lines = log_lines(remove("f", deletionVector=vector()), add("f", deletionVector=other))
     header = read_header(NAME, lines)
-    assert (header.adds, header.removes, len(header.paired)) == (1, 1, 1)
+    assert (header.adds, header.removes, len(header.added_again)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -135,9 +135,9 @@ Patch = pytest.MonkeyPatch
 
 
 def a_pair_of_vectors_is_swapped(patch: Patch) -> None:
-    pairs = rules._pairs
+    pairs = rules._vector_changes
     swapped = lambda *a, **k: {p: (new, old) for p, (old, new) in pairs(*a, **k).items()}  # noqa: E731
-    patch.setattr(rules, "_pairs", swapped)
+    patch.setattr(rules, "_vector_changes", swapped)
 
 
 def data_change_is_ignored(patch: Patch) -> None:
@@ -157,13 +157,13 @@ def data_change_is_ignored(patch: Patch) -> None:
 
 
 def a_removed_file_s_vector_is_not_applied(patch: Patch) -> None:
-    work_order = rules._work_order
+    work_order = rules._change_file
 
     def whole(commit: Commit, action: Any, *args: Any, **more: Any) -> ChangeFile:
         order = work_order(commit, action, *args, **more)
         return replace(order, without=None) if isinstance(action, RemoveFile) else order
 
-    patch.setattr(rules, "_work_order", whole)
+    patch.setattr(rules, "_change_file", whole)
 
 
 def rows_that_leave_have_the_new_schema(patch: Patch) -> None:
