@@ -113,10 +113,10 @@ def keyed_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the o
 def lone_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
     """Return the same for messages that have nothing beside their text: events of the format `rows`
     have their ids in it."""
-    found = dict(keyed_settings(format))
-    if "ids" in found:
-        found["ids"] = replace(found["ids"], default=True)
-    return found
+    settings = dict(keyed_settings(format))
+    if "ids" in settings:
+        settings["ids"] = replace(settings["ids"], default=True)
+    return settings
 
 
 class AwsSink(MessageSink):
@@ -175,21 +175,21 @@ class AwsSink(MessageSink):
         from aiobotocore.config import AioConfig
 
         async def connect() -> None:
-            given = self.given
+            options = self.given
             config = AioConfig(
-                connect_timeout=min(10.0, given["timeout_s"]),
-                read_timeout=given["timeout_s"],
+                connect_timeout=min(10.0, options["timeout_s"]),
+                read_timeout=options["timeout_s"],
                 retries={"total_max_attempts": 1},
             )
-            session = _session(given["profile"] or None)
+            session = _session(options["profile"] or None)
             account = await session.get_credentials()
             if account is not None:
                 keys = await account.get_frozen_credentials()
                 keep_secrets((keys.secret_key, keys.token or ""))
             created = session.create_client(
                 self.kind,
-                region_name=given["region"] or None,
-                endpoint_url=given["endpoint_url"] or None,
+                region_name=options["region"] or None,
+                endpoint_url=options["endpoint_url"] or None,
                 config=config,
             )
             self.client = await self._open.enter_async_context(created)
@@ -229,8 +229,8 @@ class AwsSink(MessageSink):
         try:
             return await work()
         except ClientError as e:
-            found = e.response.get("Error", {})
-            refused = Refused(str(found.get("Code", "")), str(found.get("Message", "")))
+            error = e.response.get("Error", {})
+            refused = Refused(str(error.get("Code", "")), str(error.get("Message", "")))
             status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             raise self._error(refused, passing=status >= 500) from e
         except (HTTPClientError, NotConnected, OSError, TimeoutError) as e:

@@ -134,21 +134,21 @@ class RabbitmqSink(MessageSink):
 
     def _parameters(self) -> Any:
         try:
-            found = self._pika.URLParameters(self._url.text())
+            parameters = self._pika.URLParameters(self._url.text())
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(
                 "option 'url' of sink 'rabbitmq' is not a URL of pika; see docs/sinks/rabbitmq.md"
             ) from None
         timeout_s = self._given["timeout_s"]
-        found.connection_attempts = 1
-        found.socket_timeout = found.stack_timeout = timeout_s
-        found.blocked_connection_timeout = timeout_s
-        found.client_properties = {"connection_name": f"delta-tailer {self._feed}"}
+        parameters.connection_attempts = 1
+        parameters.socket_timeout = parameters.stack_timeout = timeout_s
+        parameters.blocked_connection_timeout = timeout_s
+        parameters.client_properties = {"connection_name": f"delta-tailer {self._feed}"}
         if self._tls:
             context = trusting("rabbitmq", self._ca) or ssl.create_default_context()
-            found.ssl_options = self._pika.SSLOptions(context, self._url.host)
-        return found
+            parameters.ssl_options = self._pika.SSLOptions(context, self._url.host)
+        return parameters
 
     async def _ready(self, *, create: bool) -> None:
         """Open a channel; check that the exchange or the queue is there."""
@@ -259,8 +259,8 @@ class RabbitmqSink(MessageSink):
     async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
         from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
-        known = self._pika.exceptions
-        failures = (known.AMQPError, AMQPConnectorException, NotConfirmed, Unroutable, OSError,
+        exceptions = self._pika.exceptions
+        failures = (exceptions.AMQPError, AMQPConnectorException, NotConfirmed, Unroutable, OSError,
                     TimeoutError)  # fmt: skip
         try:
             return await work()
@@ -268,7 +268,7 @@ class RabbitmqSink(MessageSink):
             raise self._error(e) from e
 
     def _error(self, e: Exception) -> TailerError:
-        known = self._pika.exceptions
+        exceptions = self._pika.exceptions
         if isinstance(e, Unroutable):
             exchange, key = self.option("exchange"), self.option("routing_key")
             return ConfigError(
@@ -289,7 +289,7 @@ class RabbitmqSink(MessageSink):
         what = f"{self._location}: {' '.join(said.split())}"
         if distrusted(cause):
             return ConfigError(f"{what}; see the option 'ca_file' of sink 'rabbitmq'")
-        if isinstance(e, known.AuthenticationError) or "ACCESS_REFUSED" in what:
+        if isinstance(e, exceptions.AuthenticationError) or "ACCESS_REFUSED" in what:
             return ConfigError(
                 f"{what}; check the user, and what docs/sinks/rabbitmq.md says of it"
             )

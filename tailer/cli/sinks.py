@@ -22,24 +22,24 @@ async def sinks(arguments: argparse.Namespace) -> int:
         load_sink(arguments.type)  # an unknown one is refused
     for kind in sorted(installed_sinks()):
         if arguments.type in (None, kind):
-            found = _described(kind)
-            print(json.dumps(found) if arguments.json else _text(found))
+            described = _described(kind)
+            print(json.dumps(described) if arguments.json else _text(described))
     return 0
 
 
 def _described(kind: str) -> dict[str, Any]:
     distribution = installed_sinks()[kind].dist
-    found = {
+    description = {
         "type": kind,
         "package": f"{distribution.name} {distribution.version}" if distribution else "",
     }
     try:
         factory = load_sink(kind)
     except ConfigError as e:  # another sink can still be used
-        return {**found, "error": str(e)}
+        return {**description, "error": str(e)}
     tables = listed_settings(factory)
     return {
-        **found,
+        **description,
         "about": (getdoc(factory) or "").partition("\n\n")[0].replace("\n", " "),
         "options": [
             _option(name, setting, of) for of in tables for name, setting in tables[of].items()
@@ -58,14 +58,14 @@ def _option(name: str, setting: Setting, of: str) -> Mapping[str, Any]:
     }
 
 
-def _text(found: Mapping[str, Any]) -> str:
-    return "\n".join(map(printable, _lines(found)))
+def _text(description: Mapping[str, Any]) -> str:
+    return "\n".join(map(printable, _lines(description)))
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{found['type']} ({found['package']}): {found.get('about') or found.get('error')}"
+def _lines(sink: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{sink['type']} ({sink['package']}): {sink.get('about') or sink.get('error')}"
     of = ""
-    for option in found.get("options", ()):
+    for option in sink.get("options", ()):
         if option["of"] != of:
             of = option["of"]
             yield f"  {of}:"

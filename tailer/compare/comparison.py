@@ -112,15 +112,15 @@ class Comparison:
             schema = schema.append(OTHER_FIELD)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for found in self.decoded(rewritten, cache):
-                rows = found.rows
+            for decoded in self.decoded(rewritten, cache):
+                rows = decoded.rows
                 arrays = [
-                    pa.repeat(pa.scalar(found.side, pa.int8()), len(rows.positions)),
-                    file_refs(found.number, rows.positions),
-                    *_comparable(rows.batch.columns[:width], found.side),
+                    pa.repeat(pa.scalar(decoded.side, pa.int8()), len(rows.positions)),
+                    file_refs(decoded.number, rows.positions),
+                    *_comparable(rows.batch.columns[:width], decoded.side),
                 ]
-                if found.came is not None:
-                    number, positions = found.came
+                if decoded.came is not None:
+                    number, positions = decoded.came
                     arrays.append(file_refs(number, positions))
                 elif rewritten:
                     arrays.append(pa.nulls(len(rows.positions), pa.int64()))
@@ -193,8 +193,8 @@ class Comparison:
     def _removals(self, version: int) -> tuple[Removal, ...]:
         """Return the removal of a column mapping in this very version, or nothing."""
         before = self.leaving[0].state if self.leaving else self.after
-        found = removal(version, before, self.after)
-        return () if found is None else (found,)
+        mapping_removal = removal(version, before, self.after)
+        return () if mapping_removal is None else (mapping_removal,)
 
 
 def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
@@ -224,9 +224,9 @@ def _files_and_positions(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Ar
 def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
     """Group references by file: file number -> positions."""
     numbers, positions = _files_and_positions(positions_of(references))
-    found: dict[int, BitMap64] = {}
+    refs: dict[int, BitMap64] = {}
     at = 0
     for entry in pc.value_counts(numbers).to_pylist():
-        found[entry["values"]] = bitmap_of(positions.slice(at, entry["counts"]))
+        refs[entry["values"]] = bitmap_of(positions.slice(at, entry["counts"]))
         at += entry["counts"]
-    return found
+    return refs

@@ -127,12 +127,12 @@ def _split(ids: pa.Int64Array, versions: pa.Int64Array) -> list[tuple[int, BitMa
         return [(bounds["min"].as_py(), _set_of(ids))] if len(ids) else []
     counts = {entry["values"]: entry["counts"] for entry in versions.value_counts().to_pylist()}
     usual = max(counts, key=lambda version: counts[version])
-    rest, found = _set_of(ids), []
+    rest, sets = _set_of(ids), []
     for version in counts.keys() - {usual}:
-        some = bitmap_of(ids.filter(pc.equal(versions, version)))
-        rest -= some
-        found.append((version, some))
-    return [*found, (usual, rest)]
+        members = bitmap_of(ids.filter(pc.equal(versions, version)))
+        rest -= members
+        sets.append((version, members))
+    return [*sets, (usual, rest)]
 
 
 def _set_of(ids: pa.Int64Array) -> BitMap64:
@@ -144,24 +144,24 @@ def _among(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
     """Return the indices of the wanted ids."""
     run = _Run.of(ids)
     if run is not None:
-        here = positions_within(wanted, run.first, run.first + run.count)
-        return pc.subtract(here, pa.scalar(run.first, pa.int64()))
-    here = positions_of(bitmap_of(ids) & wanted)
-    return pc.indices_nonzero(pc.is_in(ids, value_set=here)) if len(here) else here
+        common = positions_within(wanted, run.first, run.first + run.count)
+        return pc.subtract(common, pa.scalar(run.first, pa.int64()))
+    common = positions_of(bitmap_of(ids) & wanted)
+    return pc.indices_nonzero(pc.is_in(ids, value_set=common)) if len(common) else common
 
 
 def _referenced(
     rows: Iterator[tuple[int, pa.Int64Array, pa.Int64Array]], changed: list[BitMap64]
 ) -> pa.Table:
     """Return the changed ids with their references, which are looked up in a second pass."""
-    found: list[list[pa.Table]] = [[], []]
+    tables_by_side: list[list[pa.Table]] = [[], []]
     for side, refs, ids in rows:
         at = _among(ids, changed[side])
         if len(at):
             columns = [ids.take(at), refs.take(at)]
-            found[side].append(pa.table(columns, names=["row_id", "ref"]))
+            tables_by_side[side].append(pa.table(columns, names=["row_id", "ref"]))
     empty = pa.schema(list(CHANGED)[:2]).empty_table().rename_columns(["row_id", "ref"])
-    left, came = (pa.concat_tables([empty, *tables]).sort_by("row_id") for tables in found)
+    left, came = (pa.concat_tables([empty, *tables]).sort_by("row_id") for tables in tables_by_side)
     both = positions_of(changed[LEAVING] & changed[COMING])
     in_left, in_came = (pc.is_in(t["row_id"], value_set=both) for t in (left, came))
     updated_left, updated_came = left.filter(in_left), came.filter(in_came)

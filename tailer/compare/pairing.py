@@ -102,17 +102,17 @@ class Pairing:
         places = pa.arange(first, first + batch.num_rows)
         partners = self._partners(first + batch.num_rows)
         batch = replace(batch, partner=self._neighbours(batch, places, partners))
-        kept = None
+        rows_kept = None
         leaving = positions_within(self._pairs.paired, first, first + batch.num_rows)
         if len(leaving):
             alone = pc.invert(pc.is_in(places, value_set=leaving))
             if not self._set_aside:
                 taken = pc.subtract(leaving, pa.scalar(first, pa.int64()))
                 self._waiting.add(leaving, _data(batch.rows.take(taken)))
-            kept = pa.arange(0, batch.num_rows).filter(alone)
+            rows_kept = pa.arange(0, batch.num_rows).filter(alone)
             places = places.filter(alone)
         before = self._before(partners, places, _data_fields(batch.rows.schema))
-        return replace(_taken(batch, kept), before=before, indices=places)
+        return replace(_taken(batch, rows_kept), before=before, indices=places)
 
     def _neighbours(
         self, batch: ChangeBatch, places: pa.Int64Array, partners: pa.RecordBatch
@@ -138,10 +138,10 @@ class Pairing:
 
     def _partners(self, end: int) -> pa.RecordBatch:
         """Return the pairs with a postimage before ``end`` that were not returned yet."""
-        found: list[pa.RecordBatch] = []
+        slices: list[pa.RecordBatch] = []
         while True:
             count = bisect_left(Numbers(self._next.column("c")), end)
-            found.append(self._next.slice(0, count))
+            slices.append(self._next.slice(0, count))
             self._next = self._next.slice(count)
             if self._next.num_rows:
                 break
@@ -149,7 +149,7 @@ class Pairing:
             if following is None:
                 break
             self._next = following
-        return pa.concat_batches(found)
+        return pa.concat_batches(slices)
 
     def _before(
         self, partners: pa.RecordBatch, places: pa.Int64Array, fields: list[pa.Field]
@@ -168,20 +168,20 @@ def from_index(batch: ChangeBatch, index: int) -> ChangeBatch:
         return batch
     places = batch.row_indices().slice(first)
     before = None if batch.before is None else batch.before.slice(first)
-    kept = pa.arange(first, batch.num_rows)
-    return replace(_taken(batch, kept), before=before, indices=places)
+    rows_kept = pa.arange(first, batch.num_rows)
+    return replace(_taken(batch, rows_kept), before=before, indices=places)
 
 
-def _taken(batch: ChangeBatch, kept: pa.Int64Array | None) -> ChangeBatch:
+def _taken(batch: ChangeBatch, rows_kept: pa.Int64Array | None) -> ChangeBatch:
     """Return the batch with only these of its rows; None: with all."""
-    if kept is None:
+    if rows_kept is None:
         return batch
     return replace(
         batch,
-        rows=batch.rows.take(kept),
-        positions=batch.positions.take(kept),
-        row_ids=None if batch.row_ids is None else batch.row_ids.take(kept),
-        partner=None if batch.partner is None else batch.partner.take(kept),
+        rows=batch.rows.take(rows_kept),
+        positions=batch.positions.take(rows_kept),
+        row_ids=None if batch.row_ids is None else batch.row_ids.take(rows_kept),
+        partner=None if batch.partner is None else batch.partner.take(rows_kept),
     )
 
 

@@ -76,27 +76,27 @@ def independent(rewrite: Rewrite, state: TableState, key: tuple[str, ...] = ()) 
     names = key or tuple(state.schema.names)
     left, came = (_by_partition(files, names) for files in (rewrite.leaving, rewrite.coming))
     integers = _integers(state, names)
-    found: list[Numbers] = []
+    divisions: list[Numbers] = []
     for partition in left.keys() | came.keys():
         ours, theirs = left.get(partition, []), came.get(partition, [])
         if len(ours) * len(theirs) > _COMPARISONS_MAX:
-            found.append((set(ours), set(theirs)))
+            divisions.append((set(ours), set(theirs)))
             continue
         groups: list[Numbers] = [(set(), {number}) for number in theirs]
         for one in ours:
             met: Numbers = ({one}, set())
-            others = []
+            untouched = []
             for group in groups:
                 if all(
                     _disjoint(rewrite.leaving[one], rewrite.coming[other], integers)
                     for other in group[1]
                 ):
-                    others.append(group)
+                    untouched.append(group)
                 else:
                     met = met[0] | group[0], met[1] | group[1]
-            groups = [*others, met]
-        found += groups
-    return sorted(found, key=lambda group: [sorted(side) for side in group])
+            groups = [*untouched, met]
+        divisions += groups
+    return sorted(divisions, key=lambda group: [sorted(side) for side in group])
 
 
 def proved_same(
@@ -166,10 +166,10 @@ def _by_partition(
     files: Sequence[ChangeFile], names: tuple[str, ...]
 ) -> dict[tuple[object, ...], list[int]]:
     """Return the numbers of the files by what distinguishes their partitions in these columns."""
-    found: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    numbers: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, file in enumerate(files):
-        found[_partition(file, names)].append(number)
-    return found
+        numbers[_partition(file, names)].append(number)
+    return numbers
 
 
 def _partition(file: ChangeFile, names: tuple[str, ...]) -> tuple[object, ...]:
@@ -203,10 +203,10 @@ def _disjoint(one: ChangeFile, other: ChangeFile, integers: set[str]) -> bool:
     """Return whether one column's bounds exclude a common row; both sides may hold nulls there."""
     theirs = {bounds.column: bounds for bounds in other.bounds}
     for ours in one.bounds:
-        found = theirs.get(ours.column)
-        if found is None or ours.column not in integers:
+        theirs_bounds = theirs.get(ours.column)
+        if theirs_bounds is None or ours.column not in integers:
             continue
-        apart = ours.high < found.low or found.high < ours.low
-        if apart and (ours.no_nulls or found.no_nulls):
+        apart = ours.high < theirs_bounds.low or theirs_bounds.high < ours.low
+        if apart and (ours.no_nulls or theirs_bounds.no_nulls):
             return True
     return False

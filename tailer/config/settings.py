@@ -46,19 +46,19 @@ def address(*, optional: bool = False) -> Callable[[str], tuple[str, int] | None
     return parse
 
 
-def _start(given: Any) -> str:
+def _start(text: Any) -> str:
     try:
-        if given != "":  # the default, which depends on the sink
-            check_start(str(given))
+        if text != "":  # the default, which depends on the sink
+            check_start(str(text))
     except ConfigError as e:
-        raise ValueError(given) from e
-    return str(given)
+        raise ValueError(text) from e
+    return str(text)
 
 
-def _operations(given: list[str]) -> list[str]:
-    if not set(given) <= {"insert", "update", "delete"}:
-        raise ValueError(given)
-    return given
+def _operations(names: list[str]) -> list[str]:
+    if not set(names) <= {"insert", "update", "delete"}:
+        raise ValueError(names)
+    return names
 
 
 DAEMON: dict[str, Setting] = {

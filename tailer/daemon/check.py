@@ -120,10 +120,10 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
         offsets = offset_store(config, feed.name)
         try:
             delivered = await _check_delivery(feed.name, sink, offsets)
-            kept, offset, owner = await _saved(feed.name, sink, offsets)
+            sink_offset, offset, owner = await _saved(feed.name, sink, offsets)
             if offset is not None:
                 await check_place(log, offset)
-            check_target(sink, kept, offset, delivered=delivered and not owner)
+            check_target(sink, sink_offset, offset, delivered=delivered and not owner)
         except ConfigError as e:
             raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
         if isinstance(sink, Rehearses):
@@ -150,9 +150,9 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
 async def _check_delivery(name: str, sink: Sink, offsets: OffsetStore) -> bool:
     """Raise the error of a start if the form of a sink's records must not change; return whether
     there were any."""
-    kept = (await offsets.load_orders()).get("delivery") or {}
-    delivery_of(sink, name, kept, await offsets.load())
-    return bool(kept)
+    saved_form = (await offsets.load_orders()).get("delivery") or {}
+    delivery_of(sink, name, saved_form, await offsets.load())
+    return bool(saved_form)
 
 
 async def _saved(
@@ -164,15 +164,15 @@ async def _saved(
     Only the owner may open a sink: opening it would fence a running daemon. Reading it does not.
     """
     if isinstance(sink, Looks):
-        kept = await sink.look(name)
-        return kept, kept or await offsets.load(), ""
+        sink_offset = await sink.look(name)
+        return sink_offset, sink_offset or await offsets.load(), ""
     try:
         await offsets.acquire()
     except OffsetHeld as held:
         return None, await offsets.load(), f"; {held.what}, and so its sink was not tried"
     try:
-        kept = await sink.open(name)
-        return kept, kept or await offsets.load(), ""
+        sink_offset = await sink.open(name)
+        return sink_offset, sink_offset or await offsets.load(), ""
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()
@@ -182,11 +182,11 @@ async def _saved(
 def _check_key(config: Config, feed: FeedConfig, sink: Sink, names: list[str]) -> None:
     """Refuse a sink's key columns that it does not get from the table's present schema."""
     place = f"{config.path}: feeds.{feed.name}.sink.key"
-    known = feed.options.selection.columns or names
+    columns = feed.options.selection.columns or names
     for name in sink_traits(sink).key_columns:
-        if name not in known:
+        if name not in columns:
             raise ConfigError(
-                f"{place} names {name!r}, and the feed's columns are: {', '.join(known)}"
+                f"{place} names {name!r}, and the feed's columns are: {', '.join(columns)}"
             )
 
 
@@ -203,14 +203,16 @@ def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: 
     """Refuse columns that the table does not have now."""
     place = f"{config.path}: feeds.{feed.name}"
     selection = feed.options.selection
-    known = {name.lower() for name in names}
+    by_lower = {name.lower() for name in names}
     for key, wanted in (
         ("columns", selection.columns or ()),
         ("key", feed.options.key),
         ("mask", tuple(selection.masks)),
     ):
         for name in wanted:
-            if (name.lower() if key == "mask" else name) not in (known if key == "mask" else names):
+            if (name.lower() if key == "mask" else name) not in (
+                by_lower if key == "mask" else names
+            ):
                 raise ConfigError(
                     f"{place}.{key} names {name!r}, and the table's columns are: {', '.join(names)}"
                 )

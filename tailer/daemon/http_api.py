@@ -91,9 +91,9 @@ def may_read(request: web.Request, token: str) -> bool:
     """
     if token:
         # A header may hold any bytes; invalid UTF-8 must not raise an error.
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        told = given.encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(told, token.encode()) and scheme.lower() == "bearer"
+        scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
+        shown_token = shown.encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(shown_token, token.encode()) and scheme.lower() == "bearer"
     return _is_loopback(request.remote) and _is_loopback(request.url.host)
 
 
@@ -180,8 +180,8 @@ def _orders(
 
 def _as_given(order: str, body: dict[str, Any], remote: str | None) -> str:
     """Return an order with who gave it, for the log: ``by`` is what they call themselves."""
-    told = {key: value for key, value in body.items() if key != "by"}
-    what = f"{order} {json.dumps(told)}" if told else order
+    fields = {key: value for key, value in body.items() if key != "by"}
+    what = f"{order} {json.dumps(fields)}" if fields else order
     by = body.get("by")
     who = f"{by} at {remote}" if isinstance(by, str) and by else str(remote)
     return printable(f"{what} by {who}", _ORDER_CHARACTERS)
@@ -199,8 +199,8 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     async def feed(request: web.Request) -> web.Response:
         name = request.match_info["feed"]
         supervisor.runner(name)
-        found = next(s for s in supervisor.status() if s.name == name)
-        return web.json_response(found.to_json())
+        status = next(s for s in supervisor.status() if s.name == name)
+        return web.json_response(status.to_json())
 
     async def recent(request: web.Request) -> web.Response:
         runner = supervisor.runner(request.match_info["feed"])
@@ -212,17 +212,17 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         name, what = request.match_info["feed"], request.match_info["order"]
         body = await _body(request)
         runner = supervisor.runner(name)
-        given = _as_given(what, body, request.remote)
+        order_text = _as_given(what, body, request.remote)
         try:
             await orders[what](name, body)
         except TransientError as e:
             outcome = f"done, but not kept for a restart: {e}"
-            runner.note_order(logging.WARNING, given, outcome)
+            runner.note_order(logging.WARNING, order_text, outcome)
             return _error(503, f"{outcome}; give the order again")
         except TailerError as e:
-            runner.note_order(logging.WARNING, given, f"refused: {e}")
+            runner.note_order(logging.WARNING, order_text, f"refused: {e}")
             raise
-        runner.note_order(logging.INFO, given, "done")
+        runner.note_order(logging.INFO, order_text, "done")
         return web.json_response({"feed": name, "order": what}, status=202)
 
     async def reload(_: web.Request) -> web.Response:
@@ -250,8 +250,8 @@ async def _refusing(request: web.Request, handler: Handler) -> web.StreamRespons
         if not request.path.startswith("/api/"):
             raise
         order = request.path.rpartition("/")[2]
-        known = ", ".join(_ORDERS)
-        return _error(e.status, f"there is no {request.method} of {order!r}; orders are {known}")
+        names = ", ".join(_ORDERS)
+        return _error(e.status, f"there is no {request.method} of {order!r}; orders are {names}")
 
 
 @asynccontextmanager

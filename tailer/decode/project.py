@@ -81,15 +81,15 @@ def find_field(
             "alone (column mapping by id)",
             hint="rewrite the file with a writer that knows column mapping, or skip this version",
         )
-    found = fields.found(wanted, mapping)
-    if len(found) > 1:
-        names = " and ".join(repr(fields.fields[i].name) for i in found)
+    numbers = fields.found(wanted, mapping)
+    if len(numbers) > 1:
+        names = " and ".join(repr(fields.fields[i].name) for i in numbers)
         raise CorruptLog(
             f"the data file has the columns {names}, and which of them is the table's "
             f"{wanted.name!r} is not known",
             hint="rewrite the file with only one of them, or skip this version",
         )
-    return (found[0], fields.fields[found[0]]) if found else None
+    return (numbers[0], fields.fields[numbers[0]]) if numbers else None
 
 
 def _has_any(fields: FileFields, wanted: StructType, mapping: str) -> bool:
@@ -268,11 +268,11 @@ def _struct(
     file_fields = FileFields(source.field(i) for i in range(source.num_fields))
     parts: list[tuple[int, Convert] | pa.DataType] = []
     for field in target:
-        found = find_field(file_fields, field, mapping)
-        if found is None:
+        match = find_field(file_fields, field, mapping)
+        if match is None:
             parts.append(arrow_type(field.type))
         else:
-            at, file_field = found
+            at, file_field = match
             name = f"{column}.{field.name}"
             parts.append((at, converter(file_field.type, field.type, mapping, name, calendar)))
     fields = [pa.field(f.name, arrow_type(f.type)) for f in target]
@@ -349,13 +349,13 @@ def _map(
     def convert(array: pa.Array) -> pa.Array:
         array = _whole(array)
         if as_list:  # its key is declared optional: see `maps_as_lists`
-            found = array.values.field(0), array.values.field(1)
-            if found[0].null_count:
+            entries = array.values.field(0), array.values.field(1)
+            if entries[0].null_count:
                 raise CorruptRow(f"a map of the column {column!r} has a key that is null")
         else:
-            found = array.keys, array.items
+            entries = array.keys, array.items
         return pa.MapArray.from_arrays(
-            array.offsets, keys(found[0]), items(found[1]), type=wanted, mask=_nulls(array)
+            array.offsets, keys(entries[0]), items(entries[1]), type=wanted, mask=_nulls(array)
         )
 
     return convert

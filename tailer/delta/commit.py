@@ -61,9 +61,10 @@ class CommitHeader(Struct):
     """The results of the first pass over a commit.
 
     ``added_again`` holds digests of the locations that are both removed and added, ``file_bytes``
-    the sum of the sizes of the files with the commit's changes (bytes, None counted as 0). ``added``
-    and ``removed`` are the concatenated digests of the logical files (:mod:`tailer.delta.digests`).
-    ``files`` are the file actions themselves, if they are few and there are digests.
+    the sum of the sizes of the files with the commit's changes (bytes, None counted as 0).
+    ``added`` and ``removed`` are the concatenated digests of the logical files
+    (:mod:`tailer.delta.digests`). ``files`` are the file actions themselves, if they are few and
+    there are digests.
     """
 
     protocol: Protocol | None = None

@@ -70,8 +70,8 @@ class RowGroup:
 
     def chunk(self, leaf: int) -> Chunk | None:
         """Return a column; None if nothing is known of it."""
-        found = self.numbers[leaf]
-        return None if found is None else Chunk._make(found)
+        numbers = self.numbers[leaf]
+        return None if numbers is None else Chunk._make(numbers)
 
 
 class RowGroups:
@@ -157,16 +157,16 @@ class RowGroups:
         if chunk.start not in self._pages:
             count = chunk.size if chunk.size <= _WALKED_BYTES_MAX else _HEADER_BYTES
             start = bytes(self._source.read_at(count, chunk.start))
-            found = page_sizes(start) if native is None else native.page_sizes(start)
-            self._pages[chunk.start] = [PageSize._make(page) for page in found]
+            sizes = page_sizes(start) if native is None else native.page_sizes(start)
+            self._pages[chunk.start] = [PageSize._make(page) for page in sizes]
         return self._pages[chunk.start]
 
     def read_bytes(self, group: int, names: Sequence[str]) -> int:
         """Return how many bytes these top-level columns of a row group take in the file."""
-        found = self[group]
-        if found is None:
+        row_group = self[group]
+        if row_group is None:
             return 0
-        chunks = (found.chunk(leaf) for leaf in self._parquet.numbers(names))
+        chunks = (row_group.chunk(leaf) for leaf in self._parquet.numbers(names))
         return sum(chunk.size for chunk in chunks if chunk is not None)
 
 
@@ -192,9 +192,11 @@ def _read(source: pa.NativeFile) -> list[RowGroup] | None:
     footer = footer_bytes(source, _BYTES_MAX)
     if footer is None:
         return None
-    found: Any = native.groups(footer) if native is not None else None
-    if found is None and len(footer) <= _BYTES_MAX_PYTHON:
-        found = group_numbers(footer)
+    groups: Any = native.groups(footer) if native is not None else None
+    if groups is None and len(footer) <= _BYTES_MAX_PYTHON:
+        groups = group_numbers(footer)
     return (
-        None if found is None else [RowGroup(rows, size, numbers) for rows, size, numbers in found]
+        None
+        if groups is None
+        else [RowGroup(rows, size, numbers) for rows, size, numbers in groups]
     )

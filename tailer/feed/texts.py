@@ -68,28 +68,28 @@ class TextRule:
 
     def _part(self, name: str, version: int, column: pa.Array, counted: bool) -> pa.Array:  # noqa: FBT001
         """Return the values of a column in one version."""
-        found: list[bytes] = []
-        valid = repaired(column, found)
-        if not found:
+        replaced: list[bytes] = []
+        valid = repaired(column, replaced)
+        if not replaced:
             return column
         if name in self._keys or self._policy == "fail":
             in_key = name in self._keys
             raise CorruptRow(
                 f"the {'key ' if in_key else ''}column {name!r} has texts that are not UTF-8, "
-                f"such as {found[0][:_SHOWN_BYTES]!r}"
+                f"such as {replaced[0][:_SHOWN_BYTES]!r}"
                 + (", and keys are never changed" if in_key else ""),
                 version=version,
                 hint="correct them in the table, or skip this version"
                 + ("" if in_key else ', or set on_invalid_text = "replace"'),
             )
         if counted:
-            self._tell(version, name, found)
+            self._tell(version, name, replaced)
         return valid
 
-    def _tell(self, version: int, name: str, found: list[bytes]) -> None:
+    def _tell(self, version: int, name: str, replaced: list[bytes]) -> None:
         feed = "" if self._observer is None else self._observer.feed
         if self._observer is not None:
-            self._observer.replaced(len(found))
+            self._observer.replaced(len(replaced))
         if self._told[0] != version:
             self._told = version, set()
         if name in self._told[1]:
@@ -98,7 +98,7 @@ class TextRule:
         logging.getLogger("tailer").warning(
             "%sversion %d: texts of the column %s are not UTF-8 (%r); each wrong byte becomes "
             "U+FFFD and its two hexadecimal digits",
-            f"feed {feed}: " if feed else "", version, printable(name), found[0][:_SHOWN_BYTES],
+            f"feed {feed}: " if feed else "", version, printable(name), replaced[0][:_SHOWN_BYTES],
             extra={"event": "invalid_text", "version": version, "column": name, "feed": feed},
         )  # fmt: skip
 
@@ -146,31 +146,31 @@ def _is_valid(array: pa.StringArray) -> bool:
     return True
 
 
-def repaired(array: pa.Array, found: list[bytes]) -> pa.Array:
-    """Return an array with valid texts; those that are not are appended to ``found``."""
+def repaired(array: pa.Array, replaced: list[bytes]) -> pa.Array:
+    """Return an array with valid texts; those that are not are appended to ``replaced``."""
     kind, nulls = array.type, array.is_null() if array.null_count else None
     if pa.types.is_string(kind):
         if is_utf8(array):
             return array
-        return pa.array([_text(v, found) for v in array.cast(pa.binary()).to_pylist()], kind)
+        return pa.array([_text(v, replaced) for v in array.cast(pa.binary()).to_pylist()], kind)
     if pa.types.is_struct(kind) and kind.num_fields:
-        children = [repaired(child, found) for child in array.flatten()]
+        children = [repaired(child, replaced) for child in array.flatten()]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
     if pa.types.is_map(kind) or pa.types.is_list(kind):
         array = array.take(pa.arange(0, len(array)))  # from the start of its buffers on
         if pa.types.is_list(kind):
-            values = repaired(array.values, found)
+            values = repaired(array.values, replaced)
             return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=nulls)
-        keys, items = repaired(array.keys, found), repaired(array.items, found)
+        keys, items = repaired(array.keys, replaced), repaired(array.items, replaced)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=nulls)
     return array
 
 
-def _text(value: bytes | None, found: list[bytes]) -> str | None:
+def _text(value: bytes | None, replaced: list[bytes]) -> str | None:
     if value is None:
         return None
     try:
         return value.decode()
     except UnicodeDecodeError:
-        found.append(value)
+        replaced.append(value)
         return value.decode(errors=_HANDLER)

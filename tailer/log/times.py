@@ -110,26 +110,28 @@ async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
     Raises :class:`TableError` if the newest version is before it.
     """
     if log.store.server_log:
-        found = await log.store.version_at_or_after(timestamp_ms)
-        return _found(log, found)
+        version = await log.store.version_at_or_after(timestamp_ms)
+        return _found(log, version)
     times = await _Times.of(log)
-    found = first_at_or_after(times.by_mtime, timestamp_ms)
+    version = first_at_or_after(times.by_mtime, timestamp_ms)
     # The two regimes do not mix: from the enablement on, only the in-commit timestamps are searched
     # ("Recommendations for Readers").
-    if times.in_commit and (found is None or await times.time(times.in_commit[0]) <= timestamp_ms):
+    if times.in_commit and (
+        version is None or await times.time(times.in_commit[0]) <= timestamp_ms
+    ):
         at = await times.first_in_commit(timestamp_ms)
-        found = times.in_commit[at] if at < len(times.in_commit) else None
-    return _found(log, found)
+        version = times.in_commit[at] if at < len(times.in_commit) else None
+    return _found(log, version)
 
 
-def _found(log: TableLog, found: int | None) -> int:
-    if found is None:
+def _found(log: TableLog, version: int | None) -> int:
+    if version is None:
         raise TableError(
             "no version is at or after that time",
             table=log.store.root,
             hint="its newest version is older: ask for an earlier time",
         )
-    return found
+    return version
 
 
 async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
@@ -141,16 +143,16 @@ async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
         after = await log.store.version_at_or_after(timestamp_ms + 1)
         if after is None:
             return await log.latest_version()
-        found = after - 1 if after else None
+        version = after - 1 if after else None
     else:
         times = await _Times.of(log)
-        found = last_at_or_before(times.by_mtime, timestamp_ms)
+        version = last_at_or_before(times.by_mtime, timestamp_ms)
         if times.in_commit and await times.time(times.in_commit[0]) <= timestamp_ms:
-            found = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
-    if found is None:
+            version = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
+    if version is None:
         raise TableError(
             "no version that the log still has is at or before that time",
             table=log.store.root,
             hint="ask for a later time",
         )
-    return found
+    return version

@@ -101,7 +101,7 @@ class QueryBody:
         timestamp = body.get("timestamp")
         if not isinstance(timestamp, str | None) or not isinstance(refresh, str | None):
             raise invalid("timestamp and refreshToken must be strings")
-        found = cls(
+        parsed = cls(
             version=_count(body, "version"),
             timestamp=timestamp,
             starting_version=_count(body, "startingVersion"),
@@ -111,12 +111,12 @@ class QueryBody:
             include_refresh_token=body.get("includeRefreshToken") is True,
             refresh_token=refresh,
         )
-        found.check()
-        return found
+        parsed.check()
+        return parsed
 
     def check(self) -> None:
         """Refuse parameters that exclude each other."""
-        given = [
+        exclusive = [
             name
             for name, value in (
                 ("version", self.version),
@@ -126,8 +126,8 @@ class QueryBody:
             )
             if value is not None
         ]
-        if len(given) > 1:
-            raise invalid(f"{' and '.join(given)} exclude each other")
+        if len(exclusive) > 1:
+            raise invalid(f"{' and '.join(exclusive)} exclude each other")
         # Without a start, the end is not used.
         start, end = self.starting_version, self.ending_version
         if start is not None and end is not None and end < start:
@@ -202,9 +202,9 @@ async def metadata_answer(
     They are the current version's, unless another one is requested, as newer clients do. The answer
     is two lines, and never a third.
     """
-    found = await _travelled(table, version, timestamp)
-    travels = found is not None
-    at = await table.latest_version() if found is None else found
+    travelled = await _travelled(table, version, timestamp)
+    travels = travelled is not None
+    at = await table.latest_version() if travelled is None else travelled
     state = (await table.snapshot(at)).state
     form = choose_format(asked, state)
     writer = line_writer(table, links, form, versioned=travels)
@@ -232,11 +232,11 @@ async def query_answer(
     table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
 ) -> QueryResult:
     """Answer with the files of a snapshot ("Read Data from a Table", without startingVersion)."""
-    found = await _travelled(table, body.version, body.timestamp)
-    travels = found is not None
+    travelled = await _travelled(table, body.version, body.timestamp)
+    travels = travelled is not None
     first_ms = links.now_ms
-    if found is not None:
-        version = found
+    if travelled is not None:
+        version = travelled
     elif body.refresh_token is not None:
         version, first_ms = _refreshed(table, body.refresh_token, links)
     else:

@@ -114,8 +114,8 @@ class HttpsFiles:
 
     async def read(self, location: str, offset: int, length: int | None) -> tuple[bytes, int, str]:
         """Return (bytes, size of the whole file, its tag); a short read only at the file's end."""
-        found = await self._range(location, offset, length, None, None)
-        return found.data, found.total, found.state
+        piece = await self._range(location, offset, length, None, None)
+        return piece.data, piece.total, piece.state
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
         """Open a file for random access from worker threads. ``size`` is the size in the log.
@@ -132,8 +132,8 @@ class HttpsFiles:
             return pa.BufferReader(first.data)
 
         async def fetch(at: int, end: int) -> Sequence[bytes]:
-            found = await self._range(location, at, end - at, first.total, first.state)
-            return (found.data,)
+            piece = await self._range(location, at, end - at, first.total, first.state)
+            return (piece.data,)
 
         tail = first.data if start else b""
         reader = RangedReader(fetch, first.total, tail, _READ_AHEAD_BYTES_MAX, self._ahead)
@@ -145,27 +145,27 @@ class HttpsFiles:
         link = await self._links.link(location)
         if link.expires_ms is not None and link.expires_ms - _MARGIN_MS <= self._clock() * 1000:
             link = await self._links.renewed(location, link)
-        found = await self._get(link, location, offset, length)
-        if found is None:
+        answer = await self._get(link, location, offset, length)
+        if answer is None:
             link = await self._links.renewed(location, link)
-            found = await self._get(link, location, offset, length)
-        if found is None:
+            answer = await self._get(link, location, offset, length)
+        if answer is None:
             raise TableError(
                 "the file's server refuses a URL that the sharing server has just issued",
                 table=self._root,
                 path=location,
                 hint="compare the clocks of the two, or ask the provider",
             )
-        if size and found.total != size:
+        if size and answer.total != size:
             raise CorruptLog(
-                f"the data file has {found.total} bytes, and the log says {size}: it was cut, or "
+                f"the data file has {answer.total} bytes, and the log says {size}: it was cut, or "
                 "another one took its place",
                 table=self._root,
                 path=location,
             )
-        if state is not None and found.state != state:
+        if state is not None and answer.state != state:
             raise CorruptLog("the file changed while it was read", table=self._root, path=location)
-        return found
+        return answer
 
     async def _get(
         self, link: Link, location: str, offset: int, length: int | None

@@ -128,10 +128,10 @@ class Cluster:
             shares = pack(orders, size, context.defaultParallelism, ordered=True)
             tasks = [joined_order(share) for share in shares]
         tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
-        found = _collected(_frame(spark, tasks, reader), len(tasks), tag, at)
+        collected = _collected(_frame(spark, tasks, reader), len(tasks), tag, at)
         while True:
             try:
-                item = await anyio.to_thread.run_sync(next, found, None, abandon_on_cancel=True)
+                item = await anyio.to_thread.run_sync(next, collected, None, abandon_on_cancel=True)
             except anyio.get_cancelled_exc_class():
                 with suppress(Exception):  # the session may be gone
                     context.cancelJobsWithTag(tag)
@@ -153,17 +153,17 @@ def _frame(spark: SparkSession, tasks: list[VersionOrder], reader: VersionReader
 def _collected(frame: DataFrame, tasks: int, tag: str, at: Offset) -> Iterator[FeedItem]:
     """Compute a frame of that many tasks everywhere at once, then yield its items from an offset
     on."""
-    kept = frame.persist() if tasks > 1 else None
+    persisted = frame.persist() if tasks > 1 else None
     try:
         with _tagged(frame.sparkSession.sparkContext, tag):
-            if kept is not None:
-                kept.count()
+            if persisted is not None:
+                persisted.count()
             rows = frame.toLocalIterator(prefetchPartitions=tasks > 1)
         yield from items(((row.head, row.rows) for row in rows), at)
     finally:
-        if kept is not None:
+        if persisted is not None:
             with suppress(Exception):  # the session may be gone
-                kept.unpersist()
+                persisted.unpersist()
 
 
 @contextmanager
@@ -227,9 +227,9 @@ class _ClusterReader:
                 await read_here(context, sent, end.version - 1)
             else:
                 for job in jobs(orders, options.trigger_bytes_max):
-                    found = self._cluster.items(self._name, job, reader, sent.at)
-                    async with aclosing(found):
-                        async for item in found:
+                    feed_items = self._cluster.items(self._name, job, reader, sent.at)
+                    async with aclosing(feed_items):
+                        async for item in feed_items:
                             if _is_new(item, sent.at):
                                 await sent(item)
             sent.at = max(sent.at, end, key=lambda offset: offset.position)
@@ -256,8 +256,10 @@ class _ClusterReader:
         options = self._cluster.options
         budget = Budget(files=_FILES_MAX, bytes=options.trigger_bytes_max)
         end = await planner.advance(at, until, budget, None)
-        async with aclosing(planner.orders(at, end)) as found:
-            orders = [order async for _, some in found for order in some]
+        async with aclosing(planner.orders(at, end)) as planned_orders:
+            orders = [
+                order async for _, version_orders in planned_orders for order in version_orders
+            ]
         size = options.partition_bytes_max
         whole = [order for order in orders if isinstance(order, VersionOrder)]
         return [part for order in whole for part in await divided(context, order, size)], end

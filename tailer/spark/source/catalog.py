@@ -36,21 +36,21 @@ def own_options(options: Mapping[str, str]) -> dict[str, str]:
 
     Raises :class:`ConfigError` for one with a secret.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    found = {
+    by_lower = {name.lower(): value for name, value in options.items()}
+    own = {
         name.removeprefix(_PREFIX): value
-        for name, value in given.items()
+        for name, value in by_lower.items()
         if name.startswith(_PREFIX) and name != f"{_PREFIX}serialization.format"
     }
-    if "path" in given and "table" not in found:
-        found["path"] = given["path"]
-    for name in found:
+    if "path" in by_lower and "table" not in own:
+        own["path"] = by_lower["path"]
+    for name in own:
         if _SECRET.search(name):
             raise ConfigError(
                 f"the catalog would show the option {name!r} to everyone: leave it out, and set it "
                 "in the environment of Spark's processes"
             )
-    return found
+    return own
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -63,8 +63,8 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 def kept_options(schema: StructType) -> dict[str, str] | None:
     """Return the options that a schema keeps; None if it has none."""
-    kept: Any = None
+    options: Any = None
     for field in schema.fields:
         if field.name == CHANGE_TYPE:
-            kept = field.metadata.get(_KEPT)
-    return kept if isinstance(kept, dict) else None
+            options = field.metadata.get(_KEPT)
+    return options if isinstance(options, dict) else None

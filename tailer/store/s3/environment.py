@@ -47,9 +47,9 @@ class S3Environment:
 
     def region(self) -> str:
         """Return the region of requests, until a server names a bucket's."""
-        known = self._options.region or os.environ.get("AWS_DEFAULT_REGION")
+        named = self._options.region or os.environ.get("AWS_DEFAULT_REGION")
         # The last variable is one that other AWS tools read, and botocore does not.
-        return known or self._said("region") or os.environ.get("AWS_REGION") or _DEFAULT_REGION
+        return named or self._said("region") or os.environ.get("AWS_REGION") or _DEFAULT_REGION
 
     async def endpoint(self, region: str) -> str:
         """Return the URL of a region's servers."""
@@ -89,18 +89,18 @@ class S3Environment:
             return _Vended(own.vendor)
         if own.access_key_id is not None and own.secret_access_key is not None:
             return _Fixed(Account(own.access_key_id, own.secret_access_key, own.session_token))
-        told = None if own.profile else _told()
-        if told is not None:
-            return _Fixed(told)
+        account = None if own.profile else _told()
+        if account is not None:
+            return _Fixed(account)
         with _named():
-            found = await self._session.get_credentials()
-        if found is None:
+            credentials = await self._session.get_credentials()
+        if credentials is None:
             raise ConfigError(
                 "there are no credentials for S3: set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, a profile or a role; for a public bucket, "
                 "anonymous = true"
             )
-        return _Found(found)
+        return _Found(credentials)
 
     def _said(self, name: str) -> str | None:
         """Return a variable of the session's."""
@@ -159,13 +159,17 @@ class _Found:
 def _told() -> Account | None:
     """Return the account in the environment, if that is all there is to know of it: neither a
     profile stands before it, nor does it end."""
-    found = os.environ.get
-    if found("AWS_PROFILE") or found("AWS_DEFAULT_PROFILE") or found("AWS_CREDENTIAL_EXPIRATION"):
+    variable = os.environ.get
+    if (
+        variable("AWS_PROFILE")
+        or variable("AWS_DEFAULT_PROFILE")
+        or variable("AWS_CREDENTIAL_EXPIRATION")
+    ):
         return None
-    access, secret = found("AWS_ACCESS_KEY_ID"), found("AWS_SECRET_ACCESS_KEY")
+    access, secret = variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")
     if not access or not secret:
         return None
-    return Account(access, secret, found("AWS_SECURITY_TOKEN") or found("AWS_SESSION_TOKEN"))
+    return Account(access, secret, variable("AWS_SECURITY_TOKEN") or variable("AWS_SESSION_TOKEN"))
 
 
 @contextmanager
