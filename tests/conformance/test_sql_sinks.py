@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg.rows
 import pyarrow as pa
@@ -31,10 +31,10 @@ from tests.support.postgres import Postgres
 
 #: Without the character NUL, and a map in the order of jsonb.
 NO_NUL = {**VALUES, "string": VALUES["string"].replace("\x00", ""), "map": {"": None, "a": 1}}
-
-
 #: Without infinity.
 FINITE = {**VALUES, "double": 1.5e300}
+
+MIRROR, LOG = {"key": ["id"]}, {"mode": "log"}
 
 
 @pytest.fixture
@@ -56,14 +56,18 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-class TestPostgresMirror(MirrorConformance):
+class PostgresFixtures:
+    """The fixtures of both modes of the sink."""
+
+    mode: ClassVar[dict[str, Any]] = MIRROR
+
     @pytest.fixture
     def values(self) -> Mapping[str, Any]:
         return NO_NUL
 
     @pytest.fixture
     def options(self, postgres: Postgres, schema: str) -> dict[str, Any]:
-        return {**postgres_options(postgres, schema), "key": ["id"], "table": "orders"}
+        return {**postgres_options(postgres, schema), **self.mode, "table": "orders"}
 
     @pytest.fixture
     def target_faults(self, postgres: Postgres, options: dict[str, Any]) -> TargetFaults:
@@ -73,6 +77,8 @@ class TestPostgresMirror(MirrorConformance):
     def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("postgres", options, Path())
 
+
+class TestPostgresMirror(PostgresFixtures, MirrorConformance):
     @pytest.fixture
     def read_rows(self, postgres: Postgres, schema: str) -> ReadRows:
         def read() -> Sequence[dict[str, Any]]:
@@ -83,22 +89,8 @@ class TestPostgresMirror(MirrorConformance):
         return read
 
 
-class TestPostgresLog(SinkConformance):
-    @pytest.fixture
-    def values(self) -> Mapping[str, Any]:
-        return NO_NUL
-
-    @pytest.fixture
-    def options(self, postgres: Postgres, schema: str) -> dict[str, Any]:
-        return {**postgres_options(postgres, schema), "mode": "log", "table": "orders"}
-
-    @pytest.fixture
-    def target_faults(self, postgres: Postgres, options: dict[str, Any]) -> TargetFaults:
-        return postgres_faults(postgres, options)
-
-    @pytest.fixture
-    def make_sink(self, options: dict[str, Any]) -> MakeSink:
-        return lambda: made_sink("postgres", options, Path())
+class TestPostgresLog(PostgresFixtures, SinkConformance):
+    mode: ClassVar[dict[str, Any]] = LOG
 
     @pytest.fixture
     def read_events(self, postgres: Postgres, schema: str) -> ReadEvents:
@@ -114,14 +106,18 @@ class TestPostgresLog(SinkConformance):
         return read
 
 
-class TestMysqlMirror(MirrorConformance):
+class MysqlFixtures:
+    """The fixtures of both modes of the sink."""
+
+    mode: ClassVar[dict[str, Any]] = MIRROR
+
     @pytest.fixture
     def values(self) -> Mapping[str, Any]:
         return FINITE
 
     @pytest.fixture
     def options(self, mysql: Mysql, database: str) -> dict[str, Any]:
-        return {**mysql_options(mysql, database), "key": ["id"], "table": "orders"}
+        return {**mysql_options(mysql, database), **self.mode, "table": "orders"}
 
     @pytest.fixture
     def target_faults(self, mysql: Mysql, options: dict[str, Any]) -> TargetFaults:
@@ -131,39 +127,31 @@ class TestMysqlMirror(MirrorConformance):
     def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("mysql", options, Path())
 
+
+class TestMysqlMirror(MysqlFixtures, MirrorConformance):
     @pytest.fixture
     def read_rows(self, mysql: Mysql, database: str) -> ReadRows:
-        return lambda: [typed_of_mysql(row) for row in rows_of_mysql(mysql, database)]
+        return lambda: [
+            parsed(row, timestamp=lambda time: time.replace(tzinfo=dt.UTC))
+            for row in rows_of_mysql(mysql, database)
+        ]
 
 
-class TestMysqlLog(SinkConformance):
-    @pytest.fixture
-    def values(self) -> Mapping[str, Any]:
-        return FINITE
-
-    @pytest.fixture
-    def options(self, mysql: Mysql, database: str) -> dict[str, Any]:
-        return {**mysql_options(mysql, database), "mode": "log", "table": "orders"}
-
-    @pytest.fixture
-    def target_faults(self, mysql: Mysql, options: dict[str, Any]) -> TargetFaults:
-        return mysql_faults(mysql, options)
-
-    @pytest.fixture
-    def make_sink(self, options: dict[str, Any]) -> MakeSink:
-        return lambda: made_sink("mysql", options, Path())
+class TestMysqlLog(MysqlFixtures, SinkConformance):
+    mode: ClassVar[dict[str, Any]] = LOG
 
     @pytest.fixture
     def read_events(self, mysql: Mysql, database: str) -> ReadEvents:
         def read() -> Sequence[Event]:
-            found = rows_of_mysql(mysql, database, " ORDER BY _seq")
-            rows = [{n: value for n, value in row.items() if n != "_seq"} for row in found]
-            return [
-                Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
-                for row in rows
-            ]
+            return [event(row) for row in rows_of_mysql(mysql, database, " ORDER BY _seq")]
 
         return read
+
+
+def event(row: dict[str, Any]) -> Event:
+    """A row of a log, as an event without its number."""
+    del row["_seq"]
+    return Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
 
 
 def rows_of_mysql(server: Mysql, database: str, order: str = "") -> list[dict[str, Any]]:
@@ -179,29 +167,34 @@ def rows_of_mysql(server: Mysql, database: str, order: str = "") -> list[dict[st
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def typed_of_mysql(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of MySQL in the types of Arrow."""
+def parsed(row: dict[str, Any], **parsers: Callable[[Any], Any]) -> dict[str, Any]:
+    """A row with the types of Arrow: JSON and numbers stand for some, ``parsers`` for others."""
     parse: dict[str, Callable[[Any], Any]] = {
         "bool": bool,
-        "timestamp": lambda time: time.replace(tzinfo=dt.UTC),
         "list": json.loads,
         "map": lambda text: list(json.loads(text).items()),
         "struct": json.loads,
+        **parsers,
     }
     return {n: parse.get(n, lambda v: v)(v) if v is not None else v for n, v in row.items()}
 
 
-class TestSqliteMirror(MirrorConformance):
+class SqliteFixtures:
+    """The fixtures of both modes of the sink."""
+
+    mode: ClassVar[dict[str, Any]] = MIRROR
+
     @pytest.fixture
     def target_faults(self, tmp_path: Path) -> TargetFaults:
         return sqlite_faults(tmp_path / "lake.sqlite")
 
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
-        return lambda: made_sink(
-            "sqlite", {"path": "lake.sqlite", "key": ["id"], "table": "orders"}, tmp_path
-        )
+        options = {"path": "lake.sqlite", **self.mode, "table": "orders"}
+        return lambda: made_sink("sqlite", options, tmp_path)
 
+
+class TestSqliteMirror(SqliteFixtures, MirrorConformance):
     @pytest.fixture
     def read_rows(self, tmp_path: Path) -> ReadRows:
         def read() -> Sequence[dict[str, Any]]:
@@ -215,29 +208,17 @@ class TestSqliteMirror(MirrorConformance):
 
 def typed(row: dict[str, Any]) -> dict[str, Any]:
     """A row of SQLite in the types of Arrow."""
-    parse: dict[str, Callable[[Any], Any]] = {
-        "bool": bool,
-        "decimal": Decimal,
-        "date": dt.date.fromisoformat,
-        "timestamp": dt.datetime.fromisoformat,
-        "timestamp_ntz": dt.datetime.fromisoformat,
-        "list": json.loads,
-        "map": lambda text: list(json.loads(text).items()),
-        "struct": json.loads,
-    }
-    return {n: parse.get(n, lambda v: v)(v) if v is not None else v for n, v in row.items()}
+    return parsed(
+        row,
+        decimal=Decimal,
+        date=dt.date.fromisoformat,
+        timestamp=dt.datetime.fromisoformat,
+        timestamp_ntz=dt.datetime.fromisoformat,
+    )
 
 
-class TestSqliteLog(SinkConformance):
-    @pytest.fixture
-    def target_faults(self, tmp_path: Path) -> TargetFaults:
-        return sqlite_faults(tmp_path / "lake.sqlite")
-
-    @pytest.fixture
-    def make_sink(self, tmp_path: Path) -> MakeSink:
-        return lambda: made_sink(
-            "sqlite", {"path": "lake.sqlite", "mode": "log", "table": "orders"}, tmp_path
-        )
+class TestSqliteLog(SqliteFixtures, SinkConformance):
+    mode: ClassVar[dict[str, Any]] = LOG
 
     @pytest.fixture
     def read_events(self, tmp_path: Path) -> ReadEvents:
@@ -247,12 +228,6 @@ class TestSqliteLog(SinkConformance):
                     return []
                 cursor = file.execute("SELECT * FROM orders ORDER BY _seq")
                 names = [column[0] for column in cursor.description]
-                rows = [dict(zip(names, row, strict=True)) for row in cursor]
-            for row in rows:
-                del row["_seq"]
-            return [
-                Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
-                for row in rows
-            ]
+                return [event(dict(zip(names, row, strict=True))) for row in cursor]
 
         return read
