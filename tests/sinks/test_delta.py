@@ -20,20 +20,13 @@ from tests.clouds.servers import SERVERS, Container
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
 from tests.sinks.test_duckdb import mapped
-from tests.support.sinks import write
+from tests.support.sinks import rows, write
 
 pytestmark = pytest.mark.anyio
-
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def new(folder: Path, **options: Any) -> Sink:
     return make_sink("delta", {"path": "copy", "key": ["id"], **options}, folder)
-
-
-def rows(*named: tuple[int, str], kind: str = "insert", **where: Any) -> ChangeBatch:
-    found = [{"id": key, "name": name, "_change_type": kind} for key, name in named]
-    return change_batch(SCHEMA, found, **{"last": True, **where})
 
 
 def copy(folder: Path) -> list[dict[str, Any]]:

@@ -24,22 +24,15 @@ from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tailer.testing.table import delta_schema
 from tests.support.duckdb_files import rows_of
-from tests.support.sinks import write
+from tests.support.sinks import rows, write
 from tests.support.variants import encoded
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
 
 def new(folder: Path, **options: Any) -> Sink:
     return make_sink("duckdb", {"path": "lake.duckdb", "key": ["id"], **options}, folder)
-
-
-def rows(*named: tuple[int, str], kind: str = "insert", **where: Any) -> ChangeBatch:
-    found = [{"id": key, "name": name, "_change_type": kind} for key, name in named]
-    return change_batch(SCHEMA, found, **{"last": True, **where})
 
 
 def copy(folder: Path, query: str = "FROM orders ORDER BY ALL") -> list[dict[str, Any]]:

@@ -22,29 +22,22 @@ from tailer.storage.targets import LocalTarget
 from tailer.testing.batches import change_batch, change_span
 from tests.s3.fixture import Bucket
 from tests.support.published import manifest, tables
-from tests.support.sinks import write
+from tests.support.sinks import NAMED, rows, write
 from tests.support.source import ROOT
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
-
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def new(folder: Path, **options: Any) -> Sink:
     return make_sink("files", {"path": "out", **options}, folder)
 
 
-def rows(*named: tuple[int, str | None], **where: Any) -> ChangeBatch:
-    found = [{"id": key, "name": name} for key, name in named]
-    return change_batch(SCHEMA, found, **{"last": True, **where})
-
-
 def versions(*counts: int) -> ChangeBatch:
     """A run of versions with so many rows each."""
     ids = iter(range(sum(counts)))
     return change_span(
-        SCHEMA, [[[{"id": next(ids), "name": "a"} for _ in range(n)]] for n in counts]
+        NAMED, [[[{"id": next(ids), "name": "a"} for _ in range(n)]] for n in counts]
     )
 
 

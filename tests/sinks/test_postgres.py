@@ -19,11 +19,9 @@ from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.components import free_port
 from tests.support.postgres import PASSWORD, Postgres
-from tests.support.sinks import write
+from tests.support.sinks import NAMED, rows, write
 
 pytestmark = pytest.mark.anyio
-
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 @pytest.fixture
@@ -38,11 +36,6 @@ def options(postgres: Postgres, schema: str) -> dict[str, Any]:
 
 def new(options: dict[str, Any], **more: Any) -> Sink:
     return make_sink("postgres", {**options, **more}, Path())
-
-
-def rows(*named: tuple[int, str | None], kind: str = "insert", **where: Any) -> ChangeBatch:
-    found = [{"id": key, "name": name, "_change_type": kind} for key, name in named]
-    return change_batch(SCHEMA, found, **{"last": True, **where})
 
 
 def one(data_type: pa.DataType, value: Any, **where: Any) -> ChangeBatch:
@@ -108,7 +101,7 @@ async def test_a_table_that_the_operator_makes(
     await write(new(options, **manual), rows((1, "a")))
     with pytest.raises(SinkRejected, match=r"the copy has already.*'id': 1"):
         await write(new(options, **manual), rows((1, "a"), version=2))
-    wider = pa.schema([*SCHEMA, ("country", pa.string())])
+    wider = pa.schema([*NAMED, ("country", pa.string())])
     batch = change_batch(wider, [{"id": 2, "country": "DE"}], version=2, last=True)
     with pytest.raises(SinkRejected, match="option 'evolve' is false; run: ALTER TABLE") as e:
         await write(new(options, **manual), batch)

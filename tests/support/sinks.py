@@ -10,7 +10,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.sink import Sink
 from tailer.testing.batches import change_batch
 
-__all__ = ["NAMED", "named", "write"]
+__all__ = ["NAMED", "named", "rows", "write"]
 
 #: A table of ids and names.
 NAMED = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -20,6 +20,12 @@ def named(first: int = 0, count: int = 2, **where: Any) -> ChangeBatch:
     """The inserts of rows from id ``first`` on: all that is left of a version."""
     found = [{"id": i, "name": f"name {i}"} for i in range(first, first + count)]
     return change_batch(NAMED, found, **{"last": True, **where})
+
+
+def rows(*values: tuple[int, str | None], kind: str = "insert", **where: Any) -> ChangeBatch:
+    """Changes of one kind of rows by id and name: all that is left of a version."""
+    changes = [{"id": key, "name": name, "_change_type": kind} for key, name in values]
+    return change_batch(NAMED, changes, **{"last": True, **where})
 
 
 async def write(sink: Sink, *batches: ChangeBatch, feed: str = "orders") -> Offset | None:
