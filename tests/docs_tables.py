@@ -29,6 +29,7 @@ from tailer.config.settings import DAEMON, FEED
 from tailer.settings import Setting, options_table, settings_of
 from tailer.share_server.config import SHARE, TABLE
 from tailer.spark.options import SOURCE
+from tailer.store.objects.options import AzureOptions, GcsOptions
 from tailer.store.s3.options import S3Options
 from tailer.store.shared.store import SharingOptions
 from tailer.store.unity.options import CatalogOptions
@@ -49,6 +50,8 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "share": SHARE,
     "shared table": TABLE,
     "s3": settings_of(S3Options),
+    "azure": settings_of(AzureOptions),
+    "gcs": settings_of(GcsOptions),
     "shared tables": settings_of(SharingOptions),
     "catalogs": settings_of(CatalogOptions),
     "spark": SOURCE,

@@ -36,7 +36,9 @@ __all__ = ["SETTINGS", "FilesSink"]
 
 _MIB = 1024**2
 SETTINGS: dict[str, Setting] = {
-    "path": Setting("text", REQUIRED, "Local folder, or `s3://bucket/prefix`."),
+    "path": Setting(
+        "text", REQUIRED, "Local folder, `s3://bucket/prefix`, or one on Azure or Google.",
+    ),
     "format": Setting(
         "text", "parquet", "Format of the files; `arrow` is Arrow's IPC file format.",
         choices=("parquet", "arrow", "jsonl"),
@@ -56,7 +58,8 @@ SETTINGS: dict[str, Setting] = {
         unit="seconds", least=0,
     ),
     "store": Setting(
-        "table", {}, "Options of the target's store, as in `[store.s3]`; also accepted as `s3`.",
+        "table", {}, "Options of the target's store, as in `[store.s3]`, `[store.az]` "
+        "or `[store.gs]`; also accepted as `s3`.",
         elsewhere=("s3",), advanced=True,
     ),
 }  # fmt: skip

@@ -68,7 +68,7 @@ DAEMON: dict[str, Setting] = {
         form="host:port, or empty for none", parse=address(optional=True),
     ),
     "state": Setting(
-        "text", "state", "Where offsets are saved.", form="a folder or s3://bucket/prefix",
+        "text", "state", "Where offsets are saved.", form="a folder, s3://bucket/prefix, az:// or gs://",
     ),
     "token": Setting(
         "text", "", "Bearer token of the control API, which is off without one.",
@@ -96,12 +96,12 @@ DAEMON: dict[str, Setting] = {
     ),
     "lease_s": Setting(
         "number", 60.0,
-        "With `state` on S3: a feed whose owner has not renewed its lease for this long may be "
-        "taken over by another daemon.",
+        "With `state` on a server: a feed whose owner has not renewed its lease for this long may "
+        "be taken over by another daemon.",
         unit="seconds", advanced=True,
     ),
     "lock_folder": Setting(
-        "text", "", "With `state` on S3: a local folder that survives container restarts.",
+        "text", "", "With `state` on a server: a local folder that survives container restarts.",
         advanced=True,
     ),
 }  # fmt: skip

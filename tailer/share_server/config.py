@@ -91,7 +91,7 @@ SHARE: dict[str, Setting] = {
 }  # fmt: skip
 TABLE: dict[str, Setting] = {
     "location": Setting(
-        "text", REQUIRED, "Location of the table.", form="a path or s3://bucket/key",
+        "text", REQUIRED, "Location of the table.", form="a path, s3://bucket/key, az:// or gs://",
     ),
     "history": Setting("flag", False, "Whether recipients may read old versions."),
     "cdf": Setting("flag", False, "Whether recipients may read the change data feed."),

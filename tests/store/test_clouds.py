@@ -42,11 +42,9 @@ async def listed(store: Store, folder: str = "_delta_log") -> list[FileStatus]:
         ("az", "azure_storage_account_key", "account_key"),
         ("az", "AZURE_STORAGE_SAS_KEY", "sas_token"),
         ("az", "azure_storage_sas_token", "sas_token"),
-        ("az", "azure_tenant_id", "tenant_id"),
         ("az", "azure_skip_signature", "anonymous"),
         ("gs", "google_service_account", "service_account_file"),
         ("gs", "google_application_credentials", "service_account_file"),
-        ("gs", "GOOGLE_SERVICE_ACCOUNT_KEY", "service_account_key"),
     ],
 )
 def test_an_option_by_the_name_of_another_tool_is_told_ours(
@@ -63,7 +61,9 @@ def test_an_option_by_the_name_of_another_tool_is_told_ours(
         ("az", {"endpoint_url": "ftp://x"}, "endpoint_url"),
         ("az", {"allow_http": "true"}, "an endpoint_url with http:// is enough"),
         ("az", {"container_name": "c"}, "the table's address names it"),
-        ("gs", {"service_acount_key": "secret-key"}, "service_account_key"),
+        ("az", {"azure_client_secret": "secret-key"}, "set AZURE_CLIENT_SECRET in the environm"),
+        ("az", {"use_azure_cli": "true"}, "set AZURE_USE_AZURE_CLI in the environment"),
+        ("gs", {"service_account_key": "secret-key"}, "name that as service_account_file"),
         ("gs", {"bucket": "b"}, "the table's address names it"),
     ],
 )

@@ -1,8 +1,8 @@
 """The options of tables on Azure and Google storage, and the clients that they make.
 
 What is not given is found where the clouds' own tools find it: obstore reads their variables of the
-environment, identities of the machine or workload, gcloud's login and, with ``use_azure_cli``,
-az's.
+environment, identities of the machine or workload, gcloud's login and, with
+``AZURE_USE_AZURE_CLI``, az's.
 """
 
 from __future__ import annotations
@@ -71,11 +71,25 @@ _AZURE_KEYS = (
 _GOOGLE_FILES = (
     "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS",
 )  # fmt: skip
+#: Where it finds the addresses of servers.
+_ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL")
 
 #: Options of object_store that have no meaning here.
 _ANSWERS = {
     "allow_http": "an endpoint_url with http:// is enough; leave it out",
     "use_fabric_endpoint": "the address names OneLake; leave it out",
+    "service_account_key": "write it to a file and name that as service_account_file, or set "
+    "GOOGLE_SERVICE_ACCOUNT_KEY in the environment",
+    **{
+        name: f"set {variable} in the environment, from where it is taken"
+        for name, variable in {
+            "tenant_id": "AZURE_TENANT_ID",
+            "authority_id": "AZURE_TENANT_ID",
+            "client_id": "AZURE_CLIENT_ID",
+            "client_secret": "AZURE_CLIENT_SECRET",
+            "use_azure_cli": "AZURE_USE_AZURE_CLI",
+        }.items()
+    },
     **dict.fromkeys(
         ("bucket", "bucket_name", "container_name"),
         "the table's address names it; leave it out",
@@ -106,26 +120,11 @@ class AzureOptions(CloudOptions):
     ))
     account_key: str | None = declared(Setting(
         "text", None, "Access key of the account.", secret=True, elsewhere=("access_key",),
-        unset="`AZURE_STORAGE_ACCOUNT_KEY`",
+        unset="`AZURE_STORAGE_ACCOUNT_KEY`", advanced=True,
     ))
     sas_token: str | None = declared(Setting(
         "text", None, "Shared access signature.", secret=True, elsewhere=("sas_key",),
-        unset="`AZURE_STORAGE_SAS_TOKEN`",
-    ))
-    tenant_id: str | None = declared(Setting(
-        "text", None, "Tenant of a service principal.", elsewhere=("authority_id",),
-        unset="`AZURE_TENANT_ID`", advanced=True,
-    ))
-    client_id: str | None = declared(Setting(
-        "text", None, "Service principal, or the identity to choose of several.",
-        unset="`AZURE_CLIENT_ID`", advanced=True,
-    ))
-    client_secret: str | None = declared(Setting(
-        "text", None, "Secret of the service principal.", secret=True,
-        unset="`AZURE_CLIENT_SECRET`", advanced=True,
-    ))
-    use_azure_cli: bool = declared(Setting(
-        "flag", False, "Use the login of `az`.",
+        unset="`AZURE_STORAGE_SAS_TOKEN`", advanced=True,
     ))
     anonymous: bool = declared(Setting(
         "flag", False, "Send unsigned requests, for public containers.",
@@ -154,7 +153,7 @@ class AzureOptions(CloudOptions):
 
     def has_key(self) -> bool:
         """See :class:`CloudOptions`."""
-        if self.anonymous or self.sas_token or self.client_secret:
+        if self.anonymous or self.sas_token:
             return False
         return bool(self.account_key or any(map(os.environ.get, _AZURE_KEYS)))
 
@@ -169,10 +168,6 @@ class GcsOptions(CloudOptions):
         elsewhere=("service_account", "service_account_path", "application_credentials"),
         unset="`GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_APPLICATION_CREDENTIALS`, gcloud's login, or the "
         "machine's identity",
-    ))
-    service_account_key: str | None = declared(Setting(
-        "text", None, "The same document as text.", secret=True,
-        unset="`GOOGLE_SERVICE_ACCOUNT_KEY`",
     ))
     anonymous: bool = declared(Setting(
         "flag", False, "Send unsigned requests, for public buckets.",
@@ -202,10 +197,10 @@ class GcsOptions(CloudOptions):
         """See :class:`CloudOptions`."""
         if self.anonymous:
             return False
-        text = self.service_account_key or os.environ.get("GOOGLE_SERVICE_ACCOUNT_KEY")
         names = (self.service_account_file, *map(os.environ.get, _GOOGLE_FILES))
+        file = next(filter(None, names), "")
         with suppress(OSError, ValueError, AttributeError):
-            account = json.loads(text or Path(next(filter(None, names), "")).read_text())
+            account = json.loads(Path(file).read_text())
             return bool(account.get("private_key")) and not account.get("disable_oauth")
         return False
 
@@ -224,11 +219,7 @@ def _azure(
         "account_name": account,
         "account_key": options.account_key,
         "sas_key": options.sas_token,
-        "tenant_id": options.tenant_id,
-        "client_id": options.client_id,
-        "client_secret": options.client_secret,
         "endpoint": options.endpoint_url or endpoint,
-        "use_azure_cli": options.use_azure_cli or None,
         "skip_signature": options.anonymous or None,
     }
     return _made(AzureStore, "Azure", container, config, credentials)
@@ -240,7 +231,6 @@ def _gcs(options: GcsOptions, bucket: str, credentials: Credentials | None) -> A
 
     config: dict[str, Any] = {
         "service_account": options.service_account_file,
-        "service_account_key": options.service_account_key,
         "base_url": options.endpoint_url,
         "skip_signature": options.anonymous or None,
     }
@@ -261,7 +251,8 @@ def _made(
 ) -> Any:
     from obstore.exceptions import BaseError
 
-    endpoint = config.get("endpoint") or config.get("base_url") or ""
+    endpoints = (config.get("endpoint"), config.get("base_url"), *map(os.environ.get, _ENDPOINTS))
+    endpoint = next(filter(None, endpoints), "")
     plain = {"allow_http": True} if endpoint.startswith("http:") else {}
     try:
         return kind(
