@@ -5,13 +5,16 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch, RecordBatchReader};
 use arrow_pyarrow::PyArrowType;
 use arrow_schema::{ArrowError, Fields, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{
     ParquetRecordBatchReader, RowGroups, RowSelection, RowSelector,
 };
-use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::arrow::{
+    ProjectionMask, parquet_to_arrow_field_levels, parquet_to_arrow_schema_by_columns,
+};
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use parquet::errors::Result;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
@@ -32,7 +35,7 @@ const WINDOWS_BYTES: u64 = 8 * 1024 * 1024;
 pub struct Columns {
     source: Arc<Source>,
     metadata: Arc<ParquetMetaData>,
-    fields: Fields,
+    fields: Option<Fields>,
     opened: Opened,
 }
 
@@ -42,15 +45,16 @@ type Opened = Mutex<HashMap<(usize, usize), Pages>>;
 #[pymethods]
 impl Columns {
     /// Open a file by its footer, the Thrift struct alone. `schema` has the Arrow types of all
-    /// columns. Raises `ValueError`.
+    /// columns, without which they follow from Parquet's. Raises `ValueError`.
     #[new]
     fn new(
         py: Python<'_>,
         source: Bound<'_, PyAny>,
         footer: PyBackedBytes,
-        schema: &Bound<'_, PyAny>,
+        schema: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let fields = fields_of(schema).map_err(|e| to_python(&e))?;
+        let fields = schema.map(|schema| fields_of(&schema)).transpose();
+        let fields = fields.map_err(|e| to_python(&e))?;
         let metadata = py.detach(|| guarded(|| parsed(&footer))).map_err(|e| to_python(&e))?;
         let source = Arc::new(Source::new(source));
         Ok(Self { source, metadata: Arc::new(metadata), fields, opened: Opened::default() })
@@ -68,6 +72,21 @@ impl Columns {
         py.detach(|| guarded(read)).map_err(|e| to_python(&e))
     }
 
+    /// Return the paths of all leaves.
+    fn paths(&self) -> Vec<Vec<String>> {
+        let leaves = self.metadata.file_metadata().schema_descr().columns().iter();
+        leaves.map(|leaf| leaf.path().parts().to_vec()).collect()
+    }
+
+    /// Return the Arrow types of these leaves, as they follow from Parquet's. Raises `ValueError`.
+    fn schema(&self, leaves: Vec<usize>) -> PyResult<PyArrowType<Schema>> {
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        let mask = ProjectionMask::leaves(descriptor, leaves);
+        guarded(|| parquet_to_arrow_schema_by_columns(descriptor, mask, None))
+            .map(PyArrowType)
+            .map_err(|e| to_python(&e))
+    }
+
     /// Return a reader of a row group's rows, from `first` on, `rows_max` at a time; of these
     /// leaves. `threads`: the most that share the columns. Raises `ValueError`.
     fn rows(
@@ -82,7 +101,7 @@ impl Columns {
         let opened = || {
             let mut chosen = Group::new(&self.source, &self.metadata, group, leaves.len())?;
             chosen.opened = Mutex::new(take(&mut *locked(&self.opened)));
-            Batches::new(&chosen, &self.fields, &leaves, first, rows_max, threads)
+            Batches::new(&chosen, self.fields.as_ref(), &leaves, first, rows_max, threads)
         };
         let batches = py.detach(|| guarded(opened)).map_err(|e| to_python(&e))?;
         Ok(PyArrowType(Box::new(batches)))
@@ -133,7 +152,7 @@ impl<'a> Group<'a> {
     /// Return a reader of these leaves, which chooses among all rows.
     pub fn reader(
         &self,
-        fields: &Fields,
+        fields: Option<&Fields>,
         leaves: &[usize],
         rows_max: usize,
         selection: Option<RowSelection>,
@@ -143,7 +162,7 @@ impl<'a> Group<'a> {
             return Err(odd("no such column"));
         }
         let mask = ProjectionMask::leaves(descriptor, leaves.iter().copied());
-        let levels = parquet_to_arrow_field_levels(descriptor, mask, Some(fields))?;
+        let levels = parquet_to_arrow_field_levels(descriptor, mask, fields)?;
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, self, rows_max, selection)
     }
 }
@@ -248,7 +267,7 @@ struct Batches {
 impl Batches {
     fn new(
         group: &Group,
-        fields: &Fields,
+        fields: Option<&Fields>,
         leaves: &[usize],
         first: usize,
         rows_max: usize,
@@ -301,7 +320,9 @@ impl Batches {
         let columns =
             self.places.iter().map(|(part, at)| Arc::clone(batches[*part].column(*at))).collect();
         // This refuses columns of different lengths.
-        Ok(Some(RecordBatch::try_new(Arc::clone(&self.schema), columns)?))
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
+        check_keys(&batch)?;
+        Ok(Some(batch))
     }
 }
 
@@ -320,6 +341,31 @@ impl Iterator for Batches {
 impl RecordBatchReader for Batches {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
+    }
+}
+
+/// Refuse maps with a key that is null: pyarrow would end the process.
+pub fn check_keys(batch: &RecordBatch) -> Result<()> {
+    for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        if field.data_type().is_nested() && has_null_key(column) {
+            let name = field.name();
+            return Err(odd(&format!("a map of the column '{name}' has a key that is null")));
+        }
+    }
+    Ok(())
+}
+
+fn has_null_key(array: &dyn Array) -> bool {
+    if let Some(map) = array.as_map_opt() {
+        map.keys().null_count() > 0 || has_null_key(map.keys()) || has_null_key(map.values())
+    } else if let Some(list) = array.as_list_opt::<i32>() {
+        has_null_key(list.values())
+    } else if let Some(list) = array.as_list_opt::<i64>() {
+        has_null_key(list.values())
+    } else if let Some(group) = array.as_struct_opt() {
+        group.columns().iter().any(|column| has_null_key(column))
+    } else {
+        false
     }
 }
 

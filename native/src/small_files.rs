@@ -14,7 +14,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMeta
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
-use crate::columns::Group;
+use crate::columns::{Group, check_keys};
 use crate::errors::{fields_of, guarded, odd, panicked};
 use crate::footer::parsed;
 use crate::pages::sizes;
@@ -178,8 +178,9 @@ fn decoded(
         for number in 0..file.metadata.num_row_groups() {
             let group = Group::new(&file.source, &file.metadata, number, leaves.len())?;
             // A batch has room for as many rows as are asked for, whether they come or not.
-            for batch in group.reader(fields, leaves, step.min(file.rows).max(1), None)? {
+            for batch in group.reader(Some(fields), leaves, step.min(file.rows).max(1), None)? {
                 let batch = batch?;
+                check_keys(&batch)?;
                 rows += batch.num_rows();
                 let size = batch.get_array_memory_size();
                 if held.fetch_add(size, Ordering::Relaxed).saturating_add(size) > bytes_max {

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from itertools import chain, pairwise
 
 import pyarrow as pa
 
-from tailer.delta.footer import column_ranges
-from tailer.delta.parquet_columns import footer_bytes
+from tailer.delta.row_groups import RowGroups
 
 __all__ = ["announce_columns"]
 
-#: A longer footer takes too long to be read here.
-_FOOTER_BYTES_MAX = 1024 * 1024
 
-
-def announce_columns(source: pa.NativeFile, columns: Sequence[str], groups: Sequence[int]) -> None:
+def announce_columns(
+    source: pa.NativeFile, row_groups: RowGroups, columns: Sequence[str], groups: Sequence[int]
+) -> None:
     """Let a remote file fetch these columns of these row groups, which are read from now on.
 
     Such a file has a method ``will_read``, which takes ranges of bytes by row group, ascending.
@@ -25,9 +23,9 @@ def announce_columns(source: pa.NativeFile, columns: Sequence[str], groups: Sequ
     will_read = getattr(source, "will_read", None)
     if will_read is None:
         return
-    footer = footer_bytes(source, _FOOTER_BYTES_MAX)
-    if footer is None:
+    if any(row_groups[group] is None for group in groups):
         return
-    with suppress(ValueError, IndexError):  # damaged: pyarrow says how
-        ranges = column_ranges(footer, columns)
-        will_read([ranges[group] for group in groups])
+    ranges = [row_groups.ranges(group, columns) for group in groups]
+    # Ranges that overlap are damage: the decoder says how.
+    if all(left <= right for each in ranges for left, right in pairwise([0, *chain(*each)])):
+        will_read(ranges)

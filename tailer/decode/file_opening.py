@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, ChangeFile
 from tailer.decode.options import DecodeOptions
-from tailer.delta.footer import maps_as_lists
-from tailer.delta.parquet_columns import ParquetColumns, footer_bytes, parse_footer
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import CorruptLog, CorruptRow
 
 __all__ = ["SMALL_BYTES", "check_nested", "open_parquet"]
@@ -17,35 +14,22 @@ __all__ = ["SMALL_BYTES", "check_nested", "open_parquet"]
 #: A file up to this size is read without buffers of its columns.
 SMALL_BYTES = 1024 * 1024
 _BUFFER_BYTES = 256 * 1024
-#: pyarrow's refusal of a file with a map whose key is declared optional.
-_OPTIONAL_KEYS = "Map keys must be annotated as required"
 
 
 def open_parquet(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions) -> ParquetColumns:
     """Open the Parquet file, to be read a buffer at a time: memory for whole column chunks would
     be bounded only by the writer's row group size."""
     large = source.size() > SMALL_BYTES
-    opened = partial(
-        ParquetColumns,
-        source,
-        buffer_bytes=_BUFFER_BYTES if large else 0,
-        checksums=options.page_checksums,
-        # Four values, repeated millions of times.
-        dictionaries=[CHANGE_TYPE] if file.change_type is None else None,
-    )
     try:
-        return opened()
+        return ParquetColumns(
+            source,
+            buffer_bytes=_BUFFER_BYTES if large else 0,
+            checksums=options.page_checksums,
+            # Four values, repeated millions of times.
+            dictionaries=[CHANGE_TYPE] if file.change_type is None else None,
+        )
     except KeyError:
         raise CorruptRow(f"the cdc file has no column {CHANGE_TYPE}") from None
-    except pa.ArrowInvalid as refusal:
-        if _OPTIONAL_KEYS not in str(refusal):
-            raise
-        return opened(metadata=parse_footer(maps_as_lists(_footer(source))))
-
-
-def _footer(source: pa.NativeFile) -> bytes:
-    """Return the footer of a file that pyarrow has found to have one."""
-    return footer_bytes(source, int(source.size())) or b""
 
 
 def check_nested(batch: pa.RecordBatch) -> None:

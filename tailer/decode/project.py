@@ -338,32 +338,19 @@ def _element(
 def _map(
     source: pa.DataType, target: MapType, mapping: str, column: str, calendar: Calendar | None
 ) -> Convert:
-    as_list = pa.types.is_list(source) and _is_entry(source.value_type)
-    if not (as_list or pa.types.is_map(source)):
+    if not pa.types.is_map(source):
         raise _mismatch(source, "map", column)
-    entry = source.value_type if as_list else pa.struct([source.key_field, source.item_field])
-    keys = converter(entry.field(0).type, target.key, mapping, f"{column}.key", calendar)
-    items = converter(entry.field(1).type, target.value, mapping, f"{column}.value", calendar)
+    keys = converter(source.key_type, target.key, mapping, f"{column}.key", calendar)
+    items = converter(source.item_type, target.value, mapping, f"{column}.value", calendar)
     wanted = arrow_type(target)
 
     def convert(array: pa.Array) -> pa.Array:
         array = _whole(array)
-        if as_list:  # its key is declared optional: see `maps_as_lists`
-            entries = array.values.field(0), array.values.field(1)
-            if entries[0].null_count:
-                raise CorruptRow(f"a map of the column {column!r} has a key that is null")
-        else:
-            entries = array.keys, array.items
         return pa.MapArray.from_arrays(
-            array.offsets, keys(entries[0]), items(entries[1]), type=wanted, mask=_nulls(array)
+            array.offsets, keys(array.keys), items(array.items), type=wanted, mask=_nulls(array)
         )
 
     return convert
-
-
-def _is_entry(data_type: pa.DataType) -> bool:
-    """Return whether a list's elements may be the entries of a map, which have any names."""
-    return bool(pa.types.is_struct(data_type) and data_type.num_fields == len(("key", "value")))
 
 
 def _variant(source: pa.DataType, column: str) -> Convert:

@@ -184,7 +184,9 @@ class _Decoder:
             return (file.kinds,)
         if part is None and self.selection.count(0, total) <= skip.remaining:
             return (None,)  # none of it is read
-        announce_columns(self.source, [CHANGE_TYPE], range(self.parquet.num_row_groups))
+        announce_columns(
+            self.source, self.row_groups, [CHANGE_TYPE], range(self.parquet.num_row_groups)
+        )
         return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
 
     def _pass(
@@ -192,7 +194,7 @@ class _Decoder:
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield the rows of each kind, batch by batch."""
         groups = self._groups(skip, part, passes)
-        announce_columns(self.source, self.names, list(groups))
+        announce_columns(self.source, self.row_groups, self.names, list(groups))
         for group, first in groups.items():
             yield from self._row_group(group, first, skip, passes)
 

@@ -91,7 +91,7 @@ def _tracked(
     of_versions = file.state.metadata.configuration.get(_COMMIT_VERSION)
     present = [n for n in (of_ids, of_versions) if n is not None and n in parquet.schema.names]
     row_groups.check(file.num_records, present)
-    announce_columns(source, present, range(parquet.num_row_groups))
+    announce_columns(source, row_groups, present, range(parquet.num_row_groups))
     for first, columns, count in _column_batches(parquet, present):
         positions = pa.arange(first, first + count)
         versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)

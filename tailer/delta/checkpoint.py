@@ -13,8 +13,7 @@ import pyarrow as pa
 from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.bounded import BoundedColumns
 from tailer.delta.damaged_bytes import library_reason
-from tailer.delta.footer import maps_as_lists, pruned_footer, thrift_part
-from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, footer_bytes, parse_footer
+from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
 from tailer.delta.parsing import action_of
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
@@ -37,7 +36,6 @@ _BATCH_ROWS = 8_192
 _BATCH_BYTES = 8 * 1024 * 1024
 #: As objects of Python, rows take many times the memory of a batch.
 _PIECE_ROWS = 512
-_FOOTER_BYTES_MAX = 8 * 1024 * 1024
 
 
 def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
@@ -46,7 +44,7 @@ def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
     Raises :class:`CorruptLog`, naming the file.
     """
     with _named(name):
-        parquet = _open(source, _STEERING)
+        parquet = _open(source)
         for group in range(parquet.parquet.num_row_groups):
             for batch in _batches(parquet, group, _columns_with_values(parquet, group)):
                 for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -90,7 +88,7 @@ def add_batches(
     """
     columns = [("add", *field.split(".")) for field in fields]
     with _named(name):
-        parquet = _open(source, [f"add.{field}" for field in fields])
+        parquet = _open(source)
         if "add" not in (names := parquet.parquet.schema.names):
             # "Any missing column should be treated as null." But a footer has no checksum, so the
             # column may be there under a damaged name.
@@ -279,27 +277,8 @@ def _json_object(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if v is not None}
 
 
-def _open(source: pa.NativeFile, columns: Sequence[str]) -> BoundedColumns:
-    """Open the Parquet file; if pyarrow refuses it, without the columns that are not needed.
-
-    One of those may be the cause: a group without a field, or a type unknown to pyarrow. Or a map
-    has optional keys, which is then a list.
-    """
-    try:
-        return _bounded(ParquetColumns(source, prefetch=True), source)
-    except (pa.ArrowException, OSError) as refusal:
-        try:
-            footer = footer_bytes(source, _FOOTER_BYTES_MAX)
-            if footer is None:
-                raise ValueError("no footer")
-            pruned = maps_as_lists(thrift_part(pruned_footer(footer, columns)))
-            opened = ParquetColumns(source, parse_footer(pruned), prefetch=True)
-            return _bounded(opened, source)
-        except (pa.ArrowException, OSError, ValueError):
-            raise refusal from None
-
-
-def _bounded(parquet: ParquetColumns, source: pa.NativeFile) -> BoundedColumns:
+def _open(source: pa.NativeFile) -> BoundedColumns:
+    parquet = ParquetColumns(source, prefetch=True)
     return BoundedColumns(parquet, RowGroups(parquet, source), _BATCH_BYTES)
 
 
@@ -321,8 +300,8 @@ def _present_rows(column: pa.Array) -> pa.Array:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Return the adds with texts and maps as these types: some writers leave dictionaries, or no
-    annotation of texts, or declare the keys of maps optional."""
+    """Return the adds with texts as this type: some writers leave dictionaries, or no annotation
+    of texts."""
     if not pa.types.is_struct(column.type):
         return column
     names = [column.type.field(i).name for i in range(column.type.num_fields)]
@@ -340,15 +319,8 @@ def _plain_field(name: str, field: pa.Array) -> pa.Array:
         field = field.dictionary_decode()
     if name in _TEXTS and (types.is_binary(field.type) or types.is_large_binary(field.type)):
         return field.cast(pa.string())
-    if name in _MAPS and types.is_list(field.type):
-        if field.offset:  # of which the mask would know nothing
-            field = pa.concat_arrays([field.slice(0, 0), field])
-        keys, items = (
-            part.cast(pa.string()) if types.is_binary(part.type) else part
-            for part in field.values.flatten()
-        )
-        mask = field.is_null() if field.null_count else None
-        return pa.MapArray.from_arrays(field.offsets, keys, items, mask=mask)
+    if name in _MAPS and types.is_map(field.type) and types.is_binary(field.type.key_type):
+        return field.cast(pa.map_(pa.string(), pa.string()))
     return field
 
 

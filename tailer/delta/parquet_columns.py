@@ -21,11 +21,14 @@ from tailer.native.parquet import native
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ColumnPath", "ParquetColumns", "footer_bytes", "parse_footer"]
+__all__ = ["ColumnPath", "ParquetColumns", "footer_bytes"]
 
 #: A column by its name, or a field of nested columns by its names.
 ColumnPath: TypeAlias = "str | tuple[str, ...]"
 
+#: pyarrow's refusal of a file with a map whose keys are declared optional, as Flink, Hive, Athena
+#: and Trino do. The crate reads it.
+_OPTIONAL_KEYS = "Map keys must be annotated as required"
 #: Longer footers are pyarrow's alone.
 _FOOTER_BYTES_MAX = 64 * 1024 * 1024
 #: Each has a batch of its own columns in memory, and few files have enough columns for more.
@@ -35,7 +38,7 @@ _THREADS_MAX = 4
 class ParquetColumns:
     """An open Parquet file, whose pages are checked unless ``checksums`` is false.
 
-    ``metadata`` replaces its own footer. It is read ``buffer_bytes`` at a time, 0: whole column
+    It is read ``buffer_bytes`` at a time, 0: whole column
     chunks; with ``prefetch``, those of a row group are requested together. The values of the
     top-level columns in ``dictionaries`` come as dictionaries.
 
@@ -46,7 +49,6 @@ class ParquetColumns:
     def __init__(
         self,
         source: pa.NativeFile,
-        metadata: pq.FileMetaData | None = None,
         *,
         buffer_bytes: int = 0,
         prefetch: bool = False,
@@ -58,23 +60,45 @@ class ParquetColumns:
         self.dictionaries = frozenset(dictionaries or ())
         self._source = source
         self._is_native = not prefetch  # pyarrow alone requests many ranges together
+        self._refusal: pa.ArrowInvalid | None = None
         self._reader = ParquetReader()
-        self._reader.open(
-            source,
-            metadata=metadata,
-            buffer_size=buffer_bytes,
-            pre_buffer=prefetch,
-            read_dictionary=dictionaries,
-            coerce_int96_timestamp_unit="us",
-            page_checksum_verification=checksums,
-            arrow_extensions_enabled=True,
-        )
+        try:
+            self._reader.open(
+                source,
+                buffer_size=buffer_bytes,
+                pre_buffer=prefetch,
+                read_dictionary=dictionaries,
+                coerce_int96_timestamp_unit="us",
+                page_checksum_verification=checksums,
+                arrow_extensions_enabled=True,
+            )
+        except pa.ArrowInvalid as refusal:
+            if native is None or _OPTIONAL_KEYS not in str(refusal):
+                raise
+            self._refusal, self._is_native = refusal, True
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The file's schema, as Arrow types without views."""
-        fields = self._reader.schema_arrow
+        fields = self._reader.schema_arrow if self._refusal is None else self._fields_of_crate()
         return pa.schema([field.with_type(plain_type(field.type)) for field in fields])
+
+    def _fields_of_crate(self) -> list[pa.Field]:
+        """Return the columns of a file that pyarrow refuses, as pyarrow would decode them."""
+        parsed, leaves = self.metadata.schema, range(self.metadata.num_columns)
+        physical = iter([parsed.column(i).physical_type for i in leaves])
+        footer = footer_bytes(self._source, _FOOTER_BYTES_MAX)
+        try:
+            fields = native.Columns(self._source, footer or b"", None).schema(list(leaves))
+        except ValueError:
+            raise self._refusal from None  # type: ignore[misc]
+        types = [_with_micros(field.type, physical) for field in fields]
+        return [
+            field.with_type(
+                pa.dictionary(pa.int32(), kind) if field.name in self.dictionaries else kind
+            )
+            for field, kind in zip(fields, types, strict=True)
+        ]
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
@@ -95,7 +119,8 @@ class ParquetColumns:
     def _leaves(self) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
         """The number and path of each column that has values itself, by its top-level column."""
         found: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
-        for i, path in enumerate(self._reader.column_paths):
+        paths = self._reader.column_paths if self._refusal is None else self._native.paths()
+        for i, path in enumerate(paths):
             found.setdefault(path[0], []).append((i, tuple(path)))
         return found
 
@@ -146,6 +171,8 @@ class ParquetColumns:
                     first += batch.num_rows
                     yield batch
             except UNREADABLE:
+                if self._refusal is not None:
+                    raise
                 self._is_native = False
         if first < total:
             check()
@@ -165,9 +192,13 @@ class ParquetColumns:
     ) -> Iterator[pa.RecordBatch]:
         parts = min(_THREADS_MAX, int(pa.cpu_count())) if threads else 1
         reader = self._native.rows(group, self.numbers(columns), first, rows_max, parts)
-        if any(field.type != self.schema.field(field.name).type for field in reader.schema):
+        wanted = pa.schema([self.schema.field(field.name) for field in reader.schema])
+        if all(own.type == theirs.type for own, theirs in zip(reader.schema, wanted, strict=True)):
+            yield from reader
+        elif all(map(_is_same, reader.schema, wanted)):
+            yield from (batch.cast(wanted) for batch in reader)
+        else:
             raise ValueError("the crate takes a column for another type than pyarrow does")
-        yield from reader
 
     def batches(
         self,
@@ -179,6 +210,10 @@ class ParquetColumns:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some row groups as pyarrow decodes them, of these columns with all
         fields below them."""
+        if self._refusal is not None:
+            for group in groups:
+                yield from self.rows(rows_max, group, columns, threads=threads)
+            return
         yield from self._reader.iter_batches(
             rows_max,
             row_groups=groups,
@@ -203,6 +238,27 @@ def footer_bytes(source: pa.NativeFile, bytes_max: int) -> bytes | None:
     return bytes(source.read_at(size, end - size)) if 0 < size <= min(end, bytes_max) else None
 
 
-def parse_footer(file: bytes) -> pq.FileMetaData:
-    """Return the parsed footer of a file that has no more than that."""
-    return ParquetColumns(pa.BufferReader(file)).metadata
+def _is_same(own: pa.Field, theirs: pa.Field) -> bool:
+    """Return whether a column has the type that pyarrow takes it for, if also of more bytes: 38
+    digits may lie in 20, which pyarrow itself does not read."""
+    kind, wanted = own.type, theirs.type
+    is_wide = pa.types.is_decimal256(kind) and pa.types.is_decimal128(wanted)
+    return kind == wanted or (
+        is_wide and (kind.precision, kind.scale) == (wanted.precision, wanted.scale)
+    )
+
+
+def _with_micros(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
+    """Return a type with microseconds for INT96. ``physical``: the types of its leaves in the
+    file."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([f.with_type(_with_micros(f.type, physical)) for f in kind])
+    if types.is_map(kind):
+        key, item = (
+            f.with_type(_with_micros(f.type, physical)) for f in (kind.key_field, kind.item_field)
+        )
+        return pa.map_(key, item)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_micros(kind.value_type, physical)))
+    return pa.timestamp("us", kind.tz) if next(physical) == "INT96" else kind

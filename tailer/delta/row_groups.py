@@ -161,13 +161,19 @@ class RowGroups:
             self._pages[chunk.start] = [PageSize._make(page) for page in sizes]
         return self._pages[chunk.start]
 
-    def read_bytes(self, group: int, names: Sequence[str]) -> int:
-        """Return how many bytes these top-level columns of a row group take in the file."""
+    def ranges(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the bytes [start, end) of these top-level columns' chunks of a row group, as far
+        as they are known, in the order of the file."""
         row_group = self[group]
         if row_group is None:
-            return 0
+            return []
         chunks = (row_group.chunk(leaf) for leaf in self._parquet.numbers(names))
-        return sum(chunk.size for chunk in chunks if chunk is not None)
+        placed = [chunk for chunk in chunks if chunk is not None]
+        return sorted((chunk.start, chunk.start + chunk.size) for chunk in placed)
+
+    def read_bytes(self, group: int, names: Sequence[str]) -> int:
+        """Return how many bytes these top-level columns of a row group take in the file."""
+        return sum(end - start for start, end in self.ranges(group, names))
 
 
 def _longest(texts: bytes) -> int:

@@ -6,13 +6,16 @@ import io
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pytest
 
 from tailer.changes import ChangeFile
 from tailer.decode.column_prefetch import announce_columns
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import RowSelection
-from tailer.delta.footer import column_ranges
+from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.row_groups import RowGroups
 from tests.decode.test_rows import KINDS, WIDE, only, order, parquet, values, without
+from tests.support.damaged_footers import I64, footer_of, in_metadata, with_footer, zigzag
 from tests.support.feeds import state
 
 
@@ -48,8 +51,12 @@ def read(
     return source, values([*decode_file(source, file, selection, options, Skip(skip))])
 
 
-def footer_of(data: bytes) -> bytes:
-    return data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+def places(data: bytes, columns: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Where these columns are, by row group."""
+    source = pa.BufferReader(data)
+    parquet = ParquetColumns(source)
+    row_groups = RowGroups(parquet, source)
+    return [row_groups.ranges(group, columns) for group in range(parquet.num_row_groups)]
 
 
 def within(source: Remote, data: bytes) -> bool:
@@ -64,15 +71,15 @@ def within(source: Remote, data: bytes) -> bool:
 def test_the_columns_of_the_row_groups_that_are_read_are_told() -> None:
     rows = [{"id": i, "s": "x" * 9, "p": i} for i in range(40)]
     data = parquet(rows, WIDE, row_group_size=10)
-    places = column_ranges(footer_of(data), ["id", "p"])
+    ranges = places(data, ["id", "p"])
     options = DecodeOptions(columns=("p", "id"))
     file = order(state(WIDE))
     source, found = read(data, file, without(*range(20, 30)), options, skip=15)
     assert found == [*range(15, 20), *range(30, 40)]
-    assert source.told == [[places[1], places[3]]]
+    assert source.told == [[ranges[1], ranges[3]]]
     assert within(source, data)
     source, found = read(data, file, only(5), options)
-    assert (found, source.told) == ([5], [places[:1]])
+    assert (found, source.told) == ([5], [ranges[:1]])
 
 
 def test_of_a_cdc_file_the_kinds_are_told_first() -> None:
@@ -80,14 +87,17 @@ def test_of_a_cdc_file_the_kinds_are_told_first() -> None:
     data = parquet(rows, KINDS, row_group_size=10)
     source, found = read(data, order(change_type=None), without(), DecodeOptions())
     assert found == [*range(20)]
-    kinds, both = (column_ranges(footer_of(data), c) for c in (["_change_type"], KINDS.names))
+    kinds, both = (places(data, names) for names in (["_change_type"], KINDS.names))
     assert source.told == [kinds, both]
     assert within(source, data)
 
 
-def test_a_footer_that_can_not_be_read_here_leaves_the_error_to_pyarrow() -> None:
+@pytest.mark.parametrize("start", [-5, 20])
+def test_columns_that_overlap_or_lie_nowhere_are_not_told(start: int) -> None:
     data = parquet([{"id": 1, "s": "x", "p": 2}], WIDE)
-    source = Remote(Bytes(data[:-200] + data[-8:]), mode="r")
-    announce_columns(source, ["id"], [0])
-    announce_columns(source, ["id"], [7])
-    assert source.told == []
+    for number in (9, 11):  # of the data pages, of the dictionary
+        data = with_footer(data, in_metadata(number, I64, zigzag(start)))
+    source = Remote(Bytes(data), mode="r")
+    row_groups = RowGroups(ParquetColumns(source), source)
+    announce_columns(source, row_groups, ["id", "s", "p"], [0])
+    assert not any(extents for groups in source.told for extents in groups)

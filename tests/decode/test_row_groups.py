@@ -23,6 +23,7 @@ from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog
 from tests.decode.test_rows import decoded, numbers, order, parquet, values
+from tests.support import thrift
 from tests.support.damaged_footers import (
     I64,
     ROWS,
@@ -90,7 +91,7 @@ def in_groups(number: int, value: int) -> Callable[[Fields], None]:
 
 def twice(fields: Fields) -> None:
     """Name the first row group twice, and count it twice."""
-    found = footer._value(fields, footer._ROW_GROUPS)[1]
+    found = thrift.value(fields, thrift.ROW_GROUPS)[1]
     found[1] = found[0]
 
 

@@ -23,9 +23,9 @@ from tailer.decode.rows import (
     decode_file,
 )
 from tailer.decode.vectors import ALL_ROWS, RowSelection
-from tailer.delta import footer
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, TableError
+from tests.support import thrift
 from tests.support.feeds import ID, refusal, state
 
 WIDE = pa.schema([("id", pa.int64()), ("s", pa.string()), ("p", pa.int32())])
@@ -457,12 +457,12 @@ def test_a_row_group_that_lacks_rows_is_refused(claimed: int) -> None:
     """The footer says so many rows, and the pages have a thousand."""
     good = numbers(1000, 1000)
     size = int.from_bytes(good[-8:-4], "little")
-    fields, _ = footer._read_struct(good[-8 - size : -8], 0, 0)
-    (group,) = footer._value(fields, footer._ROW_GROUPS)[1]
+    fields, _ = thrift.read_struct(good[-8 - size : -8], 0, 0)
+    (group,) = thrift.value(fields, thrift.ROW_GROUPS)[1]
     for holder, number in ((fields, 3), (group, 3)):
         next(f for f in holder if f[0] == number)[2] = claimed << 1
     out = bytearray()
-    footer._write(out, footer._STRUCT, fields)
+    thrift.write(out, thrift.STRUCT, fields)
     data = good[: -8 - size] + out + len(out).to_bytes(4, "little") + b"PAR1"
     try:
         found = values(decoded(data))

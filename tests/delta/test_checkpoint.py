@@ -23,7 +23,9 @@ from tailer.delta.actions import (
 from tailer.delta.add_fields import FILES, WITH_STATISTICS
 from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
 from tailer.errors import CorruptLog, TableError
+from tailer.native.parquet import native
 from tailer.testing.table import TableBuilder
+from tests.support.components import require
 from tests.support.feeds import ID, refusal
 from tests.support.raw_parquet import (
     BOOLEAN,
@@ -230,6 +232,7 @@ def test_maps_may_declare_their_keys_optional(tmp_path: Path) -> None:
         ],
         rows=1,
     )  # fmt: skip
+    require("tailer.native._parquet, which `make native` builds,", native is not None)
     (add,) = actions((tmp_path / NAME).read_bytes(), files=True)
     assert isinstance(add, AddFile)
     assert (add.path, add.partition_values, add.size) == ("a", {"p": "7"}, 5)

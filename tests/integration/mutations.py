@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.delta import footer
+from tests.support import thrift
 
 __all__ = [
     "hostile_actions",
@@ -184,9 +184,9 @@ def page_bodies(data: bytes) -> list[tuple[int, int]]:
             at = chunk.dictionary_page_offset or chunk.data_page_offset
             end = at + chunk.total_compressed_size
             while at < end:
-                header, at = footer._read_struct(data, at, 0)
-                size = footer._signed(footer._value(header, 3))
-                assert footer._value(header, 4) is not None, "the page has no checksum"
+                header, at = thrift.read_struct(data, at, 0)
+                size = thrift.signed(thrift.value(header, 3))
+                assert thrift.value(header, 4) is not None, "the page has no checksum"
                 found.append((at, at + size))
                 at += size
     return [(start, end) for start, end in found if end > start]
@@ -194,21 +194,21 @@ def page_bodies(data: bytes) -> list[tuple[int, int]]:
 
 def _numbers(wire: int, value: Any, owner: list[Any]) -> Iterator[list[Any]]:
     """All [holder, index] of numbers and texts in a Thrift struct."""
-    if wire == footer._STRUCT:
+    if wire == thrift.STRUCT:
         for field in value:
             yield from _numbers(field[1], field[2], [field, 2])
-    elif wire in (footer._LIST, footer._SET):
+    elif wire in (thrift.LIST, thrift.SET):
         for i, item in enumerate(value[1]):
             yield from _numbers(value[0], item, [value[1], i])
-    elif wire in (footer._I16, footer._I32, footer._I64, footer._BINARY):
+    elif wire in (thrift.I16, thrift.I32, thrift.I64, thrift.BINARY):
         yield owner
 
 
 def hostile_footer(rng: random.Random, data: bytes) -> bytes:
     """A Parquet file whose footer is well-formed and says what is not so."""
     size = int.from_bytes(data[-8:-4], "little")
-    fields, _ = footer._read_struct(data[-8 - size : -8], 0, 0)
-    places = list(_numbers(footer._STRUCT, fields, []))
+    fields, _ = thrift.read_struct(data[-8 - size : -8], 0, 0)
+    places = list(_numbers(thrift.STRUCT, fields, []))
     for _ in range(rng.choice([1, 1, 2, 4])):
         holder, index = rng.choice(places)
         value = holder[index]
@@ -220,7 +220,7 @@ def hostile_footer(rng: random.Random, data: bytes) -> bytes:
                  2**32 - 2, 2**32, 2**40, 2**62, 2**64 - 1]
             )  # fmt: skip
     out = bytearray()
-    footer._write(out, footer._STRUCT, fields)
+    thrift.write(out, thrift.STRUCT, fields)
     return data[: -8 - size] + bytes(out) + len(out).to_bytes(4, "little") + b"PAR1"
 
 

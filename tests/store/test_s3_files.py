@@ -15,6 +15,8 @@ import pytest
 
 from tailer.cli.main import main
 from tailer.decode.column_prefetch import announce_columns
+from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.row_groups import RowGroups
 from tailer.errors import TransientError
 from tailer.store.s3.store import S3Store
 from tests.s3.fixture import Bucket, S3Server
@@ -34,10 +36,12 @@ async def read_parquet(store: S3Store, columns: list[str] | None = None) -> pa.T
     """As the decoder does it: in a thread, a buffer at a time."""
 
     def read(source: pa.NativeFile) -> pa.Table:
-        with source, pq.ParquetFile(source, pre_buffer=False, buffer_size=256 * 1024) as parquet:
-            names = columns or parquet.schema_arrow.names
-            announce_columns(source, names, range(parquet.metadata.num_row_groups))
-            batches = list(parquet.iter_batches(8192, columns=columns))
+        with source:
+            parquet = ParquetColumns(source, buffer_bytes=256 * 1024)
+            names = columns or parquet.schema.names
+            groups = range(parquet.num_row_groups)
+            announce_columns(source, RowGroups(parquet, source), names, groups)
+            batches = list(parquet.batches(8192, groups, names, threads=True))
             return pa.Table.from_batches(batches)
 
     return await anyio.to_thread.run_sync(read, await store.open("part.parquet", None))

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from tailer.changes import ChangeFile
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import ALL_ROWS
-from tailer.delta import footer
 from tailer.errors import TableError
+from tests.support import thrift
 from tests.support.feeds import state
 
 ROWS = 3000
@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
 
 #: A struct of the footer: its fields, as [number, wire type, value].
 Fields = list[list[Any]]
-I32, I64, BINARY, STRUCT = footer._I32, footer._I64, footer._BINARY, footer._STRUCT
+I32, I64, BINARY, STRUCT = thrift.I32, thrift.I64, thrift.BINARY, thrift.STRUCT
 
 
 def whole(rows: int, **options: Any) -> bytes:
@@ -45,10 +45,10 @@ def footer_of(data: bytes) -> bytes:
 
 def with_footer(data: bytes, change: Callable[[Fields], None]) -> bytes:
     """The file after a change of its footer."""
-    fields, _ = footer._read_struct(footer_of(data), 0, 0)
+    fields, _ = thrift.read_struct(footer_of(data), 0, 0)
     change(fields)
     out = bytearray()
-    footer._write(out, footer._STRUCT, fields)
+    thrift.write(out, thrift.STRUCT, fields)
     return data[: -8 - len(footer_of(data))] + out + len(out).to_bytes(4, "little") + b"PAR1"
 
 
@@ -62,13 +62,13 @@ def put(fields: Fields, number: int, wire: int, value: Any) -> None:
 
 def groups(fields: Fields) -> list[Fields]:
     """The row groups of a footer."""
-    return list(footer._value(fields, footer._ROW_GROUPS)[1])
+    return list(thrift.value(fields, thrift.ROW_GROUPS)[1])
 
 
 def chunks(fields: Fields) -> Iterator[Fields]:
     """The column chunks of all row groups."""
     for group in groups(fields):
-        yield from footer._value(group, footer._COLUMNS)[1]
+        yield from thrift.value(group, thrift.COLUMNS)[1]
 
 
 def zigzag(number: int) -> int:
@@ -81,7 +81,7 @@ def in_metadata(number: int, wire: int, value: Any) -> Callable[[Fields], None]:
 
     def change(fields: Fields) -> None:
         for chunk in chunks(fields):
-            put(footer._value(chunk, footer._CHUNK_METADATA), number, wire, value)
+            put(thrift.value(chunk, thrift.CHUNK_METADATA), number, wire, value)
 
     return change
 
@@ -101,8 +101,8 @@ def in_statistics(number: int, wire: int, value: Any) -> Callable[[Fields], None
 
     def change(fields: Fields) -> None:
         for chunk in chunks(fields):
-            meta = footer._value(chunk, footer._CHUNK_METADATA)
-            put(footer._value(meta, 12), number, wire, value)
+            meta = thrift.value(chunk, thrift.CHUNK_METADATA)
+            put(thrift.value(meta, 12), number, wire, value)
 
     return change
 
@@ -110,13 +110,13 @@ def in_statistics(number: int, wire: int, value: Any) -> Callable[[Fields], None
 def fewer_chunks(fields: Fields) -> None:
     """Leave out the last column of each row group."""
     for group in groups(fields):
-        footer._value(group, footer._COLUMNS)[1].pop()
+        thrift.value(group, thrift.COLUMNS)[1].pop()
 
 
 def more_chunks(fields: Fields) -> None:
     """Give the last column of each row group once more."""
     for group in groups(fields):
-        columns = footer._value(group, footer._COLUMNS)[1]
+        columns = thrift.value(group, thrift.COLUMNS)[1]
         columns.append(columns[-1])
 
 
@@ -128,7 +128,7 @@ def changes() -> dict[str, Callable[[Fields], None]]:
         "in another file": in_chunk(1, BINARY, b"other.parquet"),
         "encrypted with the footer's key": in_chunk(8, STRUCT, [[1, STRUCT, []]]),
         "encrypted with a key of its own": in_chunk(
-            8, STRUCT, [[2, STRUCT, [[1, footer._LIST, (BINARY, [b"s"])]]]]
+            8, STRUCT, [[2, STRUCT, [[1, thrift.LIST, (BINARY, [b"s"])]]]]
         ),
         "encrypted as nothing": in_chunk(8, STRUCT, []),
         "encrypted metadata": in_chunk(9, BINARY, b"\x00" * 40),
@@ -146,11 +146,11 @@ def changes() -> dict[str, Callable[[Fields], None]]:
         for value in (-1, 0, 99, 2**31 - 1) if wire == I32 else (-1, 0, 99, 2**40, 2**62):
             found[f"{name} {value}"] = in_metadata(number, wire, zigzag(value))
     for number, name, wire in ((2, "encodings", I32), (3, "path", BINARY)):
-        found[f"no {name}"] = in_metadata(number, footer._LIST, None)
-        found[f"empty {name}"] = in_metadata(number, footer._LIST, (wire, []))
-    found["encoding 99"] = in_metadata(2, footer._LIST, (I32, [zigzag(99)]))
-    found["another path"] = in_metadata(3, footer._LIST, (BINARY, [b"id", b"s"]))
-    found["encoding statistics"] = in_metadata(13, footer._LIST, (STRUCT, [[[1, I32, zigzag(99)]]]))
+        found[f"no {name}"] = in_metadata(number, thrift.LIST, None)
+        found[f"empty {name}"] = in_metadata(number, thrift.LIST, (wire, []))
+    found["encoding 99"] = in_metadata(2, thrift.LIST, (I32, [zigzag(99)]))
+    found["another path"] = in_metadata(3, thrift.LIST, (BINARY, [b"id", b"s"]))
+    found["encoding statistics"] = in_metadata(13, thrift.LIST, (STRUCT, [[[1, I32, zigzag(99)]]]))
     return found
 
 

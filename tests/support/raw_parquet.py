@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailer.delta.footer import thrift_struct
+from tests.support.thrift import thrift_struct
 
 __all__ = [
     "BOOLEAN",
