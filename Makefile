@@ -24,7 +24,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(DEMO) ## watch the changes of a real Delta table arrive
-	@$(RUN) tailer.testing.demo $(ARGS)
+	@$(RUN) tests.demo $(ARGS)
 
 native: $(DEV) ## build what decodes Parquet (needs cargo; without it pyarrow does, slower)
 	$(RUN) tests.prepare native

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from sinks.aws.kinesis import refused_records
@@ -28,13 +28,9 @@ class FirehoseSink(AwsSink):
     kind = "firehose"
     places = ("delivery_stream",)
     own_settings = SETTINGS
+    has_keys = False
     listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
     limits = Limits(500, 4 * 1024**2, message_bytes=1000 * 1024 - 1, overhead=1)
-
-    @classmethod
-    def settings_of(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
-        """See :class:`AwsSink`."""
-        return lone_settings(format)
 
     @property
     def location(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sinks.aws.sink import CONNECTION, AwsSink, Refused, lone_settings
@@ -26,14 +26,10 @@ class KinesisSink(AwsSink):
     kind = "kinesis"
     places = ("stream",)
     own_settings = SETTINGS
+    has_keys = False
     listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
     #: The partition key counts too.
     limits = Limits(500, 5 * _MIB, message_bytes=_MIB - 256, overhead=256)
-
-    @classmethod
-    def settings_of(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
-        """See :class:`AwsSink`."""
-        return lone_settings(format)
 
     @property
     def location(self) -> str:

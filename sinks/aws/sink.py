@@ -126,7 +126,8 @@ class AwsSink(MessageSink):
     faults: ClassVar[FaultTable] = _FAULTS
     own_settings: ClassVar[Mapping[str, Setting]]
     limits: ClassVar[Limits]
-    format_settings: ClassVar[Callable[[str], Mapping[str, Setting]]] = staticmethod(keyed_settings)
+    #: A message may have a key beside its text.
+    has_keys: ClassVar = True
     piece_rows = 5000
 
     def __init__(self, options: Mapping[str, Any], of_format: Mapping[str, Any]) -> None:
@@ -139,13 +140,9 @@ class AwsSink(MessageSink):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> AwsSink:  # noqa: ARG003  # no paths
         """Create the sink. Options: those of the class's settings and of the format."""
-        own, of_format = take_options(cls.kind, cls.own_settings, options, cls.settings_of)
+        of_its_format = keyed_settings if cls.has_keys else lone_settings
+        own, of_format = take_options(cls.kind, cls.own_settings, options, of_its_format)
         return cls(own, of_format)
-
-    @classmethod
-    def settings_of(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
-        """Return the settings that are taken of a format."""
-        return keyed_settings(format)
 
     def option(self, name: str) -> str:
         """See :class:`sinks.messages.sink.MessageSink`."""

@@ -207,27 +207,15 @@ class SharingClient:
 
     @asynccontextmanager
     async def changes(
-        self,
-        table: Table,
-        *,
-        starting_version: int | None = None,
-        ending_version: int | None = None,
-        starting_timestamp: str | None = None,
-        ending_timestamp: str | None = None,
-        historical_metadata: bool = True,
+        self, table: Table, *, starting_version: int, ending_version: int | None = None
     ) -> AsyncIterator[QueryAnswer]:
         """Request the change data feed of a range, inclusive.
 
         "Read Change Data Feed from a Table".
         """
-        values = {
-            "startingVersion": starting_version,
-            "endingVersion": ending_version,
-            "startingTimestamp": starting_timestamp,
-            "endingTimestamp": ending_timestamp,
-            "includeHistoricalMetadata": "true" if historical_metadata else None,
-        }
-        params = {key: str(value) for key, value in values.items() if value is not None}
+        params = {"startingVersion": str(starting_version), "includeHistoricalMetadata": "true"}
+        if ending_version is not None:
+            params["endingVersion"] = str(ending_version)
         async with self._answer("GET", f"{_path(table)}/changes", params, None) as answer:
             yield answer
 

@@ -20,15 +20,11 @@ __all__ = ["Query", "QueryAnswer"]
 class Query:
     """The body of /query ("Read Data from a Table").
 
-    Hints need not be honoured: the client filters again. ``version`` and ``timestamp`` are for
-    tables with shared history.
+    ``version`` is for tables with shared history.
     """
 
-    predicate_hints: tuple[str, ...] = ()
-    json_predicate_hints: str | None = None
     limit_hint: int | None = None
     version: int | None = None
-    timestamp: str | None = None
     starting_version: int | None = None
     ending_version: int | None = None
     refresh_token: str | None = None
@@ -37,11 +33,8 @@ class Query:
     def to_json(self) -> dict[str, Any]:
         """Return the body; ``{}`` for the newest version's files."""
         values: dict[str, Any] = {
-            "predicateHints": list(self.predicate_hints) or None,
-            "jsonPredicateHints": self.json_predicate_hints,
             "limitHint": self.limit_hint,
             "version": self.version,
-            "timestamp": self.timestamp,
             "startingVersion": self.starting_version,
             "endingVersion": self.ending_version,
             "refreshToken": self.refresh_token,

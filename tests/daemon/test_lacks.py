@@ -21,8 +21,8 @@ from tailer.decode.unreadable_files import unreadable_file
 from tailer.errors import CorruptLog, TransientError, healing, may_heal
 from tailer.feed.run import run_feed
 from tailer.offsets.local import LocalOffsetStore
-from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
+from tests.support.faulty import Script
 from tests.support.feeds import state
 from tests.support.programs import started, whole_lines
 from tests.support.rig import Rig

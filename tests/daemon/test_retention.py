@@ -11,8 +11,8 @@ from tailer.changes import Offset
 from tailer.daemon.retention import Outlook, interval_seconds
 from tailer.errors import TransientError
 from tailer.feed.run import run_feed
-from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
+from tests.support.faulty import Script
 from tests.support.rig import SCHEMA, Rig
 
 pytestmark = pytest.mark.anyio

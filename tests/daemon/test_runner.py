@@ -14,7 +14,7 @@ from tailer.daemon.runner import Event, Runner
 from tailer.errors import RowsRefused, SinkRejected, TransientError
 from tailer.feed.progress import FeedProgress
 from tailer.sink import load_sink
-from tailer.testing.faulty import FaultySink, Script
+from tests.support.faulty import FaultySink, Script
 from tests.support.rig import Rig
 from tests.support.waiting import eventually_async
 

@@ -30,8 +30,8 @@ from tailer.feed.run import run_feed
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.testing.batches import change_batch
-from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
+from tests.support.faulty import Script
 from tests.support.feeds import position_of
 from tests.support.rig import SCHEMA, Rig
 from tests.support.waiting import eventually_async

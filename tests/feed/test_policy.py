@@ -17,8 +17,8 @@ from tailer.feed.policy import FeedPaused, OnDataLoss, Policies
 from tailer.feed.run import run_feed
 from tailer.feed.selection import Selection
 from tailer.sink import announce
-from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
+from tests.support.faulty import Script
 from tests.support.feeds import position_of
 from tests.support.rig import SCHEMA, Rig
 

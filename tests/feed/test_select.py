@@ -16,8 +16,8 @@ from tailer.errors import ConfigError, SchemaChanged, TableError
 from tailer.feed.run import run_feed
 from tailer.feed.selection import Mask, Selection
 from tailer.feed.where import parse_where
-from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder
+from tests.support.faulty import Script
 from tests.support.rig import Rig
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from tailer.feed.run import run_feed
 from tailer.feed.selection import Selection
 from tailer.feed.snapshots import sorted_files
 from tailer.feed.where import parse_where
-from tailer.testing.faulty import Script
+from tests.support.faulty import Script
 from tests.support.feeds import position_of, without_pages
 from tests.support.rig import Rig
 from tests.support.waiting import eventually_async

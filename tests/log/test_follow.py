@@ -27,8 +27,8 @@ from tailer.errors import (
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import TableLog
 from tailer.store.local import LocalStore
-from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import TableBuilder
+from tests.support.faulty import FaultyStore, Script
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio

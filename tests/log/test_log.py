@@ -20,8 +20,8 @@ from tailer.log.table import TableLog
 from tailer.store import Found
 from tailer.store.budget import Budget
 from tailer.store.local import LocalStore
-from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import Action, TableBuilder
+from tests.support.faulty import FaultyStore, Script
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio

@@ -29,8 +29,8 @@ from tailer.store import BlockingFiles, Found
 from tailer.store.budget import Budget
 from tailer.store.fetched_files import FetchedFiles, NotFetched
 from tailer.store.local import LocalStore
-from tailer.testing.faulty import FaultyStore, Script
 from tailer.testing.table import TableBuilder
+from tests.support.faulty import FaultyStore, Script
 
 pytestmark = pytest.mark.anyio
 

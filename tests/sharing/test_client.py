@@ -315,33 +315,6 @@ async def test_the_pages_of_an_answer_are_one_answer(
             assert len([line async for line in lines]) == 5
 
 
-async def test_hints_and_times_are_sent_as_the_protocol_has_them(
-    server: ReferenceServer, tmp_path: Path
-) -> None:
-    tree = '{"op":"isNull","children":[{"op":"column","name":"id","valueType":"long"}]}'
-    query = Query(("id > 1",), tree, 10, timestamp="2026-01-01T00:01:00Z")
-    async with client_of(server, tmp_path) as client:
-        await lines_of(client, query)
-        async with client.changes(
-            TABLE,
-            starting_timestamp="2026-01-01T00:01:00Z",
-            ending_timestamp="2026-01-01T00:02:30Z",
-            historical_metadata=False,
-        ) as answer:
-            assert answer.version == 1
-    sent, asked = server.requests
-    assert sent.body == {
-        "predicateHints": ["id > 1"],
-        "jsonPredicateHints": tree,
-        "limitHint": 10,
-        "timestamp": "2026-01-01T00:01:00Z",
-    }
-    assert asked.query == {
-        "startingTimestamp": "2026-01-01T00:01:00Z",
-        "endingTimestamp": "2026-01-01T00:02:30Z",
-    }
-
-
 @pytest.mark.parametrize(
     ("line", "form", "words"),
     [

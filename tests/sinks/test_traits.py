@@ -10,7 +10,7 @@ from sinks.jsonl import JsonlSink
 from tailer.errors import ConfigError
 from tailer.feed.options import FeedOptions
 from tailer.sink import OwnNames, SinkTraits, sink_traits
-from tailer.testing.faulty import FaultySink, Script
+from tests.support.faulty import FaultySink, Script
 
 
 class Plain:

@@ -23,8 +23,8 @@ from tailer.log.table import TableLog
 from tailer.offsets.local import LocalOffsetStore
 from tailer.sink import Sink, load_sink
 from tailer.store.local import LocalStore
-from tailer.testing.faulty import FaultyOffsetStore, FaultySink, FaultyStore, Script
 from tailer.testing.table import TableBuilder
+from tests.support.faulty import FaultyOffsetStore, FaultySink, FaultyStore, Script
 
 __all__ = ["SCHEMA", "Rig", "start_at"]
 

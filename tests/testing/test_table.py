@@ -11,8 +11,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from tailer.testing.faulty import Script
 from tailer.testing.table import TableBuilder, delta_schema, z85_encode
+from tests.support.faulty import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
