@@ -1,8 +1,8 @@
 """The names that every stage shares: Offset, ChangeFile, ChangeBatch, Notice.
 
 An :class:`Offset` names *the next change to read*, never the last one read. A
-:class:`ChangeFile` is one data file's work order; a :class:`ChangeBatch` is rows on their way to a
-sink, with the offset that they begin at and the one to save once they are written.
+:class:`ChangeFile` says which rows of one data file are changes; a :class:`ChangeBatch` is rows on
+their way to a sink, with the offset that they begin at and the one to save once they are written.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFile:
-    """One data file's work order: which of its rows are changes, of what kind, in which schema.
+    """One data file: which of its rows are changes, of what kind, in which schema.
 
     ``path`` is as in the log, ``location`` decoded (relative to the table, or absolute).
     ``change_type`` None: the file is a cdc file and gives it row by row; then ``kinds`` may

@@ -197,7 +197,7 @@ def _positions(rows: pa.Table) -> tuple[dict[int, BitMap64], dict[int, BitMap64]
 
 
 def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
-    """Return the work orders of a derived version: only the changed rows of each file."""
+    """Return the change files of a derived version: only the changed rows of each file."""
     d, files_changed = difference, []
     for files, changed, updated, kept_rows in (
         (rewrite.leaving, d.leaving, d.updated_leaving, d.kept_leaving),
@@ -205,8 +205,10 @@ def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> l
     ):
         for number, file in enumerate(files):
             if number in changed:
-                order = replace(
+                changed_file = replace(
                     file, origin=origin, rows=changed[number], updated=updated.get(number)
                 )
-                files_changed.append(replace(order, kept=settled(order, kept_rows.pop(number, ()))))
+                files_changed.append(
+                    replace(changed_file, kept=settled(changed_file, kept_rows.pop(number, ())))
+                )
     return files_changed

@@ -65,7 +65,7 @@ class RowCache:
 
 
 def settled(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ...] | None:
-    """Return the changed rows of a work order from the kept ones; None if some are missing."""
+    """Return the changed rows of a change file from the kept ones; None if some are missing."""
     wanted = file.rows or BitMap64()
     pieces, count = [], 0
     for rows in cached:
@@ -92,7 +92,7 @@ def _members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array:
 
 
 def kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
-    """Yield rows as :func:`tailer.decode.rows.decode_file` does, for a work order that holds its
+    """Yield rows as :func:`tailer.decode.rows.decode_file` does, for a change file that holds its
     rows."""
     for rows in file.kept or ():
         passed = min(skip.remaining, rows.batch.num_rows)

@@ -29,7 +29,7 @@ async def derive(
     key: tuple[str, ...],
     noops: Callable[[int], None],
 ) -> list[ChangeFile]:
-    """Plan the work orders of a version that rewrites files: only the rows that really changed.
+    """Plan the change files of a version that rewrites files: only the rows that really changed.
 
     ``noops`` is called with the number of rows that were rewritten as updates with equal values.
     Raises :class:`TableError` for a key column that the version does not have.
@@ -54,7 +54,7 @@ def _changes(
     options: DiffOptions,
     key: tuple[str, ...],
 ) -> tuple[list[ChangeFile], int]:
-    """Return the work orders, and how many updates with equal values were dropped."""
+    """Return the change files, and how many updates with equal values were dropped."""
     after = commit.after
     if row_ids_hold(commit, rewrite):
         whole = Comparison(rewrite.leaving, rewrite.coming, after, open_file, decode, options)

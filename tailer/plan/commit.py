@@ -26,7 +26,7 @@ __all__ = ["CommitPlan", "plan_commit"]
 
 
 class CommitPlan(Struct, frozen=True):
-    """A commit with everything that its work orders need (:mod:`tailer.plan.rules`).
+    """A commit with everything that its change files need (:mod:`tailer.plan.rules`).
 
     Its changes are the rows of :meth:`files`. If it compares, they are the differences between the
     two sides of :meth:`rewrite`.

@@ -1,4 +1,4 @@
-"""From a commit to the files whose rows changed: the protocol's change rules, as work orders.
+"""From a commit to the files whose rows changed: the protocol's change rules, as change files.
 
 "Reader Requirements for AddCDCFile", and what it leaves between the lines:
 
@@ -62,7 +62,7 @@ def _change_file(
     change_type: ChangeType | None,
     **more: Any,
 ) -> ChangeFile:
-    """Return the work order for an action's file; ``more`` are further fields of ChangeFile."""
+    """Return the change file for an action's file; ``more`` are further fields of ChangeFile."""
     if not isinstance(action, AddCDCFile):
         more["without"] = action.deletion_vector
         more["num_records"] = action.num_records
@@ -113,7 +113,7 @@ def plan_changes(
     completions: Completions | None = None,
     ineffective: AbstractSet[bytes] = frozenset(),
 ) -> Iterator[ChangeFile]:
-    """Return the work orders of one version by the protocol's rules, in the order of its events.
+    """Return the change files of one version by the protocol's rules, in the order of its events.
 
     ``completions`` maps keys to the adds of snapshot v-1 from which removes take their missing
     fields (:func:`incomplete_removes`).
@@ -330,7 +330,7 @@ def _completed(remove: RemoveFile, before: TableState, completions: Completions)
 
 
 def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableState) -> ChangeFile:
-    """Return the work order of one file of the initial snapshot: its live rows, as inserts."""
+    """Return the change file of one file of the initial snapshot: its live rows, as inserts."""
     return ChangeFile(
         path=add.path,
         location=location(add.path),

@@ -244,7 +244,7 @@ print(orders, int(status["VmHWM"].split()[0]) // 1024)
 
 
 def planned(path: Path) -> tuple[int, int]:
-    """(work orders, peak memory in MiB) of planning a commit file in a process of its own."""
+    """(change files, peak memory in MiB) of planning a commit file in a process of its own."""
     root = Path(__file__).resolve().parents[2]
     program = [sys.executable, "-W", "ignore", "-c", MEASURE, str(path)]
     done = subprocess.run(program, cwd=root, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""From a work order to bytes: what is missing or damaged is named, never passed over."""
+"""From a change file to bytes: what is missing or damaged is named, never passed over."""
 
 from __future__ import annotations
 

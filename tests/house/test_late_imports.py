@@ -29,6 +29,7 @@ BORDERS = (
     "tailer/spark/",
     "tailer/storage/",
     "tailer/store/local.py",
+    "tailer/store/s3/store.py",
 )
 
 

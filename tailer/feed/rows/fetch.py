@@ -1,4 +1,4 @@
-"""From a work order to its bytes: the open data file and its deletion vectors."""
+"""From a change file to its bytes: the open data file and its deletion vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Fetched", "fetch", "fetch_here"]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A work order with the data to decode it; the code that decodes it closes ``source``."""
+    """A change file with the data to decode it; the code that decodes it closes ``source``."""
 
     file: ChangeFile
     source: pa.NativeFile
@@ -45,7 +45,7 @@ class Fetched:
 
 
 async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
-    """Open a work order's data file and read its deletion vectors.
+    """Open a change file's data file and read its deletion vectors.
 
     A cdc file has none: the vectors of its version belong to data files, which are not read there.
     ``on_read`` is called with the size of the deletion vectors in bytes; decoding reports the data

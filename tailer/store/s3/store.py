@@ -25,7 +25,6 @@ from tailer.network.http_answers import strong_etag
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX
-from tailer.store.ranged import RangedFile, RangedReader
 from tailer.store.s3.client import Call, S3Client
 from tailer.store.s3.errors import S3Answer, refusal
 from tailer.store.s3.listing import list_pages
@@ -260,7 +259,10 @@ class S3Store(Store):
             if status.size:
                 raise TransientError(f"{self.root}, {location}: no end of {status.size} bytes")
             tail = b""
-        import pyarrow as pa  # on demand: a log is read without it, and it takes long to load
+        # on demand: a log is read without it, and it takes long to load
+        import pyarrow as pa
+
+        from tailer.store.ranged import RangedFile, RangedReader  # on demand: it loads pyarrow
 
         if len(tail) == status.size:
             return pa.BufferReader(tail)
