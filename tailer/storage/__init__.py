@@ -57,6 +57,7 @@ _KINDS = {
     ),
     **dict.fromkeys(("gs", "gcs"), "tailer.storage.objects:GcsStorage"),
     "uc": "tailer.storage.unity:UnityStorage",
+    "glue": "tailer.storage.glue:GlueStorage",
 }
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError
 from tailer.network.clients import SharedClients
 from tailer.storage import Storage, storage_of
+from tailer.storage.patterns import matching_tables
 from tailer.store.unity.client import CatalogClient, CatalogTable
 from tailer.store.unity.options import CatalogOptions, TableName, parse_uc_address
 from tailer.store.unity.store import CatalogStore, TableSource
@@ -48,7 +50,7 @@ class UnityStorage(Storage):
     ) -> CatalogStore:
         """See :class:`tailer.storage.Storage`."""
         name = parse_uc_address(table)
-        return CatalogStore(name, _Source(name, options, traffic).source())
+        return CatalogStore(f"uc://{name}", _Source(name, options, traffic).source())
 
     async def find_tables(
         self, pattern: str, options: Mapping[str, Any]
@@ -62,18 +64,14 @@ class UnityStorage(Storage):
             )
         catalog, of_schema, of_table = found.groups()
         own, _ = _options(TableName(catalog, of_schema, of_table), options)
-        tables: dict[str, list[str]] = {}
         async with _CLIENTS.lent(own) as client:
-            schemas = [of_schema] if "*" not in of_schema else await client.schemas(catalog)
-            for schema in schemas:
-                in_schema = _starred(of_schema, schema)
-                if in_schema is None:
-                    continue
-                for table in await client.tables(catalog, schema):
-                    if (in_table := _starred(of_table, table)) is not None:
-                        text = "/".join((*in_schema, *in_table))
-                        tables.setdefault(text, []).append(f"uc://{catalog}.{schema}.{table}")
-        return tables
+            return await matching_tables(
+                f"uc://{catalog}.",
+                of_schema,
+                of_table,
+                partial(client.schemas, catalog),
+                partial(client.tables, catalog),
+            )
 
 
 class _Source:
@@ -132,13 +130,3 @@ def _options(name: TableName, options: Mapping[str, Any]) -> tuple[CatalogOption
             "--store-option endpoint=https://HOST, or as DATABRICKS_HOST"
         )
     return found, others
-
-
-def _starred(pattern: str, name: str) -> tuple[str, ...] | None:
-    """Return what the stars of a pattern match in a name, as one text; none without stars; None if
-    the name does not match."""
-    texts = [re.escape(text) for text in pattern.split("*")]
-    match = re.fullmatch("(.*)".join(texts), name)
-    if match is None:
-        return None
-    return ("-".join(match.groups()),) if match.groups() else ()

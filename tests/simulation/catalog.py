@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from tailer.store import Store
 from tailer.store.unity.client import CatalogTable, Ratified
-from tailer.store.unity.options import TableName
 from tailer.store.unity.store import CatalogStore, TableSource
 from tests.simulation.bucket import Bucket, BucketFolder
 
@@ -118,5 +117,4 @@ def catalog_store(catalog: SimulatedCatalog, files: Callable[[], Store]) -> Cata
         """It has no connections."""
 
     source = TableSource(catalog.load, lambda _: files(), close, "the simulated catalog")
-    name = TableName("main", "simulated", "table")
-    return CatalogStore(name, source, lambda: catalog.world.now)
+    return CatalogStore("simulated:table", source, lambda: catalog.world.now)

@@ -36,7 +36,6 @@ from tailer.process.threads import blocking
 from tailer.store import LOG_DIR, FileStatus, Found, Store
 from tailer.store.budget import Budget
 from tailer.store.unity.client import CatalogTable
-from tailer.store.unity.options import TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["CatalogStore", "TableSource"]
 
 _STAGED = f"{LOG_DIR}/_staged_commits"
-#: How often, in seconds, a catalog is asked whether a table that it does not manage has moved, or
-#: is managed now.
-_RECHECK_S = 30.0
 #: Limit of the bytes fetched ahead from a store that fetches nothing ahead itself.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 
@@ -54,24 +50,30 @@ _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 class TableSource(Struct, frozen=True):
     """How a table is found and read: ``load`` asks the catalog what the name stands for, ``open``
     opens the store of what it said, ``close`` is called at the end. ``account`` says, for people,
-    which catalog was asked, and by whom."""
+    which catalog was asked, and by whom.
+
+    ``recheck_s``: how often, in seconds, the catalog is asked whether a table that it does not
+    manage has moved, or is managed now. ``ratifies``: it may manage tables.
+    """
 
     load: Callable[[], Awaitable[CatalogTable]]
     open: Callable[[CatalogTable], Store]
     close: Callable[[], Awaitable[None]]
     account: str
+    recheck_s: float = 30.0
+    ratifies: bool = True
 
 
 class CatalogStore(Store):
-    """The table of a name. ``clock`` gives steady seconds."""
+    """The table of a name, ``root``. ``clock`` gives steady seconds."""
 
     check_s = 120.0
-    by_catalog = True
 
     def __init__(
-        self, name: TableName, source: TableSource, clock: Callable[[], float] = time.monotonic
+        self, root: str, source: TableSource, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._name, self._source, self._clock = name, source, clock
+        self._root, self._source, self._clock = root, source, clock
+        self.by_catalog = source.ratifies
         self._lock = anyio.Lock()
         self._table: CatalogTable | None = None
         self._asked_at = float("-inf")
@@ -82,7 +84,7 @@ class CatalogStore(Store):
     @property
     def root(self) -> str:
         """The table's address."""
-        return f"uc://{self._name}"
+        return self._root
 
     # What the catalog says
 
@@ -125,7 +127,7 @@ class CatalogStore(Store):
         table = await self._known()
         if table.managed:
             return await self._known(version, newer_than_s=now if listing else float("-inf"))
-        return await self._known(newer_than_s=now - _RECHECK_S)
+        return await self._known(newer_than_s=now - self._source.recheck_s)
 
     def _places(self, table: CatalogTable, location: str, version: int) -> list[str]:
         """Return where the commit of a version may lie, in the order in which to look."""

@@ -1,0 +1,91 @@
+"""Tables that AWS Glue's Data Catalog names: ``glue://database.table``.
+
+All options are those of S3: the account and the region are Glue's too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tailer.errors import ConfigError
+from tailer.network.clients import SharedClients
+from tailer.storage import Storage, storage_of, take_also
+from tailer.storage.patterns import matching_tables
+from tailer.store.glue import GlueClient
+from tailer.store.s3.options import S3Options
+from tailer.store.unity.client import CatalogTable
+from tailer.store.unity.store import CatalogStore, TableSource
+
+if TYPE_CHECKING:
+    from tailer.store import Store
+    from tailer.store.traffic import Traffic
+
+__all__ = ["GlueStorage"]
+
+_CLIENTS = SharedClients(GlueClient)
+_ADDRESS = re.compile(r"glue://([^./]+)\.([^./]+)/?", re.IGNORECASE)
+#: How often, in seconds, Glue is asked whether a table has moved.
+_RECHECK_S = 300.0
+
+
+class GlueStorage(Storage):
+    """See :class:`tailer.storage.Storage`. It has no name: the options are those of S3."""
+
+    def options_of(self, table: str, stores: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """See :class:`tailer.storage.Storage`."""
+        return stores.get("s3", {})
+
+    def open_store(
+        self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
+    ) -> CatalogStore:
+        """See :class:`tailer.storage.Storage`."""
+        database, name = _names(table)
+        own = _own(options)
+        client: GlueClient | None = None
+
+        async def load() -> CatalogTable:
+            nonlocal client
+            client = client or _CLIENTS.take(own)
+            return CatalogTable("", await client.location(database, name))
+
+        def open_files(found: CatalogTable) -> Store:
+            try:
+                storage = storage_of(found.location)
+                return storage.open_store(found.location, options, traffic)
+            except ConfigError as e:
+                raise ConfigError(f"glue://{database}.{name} is at {found.location}: {e}") from e
+
+        async def close() -> None:
+            nonlocal client
+            taken, client = client, None
+            if taken is not None:
+                await _CLIENTS.give_back(taken)
+
+        source = TableSource(load, open_files, close, "AWS Glue", _RECHECK_S, ratifies=False)
+        return CatalogStore(f"glue://{database}.{name}", source)
+
+    async def find_tables(
+        self, pattern: str, options: Mapping[str, Any]
+    ) -> Mapping[str, list[str]] | None:
+        """See :class:`tailer.storage.Storage`."""
+        of_database, of_table = _names(pattern)
+        async with _CLIENTS.lent(_own(options)) as client:
+            return await matching_tables(
+                "glue://", of_database, of_table, client.databases, client.tables
+            )
+
+
+def _own(options: Mapping[str, Any]) -> S3Options:
+    return S3Options.from_options(take_also(options)[1])
+
+
+def _names(address: str) -> tuple[str, str]:
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        raise ConfigError(
+            f"{address!r} is not a table of AWS Glue; write it as glue://database.table"
+        )
+    database, name = found.groups()
+    return database, name

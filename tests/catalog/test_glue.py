@@ -1,0 +1,143 @@
+"""Tables that AWS Glue names, against moto's Glue."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tailer.daemon.discovery import discover
+from tailer.errors import ConfigError, TableError, TailerError, TransientError
+from tailer.storage import open_store
+from tests.catalog.reading import ids, newest_version, read_table
+from tests.s3.fixture import ACCOUNT as S3_ACCOUNT
+from tests.s3.fixture import S3Server
+from tests.s3.tables import upload
+from tests.sharing.shared import orders
+from tests.support.aws import ACCOUNT, Aws
+from tests.support.programs import run_tailer
+from tests.support.source import ROOT
+
+PAGE = (ROOT / "docs" / "unity-catalog.md").read_text(encoding="utf-8")
+pytestmark = pytest.mark.anyio
+
+SPARK = {"Parameters": {"spark.sql.sources.provider": "delta"}}
+ATHENA = {"Parameters": {"table_type": "DELTA"}}
+
+
+class Database:
+    """A database of Glue."""
+
+    def __init__(self, glue: Any) -> None:
+        self.glue, self.name = glue, f"sales_{uuid4().hex[:8]}"
+        glue.create_database(DatabaseInput={"Name": self.name})
+
+    def table(self, name: str, location: str, more: Any = None, path: str | None = None) -> str:
+        """Register a table; its address."""
+        serde = {"SerdeInfo": {"Parameters": {"path": path}}} if path else {}
+        storage = {"Location": location, **serde}
+        table = {"Name": name, "StorageDescriptor": storage, **(SPARK if more is None else more)}
+        self.glue.create_table(DatabaseName=self.name, TableInput=table)
+        return f"glue://{self.name}.{name}"
+
+
+@pytest.fixture
+def database(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Database:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", aws.url)
+    for name, value in ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    return Database(aws.client("glue"))
+
+
+async def said_of(address: str, kind: type[TailerError] = TableError) -> str:
+    with pytest.raises(kind) as caught:
+        await newest_version(address)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "path", "parameters"),
+    [
+        ("file://{}", None, SPARK),
+        ("file://{}/", None, ATHENA),
+        ("s3://lake/orders-__PLACEHOLDER__", "file://{}", SPARK),
+        ("file://{}/_symlink_format_manifest", None, {"Parameters": {"classification": "delta"}}),
+    ],
+)
+async def test_a_table_is_where_glue_says(
+    database: Database, tmp_path: Path, location: str, path: str | None, parameters: Any
+) -> None:
+    orders(tmp_path / "orders", 3)
+    folder = f"{tmp_path}/orders"
+    address = database.table(
+        "orders", location.format(folder), parameters, path and path.format(folder)
+    )
+    assert ids(await read_table(address, 1, 2)) == [1, 2]
+    store = open_store(address)
+    assert await store.access() == f"at {folder}, by AWS Glue"
+    await store.aclose()
+
+
+async def test_a_table_on_s3_is_read_with_the_same_account(
+    database: Database, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in S3_ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    bucket = s3_server.bucket("glue")
+    orders(tmp_path / "orders", 3)
+    await upload(tmp_path / "orders", bucket, "lake/orders")
+    address = database.table("orders", "s3://glue/lake/orders")
+    assert ids(await read_table(address, 1, 2, **bucket.options)) == [1, 2]
+
+
+async def test_the_commands_take_the_address(database: Database, tmp_path: Path) -> None:
+    orders(tmp_path / "orders", 3)
+    address = database.table("orders", f"file://{tmp_path}/orders")
+    (line,) = re.findall(r"^tailer .*glue.*$", PAGE, re.MULTILINE)
+    command = line.removeprefix("tailer ").replace("glue://sales.orders", address).split()
+    done = run_tailer(*command, "--to", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 2
+
+
+async def test_patterns_find_the_delta_tables(database: Database) -> None:
+    for name in ("a1", "a2", "b1"):
+        database.table(name, f"file:///lake/{name}")
+    database.table("parquet", "file:///lake/parquet", {"Parameters": {"table_type": "ICEBERG"}})
+    found = await discover(f"glue://{database.name}.a*", {})
+    assert found.tables == {
+        "1": f"glue://{database.name}.a1", "2": f"glue://{database.name}.a2",
+    }  # fmt: skip
+    end = database.name.removeprefix("sales_")
+    every = await discover(f"glue://*_{end}.*", {})
+    assert sorted(every.tables) == ["sales/a1", "sales/a2", "sales/b1"]
+
+
+async def test_bad_input_is_one_sentence(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "has no such table" in await said_of(f"glue://{database.name}.nope")
+    assert "has no such table" in await said_of("glue://no_database.nope")
+    for address in ("glue://orders", "glue://a.b.c", "glue://"):
+        assert "glue://database.table" in await said_of(address, ConfigError)
+    iceberg = database.table("iceberg", "s3://x/y", {"Parameters": {"table_type": "ICEBERG"}})
+    assert "its format is ICEBERG, and only Delta is read" in await said_of(iceberg)
+    elsewhere = database.table("elsewhere", "hdfs://x/y")
+    assert f"{elsewhere} is at hdfs://x/y: no store for" in await said_of(elsewhere, ConfigError)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    assert "AWS Glue can't be reached" in await said_of(iceberg, TransientError)
+
+
+async def test_a_table_that_its_catalog_manages_is_not_read_by_glue(
+    database: Database, tmp_path: Path
+) -> None:
+    builder = orders(tmp_path / "orders", 1)
+    features = {"readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged"]}
+    builder.commit(builder.protocol(3, 7, **features))
+    address = database.table("orders", f"file://{tmp_path}/orders")
+    with pytest.raises(TableError, match="'catalogManaged'"):
+        await read_table(address, 1, 1)
