@@ -70,7 +70,8 @@ async def write_rows(
     rows = partial(send_changes, context, start, snapshot.version)
     schema = output_schema(snapshot.state)
     async with open_output(arguments.output, kind, schema, Ids()) as output:
-        await pipe(rows, output.write)
+        with drawn:
+            await pipe(rows, output.write)
 
 
 def _keep_freed_memory() -> None:
@@ -81,5 +82,3 @@ def _keep_freed_memory() -> None:
     of this block, and another C library only frees it.
     """
     bytearray(_FREED_BYTES)
-        with drawn:
-            await pipe(rows, output.write)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tailer.native import compute as pc
 
-__all__ = ["constant", "few_runs", "kinds_column", "of_kind"]
+__all__ = ["constant", "few_runs", "kinds_column", "of_kind", "texts_of"]
 
 #: So many rows of one kind are kept, once there is a batch of more than a few.
 _KEPT_ROWS, _FEW_ROWS = 131_072, 4096
@@ -57,7 +57,7 @@ def kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:
     """Return the column of kinds with these ``numbers``. Most writers keep equal ones together."""
     runs = few_runs(numbers)
     if not runs:
-        return pa.array(kinds, pa.string()).take(numbers)
+        return pc.take(pa.array(kinds, pa.string()), numbers)
     columns = [of_kind(kinds[number], length) for number, length in runs]
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
@@ -70,3 +70,11 @@ def few_runs(numbers: pa.Array) -> list[tuple[Any, int]] | None:
     ends = pairwise([0, *runs.run_ends.to_pylist()])
     lengths = (end - at for at, end in ends)
     return list(zip(runs.values.to_pylist(), lengths, strict=True))
+
+
+def texts_of(coded: pa.DictionaryArray) -> list[Any]:
+    """Return the texts that an array's indices mean."""
+    texts = coded.dictionary
+    if not pa.types.is_string(texts.type):
+        texts = texts.cast(pa.string())
+    return list(texts.to_pylist())

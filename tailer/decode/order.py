@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tailer.changes import CHANGE_TYPE, Rows
-from tailer.decode.constants import few_runs
+from tailer.decode.constants import few_runs, texts_of
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.native import compute as pc
 
@@ -81,9 +81,9 @@ class _Seen:
 def _are(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArray:
     """Return which rows have a kind of change that begins so: early writers shortened some. The
     values of the dictionary are compared, not those of the rows."""
-    words = kinds.dictionary.cast(pa.string()).to_pylist()
+    words = texts_of(kinds)
     found = pa.array([word is not None and word.startswith(prefix) for word in words], pa.bool_())
-    return pc.fill_null(found.take(kinds.indices), fill_value=False)
+    return pc.coalesce(pc.take(found, kinds.indices), pa.scalar(value=False))
 
 
 def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:

@@ -24,7 +24,7 @@ from tailer.changes import (
 )
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.column_prefetch import announce_columns
-from tailer.decode.constants import constant, kinds_column, of_kind
+from tailer.decode.constants import constant, kinds_column, of_kind, texts_of
 from tailer.decode.file_opening import SMALL_BYTES, check_nested, open_parquet
 from tailer.decode.options import DecodeOptions
 from tailer.decode.order import is_ordered
@@ -112,7 +112,7 @@ def _where(mask: pa.BooleanArray, batch: pa.RecordBatch, *arrays: pa.Array) -> t
     first, count = pc.index(mask, value=True).as_py(), mask.true_count
     if not count or (2 * count >= len(mask) and mask.slice(first, count).true_count == count):
         return tuple(rows.slice(max(0, first), count) for rows in (batch, *arrays))
-    return tuple(rows.filter(mask) for rows in (batch, *arrays))
+    return tuple(pc.filter(rows, mask) for rows in (batch, *arrays))
 
 
 def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
@@ -310,12 +310,12 @@ class _Decoder:
         if indices is not None:
             if not len(indices):
                 return None
-            batch = batch.take(indices)
-            positions = positions.take(indices)
+            batch = pc.take(batch, indices)
+            positions = pc.take(positions, indices)
         if self.file.change_type is None:
             words, numbers = self._kinds(batch)
             if wanted is not None:
-                mask = pa.array([word in wanted for word in words], pa.bool_()).take(numbers)
+                mask = pc.take(pa.array([word in wanted for word in words], pa.bool_()), numbers)
                 batch, positions, numbers = _where(mask, batch, positions, numbers)
                 if not len(numbers):
                     return None
@@ -334,7 +334,7 @@ class _Decoder:
         if coded.null_count:
             raise CorruptRow("the cdc file has a row of change type None")
         kinds = []
-        for name in coded.dictionary.cast(pa.string()).to_pylist():
+        for name in texts_of(coded):
             kind = EARLY_KINDS.get(name, name)
             if kind not in CHANGE_TYPES:
                 raise CorruptRow(f"the cdc file has a row of change type {name!r}")

@@ -175,13 +175,11 @@ class RowSelection:
         """Return the selected positions among first..last-1, less ``first``; None if all are."""
         if self.count(first, last) == last - first:
             return None
-        named = self.only if self.only is not None else self.without
-        within = (named or BitMap64()) & BitMap64(range(first, last))
-        listed = _int64_array(within, first)
-        if self.only is not None:
-            return listed
-        everything = pa.arange(0, last - first)
-        return everything.filter(pc.invert(pc.is_in(everything, value_set=listed)))
+        within = BitMap64(range(first, last))
+        selected = (
+            within - (self.without or BitMap64()) if self.only is None else self.only & within
+        )
+        return _int64_array(selected, first)
 
 
 def positions_within(rows: BitMap64, first: int, last: int) -> pa.Int64Array:

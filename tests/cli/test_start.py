@@ -81,6 +81,27 @@ def test_a_read_loads_arrow_without_its_functions_and_file_systems(
     assert {"json.tool", "email", "http", "multiprocessing", "xml"} & modules == set()
 
 
+def test_flat_rows_are_read_without_loading_arrows_functions(tmp_path: Path) -> None:
+    """Inserts, the images of updates in either order, and a deletion vector."""
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    table = TableBuilder(tmp_path / "t", schema, properties={"delta.enableChangeDataFeed": "true"})
+    features = ["deletionVectors"]
+    table.create(table.protocol(3, 7, readerFeatures=features, writerFeatures=features))
+    add = table.add([{"id": i, "text": "t"} for i in range(5)])
+    table.commit(add)
+    for kinds in (["update_preimage", "update_postimage"], ["update_postimage", "delete"]):
+        changes = [{"id": 1, "text": "t", "_change_type": kind} for kind in kinds]
+        table.commit(table.cdc(changes))
+    after = {"add": {**add["add"], "deletionVector": table.vector([1, 3])}}
+    table.commit(table.remove(add), after)
+    rows = tmp_path / "rows.arrow"
+    found = loaded(tmp_path, "read", str(table.folder), "--from", "1", "--output", str(rows))
+    with pa.memory_map(str(rows)) as file:
+        assert pa.ipc.open_file(file).read_all().num_rows == 5 + 2 + 2 + 2
+    assert "pyarrow._compute" in found
+    assert "pyarrow.compute" not in found
+
+
 @pytest.mark.parametrize("command", ["read", "snapshot", "tail", "verify"])
 def test_rows_are_made_without_pandas(table: TableBuilder, tmp_path: Path, command: str) -> None:
     """pyarrow would load it, where it is installed, with the first value that it makes."""
