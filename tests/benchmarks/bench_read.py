@@ -1,9 +1,12 @@
 """`tailer read` of large versions, beside deltalake's load_cdf and a bare pyarrow scan.
 
-    python -m tests.benchmarks.bench_read [--tables small large files] [--rounds 5] [--quick]
+    python -m tests.benchmarks.bench_read [--tables small large vectors nested files] [--rounds 5]
+                                          [--quick]
 
 * `small`: 2.1 million changes in 12 files of 7 columns, half of them change data files;
 * `large`: ten times as many, in 120 files (names of the same 12 files);
+* `vectors`: 2.1 million inserts, and then a tenth of them deleted by deletion vectors;
+* `nested`: 2.1 million inserts by Spark with a struct, a list, a map and a list of structs;
 * `files`: one version of 1,000 files of 1,000 rows, beside one of one file of as many rows.
 
 Every contender writes an Arrow IPC file, in a fresh process whose start counts, by turns. A first
@@ -17,12 +20,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks.feed_tables import feed_table, many_files
+from tests.benchmarks.feed_tables import feed_table, many_files, nested_table, thinned_table
 from tests.benchmarks.measure import Cost, by_turns, print_costs, python
 from tests.benchmarks.results import Results, options
 
-TABLES = ("small", "large", "files")
-ROWS_OF_A_FILE, COPIES = 175_000, 10
+TABLES = ("small", "large", "vectors", "nested", "files")
+ROWS_OF_A_FILE, FILES_OF_A_TABLE, COPIES = 175_000, 12, 10
 FILES, ROWS_OF_MANY = 1_000, 1_000
 QUICK = 50
 #: Of `tailer read`: the peak, and how it may grow from `small` to `large`. That is what two groups
@@ -64,16 +67,25 @@ def bench(name: str, commands: dict[str, list[str]], output: Path, rounds: int) 
     return costs
 
 
+def feed(name: str, rows_of_a_file: int) -> Path:
+    """Return the table of that name."""
+    match name:
+        case "vectors":
+            return thinned_table(rows_of_a_file, FILES_OF_A_TABLE)
+        case "nested":
+            return nested_table(rows_of_a_file, FILES_OF_A_TABLE)
+    return feed_table(rows_of_a_file, COPIES if name == "large" else 1)
+
+
 def bench_feed(name: str, output: Path, rounds: int, results: Results) -> Cost:
     """Measure a feed of whole files; returns our own cost."""
-    count = QUICK if results.quick else ROWS_OF_A_FILE
-    table = feed_table(count, COPIES if name == "large" else 1)
+    table = feed(name, QUICK if results.quick else ROWS_OF_A_FILE)
     others = ("deltalake", "bare") if name == "small" else ("deltalake",)
     commands = {"tailer": read(table, output)}
     commands |= {other: python(CONTENDERS, other, table, output) for other in others}
     costs = bench(name, commands, output, rounds)
     ours = costs["tailer"]
-    results.ratio("read" if name == "small" else "read-large", ours, costs["deltalake"])
+    results.ratio("read" if name == "small" else f"read-{name}", ours, costs["deltalake"])
     if "bare" in costs:
         results.ratio("read-bare", ours, costs["bare"])
     if ours.peak_mib > PEAK_MIB_MAX:
@@ -104,7 +116,7 @@ def main() -> None:
         peaks = {n: bench_feed(n, output, rounds, results).peak_mib for n in feeds}
         if "files" in asked.tables:
             bench_files(output, rounds, results)
-    if len(peaks) > 1 and peaks["large"] - peaks["small"] > PEAK_GROWTH_MIB_MAX:
+    if peaks.keys() >= {"small", "large"} and peaks["large"] - peaks["small"] > PEAK_GROWTH_MIB_MAX:
         results.complain(f"ten times the rows take more memory: {peaks} MiB")
     results.end()
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,6 +88,9 @@ def digest(output: Path) -> None:
     with pa.memory_map(str(output)) as file:
         reader = pa.ipc.open_file(file)
         batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+        if "place" in reader.schema.names:
+            print(json.dumps(_nested_totals(batches)))
+            return
         sums = pa.concat_tables(
             _sums(batch.select(FEED_SCHEMA.names).cast(FEED_SCHEMA), groups) for batch in batches
         )
@@ -114,6 +118,42 @@ def _sums(batch: pa.RecordBatch, groups: list[str]) -> pa.Table:
     }
     table = pa.table({**{name: batch[name] for name in groups}, **numbers})
     return table.group_by(groups).aggregate([(name, "sum") for name in numbers])
+
+
+def _nested_totals(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+    """The sums of all values of :func:`feed_tables.nested_table`; of a text, its length."""
+    totals: Counter[str] = Counter()
+    for batch in batches:
+        tags, steps = batch["tags"].flatten(), batch["steps"].flatten()
+        numbers = {
+            "id": batch["id"],
+            "height": batch["place"].field("height").view(pa.int64()),
+            "count": batch["counts"].items,
+            "amount": steps.field("amount"),
+        }
+        texts = {
+            "city": batch["place"].field("city"),
+            "tag": tags,
+            "key": batch["counts"].keys,
+            "kind": steps.field("kind"),
+            "change": batch["_change_type"],
+        }
+        totals["rows"] += batch.num_rows
+        totals.update({name: _total(values) for name, values in numbers.items()})
+        totals.update({name: _total(_lengths(values)) for name, values in texts.items()})
+    return {name: total % 2**64 for name, total in totals.items()}
+
+
+def _total(values: pa.Array) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.sum(values.cast(pa.int64())).as_py() or 0)
+
+
+def _lengths(texts: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.utf8_length(texts.cast(pa.string()))
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
-"""Tables with large versions, made without Spark and kept in the benchmarks' cache folder.
+"""Tables with large versions, made by Spark only where it is said, and kept in the cache folder.
 
 * feed: half inserts, half updates with change data files, one file a version;
 * many: the same rows in one version, as one file and as many;
 * versions: inserts in many small versions;
 * checked: inserts and updates in ten versions, whole at each, for `verify`;
+* thinned: a version that deletes each tenth row by deletion vectors;
+* nested: inserts with a struct, a list, a map and a list of structs, written by Spark;
 * rewritten: a version that rewrites all files to change each tenth row, without change data.
 """
 
@@ -30,9 +32,11 @@ __all__ = [
     "feed_files",
     "feed_table",
     "many_files",
+    "nested_table",
     "rewritten_table",
     "rows",
     "small_versions",
+    "thinned_table",
 ]
 
 INSERTS, UPDATES = 6, 6
@@ -48,6 +52,23 @@ SCHEMA = pa.schema(
         ("amount", pa.decimal128(22, 2)),
     ]
 )
+NESTED = (
+    "id BIGINT, place STRUCT<city: STRING, height: DOUBLE>, tags ARRAY<STRING>, "
+    "counts MAP<STRING, INT>, steps ARRAY<STRUCT<kind: STRING, amount: INT>>"
+)
+#: From an id. Nothing is random: a table made again has the same rows.
+NESTED_ROW = """
+    id,
+    named_struct('city', substr(md5(string(id)), 1, 12),
+        'height', pmod(xxhash64(id), 1000000007) / 1000.0D) AS place,
+    slice(array('new', 'paid', concat('t', id % 1000)), 1, int(id % 4)) AS tags,
+    map_from_arrays(array('a', concat('k', id % 7)), array(int(id % 1000), int(id % 13))) AS counts,
+    array(named_struct('kind', elt(1 + int(id % 3), 'in', 'out', 'back'), 'amount', int(hash(id))))
+        AS steps
+"""
+VECTORS, DV = "delta.enableDeletionVectors", "deletionVectors"
+#: The first row that :func:`thinned_table` deletes of each file.
+DELETED = 3
 ROW_IDS, ROW_VERSIONS = "_row-id-col", "_row-commit-version-col"
 TRACKING = {
     "delta.enableRowTracking": "true",
@@ -208,6 +229,50 @@ def small_versions(versions: int, rows_of_a_version: int) -> Path:
             table.commit(_add(table, part, f"{i:05d}.parquet"))
 
     return _kept(f"versions-{versions}-{rows_of_a_version}", make)
+
+
+def thinned_table(rows_of_a_file: int, files: int) -> Path:
+    """A table whose version 2 deletes each tenth row, by a deletion vector for each file."""
+
+    def make(folder: Path) -> None:
+        table = TableBuilder(folder, SCHEMA, properties={**CDF, VECTORS: "true"})
+        table.create(
+            table.protocol(3, 7, readerFeatures=[DV], writerFeatures=[DV, "changeDataFeed"])
+        )
+        before = [
+            _add(table, rows(i * rows_of_a_file, rows_of_a_file), f"{i:05d}.parquet")
+            for i in range(files)
+        ]
+        table.commit(*before)
+        vectors = table.vectors([range(DELETED, rows_of_a_file, 10)] * files)
+        after = [
+            {"add": {**add["add"], "deletionVector": vector}}
+            for add, vector in zip(before, vectors, strict=True)
+        ]
+        table.commit(*map(table.remove, before), *after)
+
+    return _kept(f"thinned-{rows_of_a_file}-{files}", make)
+
+
+def nested_table(rows_of_a_file: int, files: int) -> Path:
+    """A table that Spark has filled in one version."""
+
+    def make(table: Path) -> None:
+        from tests.support.components import start_spark
+
+        spark = start_spark(bench_folder() / "spark", small=False)
+        try:
+            spark.sql(
+                f"CREATE TABLE delta.`{table}` ({NESTED}) USING delta "
+                "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+            )
+            ids = spark.range(0, rows_of_a_file * files, 1, files)
+            ids.createOrReplaceTempView("ids")
+            spark.sql(f"INSERT INTO delta.`{table}` SELECT {NESTED_ROW} FROM ids")
+        finally:
+            spark.stop()
+
+    return _kept(f"nested-{rows_of_a_file}-{files}", make)
 
 
 def rewritten_table(origin: str, count: int, files: int) -> Path:
