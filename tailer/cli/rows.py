@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from tailer.changes import ChangeBatch, Offset
+from tailer.cli.feed_options import check_columns, feed_options
 from tailer.cli.output import Ids, open_output
 from tailer.cli.progress import BytesRead, stored_bytes
-from tailer.cli.reading import check_columns, feed_options
 from tailer.decode.output import output_schema
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import Snapshot

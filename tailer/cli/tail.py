@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from tailer.changes import Offset
+from tailer.cli.feed_options import check_columns, feed_options
 from tailer.cli.output import Ids, until_reader_gone
 from tailer.cli.progress import BytesRead, SnapshotProgress
-from tailer.cli.reading import check_columns, feed_options
 from tailer.cli.table import check_range, on_table
 from tailer.errors import SinkRejected, TailerError
 from tailer.feed.run import Feed, run_feed

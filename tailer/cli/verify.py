@@ -8,9 +8,9 @@ from pathlib import Path
 
 import anyio
 
+from tailer.cli.feed_options import feed_options
 from tailer.cli.feeds import named_feed
 from tailer.cli.progress import BytesRead
-from tailer.cli.reading import feed_options
 from tailer.cli.table import check_range, on_table
 from tailer.config.feeds import load_config
 from tailer.daemon.assembly import feed_sink, table_log

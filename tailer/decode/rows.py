@@ -27,8 +27,8 @@ from tailer.decode.column_prefetch import announce_columns
 from tailer.decode.constants import constant, kinds_column, of_kind, texts_of
 from tailer.decode.file_opening import SMALL_BYTES, check_nested, open_parquet
 from tailer.decode.options import DecodeOptions
-from tailer.decode.order import is_ordered
 from tailer.decode.output import Shapes, converted
+from tailer.decode.row_order import is_ordered
 from tailer.decode.tracking import row_ids
 from tailer.decode.unreadable_files import MAY_BE_SOUND, UNREADABLE, unreadable_file
 from tailer.decode.vectors import RowSelection, positions_within

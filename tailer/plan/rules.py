@@ -12,9 +12,9 @@
   after it.
 * Order within a version: rows that leave before rows that come, so that a key that moves is deleted
   before it is inserted. Within a cdc file the writer's own order is kept where an update's two
-  images are side by side (:mod:`tailer.decode.order`); only where the cdc files of a version lie in
-  several partitions can an update's images be in two files, and then each file is read twice,
-  first for the rows that leave.
+  images are side by side (:mod:`tailer.decode.row_order`); only where the cdc files of a version
+  lie in several partitions can an update's images be in two files, and then each file is read
+  twice, first for the rows that leave.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import kept_rows
-from tailer.decode.order import whole_pairs
+from tailer.decode.row_order import whole_pairs
 from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.changes import CHANGE_TYPES, LEAVING_KINDS, Offset
-from tailer.decode import order
-from tailer.decode.order import is_ordered
+from tailer.decode import row_order
+from tailer.decode.row_order import is_ordered
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.feed.options import FeedOptions
 from tailer.testing.table import TableBuilder
@@ -108,7 +108,7 @@ def test_order_is_told_whatever_the_row_groups(kinds: list[str], group: int, at_
     table = pa.table({"_change_type": pa.array(kinds, pa.string())})
     pq.write_table(table, sink, row_group_size=group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "_ROWS_AT_ONCE", at_once)
+        patch.setattr(row_order, "_ROWS_AT_ONCE", at_once)
         file = ParquetColumns(pa.BufferReader(sink.getvalue()), dictionaries=["_change_type"])
         assert is_ordered(file) is not violations(kinds)
 
