@@ -117,10 +117,6 @@ class SqliteFile(Database):
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._file.opened()
 
-    def close(self) -> None:
-        """Close the file."""
-        self.abandon()
-
     def abandon(self) -> None:
         """Close the file; a transaction is undone."""
         connection, self._connection = self._connection, None

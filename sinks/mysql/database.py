@@ -135,10 +135,6 @@ class Mysql(Database):
         self.texts = f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {collation}"
         self._packet_bytes = int(packet)
 
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-        self.abandon()
-
     def abandon(self) -> None:
         """Close the connection; the server undoes its transaction."""
         connection, self._connection = self._connection, None

@@ -123,10 +123,6 @@ class Postgres(Database):
             "sink)"
         )
 
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-        self.abandon()
-
     def abandon(self) -> None:
         """Close the connection; the server undoes its transaction."""
         connection, self._connection = self._connection, None

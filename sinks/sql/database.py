@@ -94,9 +94,9 @@ class Database(ABC):
         """Take whatever file there is, before it is opened for a feed. ``written``: the feed has
         written to it, so it has to be there."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close the connection, if there is one."""
+        self.abandon()
 
     @abstractmethod
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:

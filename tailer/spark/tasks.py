@@ -5,7 +5,6 @@ Rows are decoded in the task's thread, so that memory is bounded by the batch.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.table_store import store_portal
 from tailer.spark.types import conform
 from tailer.store import Store
+from tailer.store.side_by_side import side_by_side
 
 __all__ = ["decoded", "spark_batches"]
 
@@ -203,7 +203,7 @@ def _contents(
 
 async def _fetched(store: Store, files: list[ChangeFile]) -> list[Fetched]:
     """Fetch files at the same time."""
-    return await asyncio.gather(*(fetch(store, file) for file in files))
+    return await side_by_side(fetch(store, file) for file in files)
 
 
 def _ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:
