@@ -77,14 +77,17 @@ class Storage(Contract, ABC):
     ) -> Store:
         """Return the store of a table; ``traffic`` counts its requests."""
 
-    def open_vended(
+    async def open_vended(
         self,
         table: str,
         options: Mapping[str, Any],
         vendor: Vendor,
         traffic: Traffic | None = None,
     ) -> Store:
-        """Return the store of a table that is read with what a catalog vends for it."""
+        """Return the store of a table that is read with what a catalog vends for it.
+
+        Raises the errors of :meth:`tailer.store.vended.Vendor.values`.
+        """
         raise ConfigError("what a catalog vends can't be used there")
 
     def check_options(self, options: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ class GlueStorage(Storage):
             client = client or _CLIENTS.take(own)
             return CatalogTable("", await client.location(database, name))
 
-        def open_files(found: CatalogTable) -> Store:
+        async def open_files(found: CatalogTable) -> Store:
             try:
                 storage = storage_of(found.location)
                 return storage.open_store(found.location, options, traffic)

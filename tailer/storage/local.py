@@ -33,7 +33,7 @@ class LocalStorage(Storage):
             raise ConfigError(f"{table!r} is a local table, and takes no option {min(rest)!r}")
         return LocalStore(table, also)
 
-    def open_vended(
+    async def open_vended(
         self,
         table: str,
         options: Mapping[str, Any],

@@ -73,7 +73,7 @@ class _ObjectStorage(Storage):
 
         return ObjectStore(table, client, traffic, also=[self._place(one) for one in also])
 
-    def open_vended(
+    async def open_vended(
         self,
         table: str,
         options: Mapping[str, Any],
@@ -82,6 +82,7 @@ class _ObjectStorage(Storage):
     ) -> ObjectStore:
         """See :class:`tailer.storage.Storage`."""
         name, ours = self._vended
+        await vendor.values(name)  # what is wrong with it is said now, and in our words
 
         async def credentials() -> dict[str, Any]:
             values = await vendor.values(name)

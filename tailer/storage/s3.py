@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailer.storage import Storage, take_also
 from tailer.storage.s3_target import S3Target
+from tailer.store.s3.environment import VENDED
 from tailer.store.s3.folders import list_folders
 from tailer.store.s3.options import S3Options
 from tailer.store.s3.store import S3Store
@@ -35,7 +36,7 @@ class S3Storage(Storage):
         also, rest = take_also(options)
         return S3Store(table, rest, traffic, also=also)
 
-    def open_vended(
+    async def open_vended(
         self,
         table: str,
         options: Mapping[str, Any],
@@ -43,6 +44,7 @@ class S3Storage(Storage):
         traffic: Traffic | None = None,
     ) -> S3Store:
         """See :class:`tailer.storage.Storage`."""
+        await vendor.values(*VENDED)  # what is wrong with it is said now
         return self.open_store(table, {**options, "vendor": vendor}, traffic)
 
     def open_offsets(

@@ -98,7 +98,7 @@ class _Source:
     async def _load(self) -> CatalogTable:
         return await self._taken().table(self._name)
 
-    def _open(self, table: CatalogTable) -> Store:
+    async def _open(self, table: CatalogTable) -> Store:
         location, others = table.location, dict(self._others)
         try:
             storage = storage_of(location)
@@ -109,7 +109,7 @@ class _Source:
                 location,
                 lambda: self._taken().credentials(self._name, table.table_id),
             )
-            return storage.open_vended(location, options, vendor, self._traffic)
+            return await storage.open_vended(location, options, vendor, self._traffic)
         except ConfigError as e:
             raise ConfigError(f"uc://{self._name} is at {location}: {e}") from e
 

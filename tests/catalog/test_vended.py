@@ -16,6 +16,7 @@ from tailer.storage import open_store
 from tailer.store.vended import VendedCredential, Vendor
 from tests.catalog.reading import ids, read_table
 from tests.catalog.server import CatalogServer
+from tests.clouds.servers import ACCOUNT, CloudServer, sas_token
 from tests.s3.fixture import ACCESS, REGION, SECRET, Bucket, S3Server
 from tests.s3.tables import upload
 from tests.sharing.shared import orders
@@ -135,3 +136,33 @@ async def test_of_several_credentials_the_narrowest_counts_until_it_is_forgotten
     vendor.forget()
     await vendor.values("key")
     assert len(asked) == 3
+
+
+async def test_a_sas_of_the_catalog_reads_a_table_on_azure(
+    server: CatalogServer, azurite: CloudServer, tmp_path: Path
+) -> None:
+    container = azurite.container()
+    orders(tmp_path / "orders", 4)
+    await container.upload(tmp_path / "orders", "orders")
+    address = container.address("orders")
+    server.table("orders", address)
+    vends(server, prefix=address, config={"azure.sas-token": sas_token()})
+    where = {"account_name": ACCOUNT, "endpoint_url": container.url}
+    assert ids(await read_table(ADDRESS, 1, 3, **where)) == [1, 2, 3]
+    assert server.seen("/credentials") == 1
+    vends(server, prefix=address, config=KEYS)
+    with pytest.raises(TableError, match=r"vends s3\.access-key-id, .* needs azure\.sas-token"):
+        await read_table(ADDRESS, 1, 3, **where)
+
+
+async def test_a_token_of_the_catalog_reads_a_table_on_google(
+    server: CatalogServer, gcs_server: CloudServer, tmp_path: Path
+) -> None:
+    container = gcs_server.container()
+    orders(tmp_path / "orders", 4)
+    await container.upload(tmp_path / "orders", "orders")
+    address = container.address("orders")
+    server.table("orders", address)
+    vends(server, prefix=address, config={"gcs.oauth-token": "a-token"})
+    assert ids(await read_table(ADDRESS, 1, 3, endpoint_url=container.url)) == [1, 2, 3]
+    assert server.seen("/credentials") == 1

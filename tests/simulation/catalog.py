@@ -116,5 +116,8 @@ def catalog_store(catalog: SimulatedCatalog, files: Callable[[], Store]) -> Cata
     async def close() -> None:
         """It has no connections."""
 
-    source = TableSource(catalog.load, lambda _: files(), close, "the simulated catalog")
+    async def opened(_: CatalogTable) -> Store:
+        return files()
+
+    source = TableSource(catalog.load, opened, close, "the simulated catalog")
     return CatalogStore("simulated:table", source, lambda: catalog.world.now)

@@ -292,6 +292,8 @@ class S3Client:
 
     async def _renew_credentials(self) -> None:
         """Load the credentials again from their source: expired ones may have been renewed."""
+        if self.options.vendor is not None:
+            self.options.vendor.forget()
         with suppress(ConfigError):
             self._account = await S3Environment(self.options).account()
 

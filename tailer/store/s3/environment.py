@@ -24,8 +24,10 @@ from tailer.store.vended import Vendor
 if TYPE_CHECKING:
     from aiobotocore.session import AioSession
 
-__all__ = ["KeySource", "S3Environment", "unusable"]
+__all__ = ["VENDED", "KeySource", "S3Environment", "unusable"]
 
+#: What a catalog must vend.
+VENDED = ("s3.access-key-id", "s3.secret-access-key")
 _DEFAULT_REGION = "us-east-1"
 
 
@@ -85,7 +87,6 @@ class S3Environment:
         """Return the account to sign with. Raises :class:`ConfigError` if there is none."""
         own = self._options
         if own.vendor is not None:
-            own.vendor.forget()
             return _Vended(own.vendor)
         if own.access_key_id is not None and own.secret_access_key is not None:
             return _Fixed(Account(own.access_key_id, own.secret_access_key, own.session_token))
@@ -133,9 +134,9 @@ class _Vended:
         self._vendor = vendor
 
     async def keys(self) -> Keys:
-        access, secret = "s3.access-key-id", "s3.secret-access-key"
-        values = await self._vendor.values(access, secret)
-        return Account(values[access], values[secret], values.get("s3.session-token"))
+        values = await self._vendor.values(*VENDED)
+        access, secret = (values[name] for name in VENDED)
+        return Account(access, secret, values.get("s3.session-token"))
 
 
 class _Found:

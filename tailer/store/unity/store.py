@@ -57,7 +57,7 @@ class TableSource(Struct, frozen=True):
     """
 
     load: Callable[[], Awaitable[CatalogTable]]
-    open: Callable[[CatalogTable], Store]
+    open: Callable[[CatalogTable], Awaitable[Store]]
     close: Callable[[], Awaitable[None]]
     account: str
     recheck_s: float = 30.0
@@ -98,18 +98,19 @@ class CatalogStore(Store):
         if table is None or version > table.latest or self._asked_at < newer_than_s:
             async with self._lock:
                 if self._table is None or self._asked_at < asked_at:  # else somebody just has
-                    self._take(await self._source.load())
+                    await self._take(await self._source.load())
                     self._asked_at = asked_at
                 table = self._table
         assert table is not None
         return table
 
-    def _take(self, table: CatalogTable) -> None:
+    async def _take(self, table: CatalogTable) -> None:
         known = self._table
         if known is None or (known.table_id, known.location) != (table.table_id, table.location):
+            opened = await self._source.open(table)
             # Files of the former one may still be open.
             self._former += [] if self._files is None else [self._files]
-            self._files = self._source.open(table)
+            self._files = opened
         elif known.managed and table.managed and table.latest < known.latest:
             return
         self._table = table
