@@ -1,6 +1,6 @@
 """The programs that reading from S3 is measured against, each run by itself in a fresh process.
 
-    python -m tests.benchmarks.remote_contenders deltalake ADDRESS ENDPOINT LAST OUTPUT
+    python -m tests.benchmarks.remote_contenders deltalake ADDRESS OPTIONS LAST OUTPUT
     python -m tests.benchmarks.remote_contenders get URL OUTPUT
 
 The first writes load_cdf of the versions 1 to LAST as an Arrow IPC file, the second the bytes of
@@ -9,21 +9,19 @@ one object as they come.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
 from urllib.request import urlopen
 
 
-def deltalake(address: str, endpoint: str, last: int, output: Path) -> None:
+def deltalake(address: str, options: str, last: int, output: Path) -> None:
     """Stream load_cdf into the file."""
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    from tests.s3.fixture import Bucket
-
-    options = Bucket("", endpoint).deltalake
-    table = DeltaTable(address, storage_options=options)
+    table = DeltaTable(address, storage_options=json.loads(options))
     feed = table.load_cdf(starting_version=1, ending_version=last)
     reader = pa.RecordBatchReader.from_stream(feed)
     with pa.OSFile(str(output), "wb") as file, pa.ipc.new_file(file, reader.schema) as writer:
