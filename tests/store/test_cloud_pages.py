@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pyarrow as pa
@@ -58,8 +59,9 @@ def page(
             monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
             monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", server.url)
         else:
-            account = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-            account |= {"gcs_base_url": server.url, "disable_oauth": True}  # type: ignore[dict-item]
+            account: dict[str, Any] = dict.fromkeys(("private_key", "private_key_id"), "")
+            account |= {"client_email": "feed@example.org", "disable_oauth": True}
+            account["gcs_base_url"] = server.url
             (tmp_path / "account.json").write_text(json.dumps(account))
             monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
             monkeypatch.setenv("GOOGLE_BASE_URL", server.url)
@@ -88,6 +90,8 @@ def test_the_configuration_of_the_page_runs(page: Page) -> None:
     config.write_text(page.config.replace("[daemon]", '[daemon]\nhttp = ""'))
     done = run_tailer("check", config)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    who = f"account {ACCOUNT}, by its key" if "az://" in page.config else "as feed@example.org"
+    assert f"; {who}" in done.stdout
 
     def written() -> list[str]:
         with pytest.MonkeyPatch.context() as environment:

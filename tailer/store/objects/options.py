@@ -108,6 +108,10 @@ class CloudOptions:
         """Return whether the account's own key is here, which signs URLs without a request."""
         raise NotImplementedError
 
+    def account(self, place: Place) -> str:
+        """Return who reads a place, and by what, for people."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class AzureOptions(CloudOptions):
@@ -157,6 +161,17 @@ class AzureOptions(CloudOptions):
             return False
         return bool(self.account_key or any(map(os.environ.get, _AZURE_KEYS)))
 
+    def account(self, place: Place) -> str:
+        """See :class:`CloudOptions`."""
+        names = (place.account, self.account_name, os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"))
+        if self.anonymous:
+            how = "without credentials"
+        elif self.has_key():
+            how = "by its key"
+        else:
+            how = "by a SAS" if self.sas_token else "by the environment's identity"
+        return f"account {next(filter(None, names), 'unknown')}, {how}"
+
 
 @dataclass(frozen=True, slots=True)
 class GcsOptions(CloudOptions):
@@ -195,14 +210,23 @@ class GcsOptions(CloudOptions):
 
     def has_key(self) -> bool:
         """See :class:`CloudOptions`."""
+        account = {} if self.anonymous else self._account()
+        return bool(account.get("private_key")) and not account.get("disable_oauth")
+
+    def account(self, place: Place) -> str:  # noqa: ARG002 - a bucket does not say it
+        """See :class:`CloudOptions`."""
         if self.anonymous:
-            return False
+            return "without credentials"
+        email = self._account().get("client_email")
+        return f"as {email}" if email else "as the environment's identity"
+
+    def _account(self) -> dict[str, Any]:
+        """Return the service account of the options or the environment, if it is a file."""
         names = (self.service_account_file, *map(os.environ.get, _GOOGLE_FILES))
-        file = next(filter(None, names), "")
-        with suppress(OSError, ValueError, AttributeError):
-            account = json.loads(Path(file).read_text())
-            return bool(account.get("private_key")) and not account.get("disable_oauth")
-        return False
+        with suppress(OSError, ValueError):
+            found = json.loads(Path(next(filter(None, names), "")).read_text())
+            return found if isinstance(found, dict) else {}
+        return {}
 
 
 @lru_cache(maxsize=256)

@@ -270,6 +270,10 @@ class ObjectStore(Store):
             raise TransientError(f"{self.root}, {location} was replaced while it was read")
         return data  # type: ignore[no-any-return]  # it has bytes' buffer
 
+    async def access(self) -> str:
+        """See :class:`tailer.store.Store`."""
+        return self._client.options.account(self._place)
+
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:  # noqa: ARG002 - obstore signs from now on
         """See :class:`tailer.store.Store`; None where the account's own key is not here."""
         if self._client.credentials is not None or not self._client.options.has_key():
