@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tests import prepare
+from tests.benchmarks import __main__ as benchmarks
 from tests.support import components
 from tests.support.components import Component, NotMade, run_maker
 from tests.support.source import ROOT
@@ -148,3 +150,29 @@ def test_a_pytest_prepares_what_its_own_tests_need(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "can't be prepared: the S3 server: Go is missing" in (done.stdout)
     assert "1 skipped" in done.stdout
+
+
+def test_a_benchmark_that_lacks_its_component_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are run all the same."""
+    run: list[str] = []
+    asked: list[str] = []
+
+    def missing(names: Iterable[str], say: object) -> dict[str, str]:
+        assert callable(say)
+        asked.extend(names)
+        return {"kafka": "Maven is missing"}
+
+    def ran(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        run.append(command[2])
+        return subprocess.CompletedProcess(command, 0)
+
+    assert {name for names in benchmarks.COMPONENTS.values() for name in names} <= set(
+        prepare.COMPONENTS
+    )
+    monkeypatch.setattr(benchmarks, "prepare", missing)
+    monkeypatch.setattr(subprocess, "run", ran)
+    monkeypatch.setattr(sys, "argv", ["bench", "--quick", "kafka", "encode"])
+    with pytest.raises(SystemExit, match="not prepared: kafka"):
+        benchmarks.main()
+    assert asked == ["native", "kafka"]
+    assert run == ["tests.benchmarks.bench_encode"]

@@ -2,7 +2,9 @@
 
     python -m tests.support.crate
 
-Its style and clippy's findings; nothing where there is no cargo, or no network to fetch crates by.
+Its style and clippy's findings, and where `cargo-deny` is installed, the licences, sources and
+known vulnerabilities of the crates that it is built of (native/deny.toml); nothing where there is
+no cargo, or no network to fetch crates by.
 """
 
 from __future__ import annotations
@@ -63,7 +65,22 @@ def main() -> None:
     CACHE.mkdir(exist_ok=True)
     build = ["--release", "--locked", "-q", "--target-dir", str(crate_target(ROOT))]
     command = ["cargo", "clippy", *crate_options, *build, "--", "-D", "warnings"]
-    sys.exit(subprocess.run(command, check=False).returncode)
+    subprocess.run(command, check=True)
+    _check_dependencies(crate_options)
+
+
+def _check_dependencies(crate_options: list[str]) -> None:
+    """Check what the crate is built of; without network, all but the advisories."""
+    if shutil.which("cargo-deny") is None:
+        print("cargo-deny is missing: what the crate is built of is not checked (CI does)")
+        return
+    deny = ["cargo", "deny", "-L", "error", *crate_options, "--locked"]
+    subprocess.run([*deny, "check", "bans", "licenses", "sources"], check=True)
+    fetched = subprocess.run([*deny, "fetch", "db"], check=False, capture_output=True)
+    if fetched.returncode and os.environ.get("CI") != "true":
+        print("there is no network: the crates' advisories are not checked")
+        return
+    subprocess.run([*deny, "check", "advisories"], check=True)
 
 
 if __name__ == "__main__":
