@@ -20,13 +20,11 @@ from pyroaring import BitMap64
 from tailer.delta.arrow_types import is_arrow_variant
 
 __all__ = [
-    "READER_FEATURES",
     "Action",
     "add_action",
     "cdc_action",
     "deletion_vector_bytes",
     "delta_schema",
-    "features_protocol",
     "inline_vector",
     "metadata_action",
     "remove_action",
@@ -37,17 +35,6 @@ __all__ = [
 #: One line of the log: ``{"add": {...}}`` and similar.
 Action = dict[str, Any]
 
-#: The features that a reader must support too, of those that tests use.
-READER_FEATURES = frozenset(
-    {
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "typeWidening",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
-)
 _DV_MAGIC = 1681511377
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 #: Of an add action, what its remove repeats if it is not lean.
@@ -113,16 +100,6 @@ def delta_schema(schema: pa.Schema) -> str:
     values are JSON. Raises ValueError for a type that Delta does not have.
     """
     return json.dumps({"type": "struct", "fields": [_delta_field(f) for f in schema]})
-
-
-def features_protocol(features: Iterable[str]) -> Action:
-    """Return the protocol action that names these table features."""
-    writers = sorted(features)
-    readers = sorted(READER_FEATURES & set(writers))
-    fields: Action = {"minReaderVersion": 3 if readers else 1, "minWriterVersion": 7}
-    if readers:
-        fields["readerFeatures"] = readers
-    return {"protocol": {**fields, "writerFeatures": writers}}
 
 
 def metadata_action(

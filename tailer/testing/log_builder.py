@@ -1,7 +1,6 @@
-"""The log of a table for tests: commits, checkpoints of every kind, compactions, checksums.
+"""The log of a table for tests: commits, classic checkpoints and checksums.
 
-"Delta Log Entries", "Checkpoints", "Log Compaction Files", "Version Checksum File", "Metadata
-Cleanup".
+"Delta Log Entries", "Checkpoints", "Version Checksum File".
 """
 
 from __future__ import annotations
@@ -19,28 +18,20 @@ import pyarrow as pa
 from tailer.testing.actions import Action
 from tailer.testing.checkpoint_files import (
     CLASSIC_SCHEMA,
-    FILES_SCHEMA,
-    V2_SCHEMA,
     checksum_document,
     hint_document,
     write_checkpoint,
 )
 from tailer.testing.table_files import FolderFiles, TableFiles
 
-__all__ = ["CLASSIC_KINDS", "V2_KINDS", "LogBuilder"]
-
-CLASSIC_KINDS = ("classic", "multi-part")
-#: Only for tables with the feature v2Checkpoint.
-V2_KINDS = ("v2-json", "v2-parquet", "v2-classic-named")
-
-_FILE_KINDS = {"add", "remove"}
+__all__ = ["LogBuilder"]
 
 
 class LogBuilder:
     """Writes one table's log into ``folder``: a folder, created if necessary, or other files.
 
-    A subclass may spell the same otherwise: :meth:`encode_lines`, :meth:`encode_actions` and
-    :meth:`sidecar` make the bytes. ``new_id`` gives the UUIDs in the names of files.
+    A subclass may spell the same otherwise: :meth:`encode_lines` and :meth:`encode_actions` make
+    the bytes. ``new_id`` gives the UUIDs in the names of files.
     """
 
     new_id: Callable[[], uuid.UUID] = staticmethod(uuid.uuid4)
@@ -65,7 +56,8 @@ class LogBuilder:
         write_checkpoint(out, [actions], schema)
         return out.getvalue()
 
-    def _put_log(self, name: str, data: bytes) -> Path:
+    def put_log(self, name: str, data: bytes) -> Path:
+        """Write a file of the log, and return its path."""
         self.store.put(f"_delta_log/{name}", data)
         return self.log / name
 
@@ -119,76 +111,36 @@ class LogBuilder:
 
     # Checkpoints
 
-    def checkpoint(
-        self,
-        version: int | None = None,
-        *,
-        kind: str = "classic",
-        actions: Sequence[Action] | None = None,
-        parts: int = 2,
-        sidecars: int = 1,
-        hint: bool = True,
-        checksum: bool = True,
-    ) -> Path:
-        """Write the checkpoint of a version, and ``_last_checkpoint`` with ``hint``.
+    def checkpoint(self, version: int | None = None, *, hint: bool = True) -> Path:
+        """Write the classic checkpoint of a version, and ``_last_checkpoint`` with ``hint``.
 
-        ``kind`` is one of :data:`CLASSIC_KINDS` or :data:`V2_KINDS`, ``actions`` what it holds:
-        by default what the commits from version 0 on say. A multi-part checkpoint has so many
-        ``parts``, one of version 2 so many ``sidecars``; with 0 it holds the files itself.
-        ``checksum`` is the hint's. Returns the (first) file's path.
+        Needs the commits from version 0 on. Returns the checkpoint's path.
         """
         number = self.version if version is None else version
-        rows = _in_checkpoint(self.reconciled(number) if actions is None else actions)
-        stem, more = f"{number:020d}.checkpoint", {}
-        if kind == "classic":
-            path = self._put_log(f"{stem}.parquet", self.encode_actions(rows, CLASSIC_SCHEMA))
-        elif kind == "multi-part":
-            more = {"parts": parts}
-            path = self._put_parts(stem, rows, parts)
-        elif kind in V2_KINDS:
-            path = self._put_v2(kind, stem, number, self._top(rows, sidecars))
-        else:
-            raise ValueError(f"there is no checkpoint of kind {kind!r}")
+        rows = self.in_checkpoint(self.reconciled(number))
+        data = self.encode_actions(rows, CLASSIC_SCHEMA)
+        path = self.put_log(f"{number:020d}.checkpoint.parquet", data)
         if hint:
-            self.hint(number, len(rows), checksum=checksum, **more)
+            self.hint(number, len(rows))
         return path
 
-    def _put_parts(self, stem: str, rows: list[Action], parts: int) -> Path:
-        paths = [
-            self._put_log(
-                f"{stem}.{i:010d}.{parts:010d}.parquet",
-                self.encode_actions(rows[i - 1 :: parts], CLASSIC_SCHEMA),
-            )
-            for i in range(1, parts + 1)
-        ]
-        return paths[0]
-
-    def _top(self, rows: list[Action], sidecars: int) -> list[Action]:
-        """Return the top level of a v2 checkpoint: all file actions are in sidecars, or none is."""
-        if not sidecars:
-            return rows
-        files = [action for action in rows if _FILE_KINDS & action.keys()]
-        steering = [action for action in rows if not _FILE_KINDS & action.keys()]
-        return [*steering, *(self.sidecar(files[i::sidecars]) for i in range(sidecars))]
-
-    def sidecar(self, files: Sequence[Action]) -> Action:
-        """Write a sidecar of these file actions, and return its action."""
-        name, data = f"{self.new_id()}.parquet", self.encode_actions(files, FILES_SCHEMA)
-        self._put_log(f"_sidecars/{name}", data)
-        return {"sidecar": {"path": name, "sizeInBytes": len(data), "modificationTime": 0}}
-
-    def _put_v2(self, kind: str, stem: str, version: int, top: list[Action]) -> Path:
-        rows = [{"checkpointMetadata": {"version": version}}, *top]
-        if kind == "v2-json":
-            data = self.encode_lines(rows)
-            return self._put_log(f"{stem}.{self.new_id()}.json", data)
-        middle = "" if kind == "v2-classic-named" else f".{self.new_id()}"
-        return self._put_log(f"{stem}{middle}.parquet", self.encode_actions(rows, V2_SCHEMA))
+    @staticmethod
+    def in_checkpoint(actions: Sequence[Action]) -> list[Action]:
+        """Return the actions as a checkpoint has them: file actions change no data, and a domain
+        that was removed is not in it."""
+        rows: list[Action] = []
+        for action in actions:
+            ((kind, fields),) = action.items()
+            if kind in ("add", "remove"):
+                rows.append({kind: {**fields, "dataChange": False}})
+            elif not (kind == "domainMetadata" and fields.get("removed")):
+                rows.append(action)
+        return rows
 
     def hint(self, version: int, size: int, *, checksum: bool = True, **more: Any) -> Path:
         """Write ``_last_checkpoint`` for a checkpoint of ``size`` actions."""
         document = hint_document(version, size, checksum=checksum, **more)
-        return self._put_log("_last_checkpoint", json.dumps(document).encode())
+        return self.put_log("_last_checkpoint", json.dumps(document).encode())
 
     # Other files, and what goes
 
@@ -198,7 +150,7 @@ class LogBuilder:
         Needs the commits from version 0 on. Returns its path.
         """
         version = self.version if version is None else version
-        rows = _in_checkpoint(self.reconciled(version))
+        rows = self.in_checkpoint(self.reconciled(version))
         actions = {next(iter(a)): a for a in rows}
         sizes = [a["add"]["size"] for a in rows if "add" in a]
         document = {
@@ -207,27 +159,13 @@ class LogBuilder:
             "domainMetadata": [a["domainMetadata"] for a in rows if "domainMetadata" in a],
             **fields,
         }
-        return self._put_log(f"{version:020d}.crc", json.dumps(document).encode())
-
-    def compact_log(self, first: int, last: int | None = None) -> Path:
-        """Write the log compaction of the versions ``first`` to ``last``, two at least: of each
-        thing, the newest reference."""
-        last = self.version if last is None else last
-        rows = self.reconciled(last, first)
-        return self._put_log(f"{first:020d}.{last:020d}.compacted.json", self.encode_lines(rows))
-
-    def clean_log(self, before: int) -> None:
-        """Remove what is older than a version, which a checkpoint holds."""
-        for name in self.store.names("_delta_log"):
-            first = name[:20]
-            if first.isdigit() and int(first) < before:
-                self.store.remove(f"_delta_log/{name}")
+        return self.put_log(f"{version:020d}.crc", json.dumps(document).encode())
 
 
 def _key(action: Action) -> tuple[str, ...]:
     """Return what an action is about; nothing, if it does not last."""
     ((kind, fields),) = action.items()
-    if kind in _FILE_KINDS:
+    if kind in ("add", "remove"):
         vector = fields.get("deletionVector") or {}
         path = unquote(fields["path"]).replace("file:///", "file:/")
         return "file", path, str(vector.get("pathOrInlineDv")), str(vector.get("offset"))
@@ -236,16 +174,3 @@ def _key(action: Action) -> tuple[str, ...]:
     if kind in ("txn", "domainMetadata"):
         return kind, fields["appId" if kind == "txn" else "domain"]
     return ()
-
-
-def _in_checkpoint(actions: Sequence[Action]) -> list[Action]:
-    """Return the actions as a checkpoint has them: file actions change no data, and a domain that
-    was removed is not in it."""
-    rows: list[Action] = []
-    for action in actions:
-        ((kind, fields),) = action.items()
-        if kind in _FILE_KINDS:
-            rows.append({kind: {**fields, "dataChange": False}})
-        elif not (kind == "domainMetadata" and fields.get("removed")):
-            rows.append(action)
-    return rows

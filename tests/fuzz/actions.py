@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tailer.testing import actions
 from tests.fuzz.model import START_MS, Action, File, State
 from tests.fuzz.values import schema_json
+from tests.support.builders import features_protocol
 
 if TYPE_CHECKING:
     from tests.fuzz.table import Table
@@ -41,7 +42,7 @@ def protocol_action(state: State) -> Action:
         writer = 5 if "columnMapping" in known else 4 if "changeDataFeed" in known else 2
         reader = 2 if "columnMapping" in known else 1
         return {"protocol": {"minReaderVersion": reader, "minWriterVersion": writer}}
-    found = actions.features_protocol(state.features)
+    found = features_protocol(state.features)
     if found["protocol"].get("readerFeatures") == ["columnMapping"] and state.more.get("reader2"):
         found["protocol"]["minReaderVersion"] = 2
         del found["protocol"]["readerFeatures"]

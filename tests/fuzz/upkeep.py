@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
-from tailer.testing.log_builder import CLASSIC_KINDS, V2_KINDS
 from tests.fuzz.model import START_MS, Action
 from tests.fuzz.table import Table
+from tests.support.builders import CLASSIC_KINDS, V2_KINDS
 
 __all__ = ["checkpoint", "checksum", "clean", "compact", "noise"]
 

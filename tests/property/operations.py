@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.testing.log_builder import CLASSIC_KINDS, V2_KINDS
 from tests.property.values import SCHEMA, WIDER, row_of, value_of
+from tests.support.builders import CLASSIC_KINDS, V2_KINDS
 from tests.tables.model import Column, TableVersion, columns_of
 from tests.tables.writer import TableWriter
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from tailer.testing.actions import Action
-from tailer.testing.table import TableBuilder
+from tests.support.builders import VersatileBuilder
 from tests.tables.model import TableVersion
 
 __all__ = ["LogUpkeep"]
@@ -18,7 +18,7 @@ class LogUpkeep:
 
     present: TableVersion
     versions: dict[int, TableVersion]
-    builder: TableBuilder
+    builder: VersatileBuilder
     rng: random.Random
 
     def checkpoint(self, kind: str = "classic", version: int | None = None) -> Path:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from tailer.testing.actions import cdc_action
-from tailer.testing.table import TableBuilder
+from tests.support.builders import VersatileBuilder
 from tests.tables.model import Change, Column, DataFile, Row, stored_schema, visible
 from tests.tables.transaction import Draft
 
@@ -22,7 +22,7 @@ _ROW_VERSION = "delta.rowTracking.materializedRowCommitVersionColumnName"
 class DataFiles:
     """The part of a writer that writes rows into Parquet files."""
 
-    builder: TableBuilder
+    builder: VersatileBuilder
     rng: random.Random
     unique: Callable[[], str]
 

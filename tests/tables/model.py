@@ -23,10 +23,10 @@ import pyarrow as pa
 from tailer.testing.actions import (
     Action,
     add_action,
-    features_protocol,
     metadata_action,
     remove_action,
 )
+from tests.support.builders import features_protocol
 
 __all__ = [
     "Change",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.testing.log_builder import CLASSIC_KINDS, V2_KINDS
+from tests.support.builders import CLASSIC_KINDS, V2_KINDS
 from tests.support.feeds import ID, events
 from tests.tables.transaction import ConcurrentChange
 from tests.tables.writer import TableWriter

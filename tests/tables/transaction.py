@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tailer.testing.table import Action, TableBuilder
+from tailer.testing.actions import Action
+from tests.support.builders import VersatileBuilder
 from tests.tables.model import Change, Column, DataFile, TableVersion
 
 __all__ = ["ConcurrentChange", "Draft", "commit_draft"]
@@ -81,7 +82,7 @@ class Draft:
 
 def commit_draft(
     draft: Draft,
-    builder: TableBuilder,
+    builder: VersatileBuilder,
     versions: dict[int, TableVersion],
     rng: random.Random,
     *,

@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.testing.table import TableBuilder
+from tests.support.builders import VersatileBuilder
 from tests.tables.checkpoints import LogUpkeep
 from tests.tables.datafiles import DataFiles
 from tests.tables.model import (
@@ -70,7 +70,7 @@ class TableWriter(TableProperties, DataFiles, LogUpkeep):
         seed: int = 0,
         lean_removes: bool = False,
     ) -> None:
-        self.builder = TableBuilder(folder, pa.schema([]))
+        self.builder = VersatileBuilder(folder, pa.schema([]))
         self.versions: dict[int, TableVersion] = {}
         self.rng = random.Random(seed)
         self.builder.new_id = self._uuid
