@@ -123,15 +123,16 @@ class RedisSink(MessageSink):
     ) -> None:
         super().__init__(format, options or {})
         try:
-            from redis import asyncio as client
-            from redis import exceptions
+            import redis.asyncio
         except ImportError as e:
             raise ConfigError(
                 f"the sink 'redis' needs redis ({e}): pip install 'delta-tailer[redis]'"
             ) from None
-        self._exceptions: Any = exceptions
+        self._exceptions: Any = redis.exceptions
         try:
-            self._pool: Any = client.ConnectionPool.from_url(url.text(), socket_timeout=timeout_s)
+            self._pool: Any = redis.asyncio.ConnectionPool.from_url(
+                url.text(), socket_timeout=timeout_s
+            )
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(

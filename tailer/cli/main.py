@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
 from tailer.process.signals import install
+from tailer.secrets import hidden
 
 if TYPE_CHECKING:
     from tailer.settings import Kind
@@ -427,8 +428,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _show_traceback(kind: type[BaseException], e: BaseException, trace: Any) -> None:
     """Write a traceback to standard error, without secrets: libraries put them into messages."""
     import traceback  # on demand: hardly any command needs it
-
-    from tailer.secrets import hidden
 
     sys.stderr.write(hidden("".join(traceback.format_exception(kind, e, trace))))
 
