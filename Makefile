@@ -78,7 +78,8 @@ bench: $(DEV) ## measure against peers and bounds (ARGS="start read" for some of
 bench-quick: $(DEV) ## run the benchmarks that can on tiny data, without bounds
 	$(RUN) tests.benchmarks --quick $(ARGS)
 
-torture: $(DEV) ## the long runs: TAILER_TORTURE_ROUNDS (1000) kills, histories and the like
+torture: $(DEV) ## TAILER_TORTURE_HOURS (1) of random rounds, then the tests' long runs, TAILER_TORTURE_ROUNDS (1000)
+	$(RUN) tests.torture
 	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m "slow or random" $(ARGS)
 
 fuzz: $(DEV) ## read random legal logs and compare with a naive reader: HISTORIES (10000), on all cores

@@ -240,8 +240,14 @@ class Front:
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
             session.request(
-                request.method, url, headers=headers, data=body or None, allow_redirects=False
-            ) as response,
+                request.method,
+                url,
+                headers=headers,
+                data=body or None,
+                allow_redirects=False,
+                # Azure signs the type of the content, also that there is none.
+                skip_auto_headers=["Content-Type"],
+            ) as response,  # fmt: skip
         ):
             answer = Answer(response.status, dict(response.headers), await response.read())
         if not whole or answer.status != 206:
