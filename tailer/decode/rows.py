@@ -60,6 +60,9 @@ class Skip:
 #: another one is decoded at the same time.
 _SHARED_BYTES = 16 * 1024 * 1024
 
+#: Between wanted rows, so many are not decoded. A row group is read in no more ranges.
+_GAP_ROWS, _RANGES_MAX = 4096, 16
+
 #: Change types as early writers spelled them.
 EARLY_KINDS = {"update_pre": "update_preimage", "update_post": "update_postimage"}
 
@@ -226,30 +229,39 @@ class _Decoder:
             for rows in self._constant_rows(first, meta.num_rows, max(1, size)):
                 yield passes[0], rows
             return
-        last: int | None = None
         begin = first if passes != (None,) else self._begin(first, skip)
-        batches = self._decoded(max(1, size), group, begin - first)
-        first = begin
-        for batch in batches:
-            if last is None:
-                self._count_read(group)
-            last = first + batch.num_rows
-            if not self.plain:
-                check_nested(batch)
-            for kinds in passes:
-                selected = self._select(batch, first, last, kinds)
-                if selected is not None:
-                    yield kinds, selected
-            first = last
-            if not self.selection.count(first, end):
-                return  # the rest of the row group need not be decoded
-        if first != end:
-            # It ends at a page without values, which some writers begin a column with.
-            raise UnsupportedTable(
-                f"the library that reads Parquet gives {end - first} rows fewer than the data file "
-                f"says that it has (pyarrow {pa.__version__})",
-                hint=MAY_BE_SOUND,
-            )
+        ranges = self.selection.ranges(begin, end, _GAP_ROWS, _RANGES_MAX)
+        self._count_read(group)
+        while ranges:
+            at, stop = ranges.pop(0)
+            if not self.parquet.skips_rows and ranges:
+                (_, stop), ranges = ranges[-1], []
+            for batch in self._decoded(max(1, min(size, stop - at)), group, at - first):
+                wanted = batch.slice(0, stop - at)
+                yield from self._selected(wanted, at, passes)
+                at += wanted.num_rows
+                if not self.selection.count(at, end):
+                    return  # the rest of the row group need not be decoded
+                if at == stop:
+                    break
+            if at != stop:
+                # It ends at a page without values, which some writers begin a column with.
+                raise UnsupportedTable(
+                    f"the library that reads Parquet gives {end - at} rows fewer than the data "
+                    f"file says that it has (pyarrow {pa.__version__})",
+                    hint=MAY_BE_SOUND,
+                )
+
+    def _selected(
+        self, batch: pa.RecordBatch, first: int, passes: tuple[_Kinds, ...]
+    ) -> Iterator[tuple[_Kinds, Rows]]:
+        """Yield a batch's selected rows, of each pass; ``first`` is the position of its first."""
+        if not self.plain:
+            check_nested(batch)
+        for kinds in passes:
+            selected = self._select(batch, first, first + batch.num_rows, kinds)
+            if selected is not None:
+                yield kinds, selected
 
     def _begin(self, first: int, skip: Skip) -> int:
         """Return the position of the first row of a row group that is wanted and not skipped: those

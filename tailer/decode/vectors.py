@@ -166,6 +166,19 @@ class RowSelection:
         rows = BitMap64(range(first, last))
         return RowSelection.of(rows if self.only is None else self.only & rows, self.without)
 
+    def ranges(self, first: int, last: int, gap: int, most: int) -> list[tuple[int, int]]:
+        """Return where the selected rows among first..last-1 lie: a few ranges without the large
+        gaps, of about ``gap`` rows or more."""
+        if self.only is None and not self.without:
+            return [(first, last)] if first < last else []
+        found: list[tuple[int, int]] = []
+        for at in range(first, last, gap):
+            stop = min(at + gap, last)
+            if self.count(at, stop):
+                begin = found.pop()[0] if found and found[-1][1] == at else at
+                found.append((begin, stop))
+        return found if len(found) <= most else self.ranges(first, last, 2 * gap, most)
+
     def end(self) -> int:
         """Return one more than the highest position that is named."""
         named = self.only if self.only is not None else self.without

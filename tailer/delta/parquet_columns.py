@@ -140,10 +140,15 @@ class ParquetColumns:
         footer = footer_bytes(self._source, _FOOTER_BYTES_MAX)
         return native.Columns(self._source, footer or b"", self.schema)
 
+    @property
+    def skips_rows(self) -> bool:
+        """Whether rows before those that are wanted are passed without decoding them."""
+        return native is not None and self._is_native
+
     def longest_text(self, group: int, leaf: int) -> int | None:
         """Return the size of the longest text in a leaf's dictionary, 0 if it has none; None if the
         crate does not read this."""
-        if native is None or not self._is_native:
+        if not self.skips_rows:
             return None
         try:
             return int(self._native.longest_text(group, leaf))
@@ -165,7 +170,7 @@ class ParquetColumns:
         where it gives up, pyarrow's. The crate itself refuses a page that would take too much
         memory; before pyarrow begins, ``check`` is called."""
         total = int(self.metadata.row_group(group).num_rows)
-        if native is not None and self._is_native:
+        if self.skips_rows:
             try:
                 for batch in self._native_rows(rows_max, group, columns, first, threads=threads):
                     first += batch.num_rows
