@@ -39,12 +39,16 @@ _PARQUET_TYPES = {
 }  # fmt: skip
 
 
+#: What a recipient is not told: this server asks the catalog.
+_OF_CATALOGS = frozenset(f.name for f in FEATURES.values() if f.by_catalog)
+
+
 def _asked_of_readers(state: TableState) -> set[str]:
     """Return the reader features that a client needs for this table's files, in lower case."""
     found = {
         f.name.lower()
         for f in FEATURES.values()
-        if f.for_readers and supports(state.protocol, f.name)
+        if f.for_readers and not f.by_catalog and supports(state.protocol, f.name)
     }
     if state.mapping == "none":
         found.discard("columnmapping")  # supported by the protocol, and not in use
@@ -129,9 +133,9 @@ class LineWriter:
             "minWriterVersion": protocol.min_writer_version,
         }
         if protocol.reader_features is not None:
-            values["readerFeatures"] = sorted(protocol.reader_features)
+            values["readerFeatures"] = sorted(protocol.reader_features - _OF_CATALOGS)
         if protocol.writer_features is not None:
-            values["writerFeatures"] = sorted(protocol.writer_features)
+            values["writerFeatures"] = sorted(protocol.writer_features - _OF_CATALOGS)
         return _line({"protocol": {"deltaProtocol": values}})
 
     def metadata(
