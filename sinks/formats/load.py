@@ -39,7 +39,7 @@ SETTINGS: dict[str, Setting] = {
     "key": Setting("texts", [], "Columns of a record's key, in this order."),
     "tombstones": Setting(
         "flag", False, "Write a tombstone (a record without a value) after each delete, for "
-        "compacted topics.",
+        "compacted topics.", advanced=True,
     ),
     "table": Setting(
         "text", "", "The table's name in events.", unset="the name in its metadata, else its id",

@@ -74,7 +74,9 @@ DAEMON: dict[str, Setting] = {
         "text", "", "Bearer token of the control API, which is off without one.",
         secret=True,
     ),
-    "log_format": Setting("text", "console", "Format of log lines.", choices=("console", "json")),
+    "log_format": Setting(
+        "text", "console", "Format of log lines.", choices=("console", "json"), advanced=True,
+    ),
     "log_level": Setting(
         "text", "info", "Lowest level to log.",
         choices=("debug", "info", "warning", "error"),
