@@ -7,7 +7,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-from tailer.errors import OffsetError
+from tailer.errors import OffsetError, TransientError
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.document import document_name, from_bytes
 from tailer.store.objects.errors import FAILURES, translated
@@ -57,7 +57,15 @@ class CloudObject:
         return Seen(document, _etag(answer.meta), 0.0, now)
 
     async def put(self, body: bytes, etag: str | None) -> str | None:
-        """See :class:`~tailer.offsets.conditional.ConditionalObject`."""
+        """See :class:`~tailer.offsets.conditional.ConditionalObject`. A write whose answer was lost
+        is not repeated by obstore; the second one is refused if the first was done, and the caller
+        finds that its own document is there."""
+        try:
+            return await self._put(body, etag)
+        except TransientError:
+            return await self._put(body, etag)
+
+    async def _put(self, body: bytes, etag: str | None) -> str | None:
         mode: Any = "create" if etag is None else _condition(etag)
         try:
             written = await obstore.put_async(self._container, self._key, body, mode=mode)

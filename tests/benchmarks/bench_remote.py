@@ -65,25 +65,34 @@ class Work:
     file: str | None = None
 
 
-def write_tables(bucket: Place, *, quick: bool) -> list[Work]:
-    """Write both tables as deltalake does."""
+def write_tables(bucket: Place, folder: Path, *, quick: bool) -> list[Work]:
+    """Write both tables as deltalake does; those of clouds are copied from a folder, for their
+    servers lack what it does with large files."""
     from deltalake import DeltaTable, write_deltalake
+
+    on_s3 = isinstance(bucket, Bucket)
+    storage = bucket.deltalake if on_s3 else None
+
+    def place(name: str) -> str:
+        return bucket.address(name) if on_s3 else str(folder / name)
 
     def append(name: str, data: pa.Table) -> None:
         write_deltalake(
-            bucket.address(name), data, storage_options=bucket.deltalake, mode="append",
+            place(name), data, storage_options=storage, mode="append",
             configuration=CDF, target_file_size=1 << 32,
         )  # fmt: skip
 
     append("large", rows(0, 0))
     append("large", rows(0, LARGE_ROWS_QUICK if quick else LARGE_ROWS))
-    table = DeltaTable(bucket.address("large"), storage_options=bucket.deltalake)
+    table = DeltaTable(place("large"), storage_options=storage)
     (file,) = pa.table(table.get_add_actions()).column("path").to_pylist()
     append("small", rows(0, 0))
     versions = VERSIONS_QUICK if quick else VERSIONS
     for version in range(versions):
         append("small", rows(version * ROWS_OF_A_VERSION, ROWS_OF_A_VERSION))
-    on_s3 = isinstance(bucket, Bucket)
+    if isinstance(bucket, Container):
+        for name in TABLES:
+            asyncio.run(bucket.upload(folder / name, name))
     return [Work("large", 1, f"large/{file}" if on_s3 else None), Work("small", versions)]
 
 
@@ -183,7 +192,7 @@ def tables(store: str, *, quick: bool) -> Iterator[tuple[list[Work], Place, Late
         folder = Path(name)
         with _server(store, folder / "server") as place:
             url = URL(place.url)
-            works = aside(write_tables, place, quick=quick)
+            works = aside(write_tables, place, folder, quick=quick)
             with run_late(str(url.origin()), DELAY_S) as late:
                 yield works, replace(place, url=late.url + url.path.rstrip("/")), late, folder
 

@@ -156,7 +156,7 @@ class Container:
         """Write an object."""
         import obstore
 
-        await obstore.put_async(self.other_client, key, data)
+        await obstore.put_async(self.other_client, key, data, use_multipart=False)
 
     def read(self, key: str) -> bytes:
         """An object's bytes, from outside of an event loop."""

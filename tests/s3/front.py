@@ -247,7 +247,7 @@ class Front:
                 allow_redirects=False,
                 # Azure signs the type of the content, also that there is none.
                 skip_auto_headers=["Content-Type"],
-            ) as response,  # fmt: skip
+            ) as response,
         ):
             answer = Answer(response.status, dict(response.headers), await response.read())
         if not whole or answer.status != 206:
