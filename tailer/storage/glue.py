@@ -15,7 +15,7 @@ from tailer.storage import Storage, storage_of, take_also
 from tailer.storage.patterns import matching_tables
 from tailer.store.glue import GlueClient
 from tailer.store.s3.options import S3Options
-from tailer.store.unity.client import CatalogTable
+from tailer.store.unity.answers import CatalogTable
 from tailer.store.unity.store import CatalogStore, TableSource
 
 if TYPE_CHECKING:

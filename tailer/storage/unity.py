@@ -16,7 +16,8 @@ from tailer.errors import ConfigError
 from tailer.network.clients import SharedClients
 from tailer.storage import Storage, storage_of
 from tailer.storage.patterns import matching_tables
-from tailer.store.unity.client import CatalogClient, CatalogTable
+from tailer.store.unity.answers import CatalogTable
+from tailer.store.unity.client import CatalogClient
 from tailer.store.unity.options import CatalogOptions, TableName, parse_uc_address
 from tailer.store.unity.store import CatalogStore, TableSource
 from tailer.store.vended import Vendor

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from tailer.store import Store
-from tailer.store.unity.client import CatalogTable, Ratified
+from tailer.store.unity.answers import CatalogTable, Ratified
 from tailer.store.unity.store import CatalogStore, TableSource
 from tests.simulation.bucket import Bucket, BucketFolder
 

@@ -20,7 +20,7 @@ from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
 from tailer.offsets.leased import LeasedOffsetStore, _body
-from tailer.store.unity.client import CatalogTable
+from tailer.store.unity.answers import CatalogTable
 from tailer.store.unity.store import CatalogStore
 from tests.simulation.bucket import Bucket, DiskStore
 from tests.simulation.disk import Disk

@@ -9,27 +9,38 @@ is repeated a few times.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
-from msgspec import Struct
 from yarl import URL
 
-from tailer.delta.segment import commit_name
 from tailer.errors import ConfigError, TableError, TransientError, printable
 from tailer.network.backoff import Backoff
 from tailer.network.http_answers import Oversize, Rounds, at_most, retry_after_s, whole_body
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import Sessions, heals, network_errors
 from tailer.sharing.profile import BearerToken, Profile
+from tailer.store.unity.answers import (
+    CatalogTable,
+    Credentials,
+    Loaded,
+    Named,
+    OldCredentials,
+    OldTable,
+    OldTables,
+    Schemas,
+    table_of,
+    table_of_older,
+    vended,
+    vended_before,
+)
 from tailer.store.unity.options import CatalogOptions, TableName
 from tailer.store.vended import VendedCredential
 
-__all__ = ["CatalogClient", "CatalogTable", "Ratified"]
+__all__ = ["CatalogClient"]
 
 T = TypeVar("T")
 
@@ -41,96 +52,6 @@ _TIMEOUT_S = 30.0
 _ERROR_BYTES_MAX = 64 * 1024
 _BYTES_MAX = 64 * 1024 * 1024
 _PAGE_ITEMS = 50
-#: Properties of a table whose commits its catalog ratifies.
-_MANAGED = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
-_STAGED_NAME = re.compile(r"([0-9]{20})\.[0-9A-Za-z-]{1,64}\.json")
-
-
-class Ratified(Struct, frozen=True, rename="kebab"):
-    """A commit that the catalog has ratified and that need not be published yet: its file in
-    ``_delta_log/_staged_commits``."""
-
-    version: int
-    file_name: str
-    file_size: int
-    file_modification_timestamp: int
-
-
-class CatalogTable(Struct, frozen=True):
-    """What a table's name stands for.
-
-    ``managed``: the catalog ratifies its commits. ``commits`` are those that need not be published
-    yet, by version, without a gap up to ``latest``, the newest one that is ratified. Every earlier
-    version is published.
-    """
-
-    table_id: str
-    location: str
-    managed: bool = False
-    latest: int = -1
-    commits: Mapping[int, Ratified] = {}
-
-
-class _Metadata(Struct, rename="kebab"):
-    table_uuid: str
-    location: str
-    properties: dict[str, str | None] = {}
-
-
-class _Loaded(Struct, rename="kebab"):
-    metadata: _Metadata
-    commits: list[Ratified] | None = None
-    latest_table_version: int | None = None
-
-
-class _OldTable(Struct):
-    name: str = ""
-    table_id: str = ""
-    storage_location: str | None = None
-    data_source_format: str | None = None
-    properties: dict[str, str | None] | None = None
-
-
-class _OldTables(Struct):
-    tables: list[_OldTable] | None = None
-    next_page_token: str | None = None
-
-
-class _Named(Struct):
-    name: str
-
-
-class _Schemas(Struct):
-    schemas: list[_Named] | None = None
-    next_page_token: str | None = None
-
-
-class _Credential(Struct, rename="kebab"):
-    prefix: str
-    config: dict[str, str | None] = {}
-    expiration_time_ms: int | None = None
-
-
-class _Credentials(Struct, rename="kebab"):
-    storage_credentials: list[_Credential]
-
-
-class _OldCredentials(Struct):
-    aws_temp_credentials: dict[str, str | None] | None = None
-    azure_user_delegation_sas: dict[str, str | None] | None = None
-    gcp_oauth_token: dict[str, str | None] | None = None
-    expiration_time: int | None = None
-    url: str | None = None
-
-
-#: The Delta API's names for what the older one vends.
-_OLD_NAMES = {
-    "access_key_id": "s3.access-key-id",
-    "secret_access_key": "s3.secret-access-key",
-    "session_token": "s3.session-token",
-    "sas_token": "azure.sas-token",
-    "oauth_token": "gcs.oauth-token",
-}
 
 
 class _Refused(TableError):
@@ -171,14 +92,14 @@ class CatalogClient:
         """Return what a name stands for now."""
         if self._has_delta_api:
             try:
-                return _loaded(name, await self._get(_Loaded, _delta_path(name), name))
+                return table_of(name, await self._get(Loaded, _delta_path(name), name))
             except _Refused as e:
                 if not _is_unknown_here(e):
                     raise await self._explained(e, name) from None
                 self._has_delta_api = e.kind == "UnsupportedTableFormatException"
         try:
-            return _from_old(
-                name, await self._get(_OldTable, f"/tables/{_quoted(str(name))}", name)
+            return table_of_older(
+                name, await self._get(OldTable, f"/tables/{_quoted(str(name))}", name)
             )
         except _Refused as e:
             raise await self._explained(e, name) from None
@@ -189,27 +110,27 @@ class CatalogClient:
             if self._has_delta_api:
                 path = f"{_delta_path(name)}/credentials?operation=READ"
                 try:
-                    found = await self._get(_Credentials, path, name)
-                    return [_vended(one) for one in found.storage_credentials]
+                    found = await self._get(Credentials, path, name)
+                    return [vended(one) for one in found.storage_credentials]
                 except _Refused as e:
                     if not _is_unknown_here(e):
                         raise
             body = {"table_id": table_id, "operation": "READ"}
-            old = await self._post(_OldCredentials, "/temporary-table-credentials", body, name)
-            return [_vended_before(old)]
+            old = await self._post(OldCredentials, "/temporary-table-credentials", body, name)
+            return [vended_before(old)]
         except _Refused as e:
             raise await self._explained(e, name) from None
 
     async def schemas(self, catalog: str) -> list[str]:
         """Return the names of a catalog's schemas."""
         query = {"catalog_name": catalog}
-        pages = self._pages(_Schemas, "/schemas", query, lambda page: page.schemas or [])
+        pages = self._pages(Schemas, "/schemas", query, lambda page: page.schemas or [])
         return sorted([one.name async for one in pages])
 
     async def tables(self, catalog: str, schema: str) -> list[str]:
         """Return the names of a schema's Delta tables."""
         query = {"catalog_name": catalog, "schema_name": schema}
-        pages = self._pages(_OldTables, "/tables", query, lambda page: page.tables or [])
+        pages = self._pages(OldTables, "/tables", query, lambda page: page.tables or [])
         return sorted([one.name async for one in pages if one.data_source_format == "DELTA"])
 
     async def _pages(
@@ -245,7 +166,7 @@ class CatalogClient:
         what, missing = "table", str(name)
         for kind, part, path in parts:
             try:
-                await self._get(_Named, path, part)
+                await self._get(Named, path, part)
             except _Refused as e:
                 if e.status == 404:
                     what, missing = kind, part
@@ -362,66 +283,6 @@ def _is_unknown_here(e: _Refused) -> bool:
     """Return whether the server has no Delta API, or none for this table."""
     no_such_path = e.status in (404, 405, 501) and not e.kind.endswith("Exception")
     return no_such_path or e.kind in ("UnsupportedTableFormatException", "NotImplementedException")
-
-
-def _loaded(name: TableName, loaded: _Loaded) -> CatalogTable:
-    metadata = loaded.metadata
-    managed = any(metadata.properties.get(key) for key in _MANAGED)
-    if not managed:
-        return CatalogTable(metadata.table_uuid, metadata.location)
-    commits = {commit.version: commit for commit in loaded.commits or ()}
-    # The two may be of different moments: what is listed is ratified, and the next answer has more.
-    latest = max(commits, default=loaded.latest_table_version or 0)
-    for commit in commits.values():
-        match = _STAGED_NAME.fullmatch(commit.file_name)
-        if match is None or int(match[1]) != commit.version:
-            raise TableError(
-                f"the catalog names {commit.file_name!r} as the commit of version {commit.version}",
-                table=f"uc://{name}",
-                hint="it is no name of a staged commit: ask the catalog's administrator",
-            )
-    if commits and sorted(commits) != [*range(min(commits), latest + 1)]:
-        listed = ", ".join(commit_name(version) for version in sorted(commits)[:5])
-        raise TransientError(
-            f"uc://{name}: the catalog's answer has a gap: version {latest} is the newest, and of "
-            f"those not yet published it lists {listed}"
-        )
-    return CatalogTable(metadata.table_uuid, metadata.location, True, latest, commits)
-
-
-def _from_old(name: TableName, table: _OldTable) -> CatalogTable:
-    address = f"uc://{name}"
-    if table.data_source_format != "DELTA" or not table.storage_location:
-        form = table.data_source_format or "without files, such as a view"
-        raise TableError(
-            f"the catalog says that it is {form}, and only Delta is read", table=address
-        )
-    if any((table.properties or {}).get(key) for key in _MANAGED):
-        raise TableError(
-            "its catalog manages it, but the catalog's server has no Delta API that tells the "
-            "newest commits",
-            table=address,
-            hint="use a server with /delta/v1, or drop the feature catalogManaged",
-        )
-    return CatalogTable(table.table_id, table.storage_location)
-
-
-def _vended(one: _Credential) -> VendedCredential:
-    values = {name: value for name, value in one.config.items() if value}
-    return VendedCredential(one.prefix, values, _seconds(one.expiration_time_ms))
-
-
-def _vended_before(old: _OldCredentials) -> VendedCredential:
-    values: dict[str, str] = {}
-    for group in (old.aws_temp_credentials, old.azure_user_delegation_sas, old.gcp_oauth_token):
-        for name, value in (group or {}).items():
-            if value and name in _OLD_NAMES:
-                values[_OLD_NAMES[name]] = value
-    return VendedCredential(old.url or "", values, _seconds(old.expiration_time))
-
-
-def _seconds(ms: int | None) -> float | None:
-    return None if ms is None else ms / 1000
 
 
 def _delta_path(name: TableName) -> str:

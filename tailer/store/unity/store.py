@@ -35,7 +35,7 @@ from tailer.errors import TransientError
 from tailer.process.threads import blocking
 from tailer.store import LOG_DIR, FileStatus, Found, Store
 from tailer.store.budget import Budget
-from tailer.store.unity.client import CatalogTable
+from tailer.store.unity.answers import CatalogTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
