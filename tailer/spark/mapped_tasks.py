@@ -21,7 +21,6 @@ from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order
 from tailer.spark.source.driver import TaskPartition
-from tailer.spark.tasks import spark_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +69,8 @@ class Decoder:
     def rows(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows."""
         decode = self._options.decoding(task.target, task.removals)
+        from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
+
         return spark_batches(task.orders, self._options, decode, self._schema)
 
 

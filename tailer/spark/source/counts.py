@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from tailer.changes import ChangeFile, Offset
-from tailer.feed.rows.counting import known_changes
 from tailer.store import Store
 
 __all__ = ["Counts"]
@@ -30,6 +29,8 @@ class Counts:
         self, offset: Offset, files: Sequence[ChangeFile]
     ) -> AsyncGenerator[tuple[ChangeFile, int], None]:
         """Yield each file of the offset's version with its number of changes."""
+        from tailer.feed.rows.counting import known_changes  # on demand: not every batch counts
+
         if self._place != (place := (offset.version, offset.snapshot)):
             self._place, self._known = place, []
         known = self._known

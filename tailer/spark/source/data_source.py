@@ -39,7 +39,6 @@ from tailer.spark.source.driver import TaskPartition, plan_once, tasks_of
 from tailer.spark.source.empty_profiles import drop_empty_profiles
 from tailer.spark.source.planning import Planner
 from tailer.spark.source.reader import ClassicStreamReader, refusing
-from tailer.spark.tasks import spark_batches
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
@@ -321,4 +320,6 @@ class ChangeReader(DataSourceReader):
     def _rows(
         self, orders: Sequence[Order], removals: tuple[Removal, ...]
     ) -> Iterator[pa.RecordBatch]:
+        from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
+
         return spark_batches(orders, self.options, self.decoding(removals), self.arrow_schema)

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 
 from tailer.changes import ChangeFile, Offset
 from tailer.decode.naming import Removal, in_file
-from tailer.decode.project import converter
 from tailer.delta.arrow_types import arrow_schema, arrow_type
 from tailer.delta.schema import ArrayType, DataType, MapType, StructField, StructType
 from tailer.delta.snapshot import TableState
@@ -237,6 +236,8 @@ def _compare(
 
 
 def _readable(own: DataType, other: DataType, mapping: str) -> bool:
+    from tailer.decode.project import converter  # on demand: few columns change their type
+
     try:
         converter(arrow_type(own), other, mapping, "")
     except CorruptRow:

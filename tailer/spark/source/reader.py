@@ -26,7 +26,6 @@ from tailer.spark.options import SourceOptions
 from tailer.spark.source.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.source.planning import Budget, Planner
 from tailer.spark.source.query_schema import QuerySchema
-from tailer.spark.tasks import spark_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -167,6 +166,8 @@ class ChangeStreamReader(DataSourceStreamReader):
         """Yield one task's rows."""
         assert isinstance(partition, TaskPartition)
         decode = self.options.decoding(self.target, partition.removals)
+        from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
+
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
 
     def stop(self) -> None:
