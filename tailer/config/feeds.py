@@ -158,7 +158,9 @@ def _stores(path: Path, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the tables ``[store.NAME]``, checked."""
     if not values:
         return {}  # the schemes are not looked up
-    section = Section(path, "store", values, dict.fromkeys(remote_schemes(), TABLE_OF_OPTIONS))
+    section = Section(
+        path, "store", values, dict.fromkeys(remote_schemes(catalogs=False), TABLE_OF_OPTIONS)
+    )
     for name in section.given:
         try:
             storage_named(name).check_options(section[name])

@@ -46,6 +46,11 @@ GROUP = "tailer.stores"
 
 #: Stands for the scheme of a shared table's address, which has none.
 _SHARED = "#"
+#: Names in a catalog; their tables are in another storage, whose options they have.
+_CATALOGS = {
+    "uc": "tailer.storage.unity:UnityStorage",
+    "glue": "tailer.storage.glue:GlueStorage",
+}
 #: The kinds of this package, by scheme.
 _KINDS = {
     "file": "tailer.storage.local:LocalStorage",
@@ -56,8 +61,7 @@ _KINDS = {
         "tailer.storage.objects:AzureStorage",
     ),
     **dict.fromkeys(("gs", "gcs"), "tailer.storage.objects:GcsStorage"),
-    "uc": "tailer.storage.unity:UnityStorage",
-    "glue": "tailer.storage.glue:GlueStorage",
+    **_CATALOGS,
 }
 
 
@@ -181,10 +185,13 @@ def is_remote(address: str) -> bool:
     return scheme != "file" and (scheme in _KINDS or scheme in installed_points(GROUP))
 
 
-def remote_schemes() -> list[str]:
-    """Return the schemes of remote storage, without other spellings."""
+def remote_schemes(*, catalogs: bool = True) -> list[str]:
+    """Return the schemes of remote storage, without other spellings; with those of catalogs."""
     ours = {place: scheme for scheme, place in reversed(_KINDS.items())}
-    return sorted({*ours.values(), *installed_points(GROUP)} - {"file", _SHARED})
+    return sorted(
+        {*ours.values(), *installed_points(GROUP)}
+        - {"file", _SHARED, *(() if catalogs else _CATALOGS)}
+    )
 
 
 def storage_of(address: str) -> Storage:
