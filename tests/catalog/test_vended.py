@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tailer.errors import TableError
+from tailer.errors import TableError, TransientError
 from tailer.log.table import TableLog
 from tailer.secrets import hidden
 from tailer.storage import open_store
 from tailer.store.vended import VendedCredential, Vendor
 from tests.catalog.reading import ids, read_table
 from tests.catalog.server import CatalogServer
-from tests.clouds.servers import ACCOUNT, CloudServer, sas_token
+from tests.clouds.servers import ACCOUNT, SERVERS, CloudServer, sas_token
 from tests.s3.fixture import ACCESS, REGION, SECRET, Bucket, S3Server
 from tests.s3.tables import upload
 from tests.sharing.shared import orders
@@ -166,3 +166,32 @@ async def test_a_token_of_the_catalog_reads_a_table_on_google(
     vends(server, prefix=address, config={"gcs.oauth-token": "a-token"})
     assert ids(await read_table(ADDRESS, 1, 3, endpoint_url=container.url)) == [1, 2, 3]
     assert server.seen("/credentials") == 1
+
+
+@pytest.mark.parametrize("cloud", SERVERS)
+async def test_a_renewal_that_is_refused_is_said_by_the_catalogs_sentence(
+    server: CatalogServer, cloud: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    container = request.getfixturevalue(cloud).container()
+    orders(tmp_path / "orders", 4)
+    await container.upload(tmp_path / "orders", "orders")
+    address = container.address("orders")
+    server.table("orders", address)
+    azure = cloud == "azurite"
+    vended = {"azure.sas-token": sas_token()} if azure else {"gcs.oauth-token": "a-token"}
+    over = int(time.time() * 1000) - 1  # at once: each request asks for another
+    vends(server, prefix=address, config=vended, **{"expiration-time-ms": over})
+    where = {"account_name": ACCOUNT} if azure else {}
+    store = open_store(ADDRESS, {**where, "endpoint_url": container.url})
+    assert await TableLog(store).latest_version() == 3
+    server.forbidden.add("orders")
+    with pytest.raises(TableError, match="grant the owner of the token USE CATALOG") as refused:
+        await store.stat("_delta_log/00000000000000000000.json")
+    assert "\n" not in str(refused.value)
+    server.forbidden.clear()
+    server.away = None
+    with pytest.raises(TransientError, match=r"the catalog at .* answered 503"):
+        await store.stat("_delta_log/00000000000000000000.json")
+    server.away = 0
+    assert (await store.stat("_delta_log/00000000000000000000.json")).size
+    await store.aclose()

@@ -19,6 +19,7 @@ from tailer.storage import open_store, storage_named
 from tailer.storage.objects import AzureStorage
 from tailer.store import FileStatus, Store
 from tailer.store.objects import options as cloud_options
+from tailer.store.objects.options import Credentials
 from tests.clouds.servers import ACCOUNT, CLOUDS, KEY, Cloud, CloudServer, Container, run_cloud
 from tests.clouds.servers import sas_token as signature
 from tests.support.programs import run_tailer
@@ -169,14 +170,14 @@ async def test_credentials_that_end_are_asked_for_again(azurite: CloudServer) ->
     await container.put(f"orders/{LOG}", b"{}")
     asked = []
 
-    def credentials() -> dict[str, Any]:
+    async def credentials() -> dict[str, Any]:
         asked.append(1)
         lasts = dt.timedelta(seconds=2 if len(asked) == 1 else 3600)
         return {"sas_token": signature(lasts), "expires_at": dt.datetime.now(dt.UTC) + lasts}
 
     options = {"account_name": ACCOUNT, "endpoint_url": container.url}
     place = container.address("orders")
-    store = AzureStorage().open_store(place, options, credentials=credentials)
+    store = AzureStorage().open_store(place, options, credentials=Credentials(credentials))
     assert (await store.read(LOG))[0] == b"{}"
     await anyio.sleep(2.1)
     assert (await store.read(LOG))[0] == b"{}"

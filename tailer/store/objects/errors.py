@@ -12,7 +12,7 @@ from obstore import exceptions
 
 from tailer.errors import TableError, TransientError, printable
 
-__all__ = ["FAILURES", "translated"]
+__all__ = ["FAILURES", "is_without_credentials", "translated"]
 
 #: What obstore raises; an object that does not exist is Python's own error.
 FAILURES = (exceptions.BaseError, FileNotFoundError)
@@ -32,6 +32,13 @@ _UNANSWERED = (
 )
 #: Where a machine's identity is asked for.
 _TOKEN = re.compile(r"token request|TokenRequest|IMDS|azure cli|metadata", re.IGNORECASE)
+
+
+def is_without_credentials(error: Exception) -> bool:
+    """Return whether a request was not sent, because our own function gave no credentials."""
+    # An answer of 401 is of this class too.
+    is_theirs = isinstance(error, exceptions.UnauthenticatedError)
+    return is_theirs and "credential provider: " in str(error).partition("\n")[0]
 
 
 def translated(error: Exception, operation: str, address: str, location: str) -> Exception:

@@ -9,24 +9,43 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TailerError
 from tailer.secrets.urls import parse_url
 from tailer.settings import Setting, SettingTable, declared, settings_of
 from tailer.store.objects.place import Place
 
 __all__ = ["AzureOptions", "CloudOptions", "Credentials", "GcsOptions"]
 
-#: Returns what obstore takes for credentials, and until when they are good: a dictionary, or a
-#: coroutine with one. It is asked again before they end.
-Credentials: TypeAlias = Callable[[], Any]
+
+class Credentials:
+    """Where obstore gets credentials, and again before they end. ``fetch`` returns what it takes
+    for them, and until when they are good.
+
+    ``refusal`` is why there were none when it asked last: obstore has no more of it than a text.
+    """
+
+    def __init__(self, fetch: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self._fetch = fetch
+        self.refusal: TailerError | None = None
+
+    async def __call__(self) -> dict[str, Any]:
+        """Return them."""
+        try:
+            found = await self._fetch()
+        except TailerError as e:
+            self.refusal = e
+            raise
+        self.refusal = None
+        return found
+
 
 #: How long to wait for a connection, and for the next byte of an answer.
 CONNECT_TIMEOUT, READ_TIMEOUT = timedelta(seconds=5), timedelta(seconds=20)

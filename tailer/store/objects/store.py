@@ -19,7 +19,7 @@ import obstore
 from tailer.errors import TableError, TailerError, TransientError
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
-from tailer.store.objects.errors import FAILURES, translated
+from tailer.store.objects.errors import FAILURES, is_without_credentials, translated
 from tailer.store.objects.options import CloudOptions, Credentials
 from tailer.store.objects.place import Place
 from tailer.store.pieces import PIECE_BYTES_MAX
@@ -132,7 +132,7 @@ class ObjectStore(Store):
             try:
                 return await request
             except FAILURES as e:
-                error = translated(e, operation, self.root, location)
+                error = self._refusal(e) or translated(e, operation, self.root, location)
             except (TailerError, asyncio.CancelledError):
                 self._traffic.request(operation, "failed", 0)
                 raise
@@ -140,6 +140,11 @@ class ObjectStore(Store):
         self._traffic.request(operation, "404" if missing else "failed", 0)
         # Without its cause, whose text may have a signed URL in it.
         raise error from None
+
+    def _refusal(self, error: Exception) -> Exception | None:
+        """Return why there were no credentials for a request that failed; None if there were."""
+        credentials = self._client.credentials
+        return credentials.refusal if credentials and is_without_credentials(error) else None
 
     def ahead(self) -> Budget:
         """See :class:`tailer.store.Store`."""
