@@ -14,11 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 
 from tailer.testing.table import TableBuilder
 from tests.deploy.test_files import DEPLOY, accepted, program
+from tests.house.test_links import anchors
 from tests.support.components import free_port
 from tests.support.programs import started
+from tests.support.source import ROOT
 from tests.support.waiting import eventually
 
 RULES = DEPLOY / "prometheus"
@@ -112,6 +115,22 @@ def test_every_rule_is_tried() -> None:
     rules = set(re.findall(r"- alert: (\w+)", (RULES / "alerts.yml").read_text()))
     tried = set(re.findall(r"alertname: (\w+)", (RULES / "alerts_test.yml").read_text()))
     assert rules == tried
+
+
+def test_every_alert_links_to_its_section_of_the_runbook() -> None:
+    site = yaml.safe_load(
+        (ROOT / "mkdocs.yml").read_text().replace("!!python/name:", "")  # not to be loaded here
+    )
+    (group,) = yaml.safe_load((RULES / "alerts.yml").read_text())["groups"]
+    sections = set()
+    for rule in group["rules"]:
+        link, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        page = ROOT / link.removeprefix(f"{site['repo_url']}/blob/main/")
+        assert anchor == rule["alert"].lower()
+        assert anchor in anchors(page.read_text())
+        sections.add(anchor)
+    # And no section is of an alert that is gone.
+    assert anchors((ROOT / "docs" / "runbook.md").read_text()) == {"runbook", *sections}
 
 
 def test_what_rules_and_dashboard_ask_for_is_what_the_daemon_tells(daemon_port: int) -> None:
