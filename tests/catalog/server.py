@@ -49,6 +49,11 @@ class Entry:
     commits: dict[int, dict[str, Any]] = field(default_factory=dict)
     latest: int = 0
 
+    def take_features(self, protocol: dict[str, Any]) -> None:
+        """Have the features of a protocol among the properties."""
+        for feature in protocol["reader-features"]:
+            self.properties[f"delta.feature.{feature}"] = "supported"
+
     def loaded(self, latest: int | None = None) -> dict[str, Any]:
         """The answer to a load, as it was when ``latest`` was the newest version."""
         newest = self.latest if latest is None else latest
@@ -156,10 +161,8 @@ class CatalogServer:
                 }  # fmt: skip
             case ["POST", "tables"]:
                 entry = self.staging.pop(body["location"])
-                features = body["protocol"]["reader-features"]
-                entry.properties = {
-                    **body["properties"], **{f"delta.feature.{f}": "supported" for f in features},
-                }  # fmt: skip
+                entry.properties = dict(body["properties"])
+                entry.take_features(body["protocol"])
                 self._schema(schema[1])[body["name"]] = entry
                 return entry.loaded()
             case ["GET", "tables", name]:
@@ -189,6 +192,10 @@ class CatalogServer:
                     published = update["latest-published-version"]
                     for version in [v for v in entry.commits if v <= published]:
                         del entry.commits[version]
+                case "set-protocol":
+                    entry.take_features(update["protocol"])
+                case "update-metadata-snapshot-version":
+                    entry.latest = update["last-commit-version"]
         return entry.loaded()
 
     def _ratify(self, entry: Entry, commit: dict[str, Any]) -> None:

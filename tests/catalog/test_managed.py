@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import aclosing
 from functools import partial
 
@@ -15,9 +16,10 @@ from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_after
 from tailer.storage import open_store
+from tailer.testing.table import TableBuilder
 from tests.catalog.reading import ids, newest_version, read_table
 from tests.catalog.server import TOKEN, CatalogServer
-from tests.catalog.writer import ManagedTable
+from tests.catalog.writer import SCHEMA, ManagedTable
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.anyio
@@ -233,6 +235,57 @@ async def test_a_table_whose_catalog_no_longer_manages_it_goes_on_by_path(
         with anyio.fail_after(100):
             assert (await anext(commits)).version == 3
     await store.aclose()
+
+
+async def test_a_table_that_becomes_managed_is_followed_on(
+    server: CatalogServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ManagedTable(server.endpoint, TOKEN, feature="deletionVectors").create()
+    table.commit_by_path()
+    clock = [time.monotonic()]
+    store = open_store(table.address)
+    monkeypatch.setattr(store, "_clock", lambda: clock[0])
+    async with aclosing(follow(TableLog(store), Offset(0), None, QUICK)) as commits:
+        assert [(await anext(commits)).version for _ in range(2)] == [0, 1]
+        table.become_managed()
+        table.commit()
+        table.publish()
+        assert [(await anext(commits)).version for _ in range(2)] == [2, 3]
+        table.commit()
+        table.commit()
+        early = table.stage(6, "not ratified")
+        assert table.publish() == 4
+        clock[0] += 60  # the catalog is asked now and then about a table that it does not manage
+        with anyio.fail_after(100):
+            assert [(await anext(commits)).version for _ in range(2)] == [4, 5]
+        with anyio.move_on_after(0.2):
+            raise AssertionError(await anext(commits))
+        assert table.ratify(early) == 200
+    await store.aclose()
+    assert ids(await read_table(table.address, 1, 6)) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_checkpoint_of_what_is_published_is_read_while_later_versions_are_staged(
+    table: ManagedTable,
+) -> None:
+    for _ in range(6):
+        table.commit()
+    for _ in range(4):
+        table.publish(clean=True)
+    TableBuilder(table.root, SCHEMA).checkpoint(3)
+    for version in range(3):  # of them the checkpoint alone is left
+        (table.log / f"{version:020d}.json").unlink()
+    store = open_store(table.address)
+    log = TableLog(store)
+    for version in range(3, 7):
+        snapshot = await log.snapshot(version)
+        files = sorted([add.path async for add in log.live_files(snapshot)])
+        assert [int(path.split("-")[1]) for path in files] == [*range(1, version + 1)]
+    assert (await log.snapshot()).version == 6
+    await store.aclose()
+    assert ids(await read_table(table.address, 4, 6)) == [4, 5, 6]
+    with pytest.raises(DataLoss):
+        await read_table(table.address, 2, 6)
 
 
 async def test_by_its_path_it_is_refused_with_the_address_to_use(table: ManagedTable) -> None:

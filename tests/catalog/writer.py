@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["ManagedTable", "Staged"]
+__all__ = ["SCHEMA", "ManagedTable", "Staged"]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -173,6 +173,30 @@ class ManagedTable:
         staged = self.stage(None, text, *more)
         assert self.ratify(staged) == 200
         return staged
+
+    def commit_by_path(self, *more: dict[str, Any]) -> None:
+        """Commit the next version as to a table that no catalog manages."""
+        staged = self.stage(None, "", *more)
+        path = self.log / f"{staged.version:020d}.json"
+        (self.log / "_staged_commits" / staged.name).rename(path)
+        self.latest = self.published = staged.version
+
+    def become_managed(self) -> None:
+        """Have a table by path managed by its catalog, from its next version on."""
+        readers = ["catalogManaged", "v2Checkpoint", "vacuumProtocolCheck"]
+        writers = [*readers, "inCommitTimestamp", "changeDataFeed"]
+        self.commit_by_path({"protocol": {
+            "minReaderVersion": 3, "minWriterVersion": 7,
+            "readerFeatures": readers, "writerFeatures": writers,
+        }})  # fmt: skip
+        protocol = {"min-reader-version": 3, "min-writer-version": 7,
+                    "reader-features": readers, "writer-features": writers}  # fmt: skip
+        status, answer = self._update([
+            {"action": "set-protocol", "protocol": protocol},
+            {"action": "update-metadata-snapshot-version", "last-commit-version": self.latest,
+             "last-commit-timestamp-ms": self._clock_ms},
+        ])  # fmt: skip
+        assert status == 200, answer
 
     def publish(self, *, tell: bool = True, clean: bool = False) -> int:
         """Publish the next version that is ratified; ``tell`` the catalog, and ``clean`` up what
