@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from tests.support.components import DELTA_VERSION
 from tests.support.source import ROOT
 from tests.versions import supported_pythons
 
-__all__ = ["SECTIONS", "Section"]
+__all__ = ["SECTIONS", "Section", "log_schema"]
 
 #: The lines of a section.
 Section = Callable[[], list[str]]
@@ -74,4 +75,29 @@ def _range(requirement: str) -> str:
     return requirement[start:]
 
 
-SECTIONS: Mapping[str, Section] = {"versions": _versions}
+def _log_fields() -> list[str]:
+    """The fields of JSON's log lines, as their schema says."""
+    fields = log_schema()["properties"].items()
+    rows = [
+        f"| `{name}` | {each.get('type', 'string')} | {each['description']} |"
+        for name, each in fields
+    ]
+    return ["| field | type | meaning |", "| --- | --- | --- |", *rows]
+
+
+def _log_events() -> list[str]:
+    events = log_schema()["properties"]["event"]["oneOf"]
+    rows = [f"| `{each['const']}` | {each['description']} |" for each in events]
+    return ["| event | meaning |", "| --- | --- |", *rows]
+
+
+def log_schema() -> Any:
+    """The JSON schema of the daemon's log lines."""
+    return json.loads((ROOT / "docs" / "logs.schema.json").read_text(encoding="utf-8"))
+
+
+SECTIONS: Mapping[str, Section] = {
+    "log events": _log_events,
+    "log fields": _log_fields,
+    "versions": _versions,
+}

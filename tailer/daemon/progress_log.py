@@ -77,7 +77,7 @@ class ProgressLog:
         self._logger.warning(
             "%d of %d feeds are in trouble; %s",
             len(troubled), len(feeds), "; ".join([*shown, *([f"and {more} more"] if more else [])]),
-            extra={"event": "trouble", "feeds": [name for name, _ in troubled]},
+            extra={"event": "trouble", "troubled": [name for name, _ in troubled]},
         )  # fmt: skip
 
     def gone(self, name: str, progress: FeedProgress) -> None:
