@@ -58,7 +58,6 @@ class Night:
     def __init__(self, folder: Path, *, well: int = 2) -> None:
         self.folder = folder
         self.tables: dict[str, TableBuilder] = {}
-        self.port = free_port()
         self.config = folder / "tailer.toml"
         names = [f"orders{i}" for i in range(well)]
         for name in [*names, "asking", "away"]:
@@ -69,8 +68,8 @@ class Night:
         feeds = "".join(self._feed(name, "") for name in [*names, "gone"])
         feeds += self._feed("asking", 'on_schema_change = "pause"\n')
         feeds += (
-            f'[feeds.away]\ntable = "away"\nfrom = "earliest"\n'
-            f'[feeds.away.sink]\ntype = "http"\nurl = "http://127.0.0.1:{free_port()}/"\n'
+            '[feeds.away]\ntable = "away"\nfrom = "earliest"\n'
+            '[feeds.away.sink]\ntype = "http"\nurl = "http://127.0.0.1:1/"\n'
         )
         self.text = feeds
 
@@ -85,13 +84,14 @@ class Night:
     async def console(self, token: str = TOKEN) -> AsyncIterator[Page]:
         """The page of a daemon with these feeds."""
         require("Chromium", browser_program() is not None)
-        daemon = f'[daemon]\nhttp = "127.0.0.1:{self.port}"\ntoken = "{token}"\n'
+        port = free_port()
+        daemon = f'[daemon]\nhttp = "127.0.0.1:{port}"\ntoken = "{token}"\n'
         self.config.write_text(daemon + self.text)
         with started("run", self.config) as program:
             await anyio.to_thread.run_sync(program.wait_for, (self.folder / "asking.jsonl").exists)
             asking, wider = self.tables["asking"], COLUMNS.append(pa.field("note", pa.string()))
             asking.commit(asking.metadata(schemaString=delta_schema(wider)))
-            async with open_page(f"http://127.0.0.1:{self.port}/") as page:
+            async with open_page(f"http://127.0.0.1:{port}/") as page:
                 if token:
                     await sign_in(page, token)
                     page.complaints.clear()  # that the page had no token yet
