@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard, against a real Prometheus that scrapes the real daemon."""
+"""The alert rules and the dashboards, against a real Prometheus that scrapes the real daemon."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 
+from tailer.share_server.guard import ShareMetrics
 from tailer.testing.table import TableBuilder
+from tests.dashboards import FOLDER, dashboards
 from tests.deploy.test_files import DEPLOY, accepted, program
 from tests.house.test_links import anchors
 from tests.support.components import free_port
@@ -99,10 +102,39 @@ def prometheus(daemon_port: int, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def expressions() -> list[str]:
-    """Every expression of the dashboard, with its variables filled in."""
-    board = json.loads((DEPLOY / "grafana" / "delta-tailer.json").read_text())
-    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    """Every expression of the dashboards, with their variables filled in."""
+    found = [
+        target["expr"]
+        for board in dashboards().values()
+        for panel in board["panels"]
+        for target in panel["targets"]
+    ]
     return [e.replace("$feed", ".*").replace("$__rate_interval", "1m") for e in found]
+
+
+def test_the_dashboards_are_as_they_are_written() -> None:
+    files = {file.name: json.loads(file.read_text()) for file in FOLDER.iterdir()}
+    assert files == dashboards(), "run `python -m tests.dashboards`"
+
+
+def test_the_composition_gives_grafana_its_dashboards_and_where_to_ask() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    folders = {}
+    for volume in services["grafana"]["volumes"]:
+        here, inside, _ = volume.split(":")
+        folders[inside] = (DEPLOY / here).resolve()
+    provisioning = folders["/etc/grafana/provisioning"]
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())[
+        "datasources"
+    ]
+    assert source["url"] == "http://prometheus:9090"
+    assert "prometheus" in services
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "delta-tailer.yaml").read_text())[
+        "providers"
+    ]
+    assert folders[provider["options"]["path"]] == FOLDER
+    home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (FOLDER / home.removeprefix(f"{provider['options']['path']}/")).exists()
 
 
 def test_the_alert_rules_fire_when_they_should_and_only_then() -> None:
@@ -133,8 +165,11 @@ def test_every_alert_links_to_its_section_of_the_runbook() -> None:
     assert anchors((ROOT / "docs" / "runbook.md").read_text()) == {"runbook", *sections}
 
 
-def test_what_rules_and_dashboard_ask_for_is_what_the_daemon_tells(daemon_port: int) -> None:
+def test_what_rules_and_dashboards_ask_for_is_what_is_told(daemon_port: int) -> None:
     metrics = fetched(f"http://127.0.0.1:{daemon_port}/metrics")
+    registry = CollectorRegistry()
+    ShareMetrics(registry)
+    metrics += generate_latest(registry).decode()
     told = set(re.findall(r"^# TYPE (\w+)", metrics, re.MULTILINE))
     asked = " ".join([*expressions(), (RULES / "alerts.yml").read_text()])
     names = {
