@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 INTERFACE: int
@@ -11,9 +11,9 @@ def records(
     rows: int,
     times: Any,
     places: Any,
-    first: int,
     most: int,
     room: int,
     before: int,
+    spares: Callable[[], bytearray | None] | None,
     /,
-) -> tuple[bytearray, int]: ...
+) -> list[tuple[bytearray, int]]: ...
