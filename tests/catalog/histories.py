@@ -129,8 +129,8 @@ async def run_history(table: ManagedTable, seed: int, versions: int = 10) -> Non
 def kill_rounds(table: ManagedTable, folder: Path, kills: int, seed: int) -> int:
     """Kill a daemon again and again while it follows a table; returns the number of versions.
     Raises AssertionError for one that was missed, or an event that came back with other bytes."""
-    chance = random.Random(seed)
-    history = History(table.create(), chance)
+    # How long one waits must not decide what the writer does.
+    history, chance = History(table.create(), random.Random(seed)), random.Random(seed + 1)
     config, errors = folder / "tailer.toml", folder / "errors"
     config.write_text(
         f'[daemon]\nhttp = ""\n[feeds.one]\ntable = "{table.address}"\nfrom = "earliest"\n'
@@ -140,7 +140,7 @@ def kill_rounds(table: ManagedTable, folder: Path, kills: int, seed: int) -> int
     for _ in range(kills):
         with running_daemon(config, errors) as daemon:
             lines = _lines(rows)
-            for _ in range(chance.randrange(1, 5)):
+            for _ in range(history.chance.randrange(1, 5)):
                 history.step()
             end = time.monotonic() + 60
             while _lines(rows) <= lines and time.monotonic() < end and chance.random() < 0.98:
