@@ -185,6 +185,20 @@ def feed_start(config: Config, feed: FeedConfig, sink: Sink) -> str:
     return feed.start or ("snapshot" if copies else "latest")
 
 
+def _progress(feed: str) -> FeedProgress:
+    """Return what counts a feed's progress and, where traces are asked for, sends them too."""
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return FeedProgress(feed, time.time)
+    try:
+        from tailer.daemon.traces import TracedProgress
+    except ImportError as e:
+        raise ConfigError(
+            f"OTEL_EXPORTER_OTLP_ENDPOINT asks for traces, which need OpenTelemetry ({e}): "
+            "pip install 'delta-tailer[otel]', or unset it"
+        ) from e
+    return TracedProgress(feed, time.time)
+
+
 def assemble(
     config: Config,
     feed: FeedConfig,
@@ -202,7 +216,7 @@ def assemble(
     async def start(log: TableLog) -> Offset:
         return await start_to_keep(log, feed_start(config, feed, sink))
 
-    progress = FeedProgress(feed.name, time.time)
+    progress = _progress(feed.name)
     if families is not None:
         families.watch(progress)
     return Feed(

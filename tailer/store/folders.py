@@ -18,7 +18,7 @@ import anyio
 from tailer.store import Watch
 
 if TYPE_CHECKING:
-    from asyncinotify import Inotify
+    from asyncinotify import Inotify, Mask
 
 __all__ = ["FolderWatch"]
 
@@ -28,8 +28,9 @@ class _Notifier:
 
     _all: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, _Notifier]] = WeakKeyDictionary()
 
-    def __init__(self, inotify: Inotify, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, inotify: Inotify, mask: type[Mask], loop: asyncio.AbstractEventLoop) -> None:
         self._inotify = inotify
+        self._mask = mask
         self._loop = loop
         self._watches: dict[int, tuple[object, list[FolderWatch]]] = {}
         os.set_blocking(inotify.fd, False)
@@ -42,19 +43,18 @@ class _Notifier:
         found = cls._all.get(loop)
         if found is None:
             try:
-                from asyncinotify import Inotify  # Linux only, on demand
+                from asyncinotify import Inotify, Mask  # Linux only, on demand
 
-                found = cls._all[loop] = _Notifier(Inotify(), loop)
+                found = cls._all[loop] = _Notifier(Inotify(), Mask, loop)
             except (ImportError, OSError, AttributeError):
                 return None
         return found
 
     def add(self, watch: FolderWatch) -> int:
         """Report changes to ``watch`` from now on. Raises OSError if the folder does not exist."""
-        from asyncinotify import Mask
-
         # A commit appears by rename, by hard link or by being written in place.
-        mask = Mask.MOVED_TO | Mask.CREATE | Mask.CLOSE_WRITE | Mask.DELETE_SELF
+        of = self._mask
+        mask = of.MOVED_TO | of.CREATE | of.CLOSE_WRITE | of.DELETE_SELF
         try:
             added = self._inotify.add_watch(watch.folder, mask)
         except OSError:
@@ -81,8 +81,6 @@ class _Notifier:
             self._inotify.close()
 
     def _read(self) -> None:
-        from asyncinotify import Mask
-
         while self._all.get(self._loop) is self:
             try:
                 event = self._inotify.sync_get()
@@ -94,11 +92,11 @@ class _Notifier:
                 continue
             number = event.watch.wd if event.watch is not None else None
             _, found = self._watches.get(number, (None, [])) if number is not None else (None, [])
-            if Mask.Q_OVERFLOW in event.mask:  # events were lost, of any folder
+            if self._mask.Q_OVERFLOW in event.mask:  # events were lost, of any folder
                 found = [watch for _, watches in self._watches.values() for watch in watches]
             for watch in found:
                 watch.changed()
-            if Mask.IGNORED in event.mask and number in self._watches:
+            if self._mask.IGNORED in event.mask and number in self._watches:
                 # The folder is gone, and the watch with it; another folder may have its name.
                 for watch in self._watches.pop(number)[1]:
                     watch.lost()

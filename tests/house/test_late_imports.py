@@ -21,6 +21,7 @@ BORDERS = (
     "sinks/nats/sink.py",
     "tailer/__main__.py",
     "tailer/cli/",
+    "tailer/daemon/assembly.py",
     "tailer/delta/commit.py",
     "tailer/feed/commit.py",
     "tailer/log/",
@@ -59,7 +60,7 @@ def test_a_late_import_is_of_a_slow_library_or_at_a_border() -> None:
 
 def test_late_imports_get_no_more() -> None:
     """Whoever adds one finds another that can go."""
-    assert len(found()) <= 125
+    assert len(found()) <= 124
 
 
 def test_imports_in_functions_and_in_their_blocks_are_seen() -> None:
