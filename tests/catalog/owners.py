@@ -26,7 +26,7 @@ from tests.catalog.writer import ManagedTable
 from tests.s3.fixture import ACCOUNT, Bucket, run_server
 from tests.support.forking import Process, start
 from tests.support.programs import whole_lines
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 __all__ = ["Figures", "owner_rounds"]
 
@@ -86,6 +86,11 @@ class Owner:
         """Send it a signal."""
         assert self.process is not None
         self.process.send_signal(number)
+
+    def wait_for_end(self) -> None:
+        """Wait until it ends by itself: another one owns its feed."""
+        assert self.process is not None
+        assert self.process.wait(PATIENCE_S) == 1
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -170,6 +175,7 @@ def owner_rounds(
                 figures.stops += 1
                 owner.strike(signal.SIGCONT)
                 _steps(history, 1)  # while the former owner finds out
+                owner.wait_for_end()
             owner.run()
         owners.wait_for(history.end())
         figures.epochs = owners.epoch

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["CatalogServer", "Entry", "serving_catalog"]
+__all__ = ["API", "CLIENT", "TOKEN", "CatalogServer", "Entry", "serving_catalog"]
 
 TOKEN = "catalog-token-1"
 CLIENT = ("feed-client", "feed-secret-7")
@@ -130,21 +130,26 @@ class CatalogServer:
             case ["GET", "catalogs", name]:
                 return self._catalog(name)
             case ["GET", "schemas"]:
+                self._catalog(_of(query, "catalog_name"))
                 return self._page("schemas", [{"name": name} for name in self.schemas], query)
             case ["GET", "schemas", name]:
-                self._catalog(name.split(".")[0])
-                return {"name": name, "tables": len(self._schema(name.split(".")[1]))}
+                catalog, schema = _parts(name, 2)
+                self._catalog(catalog)
+                self._schema(schema)
+                return {"name": name}
             case ["GET", "tables"]:
-                tables = self._schema(query["schema_name"])
+                self._catalog(_of(query, "catalog_name"))
+                tables = self._schema(_of(query, "schema_name"))
                 return self._page("tables", [_old(n, t) for n, t in tables.items()], query)
             case ["GET", "tables", name]:
-                return _old(name, self._entry(*name.split(".")))
+                return _old(name, self._entry(*_parts(name, 3)))
             case ["POST", "temporary-table-credentials"]:
-                return self._old_credentials(body["table_id"])
+                _check_operation(body)
+                return self._old_credentials(_of(body, "table_id"))
             case [_, "delta", "v1", "catalogs", catalog, "schemas", schema, *rest]:
                 if not self.has_delta_api:
                     raise Refused(404, "ENDPOINT_NOT_FOUND", "no such path")
-                return self._delta(method, (catalog, schema), rest, body)
+                return self._delta(method, (catalog, schema), rest, body or query)
         raise Refused(404, "ENDPOINT_NOT_FOUND", "no such path")
 
     def _delta(self, method: str, schema: tuple[str, str], rest: list[str], body: Any) -> Any:
@@ -166,23 +171,26 @@ class CatalogServer:
                 self._schema(schema[1])[body["name"]] = entry
                 return entry.loaded()
             case ["GET", "tables", name]:
-                return self._load(f"{'.'.join(schema)}.{name}")
+                return self._load(*schema, name)
             case ["POST", "tables", name]:
                 return self._update(self._entry(*schema, name), body)
             case ["GET", "tables", name, "credentials"]:
+                _check_operation(body)
                 self._entry(*schema, name)
                 vend = self.vended.get(f"{'.'.join(schema)}.{name}")
                 return {"storage-credentials": vend() if vend else []}
         raise Refused(404, "ENDPOINT_NOT_FOUND", "no such path")
 
-    def _load(self, name: str) -> Any:
-        entry = self._entry(*name.split("."))
+    def _load(self, *parts: str) -> Any:
+        entry, name = self._entry(*parts), ".".join(parts)
         if name in self.frozen:
             return self.frozen[name]
         return entry.loaded(max(0, entry.latest - self.late))
 
     def _update(self, entry: Entry, body: Any) -> Any:
-        if {"type": "assert-table-uuid", "uuid": entry.table_id} not in body["requirements"]:
+        if {"type": "assert-table-uuid", "uuid": entry.table_id} not in body.get(
+            "requirements", ()
+        ):
             raise Refused(409, "UpdateRequirementConflictException", "it is another table")
         for update in body["updates"]:
             match update["action"]:
@@ -229,8 +237,13 @@ class CatalogServer:
         return found
 
     def _page(self, key: str, items: list[Any], query: dict[str, str]) -> Any:
-        at = int(query.get("page_token") or 0)
-        end = at + min(self.page_items, int(query["max_results"]))
+        try:
+            at, most = int(query.get("page_token") or 0), int(query.get("max_results") or 0)
+        except ValueError as e:
+            raise Refused(400, "INVALID_ARGUMENT", str(e)) from None
+        if at < 0 or most < 0:
+            raise Refused(400, "INVALID_ARGUMENT", "a number is negative")
+        end = at + min(self.page_items, most or self.page_items)
         more = {"next_page_token": str(end)} if end < len(items) else {}
         return {key: items[at:end], **more}
 
@@ -240,8 +253,9 @@ class CatalogServer:
                 if entry.table_id == table_id:
                     one = self.vended[f"main.{schema}.{name}"]()[0]
                     names = ("access-key-id", "secret-access-key", "session-token")
-                    keys = {n.replace("-", "_"): one["config"].get(f"s3.{n}") for n in names}
-                    return {"aws_temp_credentials": keys, "expiration_time": None}
+                    found = {n: one["config"].get(f"s3.{n}") for n in names}
+                    keys = {n.replace("-", "_"): value for n, value in found.items() if value}
+                    return {"aws_temp_credentials": keys}
         raise Refused(404, "RESOURCE_NOT_FOUND", "no such table")
 
     def sell(self, form: dict[str, str], authorization: str) -> Any:
@@ -267,11 +281,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Nothing is printed."""
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """Any method is answered here: by itself the base class has 501 for most."""
+        if name.startswith("do_"):
+            return self._answer
+        raise AttributeError(name)
 
     def _answer(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -285,7 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
                     form = {key: values[0] for key, values in parse_qs(raw.decode()).items()}
                     answer = self.catalog.sell(form, authorization)
                 else:
-                    body = json.loads(raw) if raw else None
+                    body = _decoded(raw) if raw else None
                     path = parts.path.removeprefix(API)
                     answer = self.catalog.answer(self.command, path, query, body, authorization)
             status = 200
@@ -300,7 +314,35 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(document)))
         self.end_headers()
-        self.wfile.write(document)
+        if self.command != "HEAD":
+            self.wfile.write(document)
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError as e:
+        raise Refused(400, "BadRequestException", str(e)) from None
+
+
+def _of(fields: Any, key: str) -> str:
+    """A text of a query or a body, which must have it."""
+    found = fields.get(key) if isinstance(fields, dict) else None
+    if not isinstance(found, str):
+        raise Refused(400, "InvalidParameterValueException", f"{key} is missing")
+    return found
+
+
+def _check_operation(fields: Any) -> None:
+    if _of(fields, "operation") not in ("READ", "READ_WRITE"):
+        raise Refused(400, "InvalidParameterValueException", "operation is READ or READ_WRITE")
+
+
+def _parts(name: str, count: int) -> list[str]:
+    parts = name.split(".")
+    if len(parts) != count:
+        raise Refused(400, "InvalidParameterValueException", f"{name!r} has not {count} parts")
+    return parts
 
 
 def _old(name: str, entry: Entry) -> dict[str, Any]:
@@ -308,7 +350,7 @@ def _old(name: str, entry: Entry) -> dict[str, Any]:
         "name": name.rsplit(".", maxsplit=1)[-1], "table_id": entry.table_id,
         "data_source_format": entry.form, "storage_location": entry.location,
         "properties": entry.properties,
-        "created_at": str(int(time.time() * 1000)),
+        "created_at": int(time.time() * 1000),
     }  # fmt: skip
 
 
