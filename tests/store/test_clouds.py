@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -249,3 +251,30 @@ async def test_a_size_that_the_log_has_wrong_is_seen(container: Container, said:
     await container.put("orders/large.parquet", b"a" * 3_000_000)
     file = await store_of(container).open("large.parquet", said)
     assert await anyio.to_thread.run_sync(file.size) == 3_000_000
+
+
+_LISTS = """
+import asyncio, json, sys
+from tailer.storage import open_store
+
+async def main():
+    async for _ in open_store(sys.argv[1], json.loads(sys.argv[2])).list("_delta_log"):
+        pass
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.needs("gcs")
+async def test_a_program_that_ends_right_after_an_answer_is_not_aborted(
+    gcs_server: CloudServer,
+) -> None:
+    container = gcs_server.container()
+    for version in range(5):
+        await container.put(f"orders/_delta_log/{version:020}.json", b"{}")
+    command = [
+        sys.executable, "-c", _LISTS, container.address("orders"), json.dumps(container.options),
+    ]  # fmt: skip
+    # About one in ten was, on a busy machine.
+    programs = [subprocess.Popen(command) for _ in range(30)]  # noqa: ASYNC220
+    assert [program.wait() for program in programs] == [0] * 30

@@ -7,7 +7,9 @@ that state, so that a range of another one is an error and never becomes an even
 from __future__ import annotations
 
 import asyncio
+import atexit
 import datetime as dt
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["Client", "ObjectStore"]
 
 T = TypeVar("T")
+
+#: A thread of obstore that has just delivered an answer still needs Python's lock. If the
+#: interpreter ended before it had it, the process would be aborted.
+atexit.register(time.sleep, 0.05)
 
 #: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
 #: tables.
