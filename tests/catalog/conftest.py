@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.catalog.real import PROGRAM, running_real_server
-from tests.catalog.server import TOKEN, CatalogServer, serving_catalog
+from tests.catalog.server import CLIENT, TOKEN, CatalogServer, serving_catalog
 from tests.catalog.writer import ManagedTable
+from tests.support.token_front import TokenFront, running_token_front
 
 
 @pytest.fixture(autouse=True)
@@ -30,25 +31,33 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CatalogS
 
 
 @pytest.fixture(scope="session")
-def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the real server."""
+def real_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenFront]:
+    """The real server, with a front that checks tokens."""
     if not PROGRAM.exists():
         pytest.skip("the catalog's server was not built: make catalog-server")
-    with running_real_server(tmp_path_factory.mktemp("catalog")) as endpoint:
-        yield endpoint
+    with (
+        running_real_server(tmp_path_factory.mktemp("catalog")) as endpoint,
+        running_token_front(endpoint, TOKEN, CLIENT) as front,
+    ):
+        yield front
+
+
+@pytest.fixture
+def real_server(real_front: TokenFront, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of the real server's front, to which the environment leads."""
+    monkeypatch.setenv("DATABRICKS_HOST", real_front.endpoint)
+    monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
+    return real_front.endpoint
 
 
 @pytest.fixture(params=["own", "real"])
-def table(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> ManagedTable:
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> ManagedTable:
     """A new table that its catalog manages, on either server."""
     if request.param == "own":
         server: CatalogServer = request.getfixturevalue("server")
         return ManagedTable(server.endpoint, TOKEN).create()
     endpoint = request.getfixturevalue("real_server")
-    monkeypatch.setenv("DATABRICKS_HOST", endpoint)
-    return ManagedTable(endpoint, name=f"t{abs(hash(tmp_path))}").create()
+    return ManagedTable(endpoint, TOKEN, name=f"t{abs(hash(tmp_path))}").create()
 
 
 @pytest.fixture

@@ -20,11 +20,8 @@ async def test_no_version_is_missed_doubled_or_early(server: CatalogServer, seed
 
 
 @pytest.mark.anyio
-async def test_nor_is_one_of_a_server_of_other_authors(
-    real_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DATABRICKS_HOST", real_server)
-    await run_history(ManagedTable(real_server, name="history"), 7)
+async def test_nor_is_one_of_a_server_of_other_authors(real_server: str) -> None:
+    await run_history(ManagedTable(real_server, TOKEN, "history"), 7)
 
 
 def test_a_daemon_that_is_killed_misses_nothing(server: CatalogServer, tmp_path: Path) -> None:

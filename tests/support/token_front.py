@@ -1,0 +1,107 @@
+"""A front of a catalog's server that checks no tokens: it does, and knows when each ends. It sells
+tokens to an OAuth client."""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from aiohttp import ClientSession, web
+from anyio.from_thread import start_blocking_portal
+from yarl import URL
+
+from tests.support.components import free_port
+
+__all__ = ["TokenFront", "running_token_front"]
+
+TOKEN_PATH = "/oidc/v1/token"
+
+
+class TokenFront:
+    """Leads requests to the server at ``upstream``. ``tokens`` have the moment in which each ends,
+    by the steady clock; what is sold lives for ``life_s`` seconds and is said to live for
+    ``said_s``."""
+
+    def __init__(self, upstream: str, token: str, client: tuple[str, str]) -> None:
+        self.upstream, self.upstream_token = upstream, token
+        self.client = client
+        self.tokens = {token: float("inf")}
+        self.life_s, self.said_s = 3600.0, 3600.0
+        self.sold = self.refused = 0
+        self.port = free_port()
+
+    @property
+    def endpoint(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def end_tokens(self) -> None:
+        """Have all tokens end now."""
+        self.tokens = dict.fromkeys(self.tokens, time.monotonic())
+
+    async def start(self) -> None:
+        """Listen."""
+        self._session = ClientSession(auto_decompress=False)
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        authorization = request.headers.get("Authorization", "")
+        if request.path == TOKEN_PATH:
+            return self._sell(await request.post(), authorization)
+        kind, _, token = authorization.partition(" ")
+        if kind != "Bearer" or self.tokens.get(token, 0.0) <= time.monotonic():
+            self.refused += 1
+            return self._refuse(request.path)
+        headers = {"Authorization": f"Bearer {self.upstream_token}"}
+        for name in ("Accept", "Content-Type"):
+            if name in request.headers:
+                headers[name] = request.headers[name]
+        url = f"{self.upstream}{request.raw_path}"
+        async with self._session.request(
+            request.method, URL(url, encoded=True), data=await request.read(), headers=headers
+        ) as answer:
+            kept = {"Content-Type": answer.headers.get("Content-Type", "application/json")}
+            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
+
+    def _refuse(self, path: str) -> web.Response:
+        message, kind = "the token is not known or has ended", "NotAuthorizedException"
+        error = {"message": message, "type": kind, "code": 401}
+        old = {"error_code": "UNAUTHENTICATED", "message": message}
+        return web.json_response({"error": error} if "/delta/" in path else old, status=401)
+
+    def _sell(self, form: object, authorization: str) -> web.Response:
+        wanted = {"grant_type": "client_credentials", "scope": "all-apis"}
+        fields = dict(form) if isinstance(form, Mapping) else {}
+        account = base64.b64encode(":".join(self.client).encode()).decode()
+        if authorization != f"Basic {account}" or fields != wanted:
+            return web.json_response({"error": "invalid_client"}, status=401)
+        token = f"sold-token-{uuid.uuid4()}"
+        self.tokens[token] = time.monotonic() + self.life_s
+        self.sold += 1
+        return web.json_response(
+            {"access_token": token, "token_type": "Bearer", "expires_in": self.said_s}
+        )
+
+
+@contextmanager
+def running_token_front(upstream: str, token: str, client: tuple[str, str]) -> Iterator[TokenFront]:
+    """A front, as long as the block runs."""
+    front = TokenFront(upstream, token, client)
+    with start_blocking_portal() as portal:
+        portal.call(front.start)
+        try:
+            yield front
+        finally:
+            portal.call(front.stop)
