@@ -7,6 +7,7 @@ It shares no code with the client of this project.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import uuid
@@ -92,7 +93,7 @@ class CatalogServer:
         self.frozen: dict[str, dict[str, Any]] = {}
         self.staging: dict[str, Entry] = {}
         self.requests: list[str] = []
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.http = _Server(("127.0.0.1", 0), self._handler())
         self.http.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.http.server_port}"
 
@@ -268,6 +269,15 @@ class CatalogServer:
         token = f"sold-token-{uuid.uuid4()}"
         self.tokens.add(token)
         return {"access_token": token, "expires_in": self.token_life_s}
+
+
+class _Server(ThreadingHTTPServer):
+    """A server that takes a client's end for what it is."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong here, and nothing of clients that were killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
