@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
@@ -66,8 +67,9 @@ def test_a_failure_is_said_before_the_next_test_ends(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(FAILING)
     command = [sys.executable, "-m", "pytest", "-p", "tests.support.failures", "-p", "no:randomly",
                "-s", "-c", "/dev/null", f"--rootdir={tmp_path}", str(tmp_path)]  # fmt: skip
+    plain = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
     with subprocess.Popen(
-        command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command, env=plain, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as run:
         assert run.stdout is not None
         line = next(line for line in run.stdout if line.startswith("FAILED"))

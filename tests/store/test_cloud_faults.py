@@ -99,6 +99,17 @@ async def test_the_output_is_the_truth_whatever_the_server_says(
     assert front.met[fault.kind] > 0, "the fault was there"
 
 
+async def test_a_small_file_that_comes_in_half_is_no_damage(
+    front: Front, shaken: Store, truth: Collected
+) -> None:
+    """It is asked for by one request without a range, whose answer says no other length."""
+    front.fail(Fault("short and whole", "get", 1, r"\.parquet$"))
+    with anyio.fail_after(150):
+        found = await deliver(shaken, Offset(0), LAST)
+    assert found.events == truth.events
+    assert front.met["short and whole"] == 1
+
+
 async def test_a_storm_of_all_faults_is_weathered(
     front: Front, shaken: Store, truth: Collected
 ) -> None:

@@ -248,6 +248,11 @@ class ObjectStore(Store):
 
         if size is not None and size <= WHOLE_BYTES:
             data, status = await self._get(location, {})
+            if len(data) != size:  # of the object, or of this answer alone
+                status = await self.stat(location)
+                if status.size != len(data):
+                    said = f"an answer of {len(data)} of its {status.size} bytes"
+                    raise TransientError(f"{self.root}, {location}: {said}")
             return pa.BufferReader(pa.py_buffer(data))
         tail, status = await self._tail(location, size)
 
