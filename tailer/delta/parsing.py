@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import compress, repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -34,10 +33,9 @@ from tailer.delta.actions import (
     Sidecar,
 )
 from tailer.errors import CorruptLog
+from tailer.process.json_decoders import json_decoder
 
 __all__ = ["action_of", "document_of", "parse_entries", "parse_line"]
-
-L = TypeVar("L", bound=Struct)
 
 
 class _Skipped(Struct):
@@ -84,12 +82,6 @@ _QUOTED = [f'"{name}"'.encode() for name in _Line.__struct_encode_fields__]
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-@cache
-def _decoder(line: type[L]) -> msgspec.json.Decoder[L]:
-    """Return the decoder of a kind of line. It is made on first use, which takes milliseconds."""
-    return msgspec.json.Decoder(line)
-
-
 def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
     """Parse the action on one line of a commit file; None for a blank line or an unknown action.
 
@@ -102,7 +94,7 @@ def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
         return None
     kind = _Line if files else _Steering
     try:
-        found = _decoder(kind).decode(data)
+        found = json_decoder(kind).decode(data)
     except _REFUSALS:
         found = _converted(document_of(data), kind)
     action, name = _only(found)
@@ -125,8 +117,8 @@ def parse_entries(
     adds = lines if all_add else [*compress(lines, are_adds)]
     removes = [] if all_add else [line for line in lines if line.startswith(b'{"remove":')]
     try:
-        add_lines = _decoder(_AddLine).decode_lines(_joined(adds, b'"add"'))
-        remove_lines = _decoder(_RemoveLine).decode_lines(_joined(removes, b'"remove"'))
+        add_lines = json_decoder(_AddLine).decode_lines(_joined(adds, b'"add"'))
+        remove_lines = json_decoder(_RemoveLine).decode_lines(_joined(removes, b'"remove"'))
     except _REFUSALS:
         return [], [], [*lines]
     added = [line.add for line in add_lines]
@@ -181,6 +173,7 @@ def _by_python(line: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
 
 def _converted(document: Any, kind: type[_Steering]) -> _Steering:
     """Return a line's actions, given as Python objects."""
+    json_decoder(kind)
     try:
         found = msgspec.convert(document, kind)
         # Strings are converted unseen. A commitInfo may hold what it likes.

@@ -52,6 +52,7 @@ from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
 from tailer.log.same_table import check_listed, seen_tag, snapshot_for
 from tailer.plan.rules import plan_snapshot
+from tailer.process.json_decoders import json_decoder
 from tailer.store import LOG_DIR
 
 __all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "snapshot_files", "sorted_files"]
@@ -99,7 +100,7 @@ def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:
 
 
 def _read_back(run: IO[bytes]) -> Iterator[AddFile]:
-    decoder = msgspec.json.Decoder(AddFile)
+    decoder = json_decoder(AddFile)
     with run:
         yield from map(decoder.decode, run)
 

@@ -20,6 +20,7 @@ from yarl import URL
 from tailer.errors import ConfigError, TableError, TransientError, printable
 from tailer.network.backoff import Backoff
 from tailer.network.http_answers import Oversize, Rounds, at_most, retry_after_s, whole_body
+from tailer.process.json_decoders import json_decoder
 from tailer.sharing.auth import Authorization
 from tailer.sharing.http import Sessions, heals, network_errors
 from tailer.sharing.profile import BearerToken, Profile
@@ -260,7 +261,7 @@ async def _body(response: Any, what: str) -> bytes:
 
 def _decoded(kind: type[T], body: bytes, what: str) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return json_decoder(kind).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise TableError(f"{what}, gave an answer that is not the API's: {e}") from None
 
