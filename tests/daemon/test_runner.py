@@ -75,7 +75,10 @@ async def test_a_feed_is_retrying_until_it_has_delivered(rig: Rig) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(runner.run)
         # Its last version ends it, maybe before anybody has seen it follow.
-        await eventually_async(lambda: rig.ids, why="it goes on")
+        await eventually_async(
+            lambda: runner.status(0.0).state in ("following", "stopped") and rig.ids,
+            why="it goes on",
+        )
         await runner.end()
     first = next(i for i, (state, _) in enumerate(seen) if state == "retrying")
     tried = seen[first : first + 8]
