@@ -6,13 +6,18 @@ import json
 import random
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import deltalake
+import pyarrow as pa
 
-__all__ = ["PacedWriter", "in_order", "without_repeats", "writing"]
+from tailer.changes import COMING_KINDS
+from tests.support.published import tables
+
+__all__ = ["PacedWriter", "in_order", "rows_left", "rows_of_files", "without_repeats", "writing"]
 
 #: A writer goes no further ahead of the daemon, so that the daemon has work and never too much.
 BACKLOG_VERSIONS_MAX = 6
@@ -75,7 +80,39 @@ def without_repeats(lines: list[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in first.values()]
 
 
-def in_order(events: list[dict[str, Any]]) -> bool:
+def rows_of_files(folder: Path) -> list[dict[str, Any]]:
+    """The rows that the events in a folder of the files sink leave, each event once."""
+    events = pa.concat_tables(tables(folder), promote_options="default").to_pylist()
+    ids = [event["_event_id"] for event in events]
+    assert len(set(ids)) == len(ids), "an event is there twice"
+    return rows_left(events)
+
+
+def rows_left(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that events leave, by id; a column without a value counts as one that is not there.
+
+    What is out of order, comes twice, or leaves as another row than came, is an AssertionError.
+    """
+    assert in_order(events), "events are out of order"
+    rows: dict[int, dict[str, Any]] = {}
+    # Within a version, what leaves comes first: delta-rs writes postimages before preimages.
+    for event in sorted(events, key=lambda e: (e["_commit_version"], _coming(e))):
+        row = {n: value for n, value in event.items() if n[0] != "_" and value is not None}
+        if _coming(event):
+            assert row["id"] not in rows, f"came and was there: {event}"
+            rows[row["id"]] = row
+        else:
+            left = rows.pop(row["id"], None)
+            assert left is not None, f"left and was not there: {event}"
+            assert left == row, f"left as another row than came: {event}, {left}"
+    return [rows[key] for key in sorted(rows)]
+
+
+def _coming(event: dict[str, Any]) -> bool:
+    return event["_change_type"] in COMING_KINDS
+
+
+def in_order(events: Sequence[dict[str, Any]]) -> bool:
     """Whether no event comes behind one of a later version."""
     versions = [event["_commit_version"] for event in events]
     return versions == sorted(versions)

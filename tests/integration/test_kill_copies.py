@@ -23,19 +23,18 @@ from typing import Any
 import deltalake
 import duckdb
 import psycopg
-import pyarrow as pa
 import pymysql
 import pytest
 
 from sinks.files.manifest import FOLDER
-from tailer.changes import COMING_KINDS, Offset
+from tailer.changes import Offset
 from tailer.testing.conformance.sink import Event
-from tests.integration.killing import writing
+from tests.integration.killing import rows_left, rows_of_files, writing
 from tests.integration.test_kill import Writer
 from tests.support.forking import Process
 from tests.support.message_targets import MESSAGE_SINKS, MessageTarget, message_target
 from tests.support.programs import running_daemon
-from tests.support.published import manifest, tables
+from tests.support.published import manifest
 from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -71,34 +70,6 @@ def files_offset(folder: Path) -> Offset | None:
     return Offset.from_json(found[-1]) if found and found[-1] else None
 
 
-def files_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows that the events leave, each event once."""
-    events = [
-        Event(row["_event_id"], row["_change_type"], row["_commit_version"], row)
-        for row in pa.concat_tables(tables(folder)).to_pylist()
-    ]
-    return rows_left(events)
-
-
-def rows_left(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The rows that events leave, none of which is there twice."""
-    ids = [event.event_id for event in events]
-    assert len(set(ids)) == len(ids), "an event is there twice"
-    versions = [event.commit_version for event in events]
-    assert versions == sorted(versions)
-    # Within a version, what leaves comes first: delta-rs writes postimages before preimages.
-    found = sorted(events, key=lambda e: (e.commit_version, e.change_type in COMING_KINDS))
-    rows = {}
-    for event in found:
-        row = {n: value for n, value in event.payload.items() if not n.startswith("_")}
-        if event.change_type in COMING_KINDS:
-            assert row["id"] not in rows, event
-            rows[row["id"]] = row
-        else:
-            assert rows.pop(row["id"]) == row, event
-    return sorted(rows.values(), key=lambda row: row["id"])
-
-
 def without_repeats(events: Sequence[Event]) -> list[Event]:
     """The events in the order of their first appearance; one that came again is the same."""
     first: dict[str, Event] = {}
@@ -117,7 +88,16 @@ def state_offset(folder: Path) -> Offset | None:
 def message_rows(target: MessageTarget) -> list[dict[str, Any]]:
     """The rows that the messages leave."""
     events = target.events()
-    return rows_left(events if target.offset else without_repeats(events))
+    if not target.offset:
+        events = without_repeats(events)
+    ids = [event.event_id for event in events]
+    assert len(set(ids)) == len(ids), "an event is there twice"
+    return rows_left(
+        [
+            {**e.payload, "_change_type": e.change_type, "_commit_version": e.commit_version}
+            for e in events
+        ]
+    )
 
 
 def delta_offset(folder: Path) -> Offset | None:
@@ -165,7 +145,7 @@ def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target
         case "files":
             return Target(
                 'type = "files"\npath = "out"',
-                lambda: files_offset(out), lambda: files_rows(out), lambda: times(out / FOLDER),
+                lambda: files_offset(out), lambda: rows_of_files(out), lambda: times(out / FOLDER),
             )  # fmt: skip
         case "delta":
             return Target(

@@ -12,11 +12,8 @@ from typing import Any
 
 import deltalake
 import duckdb
-import pyarrow as pa
 
-from tailer.changes import COMING_KINDS
-from tests.integration.killing import without_repeats
-from tests.support.published import tables
+from tests.integration.killing import rows_left, rows_of_files, without_repeats
 
 __all__ = ["Target", "plain", "target_of"]
 
@@ -40,7 +37,7 @@ def target_of(sink: str, folder: Path) -> Target:
             options = 'type = "jsonl"\npath = "out.jsonl"'
             return Target(options, lambda: _lines(folder / "out.jsonl"), fences=False)
         case "files":
-            return Target('type = "files"\npath = "out"', lambda: _files(out))
+            return Target('type = "files"\npath = "out"', lambda: rows_of_files(out))
         case "delta":
             read = lambda: deltalake.DeltaTable(out).to_pyarrow_table().to_pylist()  # noqa: E731
             return Target('type = "delta"\npath = "out"\nkey = ["id"]', read)
@@ -55,38 +52,7 @@ def target_of(sink: str, folder: Path) -> Target:
 
 def _lines(file: Path) -> list[dict[str, Any]]:
     lines = [line for line in file.read_bytes().splitlines() if b'"_notice"' not in line]
-    return _left(without_repeats(lines))
-
-
-def _files(folder: Path) -> list[dict[str, Any]]:
-    events = pa.concat_tables(tables(folder), promote_options="default").to_pylist()
-    ids = [event["_event_id"] for event in events]
-    assert len(set(ids)) == len(ids), "an event is there twice"
-    return _left(events)
-
-
-def _left(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that events leave."""
-    told = list(events)
-    versions = [event["_commit_version"] for event in told]
-    assert versions == sorted(versions), "events are out of order"
-    rows: dict[int, dict[str, Any]] = {}
-    # Within a version, what leaves comes first: delta-rs writes postimages before preimages.
-    for event in sorted(told, key=lambda e: (e["_commit_version"], _coming(e))):
-        row = {name: value for name, value in event.items() if not name.startswith("_")}
-        if _coming(event):
-            assert row["id"] not in rows, f"came and was there: {event}"
-            rows[row["id"]] = row
-        else:
-            left = rows.pop(row["id"], None)
-            assert left is not None, f"left and was not there: {event}"
-            same = {name: value for name, value in row.items() if value is not None}
-            assert same.items() <= left.items(), f"left as another row than came: {event}, {left}"
-    return list(rows.values())
-
-
-def _coming(event: dict[str, Any]) -> bool:
-    return event["_change_type"] in COMING_KINDS
+    return rows_left(without_repeats(lines))
 
 
 def _sqlite(file: Path) -> list[dict[str, Any]]:
