@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import http.client
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.support.components import Component, require, run_maker
+from tests.support.components import Component, go_server, require, run_maker
 from tests.support.servers import Server
 
 __all__ = [
@@ -66,24 +65,6 @@ def _fetch_azurite(home: Path) -> None:
     )
 
 
-def _build_gcs(home: Path) -> None:
-    command: list[str | Path] = [
-        "go",
-        "build",
-        "-trimpath",
-        "-ldflags=-s -w",
-        "-o",
-        home / _PROGRAM,
-        ".",
-    ]
-    run_maker(command, cwd=_SOURCES, env={**os.environ, "CGO_ENABLED": "0"})
-
-
-def _gcs_home() -> str:
-    sources = b"".join((_SOURCES / n).read_bytes() for n in ("main.go", "go.mod", "go.sum"))
-    return f"gcs-server-{hashlib.sha256(sources).hexdigest()[:16]}"
-
-
 AZURITE = Component(
     "azurite",
     "Azurite, Azure's storage,",
@@ -91,13 +72,7 @@ AZURITE = Component(
     make=_fetch_azurite,
     missing=lambda: "" if shutil.which("npm") and shutil.which("node") else "Node with npm",
 )
-GCS = Component(
-    "gcs",
-    "the server of Google's storage",
-    home=_gcs_home,
-    make=_build_gcs,
-    missing=lambda: "" if shutil.which("go") else "Go",
-)
+GCS = go_server("gcs", "the server of Google's storage", _SOURCES, _PROGRAM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -14,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.components import Component, free_port, run_maker
+from tests.support.components import free_port, go_server
 from tests.support.servers import standing_still
 
 __all__ = [
@@ -98,31 +96,7 @@ class Bucket:
         return f"s3://{self.name}/{key}"
 
 
-def _home() -> str:
-    sources = b"".join((_SOURCES / n).read_bytes() for n in ("main.go", "go.mod", "go.sum"))
-    return f"s3-server-{hashlib.sha256(sources).hexdigest()[:16]}"
-
-
-def _build(home: Path) -> None:
-    command: list[str | Path] = [
-        "go",
-        "build",
-        "-trimpath",
-        "-ldflags=-s -w",
-        "-o",
-        home / _PROGRAM,
-        ".",
-    ]
-    run_maker(command, cwd=_SOURCES, env={**os.environ, "CGO_ENABLED": "0"})
-
-
-S3_SERVER = Component(
-    "s3",
-    "the S3 server",
-    home=_home,
-    make=_build,
-    missing=lambda: "" if shutil.which("go") else "Go",
-)
+S3_SERVER = go_server("s3", "the S3 server", _SOURCES, _PROGRAM)
 
 
 @contextmanager

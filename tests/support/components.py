@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -42,6 +43,7 @@ __all__ = [
     "delta_jars",
     "free_port",
     "free_ports",
+    "go_server",
     "java_major",
     "make_environment",
     "no_java",
@@ -344,3 +346,21 @@ def _settings(folder: Path, *, small: bool) -> dict[str, str]:
         **(SMALL_TABLES if small else {"spark.sql.shuffle.partitions": "4"}),
         "spark.driver.memory": "1g" if small else "3g",
     }
+
+
+def go_server(name: str, title: str, sources: Path, program: str) -> Component:
+    """A server that Go builds of a folder's ``main.go``, ``go.mod`` and ``go.sum``."""
+
+    def home() -> str:
+        texts = b"".join((sources / n).read_bytes() for n in ("main.go", "go.mod", "go.sum"))
+        return f"{name}-server-{hashlib.sha256(texts).hexdigest()[:16]}"
+
+    def build(folder: Path) -> None:
+        run_maker(
+            ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", folder / program, "."],
+            cwd=sources,
+            env={**os.environ, "CGO_ENABLED": "0"},
+        )
+
+    missing = lambda: "" if shutil.which("go") else "Go"  # noqa: E731
+    return Component(name, title, home=home, make=build, missing=missing)
