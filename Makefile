@@ -13,6 +13,7 @@ RUN := $(VENV)/bin/python -m
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 VALE := $(or $(shell command -v vale),$(CURDIR)/.cache/bin/vale)
+ACTIONLINT := $(or $(shell command -v actionlint),$(CURDIR)/.cache/bin/actionlint)
 BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_rowbytes.c
 
 .DEFAULT_GOAL := help
@@ -44,12 +45,17 @@ test-lowest: $(DEV) ## the core of the tests with the lowest versions of what th
 test-highest: $(DEV) ## the same with the highest ones
 	$(RUN) tests.versions highest $(ARGS)
 
-lint: $(DEV) ## check style, types, spelling and prose
+lint: $(DEV) ## check style, types, spelling, scripts, workflows and prose
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(RUN) codespell_lib
 	$(RUN) tests.support.crate
+	$(VENV)/bin/shellcheck .ci/run tests/*.sh
+	$(VENV)/bin/zizmor --quiet --offline .github
+	@if $(MAKE) --silent $(ACTIONLINT) >/dev/null 2>&1; then \
+	$(ACTIONLINT) -shellcheck $(VENV)/bin/shellcheck; else \
+	echo "the workflows' syntax is not checked: there is no actionlint, and Go cannot build it here"; fi
 	@if $(MAKE) --silent $(VALE) >/dev/null 2>&1; then $(MAKE) --no-print-directory prose; \
 	else echo "the prose is not checked: there is no vale, and Go cannot build it here"; fi
 
@@ -58,6 +64,9 @@ prose: $(VALE) ## check the language of the pages with Vale, which Go builds onc
 
 $(CURDIR)/.cache/bin/vale:
 	GOBIN=$(@D) go install github.com/vale-cli/vale/v3/cmd/vale@v3.21.0
+
+$(CURDIR)/.cache/bin/actionlint:
+	GOBIN=$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 format: $(DEV) ## put the code into its one form
 	$(RUN) ruff check --fix .

@@ -19,8 +19,7 @@ git clone -q "$source_folder" "$folder/clone"
 mkdir "$folder/home" "$folder/tmp"
 
 busy=()
-stop() { ((${#busy[@]})) && kill "${busy[@]}" 2>/dev/null; return 0; }
-trap stop EXIT
+trap 'if ((${#busy[@]})); then kill "${busy[@]}" 2>/dev/null; fi' EXIT
 for ((i = 0; i < ${BUSY:-0}; i++)); do
   while :; do :; done &
   busy+=($!)
