@@ -19,7 +19,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_rowbytes.c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo native catalog-server test check test-lowest test-highest lint format docs \
-	site golden bench bench-quick torture fuzz prose simulate wheel release clean
+	site golden bench bench-quick torture soak fuzz prose simulate wheel release clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -90,6 +90,9 @@ bench-quick: $(DEV) ## run the benchmarks that can on tiny data, without bounds
 torture: $(DEV) ## TAILER_TORTURE_HOURS (1) of random rounds, then the tests' long runs, TAILER_TORTURE_ROUNDS (1000)
 	$(RUN) tests.torture
 	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m "slow or random" $(ARGS)
+
+soak: $(DEV) ## watch a daemon with 200 feeds for HOURS=4: memory, descriptors, disk must not grow
+	$(RUN) tests.soak $(if $(filter command line,$(origin HOURS)),--hours $(HOURS)) $(ARGS)
 
 fuzz: $(DEV) ## read random legal logs and compare with a naive reader: HISTORIES (10000), on all cores
 	$(RUN) tests.fuzz $(HISTORIES) $(ARGS)

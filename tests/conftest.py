@@ -56,7 +56,7 @@ JAVA_FOLDERS = [SPARK_FOLDER, TESTS / "kafka"]
 # Where most tests start programs or servers: they wait more than they compute.
 PROGRAM_NAMES = (
     "catalog cli conformance console daemon deploy house integration offsets process share_server "
-    "sharing store torture"
+    "sharing soak store torture"
 )
 PROGRAM_FOLDERS = [TESTS / name for name in PROGRAM_NAMES.split()]
 # What a file with other tests of this kind has somewhere in it.

@@ -1,4 +1,5 @@
-"""Two plots as SVG, without a library: bars beside their bounds, and lines on logarithmic axes."""
+"""Plots as SVG, without a library: bars beside their bounds, lines on logarithmic axes, and panels
+of one line each over the same time."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 from xml.sax.saxutils import escape
 
-__all__ = ["Bars", "bar_plot", "line_plot"]
+__all__ = ["Bars", "bar_plot", "line_plot", "time_plot"]
 
 WIDTH = 760
 GOOD, BAD, GREY = "#2a7f62", "#c0392b", "#888"
@@ -95,3 +96,29 @@ def line_plot(title: str, across: str, up: str, lines: Mapping[str, Sequence[Poi
     parts.append(_text((left + width / 2, top + height + 36), across, "middle"))
     parts.append(_text((10, top - 8), up, size=11))
     return _document(top + height + 48, parts)
+
+
+def time_plot(title: str, across: str, panels: Mapping[str, Sequence[Point]]) -> str:
+    """Return a panel for each line, three in a row, from zero to a little above its highest point;
+    all have the same axis across."""
+    width, height, top, gap = 200.0, 90.0, 60.0, 50.0
+    end = max(x for points in panels.values() for x, _ in points) or 1.0
+    parts = [_text((10, 20), title, size=14)]
+    for number, (name, points) in enumerate(panels.items()):
+        left = 40 + number % 3 * (width + gap / 1.2)
+        bottom = top + height + number // 3 * (height + gap)
+        highest = 1.1 * max(y for _, y in points) or 1.0
+        track = " ".join(
+            f"{left + x / end * width:.1f},{bottom - y / highest * height:.1f}" for x, y in points
+        )
+        parts += [
+            _text((left, bottom - height - 6), name, size=11),
+            _line((left, bottom), (left + width, bottom)),
+            _line((left, bottom - height), (left, bottom)),
+            f'<polyline points="{track}" fill="none" stroke="{GOOD}" stroke-width="1.2"/>',
+            _text((left - 4, bottom + 4), "0", "end", 10),
+            _text((left - 4, bottom - height + 8), f"{highest:.3g}", "end", 10),
+            _text((left + width, bottom + 13), f"{end:.3g} {across}", "end", 10),
+        ]
+    rows = -(-len(panels) // 3)
+    return _document(round(top + rows * (height + gap)), parts)

@@ -221,9 +221,9 @@ def survives(
     keyed: bool = True,
     program: type[Daemon] = Daemon,
     **options: Any,
-) -> str:
+) -> dict[str, int]:
     """Hold what readers of committed records see against the table, after ``disturb`` has ended
-    what it likes while a writer commits. Returns a line of what there was."""
+    what it likes while a writer commits. Returns what there was."""
     seed, own = random.randrange(2**32), f"{topic}-writer"
     create_topic(broker.bootstrap, topic, PARTITIONS, replicas=replicas)
     options |= {"topic": topic, "progress_topic": f"{topic}-progress", "transactional_id": own}
@@ -246,10 +246,11 @@ def survives(
     check(events, writer, keyed=keyed)
     check(watcher.events, writer, keyed=keyed)
     markers = daemon.errors.read_text().count("had lost the end")
-    return (
-        f"\nseed {seed}: {dict(seen)}, {writer.table.version() + 1} versions, {len(events)} "
-        f"events, {aborted} records of aborted transactions, {markers} markers written"
-    )
+    return {
+        "seed": seed, **seen, "versions": writer.table.version() + 1, "events": len(events),
+        "lost": 0, "doubled": 0,
+        "records of aborted transactions": aborted, "markers written": markers,
+    }  # fmt: skip
 
 
 def changes_of(table: str) -> dict[str, dict[str, Any]]:

@@ -28,6 +28,7 @@ class PacedWriter(threading.Thread):
 
     def __init__(self, seed: int, table: deltalake.DeltaTable) -> None:
         super().__init__()
+        self.seed = seed
         self.random = random.Random(seed)
         self.table = table
         self.next_id = 0

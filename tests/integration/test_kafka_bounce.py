@@ -30,6 +30,7 @@ from tests.integration.kafka_trial import (
 from tests.integration.test_kill import Writer
 from tests.kafka.broker import Broker
 from tests.kafka.topics import create_topic, read_topic
+from tests.support.outcomes import record_outcome
 
 ROUNDS = max(4, int(os.environ.get("TAILER_TORTURE_ROUNDS", "40")) // 10)
 pytestmark = [pytest.mark.java, pytest.mark.needs("kafka")]
@@ -62,8 +63,7 @@ def test_each_event_comes_exactly_once(
     rounds = ROUNDS if keyed else max(4, ROUNDS // 2)
     with Broker() as broker:
         seen = survives(tmp_path, broker, lambda t: bounce(t, rounds), keyed=keyed)
-    with capsys.disabled():
-        print(seen)
+    record_outcome(capsys, f"Kafka, exactly once, broker and daemon, {case}", **seen)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from tests.integration.kafka_trial import PARTITIONS, Trial, survives
 from tests.kafka.broker import Broker
 from tests.kafka.brokers import Brokers
 from tests.kafka.sinks import fresh
+from tests.support.outcomes import record_outcome
 
 TORTURE = int(os.environ.get("TAILER_TORTURE_ROUNDS", "100"))
 ROUNDS = max(3, TORTURE // 30)
@@ -70,5 +71,4 @@ def test_each_event_comes_exactly_once_while_brokers_end(
         topic=fresh("orders"),
         replicas=3,
     )
-    with capsys.disabled():
-        print(seen)
+    record_outcome(capsys, "Kafka, exactly once, three brokers", **seen)

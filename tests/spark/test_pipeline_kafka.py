@@ -1,7 +1,7 @@
 """`tailer spark` to Kafka, killed again and again while a real writer commits: readers of committed
 records see each event exactly once.
 
-Every 25 of ``TAILER_TORTURE_ROUNDS`` are a kill (2); ``--randomly-seed`` repeats the moments.
+Every 10 of ``TAILER_TORTURE_ROUNDS`` are a kill (2); ``--randomly-seed`` repeats the moments.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tests.integration.kafka_trial import Daemon, Trial, survives
 from tests.kafka.broker import Broker
 from tests.spark.test_pipeline import CONFS
 from tests.support.components import java_major, require
+from tests.support.outcomes import record_outcome
 
-ROUNDS = max(2, int(os.environ.get("TAILER_TORTURE_ROUNDS", "0")) // 25)
+ROUNDS = max(2, int(os.environ.get("TAILER_TORTURE_ROUNDS", "0")) // 10)
 pytestmark = pytest.mark.needs("kafka")
 
 
@@ -48,5 +49,4 @@ def test_each_event_comes_exactly_once(tmp_path: Path, capsys: pytest.CaptureFix
     require("Java 17 or newer", java_major() >= 17)
     with Broker() as broker:
         seen = survives(tmp_path, broker, kills, program=OnSpark)
-    with capsys.disabled():
-        print(seen)
+    record_outcome(capsys, "Spark pipeline to Kafka, exactly once", **seen)
