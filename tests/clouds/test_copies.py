@@ -1,0 +1,32 @@
+"""Tables that Spark and others wrote, copied to Azure's and Google's storage: what is followed
+there is what is followed on the local disk, byte for byte."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+from tests.clouds.copies import copied, followed, unpacked
+from tests.clouds.servers import CLOUDS, Container
+from tests.support.source import ROOT
+
+pytestmark = pytest.mark.anyio
+
+ARCHIVES = sorted((ROOT / "tests" / "golden" / "data").glob("*.tar.gz"))
+
+
+async def test_every_golden_table_is_the_same_wherever_it_lies(
+    container: Container, tmp_path: Path
+) -> None:
+    # Each table lies on one of the two, to save time.
+    here_lie = ARCHIVES[CLOUDS.index(container.cloud) :: len(CLOUDS)]
+    originals = [unpacked(archive, tmp_path) for archive in here_lie]
+    await copied(originals, container)
+    there = await followed(originals, container)
+    for name, here in (await followed(originals, None)).items():
+        assert there[name].ended == here.ended, name
+        pairs = zip_longest(here.batches, there[name].batches)
+        assert next((pair for pair in pairs if pair[0] != pair[1]), None) is None, name
+        assert here.rows or here.ended, name
