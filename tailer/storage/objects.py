@@ -90,7 +90,8 @@ class _ObjectStorage(Storage):
             end = None if end_s is None else dt.datetime.fromtimestamp(end_s, dt.UTC)
             return {ours: values[name], "expires_at": end}
 
-        return self.open_store(table, options, traffic, credentials=Credentials(credentials))
+        found = Credentials(credentials, vendor.forget)
+        return self.open_store(table, options, traffic, credentials=found)
 
     def open_offsets(
         self,

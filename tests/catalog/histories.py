@@ -81,7 +81,7 @@ class History:
         if chance.random() < 0.6:
             table.backfilled(published)
         if chance.random() < 0.3:
-            (table.log / "_staged_commits" / table.staged[published].name).unlink()
+            table.clean(published)
 
     def end(self) -> int:
         """Return the newest version."""

@@ -75,11 +75,12 @@ class CatalogServer:
     """A catalog ``main`` with the schema ``sales``. What it vends for a table is in ``vended``.
 
     ``away`` answers that often with 503 (None: always); ``late`` leaves so many of the newest
-    versions out, and ``frozen`` has the answers to loads that are given in place of the truth.
+    versions out, and ``frozen`` has the answers to loads that are given in place of the truth. New
+    tables are below the address ``root``.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, folder: Path) -> None:
+        self.root = f"file://{folder}"
         self.lock = threading.RLock()
         self.schemas = {"sales": {}, "empty": {}}  # type: dict[str, dict[str, Entry]]
         self.tokens = {TOKEN}
@@ -156,8 +157,7 @@ class CatalogServer:
     def _delta(self, method: str, schema: tuple[str, str], rest: list[str], body: Any) -> Any:
         match [method, *rest]:
             case ["POST", "staging-tables"]:
-                location = self.root / f"table-{uuid.uuid4()}"
-                entry = Entry(f"file://{location}")
+                entry = Entry(f"{self.root}/table-{uuid.uuid4()}")
                 self.staging[entry.location] = entry
                 return {
                     "table-id": entry.table_id, "table-type": "MANAGED",

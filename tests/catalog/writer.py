@@ -12,15 +12,86 @@ import urllib.error
 import urllib.request
 import uuid
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.clouds.servers import Container
+
 __all__ = ["SCHEMA", "ManagedTable", "Staged"]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+_LOG = "_delta_log"
+
+
+class Files(Protocol):
+    """The files below a table's location."""
+
+    def write(self, name: str, data: bytes, time_s: int | None = None) -> None:
+        """Write a file, which its storage says is of this time if it can."""
+
+    def read(self, name: str) -> bytes:
+        """A file's bytes."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """Files of a local folder."""
+
+    root: Path
+
+    def write(self, name: str, data: bytes, time_s: int | None = None) -> None:
+        """See :class:`Files`."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        if time_s is not None:
+            os.utime(path, (time_s, time_s))
+
+    def read(self, name: str) -> bytes:
+        """See :class:`Files`."""
+        return (self.root / name).read_bytes()
+
+    def remove(self, name: str) -> None:
+        """See :class:`Files`."""
+        (self.root / name).unlink()
+
+
+@dataclass
+class CloudFiles:
+    """Files below a key of a container, written with its account's own key."""
+
+    container: Container
+    key: str
+
+    @cached_property
+    def _client(self) -> Any:
+        return self.container.other_client
+
+    def write(self, name: str, data: bytes, time_s: int | None = None) -> None:  # noqa: ARG002
+        """See :class:`Files`."""
+        import obstore
+
+        obstore.put(self._client, f"{self.key}/{name}", data, use_multipart=False)
+
+    def read(self, name: str) -> bytes:
+        """See :class:`Files`."""
+        import obstore
+
+        return bytes(obstore.get(self._client, f"{self.key}/{name}").bytes())
+
+    def remove(self, name: str) -> None:
+        """See :class:`Files`."""
+        import obstore
+
+        obstore.delete(self._client, f"{self.key}/{name}")
 
 
 @dataclass(frozen=True)
@@ -30,19 +101,28 @@ class Staged:
     version: int
     name: str
     timestamp_ms: int
+    size: int
+
+    @property
+    def file(self) -> str:
+        """Its file, below the table's location."""
+        return f"{_LOG}/_staged_commits/{self.name}"
 
 
 @dataclass
 class ManagedTable:
-    """One table ``main.sales.NAME`` on a server of the API. ``published`` is the newest version
-    that lies in ``_delta_log``."""
+    """One table ``main.SCHEMA.NAME`` on a server of the API. ``published`` is the newest version
+    that lies in ``_delta_log``; ``container`` is where the catalog has its tables, if that is no
+    local folder."""
 
     endpoint: str
     token: str = ""
     name: str = "orders"
+    schema: str = "sales"
+    container: Container | None = None
     feature: str = "catalogManaged"
     table_id: str = ""
-    root: Path = field(default_factory=Path)
+    location: str = ""
     latest: int = 0
     published: int = 0
     staged: dict[int, Staged] = field(default_factory=dict)
@@ -51,17 +131,29 @@ class ManagedTable:
     @property
     def address(self) -> str:
         """The address to follow it by."""
-        return f"uc://main.sales.{self.name}"
+        return f"uc://main.{self.schema}.{self.name}"
+
+    @property
+    def root(self) -> Path:
+        """Its local folder."""
+        return Path(self.location.removeprefix("file://"))
 
     @property
     def log(self) -> Path:
-        """The folder of its log."""
-        return self.root / "_delta_log"
+        """The local folder of its log."""
+        return self.root / _LOG
+
+    @cached_property
+    def files(self) -> Files:
+        """Its files."""
+        if self.container is None:
+            return LocalFiles(self.root)
+        return CloudFiles(self.container, urlsplit(self.location).path.strip("/"))
 
     @property
     def path(self) -> str:
         """Its path in the Delta API."""
-        return f"/delta/v1/catalogs/main/schemas/sales/tables/{self.name}"
+        return f"/delta/v1/catalogs/main/schemas/{self.schema}/tables/{self.name}"
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Send a request; its status, and its answer."""
@@ -80,14 +172,13 @@ class ManagedTable:
     def create(self) -> ManagedTable:
         """Make the table, with version 0."""
         self.call("POST", "/catalogs", {"name": "main"})
-        self.call("POST", "/schemas", {"name": "sales", "catalog_name": "main"})
+        self.call("POST", "/schemas", {"name": self.schema, "catalog_name": "main"})
         tables = self.path.rpartition("/")[0]
         staging = tables.replace("/tables", "/staging-tables")
         status, made = self.call("POST", staging, {"name": self.name})
         assert status == 200, made
         self.table_id = made["table-id"]
-        self.root = Path(made["location"].removeprefix("file://"))
-        (self.log / "_staged_commits").mkdir(parents=True)
+        self.location = made["location"]
         columns = {
             "type": "struct",
             "fields": [
@@ -102,7 +193,7 @@ class ManagedTable:
         readers = [self.feature, "v2Checkpoint", "vacuumProtocolCheck"]
         writers = [*readers, "inCommitTimestamp", "changeDataFeed", "appendOnly", "invariants"]
         self._write(
-            self.log / f"{0:020d}.json",
+            f"{_LOG}/{0:020d}.json",
             info,
             {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7,
                           "readerFeatures": readers, "writerFeatures": writers}},
@@ -126,35 +217,39 @@ class ManagedTable:
         info = {"inCommitTimestamp": now, "timestamp": now, "operation": operation}
         return now, {"commitInfo": {**info, "txnId": str(uuid.uuid4())}}
 
-    def _write(self, path: Path, *actions: dict[str, Any]) -> None:
-        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    def _write(self, name: str, *actions: dict[str, Any]) -> int:
+        data = "".join(json.dumps(action) + "\n" for action in actions).encode()
+        self.files.write(name, data)
+        return len(data)
 
     def stage(self, version: int | None = None, text: str = "", *more: dict[str, Any]) -> Staged:
         """Write the data and the staged commit of a version."""
         version = self.latest + 1 if version is None else version
         file = f"part-{version}-{uuid.uuid4()}.parquet"
         rows = pa.table({"id": [version], "v": [text or f"v{version}"]}, SCHEMA)
-        pq.write_table(rows, self.root / file)
+        data = pa.BufferOutputStream()
+        pq.write_table(rows, data)
+        written = data.getvalue().to_pybytes()
+        self.files.write(file, written)
         now, info = self._info("WRITE")
         name = f"{version:020d}.{uuid.uuid4()}.json"
-        size = (self.root / file).stat().st_size
-        add = {"path": file, "partitionValues": {}, "size": size, "modificationTime": now,
+        add = {"path": file, "partitionValues": {}, "size": len(written), "modificationTime": now,
                "dataChange": True}  # fmt: skip
-        self._write(self.log / "_staged_commits" / name, info, *more, {"add": add})
-        return Staged(version, name, now)
+        size = self._write(f"{_LOG}/_staged_commits/{name}", info, *more, {"add": add})
+        return Staged(version, name, now, size)
 
     def ratify(self, staged: Staged, published: int | None = None) -> int:
         """Ask the catalog to ratify; the status: 200, or 409 where the version is taken.
         ``published`` tells it the newest version that lies in ``_delta_log``."""
-        path = self.log / "_staged_commits" / staged.name
         commit = {
             "version": staged.version, "timestamp": staged.timestamp_ms, "file-name": staged.name,
-            "file-size": path.stat().st_size, "file-modification-timestamp": staged.timestamp_ms,
+            "file-size": staged.size, "file-modification-timestamp": staged.timestamp_ms,
         }  # fmt: skip
         updates: list[dict[str, Any]] = [{"action": "add-commit", "commit": commit}]
         if published is not None:
             updates.append(self._backfilled(published))
-        status, _ = self._update(updates)
+        status, answer = self._update(updates)
+        assert status in (200, 409), answer
         if status == 200:
             self.latest = max(self.latest, staged.version)
             self.staged[staged.version] = staged
@@ -177,8 +272,8 @@ class ManagedTable:
     def commit_by_path(self, *more: dict[str, Any]) -> None:
         """Commit the next version as to a table that no catalog manages."""
         staged = self.stage(None, "", *more)
-        path = self.log / f"{staged.version:020d}.json"
-        (self.log / "_staged_commits" / staged.name).rename(path)
+        self.files.write(f"{_LOG}/{staged.version:020d}.json", self.files.read(staged.file))
+        self.files.remove(staged.file)
         self.latest = self.published = staged.version
 
     def become_managed(self) -> None:
@@ -202,16 +297,19 @@ class ManagedTable:
         """Publish the next version that is ratified; ``tell`` the catalog, and ``clean`` up what
         was staged. Returns the version."""
         version = self.published + 1
-        staged = self.log / "_staged_commits" / self.staged[version].name
-        path = self.log / f"{version:020d}.json"
-        path.write_bytes(staged.read_bytes())  # another file, with another time
-        os.utime(path, (1_000_000_000 + version, 1_000_000_000 + version))
+        data = self.files.read(self.staged[version].file)
+        # Another file, with another time.
+        self.files.write(f"{_LOG}/{version:020d}.json", data, 1_000_000_000 + version)
         self.published = version
         if tell:
             self.backfilled(version)
         if clean:
-            staged.unlink()
+            self.clean(version)
         return version
+
+    def clean(self, version: int) -> None:
+        """Remove what was staged for a version that is published."""
+        self.files.remove(self.staged[version].file)
 
     def backfilled(self, version: int) -> None:
         """Tell the catalog that all versions up to this one are published."""

@@ -1,13 +1,15 @@
 """A front of a catalog's server that checks no tokens: it does, and knows when each ends. It sells
-tokens to an OAuth client."""
+tokens to an OAuth client, and may change what the catalog vends."""
 
 from __future__ import annotations
 
 import base64
+import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from aiohttp import ClientSession, web
 from anyio.from_thread import start_blocking_portal
@@ -23,7 +25,8 @@ TOKEN_PATH = "/oidc/v1/token"
 class TokenFront:
     """Leads requests to the server at ``upstream``. ``tokens`` have the moment in which each ends,
     by the steady clock; what is sold lives for ``life_s`` seconds and is said to live for
-    ``said_s``."""
+    ``said_s``. ``change`` alters each credential that is vended, of which there were ``vended``;
+    ``refusal`` is the status in place of one."""
 
     def __init__(self, upstream: str, token: str, client: tuple[str, str]) -> None:
         self.upstream, self.upstream_token = upstream, token
@@ -31,6 +34,9 @@ class TokenFront:
         self.tokens = {token: float("inf")}
         self.life_s, self.said_s = 3600.0, 3600.0
         self.sold = self.refused = 0
+        self.vended: list[dict[str, Any]] = []
+        self.change: Callable[[dict[str, Any]], dict[str, Any]] = dict
+        self.refusal = 0
         self.port = free_port()
 
     @property
@@ -68,18 +74,32 @@ class TokenFront:
         for name in ("Accept", "Content-Type"):
             if name in request.headers:
                 headers[name] = request.headers[name]
+        vends = request.path.endswith("/credentials")
+        if vends and self.refusal:
+            return self._refuse(request.path, self.refusal, "no storage credential")
         url = f"{self.upstream}{request.raw_path}"
         async with self._session.request(
             request.method, URL(url, encoded=True), data=await request.read(), headers=headers
         ) as answer:
             kept = {"Content-Type": answer.headers.get("Content-Type", "application/json")}
-            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
+            body = await answer.read()
+            if vends and answer.status == 200:
+                body = self._changed(body)
+            return web.Response(status=answer.status, body=body, headers=kept)
 
-    def _refuse(self, path: str) -> web.Response:
-        message, kind = "the token is not known or has ended", "NotAuthorizedException"
-        error = {"message": message, "type": kind, "code": 401}
+    def _changed(self, body: bytes) -> bytes:
+        known = "storage-credentials"
+        vended = [self.change(one) for one in json.loads(body)[known]]
+        self.vended += vended
+        return json.dumps({known: vended}).encode()
+
+    def _refuse(
+        self, path: str, status: int = 401, message: str = "the token is not known or has ended"
+    ) -> web.Response:
+        kind = "NotAuthorizedException" if status == 401 else "PermissionDeniedException"
+        error = {"message": message, "type": kind, "code": status}
         old = {"error_code": "UNAUTHENTICATED", "message": message}
-        return web.json_response({"error": error} if "/delta/" in path else old, status=401)
+        return web.json_response({"error": error} if "/delta/" in path else old, status=status)
 
     def _sell(self, form: object, authorization: str) -> web.Response:
         wanted = {"grant_type": "client_credentials", "scope": "all-apis"}

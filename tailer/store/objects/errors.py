@@ -12,7 +12,7 @@ from obstore import exceptions
 
 from tailer.errors import TableError, TransientError, printable
 
-__all__ = ["FAILURES", "is_without_credentials", "translated"]
+__all__ = ["FAILURES", "is_refusal", "is_without_credentials", "translated"]
 
 #: What obstore raises; an object that does not exist is Python's own error.
 FAILURES = (exceptions.BaseError, FileNotFoundError)
@@ -39,6 +39,13 @@ def is_without_credentials(error: Exception) -> bool:
     # An answer of 401 is of this class too.
     is_theirs = isinstance(error, exceptions.UnauthenticatedError)
     return is_theirs and "credential provider: " in str(error).partition("\n")[0]
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether a server has refused the credentials. Whether they have ended or may not do
+    this, an answer without a body does not say."""
+    status = _STATUS.search(str(error))
+    return status is not None and status[1] in ("401", "403")
 
 
 def translated(error: Exception, operation: str, address: str, location: str) -> Exception:

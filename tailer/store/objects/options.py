@@ -27,13 +27,17 @@ __all__ = ["AzureOptions", "CloudOptions", "Credentials", "GcsOptions"]
 
 class Credentials:
     """Where obstore gets credentials, and again before they end. ``fetch`` returns what it takes
-    for them, and until when they are good.
+    for them, and until when they are good; ``forget`` has it ask for others.
 
     ``refusal`` is why there were none when it asked last: obstore has no more of it than a text.
     """
 
-    def __init__(self, fetch: Callable[[], Awaitable[dict[str, Any]]]) -> None:
-        self._fetch = fetch
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[dict[str, Any]]],
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._fetch, self._forget = fetch, forget
         self.refusal: TailerError | None = None
 
     async def __call__(self) -> dict[str, Any]:
@@ -45,6 +49,11 @@ class Credentials:
             raise
         self.refusal = None
         return found
+
+    def anew(self) -> Credentials:
+        """Return the same without what obstore still has of it: the storage has refused that."""
+        self._forget()
+        return Credentials(self._fetch, self._forget)
 
 
 #: How long to wait for a connection, and for the next byte of an answer.

@@ -21,7 +21,7 @@ import obstore
 from tailer.errors import TableError, TailerError, TransientError
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
-from tailer.store.objects.errors import FAILURES, is_without_credentials, translated
+from tailer.store.objects.errors import FAILURES, is_refusal, is_without_credentials, translated
 from tailer.store.objects.options import CloudOptions, Credentials
 from tailer.store.objects.place import Place
 from tailer.store.pieces import PIECE_BYTES_MAX
@@ -132,20 +132,37 @@ class ObjectStore(Store):
         same = (place.container, place.account) == (home.container, home.account)
         return self._container if same else self._client.container(place)
 
-    async def _request(self, operation: str, location: str, request: Awaitable[T]) -> T:
-        """Await one request, and count it; raise its failure as this project's error."""
+    async def _request(
+        self, operation: str, location: str, request: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Send one request, and count it; raise its failure as this project's error.
+
+        What a catalog vends may end before it says so: if refused, it is asked for anew, once.
+        """
         async with self._gate:
-            try:
-                return await request
-            except FAILURES as e:
-                error = self._refusal(e) or translated(e, operation, self.root, location)
-            except (TailerError, asyncio.CancelledError):
-                self._traffic.request(operation, "failed", 0)
-                raise
-        missing = isinstance(error, FileNotFoundError)
-        self._traffic.request(operation, "404" if missing else "failed", 0)
-        # Without its cause, whose text may have a signed URL in it.
-        raise error from None
+            for last in (self._client.credentials is None, True):
+                client = self._client
+                try:
+                    return await request()
+                except FAILURES as e:
+                    self._traffic.request(operation, _outcome(e), 0)
+                    if not last and is_refusal(e):
+                        self._renew(client)
+                        self._traffic.retry(operation)
+                        continue
+                    error = self._refusal(e) or translated(e, operation, self.root, location)
+                    # Without its cause, whose text may have a signed URL in it.
+                    raise error from None
+                except (TailerError, asyncio.CancelledError):
+                    self._traffic.request(operation, "failed", 0)
+                    raise
+        raise AssertionError
+
+    def _renew(self, refused: Client) -> None:
+        """Go on with other credentials than a client's, unless another request has seen to it."""
+        if self._client is refused and refused.credentials is not None:
+            self._client = replace(refused, credentials=refused.credentials.anew())
+            self._container = self._client.container(self._place)
 
     def _refusal(self, error: Exception) -> Exception | None:
         """Return why there were no credentials for a request that failed; None if there were."""
@@ -158,18 +175,29 @@ class ObjectStore(Store):
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`; "" is the table's own folder."""
-        container, key = self._at(folder) if folder else (self._container, self._place.key)
+        key = self._at(folder)[1] if folder else self._place.key
         prefix = f"{key}/" if key else ""
-        pages = obstore.list(
-            container,
-            prefix or None,
-            offset=prefix + start_after if start_after else None,
-            chunk_size=_PAGE_OBJECTS,
-        )
+        last, pages = prefix + start_after if start_after else None, None
+
+        async def next_page() -> Any | None:
+            nonlocal pages
+            if pages is None:
+                container = self._at(folder)[0] if folder else self._container
+                pages = obstore.list(
+                    container, prefix or None, offset=last, chunk_size=_PAGE_OBJECTS
+                )
+            try:
+                return await anext(pages)
+            except StopAsyncIteration:
+                return None
+            except FAILURES:
+                pages = None  # it can't go on; a further attempt begins after the last object
+                raise
+
         while True:
-            page = await self._request("list", folder, _next_page(pages))
+            page = await self._request("list", folder, next_page)
             self._traffic.request("list", "200", 0)
-            if page is None:
+            if not page:
                 return
             for meta in page:
                 name = meta["path"].removeprefix(prefix)
@@ -177,6 +205,7 @@ class ObjectStore(Store):
                     yield _status(meta, name)
             if len(page) < _PAGE_OBJECTS:
                 return
+            last = page[-1]["path"]
 
     async def entries(self, address: str) -> Entries | None:
         """See :class:`tailer.store.Store`."""
@@ -184,8 +213,11 @@ class ObjectStore(Store):
         if place is None:
             return None
         prefix = f"{place.key}/" if place.key else ""
-        request = obstore.list_with_delimiter_async(self._reach(place), prefix or None)
-        found = await self._request("list", address, request)
+        found = await self._request(
+            "list",
+            address,
+            lambda: obstore.list_with_delimiter_async(self._reach(place), prefix or None),
+        )
         self._traffic.request("list", "200", 0)
         files = [meta["path"].removeprefix(prefix) for meta in found["objects"]]
         folders = [path.removeprefix(prefix).rstrip("/") for path in found["common_prefixes"]]
@@ -193,8 +225,9 @@ class ObjectStore(Store):
 
     async def stat(self, location: str) -> FileStatus:
         """See :class:`tailer.store.Store`."""
-        container, key = self._at(location)
-        meta = await self._request("head", location, obstore.head_async(container, key))
+        meta = await self._request(
+            "head", location, lambda: obstore.head_async(*self._at(location))
+        )
         self._traffic.request("head", "200", 0)
         return _status(meta, location.rpartition("/")[2])
 
@@ -223,7 +256,7 @@ class ObjectStore(Store):
 
     async def _get(self, location: str, options: Any) -> tuple[Any, FileStatus]:
         """Return bytes of an object, as they lie in obstore's memory, and its status."""
-        return await self._request("get", location, self._answer(location, options))
+        return await self._request("get", location, lambda: self._answer(location, options))
 
     async def _answer(self, location: str, options: Any) -> tuple[Any, FileStatus]:
         """Send one request, and return its whole answer."""
@@ -306,12 +339,8 @@ class ObjectStore(Store):
         return url
 
 
-async def _next_page(pages: Any) -> Any | None:
-    """Return the next page of a listing; None at its end."""
-    try:
-        return await anext(pages)
-    except StopAsyncIteration:
-        return None
+def _outcome(error: Exception) -> str:
+    return "404" if isinstance(error, FileNotFoundError) else "failed"
 
 
 def _status(meta: Any, name: str) -> FileStatus:

@@ -106,7 +106,7 @@ class CatalogClient:
             raise await self._explained(e, name) from None
 
     async def credentials(self, name: TableName, table_id: str) -> Sequence[VendedCredential]:
-        """Return credentials to read a table's files."""
+        """Return credentials to read the files of a table that is there."""
         try:
             if self._has_delta_api:
                 path = f"{_delta_path(name)}/credentials?operation=READ"
@@ -120,7 +120,15 @@ class CatalogClient:
             old = await self._post(OldCredentials, "/temporary-table-credentials", body, name)
             return [vended_before(old)]
         except _Refused as e:
-            raise await self._explained(e, name) from None
+            if e.status != 404:
+                raise e.at(table=f"uc://{name}") from None
+            await self.table(name)  # it may be gone by now
+            raise TableError(
+                f"the catalog at {self.options.endpoint} vends no credential for its files",
+                table=f"uc://{name}",
+                hint="check that its location is in an external location of the catalog, which has "
+                "a storage credential",
+            ) from None
 
     async def schemas(self, catalog: str) -> list[str]:
         """Return the names of a catalog's schemas."""
