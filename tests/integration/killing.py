@@ -17,21 +17,29 @@ import pyarrow as pa
 from tailer.changes import COMING_KINDS
 from tests.support.published import tables
 
-__all__ = ["PacedWriter", "in_order", "rows_left", "rows_of_files", "without_repeats", "writing"]
+__all__ = [
+    "AnyWriter",
+    "PacedWriter",
+    "in_order",
+    "rows_left",
+    "rows_of_files",
+    "without_repeats",
+    "writing",
+]
 
 #: A writer goes no further ahead of the daemon, so that the daemon has work and never too much.
 BACKLOG_VERSIONS_MAX = 6
 
 
-class PacedWriter(threading.Thread):
-    """Commits again and again to a table with the real writer's ``table`` object, until it ends."""
+class AnyWriter(threading.Thread):
+    """Commits again and again to a table, until it ends, and never far ahead of the daemon."""
 
-    def __init__(self, seed: int, table: deltalake.DeltaTable) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
         self.seed = seed
         self.random = random.Random(seed)
-        self.table = table
         self.next_id = 0
+        self.newest = 0
         self.read_version = 0  # set from outside: how far the daemon has come
         self.ending = threading.Event()
         self.error: BaseException | None = None
@@ -39,17 +47,21 @@ class PacedWriter(threading.Thread):
     def run(self) -> None:
         try:
             while not self.ending.is_set():
-                if self.table.version() - self.read_version > BACKLOG_VERSIONS_MAX:
+                if self.newest - self.read_version > BACKLOG_VERSIONS_MAX:
                     self.ending.wait(0.01)
                 else:
                     self.commit()
-                    self.table.update_incremental()
+                    self.newest = self.version()
         except BaseException as e:  # noqa: BLE001 - the test raises it
             self.error = e
 
     @abstractmethod
     def commit(self) -> None:
         """Write one version, or a few."""
+
+    @abstractmethod
+    def version(self) -> int:
+        """The newest version."""
 
     def finish(self) -> None:
         """Write no more; raises what kept it from writing."""
@@ -58,7 +70,19 @@ class PacedWriter(threading.Thread):
         assert self.error is None, self.error
 
 
-W = TypeVar("W", bound=PacedWriter)
+class PacedWriter(AnyWriter):
+    """A writer with the ``table`` object of delta-rs."""
+
+    def __init__(self, seed: int, table: deltalake.DeltaTable) -> None:
+        super().__init__(seed)
+        self.table = table
+
+    def version(self) -> int:
+        self.table.update_incremental()
+        return self.table.version()
+
+
+W = TypeVar("W", bound=AnyWriter)
 
 
 @contextmanager

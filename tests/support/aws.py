@@ -122,13 +122,18 @@ class Aws(Server):
 
     def events(self, kind: str, name: str) -> Sequence[Event]:
         """What a target has, in order."""
-        if kind in ("sqs", "sns"):
-            return self._messages(name if kind == "sqs" else f"of-{name}")
-        lines = self._records(name) if kind == "kinesis" else self._lines(name)
-        events = [_event(json.loads(line)) for line in lines]
+        events = [
+            _event(event_id, json.loads(body)) for event_id, body in self.messages(kind, name)
+        ]
         if kind == "firehose":  # which keeps no order
             events.sort(key=lambda event: (event.commit_version, event.payload.get("id", 0)))
         return events
+
+    def messages(self, kind: str, name: str) -> list[tuple[str, bytes]]:
+        """What a target has, in order; each with its event id, where that is not in its body."""
+        if kind in ("sqs", "sns"):
+            return self._messages(name if kind == "sqs" else f"of-{name}")
+        return [("", line) for line in (self._records if kind == "kinesis" else self._lines)(name)]
 
     def count(self, kind: str, name: str) -> int:
         """How much a target has: messages, records or files."""
@@ -156,7 +161,7 @@ class Aws(Server):
         self._counted[name] = (answer["NextShardIterator"], before + len(answer["Records"]))
         return self._counted[name][1]
 
-    def _messages(self, name: str) -> list[Event]:
+    def _messages(self, name: str) -> list[tuple[str, bytes]]:
         """The messages of a queue, which stay there."""
         sqs = self.client("sqs")
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
@@ -174,12 +179,10 @@ class Aws(Server):
                 for i, one in enumerate(found[at : at + 10])
             ]
             sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
-        events = []
-        for one in found:
-            row = json.loads(one["Body"])
-            event_id = one["MessageAttributes"]["event_id"]["StringValue"]
-            events.append(Event(event_id, row["_change_type"], row["_commit_version"], row))
-        return events
+        return [
+            (one["MessageAttributes"]["event_id"]["StringValue"], one["Body"].encode())
+            for one in found
+        ]
 
     def _records(self, name: str) -> list[bytes]:
         kinesis = self.client("kinesis")
@@ -205,6 +208,9 @@ class Aws(Server):
         return [line for body in bodies for line in body.splitlines()]
 
 
-def _event(row: dict[str, Any]) -> Event:
-    payload = {name: value for name, value in row.items() if name not in ("_event_id", "_origin")}
-    return Event(row["_event_id"], row["_change_type"], row["_commit_version"], payload)
+def _event(event_id: str, row: dict[str, Any]) -> Event:
+    payload = row
+    if not event_id:
+        event_id = row["_event_id"]
+        payload = {k: value for k, value in row.items() if k not in ("_event_id", "_origin")}
+    return Event(event_id, row["_change_type"], row["_commit_version"], payload)

@@ -37,8 +37,11 @@ __all__ = [
     "MessageTarget",
     "message_target",
     "nats_events",
+    "nats_messages",
     "rabbitmq_events",
+    "rabbitmq_messages",
     "redis_events",
+    "redis_messages",
     "row_event",
     "with_nats",
     "with_queue",
@@ -128,14 +131,24 @@ def row_event(event_id: str, text: bytes) -> Event:
     return Event(event_id, row["_change_type"], row["_commit_version"], row)
 
 
-def redis_events(server: Redis, stream: str) -> Sequence[Event]:
-    """The entries of a stream."""
+def redis_messages(server: Redis, stream: str) -> list[tuple[str, bytes]]:
+    """The entries of a stream: each with its event id."""
     with closing(redis.Redis.from_url(server.url())) as client:
         found: Any = client.xrange(stream)
-        return [row_event(entry[b"id"].decode(), entry[b"event"]) for _, entry in found]
+        return [(entry[b"id"].decode(), entry[b"event"]) for _, entry in found]
+
+
+def redis_events(server: Redis, stream: str) -> Sequence[Event]:
+    """The entries of a stream, in the format `rows`."""
+    return [row_event(*message) for message in redis_messages(server, stream)]
 
 
 def rabbitmq_events(server: RabbitMq, queue: str) -> Sequence[Event]:
+    """The messages of a queue, in the format `rows`."""
+    return [row_event(*message) for message in rabbitmq_messages(server, queue)]
+
+
+def rabbitmq_messages(server: RabbitMq, queue: str) -> list[tuple[str, bytes]]:
     """The messages of a queue, which stay there: those that nobody acknowledges go back."""
     found = []
     with (
@@ -148,7 +161,7 @@ def rabbitmq_events(server: RabbitMq, queue: str) -> Sequence[Event]:
             if method is None:
                 break
             assert properties.message_id is not None
-            found.append(row_event(properties.message_id, body))
+            found.append((properties.message_id, body))
     return found
 
 
@@ -197,16 +210,21 @@ def with_nats(server: Nats, ask: Callable[[Any], Awaitable[T]]) -> T:
 
 
 def nats_events(server: Nats, stream: str) -> Sequence[Event]:
-    """The messages of a stream."""
+    """The messages of a stream, in the format `rows`."""
+    return [row_event(*message) for message in nats_messages(server, stream)]
 
-    async def read(jetstream: Any) -> list[Event]:
+
+def nats_messages(server: Nats, stream: str) -> list[tuple[str, bytes]]:
+    """The messages of a stream: each with its event id."""
+
+    async def read(jetstream: Any) -> list[tuple[str, bytes]]:
         with suppress(nats.js.errors.NotFoundError):
             state = (await jetstream.stream_info(stream)).state
             found = []
             for sequence in range(max(state.first_seq, 1), state.last_seq + 1):
                 with suppress(nats.js.errors.NotFoundError):  # it was removed
                     message = await jetstream.get_msg(stream, sequence)
-                    found.append(row_event(message.headers["Nats-Msg-Id"], message.data))
+                    found.append((message.headers["Nats-Msg-Id"], message.data))
             return found
         return []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -11,107 +10,126 @@ import sys
 import tempfile
 import time
 import traceback
-import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from tests.clouds.servers import run_cloud
+import pytest
+
 from tests.prepare import prepare
-from tests.s3.fixture import ACCOUNT, run_server
-from tests.torture.places import Place, local_place, remote_place
-from tests.torture.recipe import STORES, Recipe
+from tests.torture.faults import FAULTS, fake_clock
+from tests.torture.recipe import SINKS, STORES, WRITERS, Recipe
 from tests.torture.round import run_round
+from tests.torture.servers import Servers
+from tests.torture.summary import Summary
+from tests.torture.targets import TARGETS
 
 __all__ = ["main"]
 
-_COMPONENTS = {"s3": "s3", "az": "azurite", "gs": "gcs"}
-
-
-class Servers:
-    """The stores' servers, one each, for all rounds."""
-
-    def __init__(self, stack: ExitStack, folder: Path, stores: Sequence[str]) -> None:
-        self._buckets: dict[str, Callable[[], Any]] = {}
-        if "s3" in stores:
-            server = stack.enter_context(run_server(folder / "s3"))
-            self._buckets["s3"] = lambda: server.bucket(f"b-{uuid.uuid4()}")
-            # The daemon finds the account where AWS's own tools do.
-            os.environ |= ACCOUNT
-        if "az" in stores:
-            self._buckets["az"] = stack.enter_context(run_cloud("azure")).container
-        if "gs" in stores:
-            self._buckets["gs"] = stack.enter_context(run_cloud("gcs")).container
-
-    @contextmanager
-    def place(self, store: str, folder: Path) -> Iterator[Place]:
-        """A place for one table."""
-        if store == "local":
-            yield local_place(folder)
-            return
-        with remote_place(self._buckets[store]()) as place:
-            yield place
+#: What is fetched or built before it is used.
+_COMPONENTS = {
+    "s3": ("s3",), "az": ("azurite",), "gs": ("gcs",), "kafka": ("kafka", "registry"),
+    **dict.fromkeys(("sqs", "sns", "kinesis", "firehose"), ("moto",)),
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run rounds; return 1 if one has broken a promise."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="tests.torture", description=__doc__)
     hours = float(os.environ.get("TAILER_TORTURE_HOURS", "1"))
     parser.add_argument("--hours", type=float, default=hours)
     parser.add_argument("--rounds", type=int, help="run this many, however long they take")
     parser.add_argument("--seed", type=int, help="the first seed; by default a random one")
     parser.add_argument("--stores", nargs="+", default=STORES, choices=STORES)
+    parser.add_argument("--sinks", nargs="+", default=SINKS, choices=SINKS)
+    parser.add_argument("--writers", nargs="+", default=WRITERS, choices=WRITERS)
+    parser.add_argument("--faults", nargs="+", default=FAULTS, choices=FAULTS)
     parser.add_argument("--summary", type=Path, help="write what was seen to this file, as JSON")
-    options = parser.parse_args(arguments)
-    failed = prepare([_COMPONENTS[s] for s in options.stores if s in _COMPONENTS], print)
-    without = {*failed, *(() if find_spec("obstore") else ("azurite", "gcs"))}
-    stores = [s for s in options.stores if _COMPONENTS.get(s) not in without]
-    print(f"stores: {', '.join(stores)}; missing: {', '.join(sorted(without)) or 'none'}")
+    options = parser.parse_args(words)
     first = random.randrange(10**9) if options.seed is None else options.seed
     until = time.monotonic() + options.hours * 3600
-    seen: Counter[str] = Counter()
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="torture-"))
-        (folder / "s3").mkdir()
-        servers = Servers(stack, folder, stores)
+        servers = Servers(stack, folder)
+        missing = _missing([*options.stores, *options.sinks], servers)
+        stores = [name for name in options.stores if name not in missing]
+        sinks = [name for name in options.sinks if name not in missing]
+        print(f"missing: {'; '.join(f'{k}: {why}' for k, why in missing.items()) or 'nothing'}")
+        summary = Summary(first, missing, options.summary, words)
         seed = first
         while seed - first < options.rounds if options.rounds else time.monotonic() < until:
-            _round(Recipe.drawn(seed, stores), servers, folder / str(seed), seen)
+            recipe = Recipe.drawn(seed, options.faults, stores, sinks, options.writers)
+            _round(recipe, servers, folder / str(seed), summary, options.faults)
             seed += 1
-    if not seen["failed"]:
+    if not summary.record["failed"]:
         shutil.rmtree(folder)
-    print(f"{seen['rounds']} rounds, {seen['failed']} failed", flush=True)
-    if options.summary:
-        options.summary.write_text(
-            json.dumps({"first": first, **dict(sorted(seen.items()))}, indent=1)
-        )
-    return int(seen["failed"] > 0)
+    print(f"{summary.record['rounds']} rounds, {summary.record['failed']} failed", flush=True)
+    return int(summary.record["failed"] > 0)
 
 
-def _round(recipe: Recipe, servers: Servers, folder: Path, seen: Counter[str]) -> None:
+def _missing(names: Sequence[str], servers: Servers) -> dict[str, str]:
+    """What of these can't be had here, and why."""
+    wanted = {part: name for name in names for part in _COMPONENTS.get(name, ())}
+    failed = prepare(sorted(wanted), print)
+    missing = {
+        name: failed[part] for name in names for part in _COMPONENTS.get(name, ()) if part in failed
+    }
+    if find_spec("obstore") is None:
+        missing |= dict.fromkeys({"az", "gs"} & set(names), "obstore is missing")
+    for name in set(names) & set(TARGETS) - set(missing):
+        if TARGETS[name].server:
+            try:
+                servers.peer(TARGETS[name].server)
+            except pytest.skip.Exception as e:
+                missing[name] = str(e)
+    if not fake_clock():
+        missing["clock"] = "libfaketime is missing"
+    return missing
+
+
+def _round(
+    recipe: Recipe, servers: Servers, folder: Path, summary: Summary, faults: Sequence[str]
+) -> None:
     folder.mkdir()
-    seen.update(["rounds", f"store: {recipe.store}", f"sink: {recipe.sink}"])
     try:
         with servers.place(recipe.store, folder) as place:
-            outcome = run_round(recipe, place, folder)
-    except Exception:  # noqa: BLE001 - the rounds go on
-        seen["failed"] += 1
+            outcome = run_round(recipe, place, folder, servers)
+    except Exception as e:  # noqa: BLE001 - the rounds go on
+        again = _again(recipe, faults)
         print(f"round {recipe.seed}: {recipe}: FAILED, kept in {folder}", flush=True)
-        again = f"--rounds 1 --seed {recipe.seed} --stores {recipe.store}"
-        print(f"  repeat: python -m tests.torture {again}", flush=True)
+        print(f"  repeat: {again}", flush=True)
         traceback.print_exc()
+        failure = {
+            "seed": recipe.seed, "recipe": str(recipe), "repeat": again,
+            "error": f"{type(e).__name__}: {e}"[:2000],
+        }  # fmt: skip
+        traits = {**recipe.traits, "fault": recipe.faults}
+        summary.add(recipe.seed, traits, {}, failure)
         return
     shutil.rmtree(folder)
-    seen.update(f"fault: {fault}" for fault in outcome.seen)
-    seen["versions"] += outcome.versions
+    traits = {
+        **recipe.traits, "fault": outcome.faults, "operation": outcome.operations,
+        "proof": [outcome.proof],
+    }  # fmt: skip
+    sums: Mapping[str, int] = {
+        "versions": outcome.versions, "rows": outcome.rows, "events": outcome.events,
+    }  # fmt: skip
+    summary.add(recipe.seed, traits, sums)
     print(
         f"round {recipe.seed}: {recipe}: {outcome.versions} versions, {outcome.rows} rows, "
-        f"{outcome.seconds:.0f} s: exact",
+        f"{outcome.events} events, {outcome.seconds:.0f} s: exact",
         flush=True,
     )
+
+
+def _again(recipe: Recipe, faults: Sequence[str]) -> str:
+    """The command that repeats a round."""
+    only = f"--stores {recipe.store} --sinks {recipe.sink} --writers {recipe.writer}"
+    if tuple(faults) != FAULTS:
+        only += " --faults " + " ".join(f'"{fault}"' for fault in faults)
+    return f"python -m tests.torture --rounds 1 --seed {recipe.seed} {only}"
 
 
 if __name__ == "__main__":

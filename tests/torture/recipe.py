@@ -5,39 +5,78 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["FAULTS", "SINKS", "STORES", "Recipe"]
+__all__ = ["FORMATS", "SINKS", "STORES", "WRITERS", "Recipe"]
+
+T = TypeVar("T")
 
 STORES = ("local", "s3", "az", "gs")
-SINKS = ("jsonl", "files", "delta", "sqlite", "duckdb")
-#: What happens to the daemon, its surroundings, or its store.
-FAULTS = (
-    "kill", "terminate", "stand still", "two daemons", "few descriptors", "no room", "network",
-)  # fmt: skip
+#: Each sink, and what may be drawn as its format.
+_JSON = ("rows", "debezium", "cloudevents")
+_COPY = ("mirror", "log")
+FORMATS: dict[str, Sequence[str]] = {
+    "jsonl": _JSON, "files": ("parquet",), "delta": _COPY, "sqlite": _COPY, "duckdb": _COPY,
+    "postgres": _COPY, "mysql": _COPY, "kafka": (*_JSON, "avro", "avro envelope"), "redis": _JSON,
+    "nats": _JSON, "rabbitmq": _JSON, "http": ("cloudevents",), "sqs": _JSON, "sns": _JSON,
+    "kinesis": _JSON, "firehose": _JSON,
+}  # fmt: skip
+SINKS = tuple(FORMATS)
+WRITERS = ("deltalake",)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One round. ``cdf``: the writer records its changes; otherwise they are derived."""
+    """One round. ``recorded``: the writer records its changes; otherwise they are derived.
+    ``faults`` are those that are possible with this store and sink."""
 
     seed: int
     store: str
     sink: str
-    cdf: bool
+    format: str
+    writer: str
+    recorded: bool
     partitioned: bool
     faults: tuple[str, ...]
 
     @classmethod
-    def drawn(cls, seed: int, stores: Sequence[str] = STORES) -> Recipe:
-        """The round of a seed, with one of the stores that are here."""
-        chance = random.Random(seed)
-        sink, cdf, partitioned = chance.choice(SINKS), chance.random() < 0.5, chance.random() < 0.3
-        faults = chance.choices(FAULTS, k=chance.randint(3, 6))
-        store = chance.choice(stores)  # last, so that the rest is the same with fewer stores
-        if store == "local":
-            faults = ["kill" if fault == "network" else fault for fault in faults]
-        return cls(seed, store, sink, cdf, partitioned, tuple(faults))
+    def drawn(
+        cls,
+        seed: int,
+        faults: Sequence[str],
+        stores: Sequence[str] = STORES,
+        sinks: Sequence[str] = SINKS,
+        writers: Sequence[str] = WRITERS,
+    ) -> Recipe:
+        """The round of a seed. Each part is drawn by itself: a choice among fewer stores leaves the
+        rest as it is."""
+        sink = _one(seed, "sink", sinks)
+        chance = random.Random(f"{seed} faults")
+        return cls(
+            seed=seed,
+            store=_one(seed, "store", stores),
+            sink=sink,
+            format=_one(seed, "format", FORMATS[sink]),
+            writer=_one(seed, "writer", writers),
+            recorded=_one(seed, "recorded", (True, False)),
+            partitioned=_one(seed, "partitioned", (True, False, False)),
+            faults=tuple(chance.choices(faults, k=chance.randint(3, 6))),
+        )
+
+    @property
+    def traits(self) -> dict[str, list[str]]:
+        """What the round is counted by."""
+        table = ["recorded" if self.recorded else "derived", *["partitioned"] * self.partitioned]
+        return {
+            "store": [self.store], "sink": [self.sink], "format": [self.format],
+            "writer": [self.writer], "table": table,
+        }  # fmt: skip
 
     def __str__(self) -> str:
-        kind = f"{'recorded' if self.cdf else 'derived'}{', partitioned' * self.partitioned}"
-        return f"{self.store} ({kind}) -> {self.sink}: {', '.join(self.faults)}"
+        table = ", ".join(self.traits["table"])
+        sink = f"{self.sink} ({self.format})"
+        return f"{self.writer} on {self.store} ({table}) -> {sink}: {', '.join(self.faults)}"
+
+
+def _one(seed: int, what: str, among: Sequence[T]) -> T:
+    return random.Random(f"{seed} {what}").choice(among)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 import signal
+import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,44 +18,57 @@ from tests.integration.killing import writing
 from tests.support.components import free_port
 from tests.support.forking import Process, start
 from tests.support.waiting import PATIENCE_S, eventually
+from tests.torture.faults import fault_of
 from tests.torture.places import Place
 from tests.torture.recipe import Recipe
-from tests.torture.targets import Target, plain, target_of
-from tests.torture.writer import TableWriter
+from tests.torture.servers import Servers
+from tests.torture.target import Setting, Target
+from tests.torture.targets import target_of
+from tests.torture.writers.base import RoundWriter
+from tests.torture.writers.delta_rs import DeltaRsWriter
 
-__all__ = ["Outcome", "run_round"]
+__all__ = ["Outcome", "Round", "plain", "run_round", "small_disk"]
 
-#: Few descriptors, and a largest file: with both a daemon can begin, and soon can't go on.
-_DESCRIPTORS = ("prlimit", "--nofile=64:64")
-_LARGEST_FILE = ("prlimit", "--fsize=60000:60000")
 _FINISH_S = 4 * PATIENCE_S
+_DISK = "128m"
+_WRITERS: dict[str, type[RoundWriter]] = {"deltalake": DeltaRsWriter}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round saw: versions of the table, rows in it, disturbances, seconds."""
+    """What a round saw: versions of the table, rows in it, events in the target, what happened."""
 
     versions: int
     rows: int
-    seen: tuple[str, ...]
+    events: int
+    proof: str
+    faults: tuple[str, ...]
+    operations: tuple[str, ...]
     seconds: float
 
 
 class Daemons:
     """`tailer run`, twice where wanted: the second has another state if the target fences."""
 
-    def __init__(self, folder: Path, place: Place, target: Target) -> None:
+    def __init__(self, folder: Path, errors: Path, place: Place, target: Target) -> None:
         self.folder = folder
-        self.errors = folder / "stderr.txt"
+        self.place = place
+        self.target = target
+        self.errors = errors
         self.ports = {"one": free_port(), "two": free_port()}
+        self.sink = target.section()
+        self.configure()
+
+    def configure(self, batch_rows: int = 50) -> None:
+        """Write the configurations."""
         for name, port in self.ports.items():
-            state = f"{place.state}/{name if target.fences else 'one'}"
-            (folder / f"{name}.toml").write_text(
+            state = f"{self.place.state}/{name if self.target.fences else 'one'}"
+            (self.folder / f"{name}.toml").write_text(
                 f'[daemon]\nhttp = "127.0.0.1:{port}"\nstate = {json.dumps(state)}\n'
-                f"lease_s = 5\n{place.section}\n"
-                f'[feeds.orders]\ntable = {json.dumps(place.table)}\nfrom = "snapshot"\n'
-                f"batch_rows_max = 50\nretry_max_s = 1\n"
-                f"[feeds.orders.sink]\n{target.options}\n"
+                f"lease_s = 5\n{self.place.section}\n"
+                f'[feeds.orders]\ntable = {json.dumps(self.place.table)}\nfrom = "snapshot"\n'
+                f"batch_rows_max = {batch_rows}\nretry_max_s = 1\n"
+                f"[feeds.orders.sink]\n{self.sink}\n"
             )
 
     @contextmanager
@@ -75,8 +89,8 @@ class Daemons:
         with suppress(OSError, ValueError):
             url = f"http://127.0.0.1:{self.ports[name]}/api/v1/feeds/orders"
             with urllib.request.urlopen(url, timeout=5) as answer:
-                found: dict[str, Any] = json.loads(answer.read())
-                return found
+                status: dict[str, Any] = json.loads(answer.read())
+                return status
         return None
 
     def version(self, name: str = "one") -> int | None:
@@ -90,64 +104,58 @@ class Daemons:
 
 
 class Round:
-    """The parts of one round, and its faults."""
+    """The parts of one round, which its faults use. ``disk`` holds state and local targets; it may
+    be a small one of its own."""
 
-    def __init__(self, recipe: Recipe, place: Place, folder: Path) -> None:
+    def __init__(
+        self, recipe: Recipe, place: Place, folder: Path, servers: Servers, disk: Path | None = None
+    ) -> None:
         self.recipe = recipe
         self.place = place
-        self.chance = random.Random(recipe.seed + 1)
-        self.target = target_of(recipe.sink, folder)
-        self.daemons = Daemons(folder, place, self.target)
-        self.seen: list[str] = []
+        self.folder = folder
+        self.disk = disk or folder
+        self.chance = random.Random(f"{recipe.seed} moments")
+        self.writer = _WRITERS[recipe.writer](recipe, place)
+        chance = random.Random(f"{recipe.seed} target")
+        setting = Setting(recipe.sink, recipe.format, self.disk, chance)
+        self.target = target_of(setting, servers)
+        self.daemons = Daemons(self.disk, folder / "stderr.txt", place, self.target)
+        self.faults: list[str] = []
+
+    def daemon(
+        self, name: str = "one", within: Sequence[str] = ()
+    ) -> AbstractContextManager[Process]:
+        """A daemon."""
+        return self.daemons.running(name, within)
 
     def run(self) -> Outcome:
         """Run it; an AssertionError tells what was lost, doubled or wrong."""
         begun = time.monotonic()
-        with writing(TableWriter(self.recipe, self.place)) as writer:
-            for fault in self.recipe.faults:
-                self._disturb(fault, writer)
+        with writing(self.writer) as writer:
+            for name in self.recipe.faults:
+                done, fault = fault_of(name, self)
+                self.faults.append(done)
+                fault(self)
                 assert writer.error is None, writer.error
             self.place.heal()
         writer.finish()
-        self._finish(writer)
-        found, expected = plain(self.target.rows()), plain(writer.rows())
+        self._finish()
+        seen = self.target.seen(writer.rename)
+        found, expected = plain(seen.rows), plain(writer.rows())
         lost, more = set(expected) - set(found), set(found) - set(expected)
         assert found == expected, (
             f"{len(found)} rows and not {len(expected)}: without {sorted(lost)[:3]}, "
             f"with {sorted(more)[:3]}"
         )
-        seconds = time.monotonic() - begun
-        return Outcome(writer.table.version() + 1, len(expected), tuple(self.seen), seconds)
+        return Outcome(
+            writer.version() + 1, len(expected), seen.events, self.target.proof,
+            tuple(self.faults), tuple(writer.done.elements()), time.monotonic() - begun,
+        )  # fmt: skip
 
-    def _disturb(self, fault: str, writer: TableWriter) -> None:
-        self.seen.append(fault)
-        within = {"few descriptors": _DESCRIPTORS, "no room": _LARGEST_FILE}.get(fault, ())
-        with self.daemons.running(within=within) as process:
-            self._progress(writer, process)
-            match fault:
-                case "terminate":
-                    process.send_signal(signal.SIGTERM)
-                    assert process.wait(PATIENCE_S) == 0, self.daemons.tail()
-                case "stand still":
-                    process.send_signal(signal.SIGSTOP)
-                    time.sleep(self.chance.uniform(0.5, 8.0))  # also longer than its lease
-                    process.send_signal(signal.SIGCONT)
-                    self._progress(writer, process)
-                case "two daemons":
-                    with self.daemons.running("two") as other:
-                        self._progress(writer, other, "two")
-                        self.chance.choice((process, other)).kill()
-                        self._progress(writer, other, "two")
-                case "network":
-                    for _ in range(self.chance.randint(1, 4)):
-                        self.seen.append(self.place.disturb(self.chance.randrange))
-                        self._progress(writer, process)
-            time.sleep(self.chance.uniform(0.0, 0.05))
-        self.place.heal()
-
-    def _progress(self, writer: TableWriter, process: Process, name: str = "one") -> None:
+    def progress(self, process: Process, name: str = "one") -> None:
         """Wait until a daemon has come some versions further, or a while; a daemon may end by
         itself where it has no descriptor or no room."""
+        writer = self.writer
         until = time.monotonic() + self.chance.uniform(1.0, 6.0)
         wanted = writer.read_version + self.chance.randint(1, 4)
         while time.monotonic() < until and process.poll() is None:
@@ -156,10 +164,10 @@ class Round:
                 return
             time.sleep(0.02)
 
-    def _finish(self, writer: TableWriter) -> None:
+    def _finish(self) -> None:
         """Read to the table's end, undisturbed, and end on SIGTERM."""
-        end = writer.table.version() + 1
-        with self.daemons.running() as process:
+        end = self.writer.version() + 1
+        with self.daemon() as process:
 
             def at_end() -> bool:
                 assert process.poll() is None, self.daemons.tail()
@@ -175,6 +183,33 @@ class Round:
             assert process.wait(PATIENCE_S) == 0, self.daemons.tail()
 
 
-def run_round(recipe: Recipe, place: Place, folder: Path) -> Outcome:
+def plain(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Rows to be compared: a column that a row lacks is null, and our own are left out."""
+    kept = [
+        {name: row[name] for name in sorted(row) if row[name] is not None and name[0] != "_"}
+        for row in rows
+    ]
+    return [json.dumps(row) for row in sorted(kept, key=lambda row: row["id"])]
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A small disk in a folder; the folder itself, where nothing can be mounted."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        yield folder
+        return
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def run_round(recipe: Recipe, place: Place, folder: Path, servers: Servers) -> Outcome:
     """Run one round in a new folder."""
-    return Round(recipe, place, folder).run()
+    if "full disk" not in recipe.faults:
+        return Round(recipe, place, folder, servers).run()
+    with small_disk(folder) as disk:
+        return Round(recipe, place, folder, servers, disk).run()

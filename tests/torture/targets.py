@@ -1,76 +1,274 @@
-"""A round's sink, and what it holds at the end."""
+"""A round's sink, and what it holds at the end: one small class a sink.
+
+A target says what it promises (``proof``), which server it needs, and what it has. ``fences``: a
+second daemon with another state is kept from writing by the target itself; otherwise two daemons
+share their state.
+"""
 
 from __future__ import annotations
 
+import io
 import json
-import sqlite3
-from collections.abc import Callable, Iterable
-from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import deltalake
-import duckdb
+import fastavro
+import pyarrow as pa
 
-from tests.integration.killing import rows_left, rows_of_files, without_repeats
+from tests.kafka.topics import create_topic
+from tests.support.message_targets import nats_messages, rabbitmq_messages, redis_messages
+from tests.support.published import tables
+from tests.support.topic_records import read_topic
+from tests.torture.databases import COPIES, CopyTarget
+from tests.torture.events import Record, Rename, Seen, proven
+from tests.torture.servers import Servers, Webhook
+from tests.torture.target import Setting, Target
 
-__all__ = ["Target", "plain", "target_of"]
+__all__ = ["TARGETS", "target_of"]
 
-
-@dataclass(frozen=True)
-class Target:
-    """``options``: of the sink, in a configuration. ``rows``: what it holds, or what its events
-    leave; an event that is lost, doubled or out of order is an AssertionError. ``fences``: a second
-    daemon with another state is kept from writing by the target itself."""
-
-    options: str
-    rows: Callable[[], list[dict[str, Any]]]
-    fences: bool = True
-
-
-def target_of(sink: str, folder: Path) -> Target:
-    """A new target in a folder."""
-    out = folder / "out"
-    match sink:
-        case "jsonl":
-            options = 'type = "jsonl"\npath = "out.jsonl"'
-            return Target(options, lambda: _lines(folder / "out.jsonl"), fences=False)
-        case "files":
-            return Target('type = "files"\npath = "out"', lambda: rows_of_files(out))
-        case "delta":
-            read = lambda: deltalake.DeltaTable(out).to_pyarrow_table().to_pylist()  # noqa: E731
-            return Target('type = "delta"\npath = "out"\nkey = ["id"]', read)
-        case "sqlite":
-            options = 'type = "sqlite"\npath = "out.sqlite"\nkey = ["id"]'
-            return Target(options, lambda: _sqlite(folder / "out.sqlite"))
-        case "duckdb":
-            options = 'type = "duckdb"\npath = "out.duckdb"\nkey = ["id"]'
-            return Target(options, lambda: _duckdb(folder / "out.duckdb"))
-    raise AssertionError(sink)
+AT_LEAST_ONCE, EXACTLY_ONCE = "at least once", "exactly once"
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    lines = [line for line in file.read_bytes().splitlines() if b'"_notice"' not in line]
-    return rows_left(without_repeats(lines))
+class JsonLines(Target):
+    """A file, at least once."""
+
+    proof = AT_LEAST_ONCE
+    fences = False
+    local = True
+
+    def options(self) -> dict[str, Any]:
+        own = {"key": ["id"]} if self.setting.format == "debezium" else {}
+        return {"path": "out.jsonl", "format": self.setting.format, **own}
+
+    def seen(self, rename: Rename) -> Seen:
+        lines = (self.setting.folder / "out.jsonl").read_bytes().splitlines()
+        records = [Record(line) for line in lines if b'"_notice"' not in line]
+        return proven(records, rename, exactly_once=False)
 
 
-def _sqlite(file: Path) -> list[dict[str, Any]]:
-    with closing(sqlite3.connect(file)) as connection:
-        connection.row_factory = sqlite3.Row
-        return [dict(row) for row in connection.execute("SELECT * FROM orders")]
+class Files(Target):
+    """Parquet files, exactly once."""
+
+    proof = EXACTLY_ONCE
+    local = True
+
+    def options(self) -> dict[str, Any]:
+        return {"path": "out", "format": self.setting.format}
+
+    def seen(self, rename: Rename) -> Seen:
+        files = tables(self.setting.folder / "out")
+        return rows_seen(pa.concat_tables(files, promote_options="default").to_pylist(), rename)
 
 
-def _duckdb(file: Path) -> list[dict[str, Any]]:
-    with duckdb.connect(file) as connection:
-        found: list[dict[str, Any]] = connection.sql("FROM orders").to_arrow_table().to_pylist()
+def rows_seen(rows: list[dict[str, Any]], rename: Rename) -> Seen:
+    """What rows of change events prove, each there once."""
+    records = [Record(json.dumps(row, default=str).encode(), row["_event_id"]) for row in rows]
+    return proven(records, rename, exactly_once=True)
+
+
+class Delta(CopyTarget):
+    """A copy in a Delta table, or a log."""
+
+    local = True
+
+    def options(self) -> dict[str, Any]:
+        return {"path": "out", **self.mode()}
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        table = deltalake.DeltaTable(self.setting.folder / "out")
+        rows: list[dict[str, Any]] = table.to_pyarrow_table().to_pylist()
+        return rows
+
+
+class Messages(Target):
+    """A broker's messages."""
+
+    def format_options(self) -> dict[str, Any]:
+        """The options of the format."""
+        own = {"key": ["id"]} if self.setting.format == "debezium" else {}
+        return {"format": self.setting.format, **own}
+
+    def seen(self, rename: Rename) -> Seen:
+        records = [Record(body, event_id) for event_id, body in self.messages()]
+        exactly = self.proof == EXACTLY_ONCE
+        return proven(records, rename, exactly_once=exactly, ordered=self.ordered)
+
+    #: Whether messages stand in the order in which they were sent.
+    ordered = True
+
+    @abstractmethod
+    def messages(self) -> list[tuple[str, bytes]]:
+        """All messages, each with its event id where it is not in the body."""
+
+
+class Redis(Messages):
+    """A stream, exactly once."""
+
+    server = "redis"
+    proof = EXACTLY_ONCE
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "url": self.through(self.peer.server.url()),
+            "stream": self.name,
+            **self.format_options(),
+        }
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        return redis_messages(self.peer.server, self.name)
+
+
+class Nats(Messages):
+    """A JetStream stream, exactly once."""
+
+    server = "nats"
+    proof = EXACTLY_ONCE
+
+    def options(self) -> dict[str, Any]:
+        servers = [self.through(self.peer.server.url())]
+        return {
+            "servers": servers,
+            "stream": self.name,
+            "subject": self.name,
+            **self.format_options(),
+        }
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        return nats_messages(self.peer.server, self.name)
+
+
+class RabbitMq(Messages):
+    """A queue, at least once."""
+
+    server = "rabbitmq"
+    proof = AT_LEAST_ONCE
+    fences = False
+
+    def options(self) -> dict[str, Any]:
+        kind = self.setting.chance.choice(("classic", "quorum"))
+        url = self.through(self.peer.server.url())
+        return {"url": url, "queue": self.name, "queue_type": kind, **self.format_options()}
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        return rabbitmq_messages(self.peer.server, self.name)
+
+
+class Http(Messages):
+    """A webhook that keeps each event once."""
+
+    server = "http"
+    proof = AT_LEAST_ONCE
+    fences = False
+
+    def __init__(self, setting: Setting, servers: Servers) -> None:
+        super().__init__(setting, servers)
+        file = self.peer.server.file  # of all rounds
+        self.before = file.stat().st_size if file.exists() else 0
+
+    def options(self) -> dict[str, Any]:
+        url = self.through(f"http://127.0.0.1:{self.peer.server.port}/{self.name}")
+        return {"url": url, "secrets": [Webhook.secret], "timeout_s": 5}
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        received = self.peer.server.file.read_bytes()[self.before :]
+        return [("", line) for line in received.splitlines()]
+
+
+class Aws(Messages):
+    """One of AWS's services, at least once."""
+
+    server = "aws"
+    proof = AT_LEAST_ONCE
+    fences = False
+
+    @property
+    def ordered(self) -> bool:  # type: ignore[override]
+        return self.setting.sink in ("kinesis", "sqs", "sns")
+
+    def options(self) -> dict[str, Any]:
+        made = self.peer.server.options(self.setting.sink, self.name)
+        return {**made, "endpoint_url": self.through(made["endpoint_url"]), **self.format_options()}
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        found: list[tuple[str, bytes]] = self.peer.server.messages(self.setting.sink, self.name)
         return found
 
 
-def plain(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Rows to be compared: a column that a row lacks is null, and our own are left out."""
-    kept = [
-        {name: row[name] for name in sorted(row) if row[name] is not None and name[0] != "_"}
-        for row in rows
-    ]
-    return [json.dumps(row) for row in sorted(kept, key=lambda row: row["id"])]
+class Kafka(Target):
+    """A topic of some partitions, by key: exactly once or at least once, as it is drawn."""
+
+    server = "kafka"
+
+    def __init__(self, setting: Setting, servers: Servers) -> None:
+        super().__init__(setting, servers)
+        self.exactly = setting.chance.random() < 0.7
+        self.proof = EXACTLY_ONCE if self.exactly else AT_LEAST_ONCE
+        self.fences = self.exactly
+        self.partitions = setting.chance.randint(1, 3)
+        self._schemas: dict[int, Any] = {}
+        self._registry = servers.registry() if setting.format.startswith("avro") else None
+        create_topic(self.bootstrap, self.name, self.partitions)
+
+    @property
+    def bootstrap(self) -> str:
+        """The broker's address, by the link."""
+        return f"127.0.0.1:{self.peer.link.port}"
+
+    def options(self) -> dict[str, Any]:
+        kind, _, envelope = self.setting.format.partition(" ")
+        options: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap, "topic": self.name, "format": kind,
+            "key": ["id"], "delivery": "exactly-once" if self.exactly else "at-least-once",
+            "delivery_timeout_ms": 8000, "transactional_id": self.name,
+            "compression": self.setting.chance.choice(("none", "gzip", "zstd", "lz4", "snappy")),
+        }  # fmt: skip
+        if self._registry is not None:
+            options["registry"] = {"url": self._registry.url}
+            options["envelope"] = "debezium" if envelope else "rows"
+        return options
+
+    def seen(self, rename: Rename) -> Seen:
+        records, kinds = [], {}
+        for message in read_topic(self.bootstrap, self.name):
+            assert message.value is not None
+            event_id = message.headers["_event_id"].decode()
+            kinds[event_id] = message.headers
+            records.append(Record(message.value, event_id, message.partition, message.key))
+        if self._registry is None:
+            return proven(records, rename, exactly_once=self.exactly)
+
+        def rows(record: Record) -> list[dict[str, Any]]:
+            return self._avro_rows(record, kinds[record.event_id])
+
+        return proven(records, rename, exactly_once=self.exactly, decode=rows)
+
+    def _avro_rows(self, record: Record, headers: Mapping[str, bytes]) -> list[dict[str, Any]]:
+        event = self._avro(record.body)
+        about = {"_commit_version": int(headers["_commit_version"])}
+        if "envelope" not in self.setting.format:
+            own = {name: value for name, value in event.items() if name[0] != "_"}
+            return [{**own, **about, "_change_type": headers["_change_type"].decode()}]
+        images = (("delete", event["before"]), ("insert", event["after"]))
+        return [{**row, **about, "_change_type": kind} for kind, row in images if row is not None]
+
+    def _avro(self, data: bytes) -> Any:
+        number = int.from_bytes(data[1:5], "big")
+        if number not in self._schemas:
+            assert self._registry is not None
+            answer = json.loads(self._registry.call("GET", f"/schemas/ids/{number}")[1])
+            self._schemas[number] = fastavro.parse_schema(json.loads(answer["schema"]))
+        return fastavro.schemaless_reader(io.BytesIO(data[5:]), self._schemas[number])
+
+
+TARGETS: Mapping[str, type[Target]] = {
+    "jsonl": JsonLines, "files": Files, "delta": Delta, **COPIES, "kafka": Kafka, "redis": Redis,
+    "nats": Nats, "rabbitmq": RabbitMq, "http": Http, "sqs": Aws, "sns": Aws, "kinesis": Aws,
+    "firehose": Aws,
+}  # fmt: skip
+
+
+def target_of(setting: Setting, servers: Servers) -> Target:
+    """A new target."""
+    return TARGETS[setting.sink](setting, servers)

@@ -1,0 +1,146 @@
+"""The network between a daemon and a server: a slow relay that cuts, holds back and loses answers.
+
+It works on bytes of TCP, so it cannot double or reorder what one connection carries. Requests come
+twice where an answer is lost, and connections overtake each other where each has a delay of its
+own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tests.support.components import free_port
+
+__all__ = ["TROUBLES", "Link", "running_link"]
+
+#: What it can do: pieces of a few bytes, each late by another time; every connection is cut; new
+#: ones are refused; nothing passes, and nothing ends; requests pass, and their answers are lost.
+TROUBLES = ("slow", "cut", "refuse", "hold", "lose answers")
+_PIECE = 65_536
+
+
+class Link:
+    """A port that leads to another port of this machine."""
+
+    def __init__(self, to: int, seed: int) -> None:
+        self.to = to
+        self.port = free_port()
+        self.trouble = ""
+        #: How many bytes, connections or answers had trouble.
+        self.met = 0
+        self._chance = random.Random(seed)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._passes: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def disturb(self, trouble: str) -> None:
+        """Have one of :data:`TROUBLES` until :meth:`heal`."""
+        self._soon(trouble)
+
+    def heal(self) -> None:
+        """From now on, all passes."""
+        self._soon("")
+
+    def _soon(self, trouble: str) -> None:
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._set(trouble), self._loop).result(30)
+
+    async def _set(self, trouble: str) -> None:
+        assert self._passes is not None
+        self.trouble = trouble
+        self._passes.set() if trouble != "hold" else self._passes.clear()
+        if trouble in ("cut", "refuse"):
+            self._cut()
+
+    def _cut(self) -> None:
+        self.met += len(self._writers)
+        for writer in self._writers:
+            _reset(writer)
+
+    async def serve(self, ready: threading.Event, ending: asyncio.Event) -> None:
+        """Relay until ``ending``."""
+        self._loop, self._passes = asyncio.get_running_loop(), asyncio.Event()
+        self._passes.set()
+        server = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
+        ready.set()
+        await ending.wait()
+        server.close()
+        self._cut()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.trouble == "refuse":
+            self.met += 1
+            _reset(writer)
+            return
+        try:
+            there, to = await asyncio.open_connection("127.0.0.1", self.to)
+        except OSError:
+            _reset(writer)
+            return
+        self._writers |= {writer, to}
+        delay = self._chance.uniform(0.0, 0.05)
+        ways = (
+            asyncio.create_task(self._pump(reader, to, delay, answers=False)),
+            asyncio.create_task(self._pump(there, writer, delay, answers=True)),
+        )
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)
+        for way in ways:
+            way.cancel()
+        for each in (writer, to):
+            self._writers.discard(each)
+            with suppress(OSError, RuntimeError):
+                each.close()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float, *,
+        answers: bool,
+    ) -> None:  # fmt: skip
+        assert self._passes is not None
+        with suppress(OSError):
+            while data := await reader.read(_PIECE):
+                await self._passes.wait()
+                if answers and self.trouble == "lose answers":
+                    self.met += 1
+                    _reset(writer)
+                    return
+                if self.trouble == "slow":
+                    self.met += len(data)
+                    cut = self._chance.randrange(1, len(data) + 1)
+                    writer.write(data[:cut])
+                    await writer.drain()
+                    await asyncio.sleep(delay)
+                    data = data[cut:]
+                writer.write(data)
+                await writer.drain()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection by a reset, as a firewall does."""
+    with suppress(OSError):
+        own = writer.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@contextmanager
+def running_link(to: int, seed: int = 0) -> Iterator[Link]:
+    """A relay in a thread of its own; ended with the block."""
+    link, ready, ending = Link(to, seed), threading.Event(), asyncio.Event()
+    thread = threading.Thread(
+        target=lambda: asyncio.run(link.serve(ready, ending)), name="link", daemon=True
+    )
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield link
+    finally:
+        assert link._loop is not None
+        link._loop.call_soon_threadsafe(ending.set)
+        thread.join(30)

@@ -1,0 +1,142 @@
+"""The servers of stores and sinks, started when the first round needs one, and kept for all rounds.
+
+A daemon reaches a sink's server through a :class:`~tests.torture.link.Link`; the proof at the end
+goes past it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.clouds.servers import run_cloud
+from tests.kafka.broker import Broker
+from tests.s3.fixture import ACCOUNT as S3_ACCOUNT
+from tests.s3.fixture import run_server
+from tests.support.aws import Aws
+from tests.support.brokers import Nats, RabbitMq, Redis
+from tests.support.mysql import Mysql
+from tests.support.postgres import Postgres
+from tests.support.registry import Registry
+from tests.support.servers import Server
+from tests.support.source import ROOT
+from tests.torture.link import Link, running_link
+from tests.torture.places import Place, local_place, remote_place
+
+__all__ = ["Peer", "Servers", "Webhook"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A sink's server, the way to it, and how it is ended and started again. ``lasting``: it has
+    its data again when it comes back."""
+
+    server: Any
+    link: Link
+    lasting: bool = True
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.server.kill() if isinstance(self.server, Broker) else self.server.stop()
+
+    def end(self) -> None:
+        """End it as its operator would."""
+        self.server.stop() if isinstance(self.server, Broker) else self.server.end()
+
+    def start(self) -> None:
+        """Start it again, with its data."""
+        self.server.start()
+
+    def still(self) -> AbstractContextManager[None]:
+        """Have it stand still within the block."""
+        standing: AbstractContextManager[None] = self.server.still()
+        return standing
+
+
+class Webhook(Server):
+    """The receiver of docs/examples, which keeps each event once."""
+
+    name = "webhook"
+    secret = f"whsec_{b64encode(bytes(32)).decode()}"
+
+    def start(self) -> None:
+        program = ROOT / "docs/examples/webhook.py"
+        self.launch("env", f"SECRETS={self.secret}", sys.executable, program, str(self.port))
+
+    @property
+    def file(self) -> Path:
+        """What it has received."""
+        return self.folder / "received.jsonl"
+
+
+#: What a sink's server is; those of one name are one server.
+_PEERS: dict[str, Callable[[], Any]] = {
+    "postgres": Postgres, "mysql": Mysql, "redis": Redis, "nats": Nats, "rabbitmq": RabbitMq,
+    "http": Webhook, "aws": Aws, "kafka": Broker,
+}  # fmt: skip
+
+
+class Servers:
+    """All of them, each started when it is asked for."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self._stack = stack
+        self._folder = folder
+        self._peers: dict[str, Peer] = {}
+        self._buckets: dict[str, Callable[[], Any]] = {}
+        self._registry: Registry | None = None
+
+    def peer(self, name: str) -> Peer:
+        """A sink's server."""
+        if name not in self._peers:
+            self._peers[name] = self._started(name)
+        return self._peers[name]
+
+    def _started(self, name: str) -> Peer:
+        server = _PEERS[name]()
+        if isinstance(server, Broker):
+            to = int(server.bootstrap.rpartition(":")[2])
+            link = self._stack.enter_context(running_link(to))
+            controller = server.voter.rpartition("@")[2]
+            # A client goes where the broker says that it is.
+            server.settings["advertised.listeners"] = (
+                f"PLAINTEXT://127.0.0.1:{link.port},CONTROLLER://{controller}"
+            )
+        else:
+            link = self._stack.enter_context(running_link(server.port))
+        self._stack.enter_context(server)
+        return Peer(server, link, lasting=name != "aws")
+
+    def registry(self) -> Registry:
+        """The schema registry."""
+        if self._registry is None:
+            self._registry = self._stack.enter_context(Registry())
+        return self._registry
+
+    @contextmanager
+    def place(self, store: str, folder: Path) -> Iterator[Place]:
+        """A place for one table."""
+        if store == "local":
+            yield local_place(folder)
+            return
+        if store not in self._buckets:
+            self._buckets[store] = self._bucket(store)
+        with remote_place(self._buckets[store]()) as place:
+            yield place
+
+    def _bucket(self, store: str) -> Callable[[], Any]:
+        if store == "s3":
+            (self._folder / "s3").mkdir()
+            server = self._stack.enter_context(run_server(self._folder / "s3"))
+            # The daemon finds the account where AWS's own tools do.
+            os.environ |= S3_ACCOUNT
+            return lambda: server.bucket(f"b-{uuid.uuid4()}")
+        cloud = self._stack.enter_context(run_cloud("azure" if store == "az" else "gcs"))
+        return cloud.container

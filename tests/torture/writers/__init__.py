@@ -1,0 +1,1 @@
+"""Those who write a round's table."""
