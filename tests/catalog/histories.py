@@ -1,6 +1,6 @@
 """Random histories of a catalog-managed table, and of readers who follow it meanwhile.
 
-    python -m tests.catalog.histories --count 500 --kills 100 [--real]
+    python -m tests.catalog.histories --count 500 --kills 100 [--real] [--azure]
 
 The writer stages, asks the catalog to ratify, loses the answers and repeats itself, loses to
 another writer, publishes late, tells the catalog late or never, and cleans up. Each version's one
@@ -16,6 +16,7 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,13 +31,15 @@ from tailer.feed.read import read_changes
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
 from tailer.storage import open_store
+from tests.catalog.lakes import keep_on_azure
 from tests.catalog.real import running_real_server
 from tests.catalog.server import TOKEN, serving_catalog
 from tests.catalog.writer import ManagedTable
+from tests.clouds.servers import run_cloud
 from tests.support.programs import running_daemon
 from tests.support.waiting import eventually
 
-__all__ = ["History", "kill_rounds", "run_history"]
+__all__ = ["History", "add_server_options", "kill_rounds", "run_history", "tables_of"]
 
 QUICK = FeedOptions(follow=FollowOptions(poll_min_s=0.002, poll_max_s=0.01))
 
@@ -162,27 +165,43 @@ def _lines(path: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which catalog and which storage there are."""
+    parser.add_argument("--real", action="store_true", help="on the server of make catalog-server")
+    parser.add_argument("--azure", action="store_true", help="with the tables on Azurite")
+
+
+def tables_of(
+    arguments: argparse.Namespace, stack: ExitStack, folder: Path
+) -> Callable[[str], ManagedTable]:
+    """Start the servers of the options, to which the environment then leads; what makes the tables,
+    by their names."""
+    own = None if arguments.real else stack.enter_context(serving_catalog(folder))
+    endpoint = own.endpoint if own else stack.enter_context(running_real_server(folder))
+    os.environ.update(DATABRICKS_HOST=endpoint, DATABRICKS_TOKEN=TOKEN)
+    if not arguments.azure:
+        return partial(ManagedTable, endpoint, TOKEN)
+    container = stack.enter_context(run_cloud("azure")).container()
+    os.environ["AZURE_STORAGE_ENDPOINT"] = container.url
+    return keep_on_azure(container, endpoint, own).table
+
+
 def main() -> None:
     """Run as many as were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--real", action="store_true", help="on the server of make catalog-server")
+    add_server_options(parser)
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if arguments.real:
-            endpoint = stack.enter_context(running_real_server(folder))
-        else:
-            endpoint = stack.enter_context(serving_catalog(folder)).endpoint
-        os.environ.update(DATABRICKS_HOST=endpoint, DATABRICKS_TOKEN=TOKEN)
+        table_named = tables_of(arguments, stack, folder)
         for seed in range(arguments.seed, arguments.seed + arguments.count):
-            anyio.run(partial(run_history, ManagedTable(endpoint, TOKEN, f"t{seed}"), seed))
+            anyio.run(partial(run_history, table_named(f"t{seed}"), seed))
         print(f"{arguments.count} histories: no version missed, doubled or early")
         if arguments.kills:
-            table = ManagedTable(endpoint, TOKEN, "killed")
-            versions = kill_rounds(table, folder, arguments.kills, arguments.seed)
+            versions = kill_rounds(table_named("killed"), folder, arguments.kills, arguments.seed)
             print(f"{arguments.kills} kills: {versions} versions, none missed, none changed")
 
 

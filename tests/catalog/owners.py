@@ -1,7 +1,7 @@
 """Two daemons of one feed of a catalog-managed table, its state under a lease: the owner is killed
 or stopped past its lease, in turns, and the other one goes on.
 
-    python -m tests.catalog.owners --rounds 30 [--real]
+    python -m tests.catalog.owners --rounds 30 [--real] [--azure]
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.catalog.histories import History
-from tests.catalog.real import running_real_server
-from tests.catalog.server import TOKEN, serving_catalog
+from tests.catalog.histories import History, add_server_options, tables_of
 from tests.catalog.writer import ManagedTable
 from tests.s3.fixture import ACCOUNT, Bucket, run_server
 from tests.support.forking import Process, start
@@ -209,18 +207,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--real", action="store_true", help="on the server of make catalog-server")
+    add_server_options(parser)
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if arguments.real:
-            endpoint = stack.enter_context(running_real_server(folder))
-        else:
-            endpoint = stack.enter_context(serving_catalog(folder)).endpoint
+        table = tables_of(arguments, stack, folder)("orders")
         (folder / "s3").mkdir()
         bucket = stack.enter_context(run_server(folder / "s3")).bucket("state")
-        os.environ.update(DATABRICKS_HOST=endpoint, DATABRICKS_TOKEN=TOKEN, **ACCOUNT)
-        table = ManagedTable(endpoint, TOKEN)
+        os.environ.update(ACCOUNT)
         print(owner_rounds(table, folder, bucket, arguments.rounds, arguments.seed))
 
 

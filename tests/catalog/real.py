@@ -9,12 +9,10 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from tests.catalog.writer import ManagedTable
-from tests.clouds.servers import ACCOUNT, KEY, Container
 from tests.support.components import CACHE, free_port
 from tests.support.waiting import eventually
 
-__all__ = ["PROGRAM", "azure_address", "keep_tables_in", "running_real_server"]
+__all__ = ["PROGRAM", "running_real_server"]
 
 #: What `make catalog-server` builds; never `make test`, for it takes most of an hour.
 PROGRAM = CACHE / "catalog-server-0.0.11" / "bin" / "uc-server"
@@ -53,26 +51,6 @@ def running_real_server(folder: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.kill()
-
-
-def azure_address(container: Container, key: str = "") -> str:
-    """The address of a key as catalogs say it, with the account."""
-    return f"abfss://{container.name}@{ACCOUNT}.dfs.core.windows.net/{key}".rstrip("/")
-
-
-def keep_tables_in(container: Container, writer: ManagedTable) -> None:
-    """Have the catalog keep the tables of a writer's schema in a container of Azurite, for which it
-    vends signatures."""
-    where, name = azure_address(container), container.name
-    for path, body in (
-        ("/catalogs", {"name": "main"}),
-        ("/credentials", {"name": name, "purpose": "STORAGE",
-                          "azure_storage_key": {"account_name": ACCOUNT, "account_key": KEY}}),
-        ("/external-locations", {"name": name, "url": where, "credential_name": name}),
-        ("/schemas", {"name": writer.schema, "catalog_name": "main", "storage_root": where}),
-    ):  # fmt: skip
-        status, answer = writer.call("POST", path, body)
-        assert status in (200, 409), answer
 
 
 def _answers(port: int) -> bool:

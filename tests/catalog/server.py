@@ -72,7 +72,8 @@ class Entry:
 
 
 class CatalogServer:
-    """A catalog ``main`` with the schema ``sales``. What it vends for a table is in ``vended``.
+    """A catalog ``main`` with the schema ``sales``. What it vends for a table is in ``vended``, or
+    what ``vends`` returns for the table's location.
 
     ``away`` answers that often with 503 (None: always); ``late`` leaves so many of the newest
     versions out, and ``frozen`` has the answers to loads that are given in place of the truth. New
@@ -87,6 +88,7 @@ class CatalogServer:
         self.token_life_s = 3600.0
         self.forbidden: set[str] = set()
         self.vended: dict[str, Callable[[], list[dict[str, Any]]]] = {}
+        self.vends: Callable[[str], list[dict[str, Any]]] = lambda _location: []
         self.has_delta_api = True
         self.page_items = 50
         self.away: int | None = 0
@@ -177,9 +179,9 @@ class CatalogServer:
                 return self._update(self._entry(*schema, name), body)
             case ["GET", "tables", name, "credentials"]:
                 _check_operation(body)
-                self._entry(*schema, name)
+                entry = self._entry(*schema, name)
                 vend = self.vended.get(f"{'.'.join(schema)}.{name}")
-                return {"storage-credentials": vend() if vend else []}
+                return {"storage-credentials": vend() if vend else self.vends(entry.location)}
         raise Refused(404, "ENDPOINT_NOT_FOUND", "no such path")
 
     def _load(self, *parts: str) -> Any:

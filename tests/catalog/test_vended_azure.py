@@ -7,12 +7,10 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
-from uuid import uuid4
 
 import anyio
 import pytest
@@ -26,66 +24,17 @@ from tailer.log.table import TableLog
 from tailer.storage import open_store, open_target
 from tailer.store import Store
 from tailer.store.traffic import Traffic
+from tests.catalog.lakes import SAS, Lake, azure_address, keep_on_azure
 from tests.catalog.reading import ids, newest_version, read_table
-from tests.catalog.real import azure_address, keep_tables_in
 from tests.catalog.server import CLIENT, TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
-from tests.clouds.servers import CloudServer, Container, sas_token
-from tests.sharing.shared import orders
+from tests.clouds.servers import CloudServer, sas_token
 from tests.support.programs import run_tailer
-from tests.support.token_front import TokenFront, running_token_front
+from tests.support.token_front import running_token_front
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("azurite")]
 
 QUICK = FeedOptions(follow=FollowOptions(poll_min_s=0.02, poll_max_s=0.1))
-SAS = "azure.sas-token"
-
-
-@dataclass
-class Lake:
-    """A schema whose tables are in a container, to which only the catalog has a key."""
-
-    front: TokenFront
-    container: Container
-    schema: str
-    own: CatalogServer | None
-
-    def managed(self, name: str = "orders") -> ManagedTable:
-        """A new table that the catalog manages."""
-        endpoint = self.front.upstream
-        table = ManagedTable(endpoint, TOKEN, name, self.schema, self.container).create()
-        self._vends(name, table.location)
-        return table
-
-    async def external(self, folder: Path, name: str = "external") -> str:
-        """A table of three versions by path, registered in the catalog; its address there."""
-        orders(folder, 4)
-        await self.container.upload(folder, name)
-        where = azure_address(self.container, name)
-        if self.own is not None:
-            self.own.table(name, where)
-        else:
-            body = {
-                "name": name, "catalog_name": "main", "schema_name": self.schema,
-                "table_type": "EXTERNAL", "data_source_format": "DELTA",
-                "storage_location": where, "columns": [],
-            }  # fmt: skip
-            status, answer = ManagedTable(self.front.upstream, TOKEN).call("POST", "/tables", body)
-            assert status == 200, answer
-        self._vends(name, where)
-        return f"uc://main.{self.schema}.{name}"
-
-    def _vends(self, name: str, where: str) -> None:
-        if self.own is not None:
-            self.own.vended[f"main.{self.schema}.{name}"] = lambda: [{
-                "prefix": where, "operation": "READ", "config": {SAS: sas_token()},
-                "expiration-time-ms": int((time.time() + 3600) * 1000),
-            }]  # fmt: skip
-
-    @property
-    def options(self) -> dict[str, str]:
-        """Where Azure is."""
-        return {"endpoint_url": self.container.url}
 
 
 @pytest.fixture(params=["own", "real"])
@@ -94,17 +43,13 @@ def lake(
 ) -> Iterator[Lake]:
     """A lake by either server, of whose account nothing is in the environment."""
     own: CatalogServer | None = None
-    container, schema = azurite.container(), "sales"
     if request.param == "own":
         own = request.getfixturevalue("server")
-        own.root, upstream = azure_address(container), own.endpoint
-    else:
-        upstream, schema = request.getfixturevalue("real_front").upstream, f"s{uuid4().hex}"
-        keep_tables_in(container, ManagedTable(upstream, TOKEN, schema=schema))
+    upstream = own.endpoint if own else request.getfixturevalue("real_front").upstream
     with running_token_front(upstream, TOKEN, CLIENT) as front:
         monkeypatch.setenv("DATABRICKS_HOST", front.endpoint)
         monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
-        yield Lake(front, container, schema, own)
+        yield Lake(front, keep_on_azure(azurite.container(), upstream, own), own)
 
 
 class Counted(Traffic):
