@@ -20,13 +20,15 @@ import duckdb
 
 from tests.torture.places import local_place
 from tests.torture.recipe import Recipe
-from tests.torture.targets import plain
-from tests.torture.writer import TableWriter
+from tests.torture.round import plain
+from tests.torture.writers.delta_rs import DeltaRsWriter
 
 __all__ = ["MIX", "Surroundings", "TableWriters", "configuration", "copies_differ", "sinks_of"]
 
 #: Of twenty feeds, so many have each sink.
 MIX = {"jsonl": 6, "files": 3, "http": 3, "sqlite": 3, "delta": 2, "duckdb": 2, "kafka": 1}
+#: What a writer does not do by itself here: the soak removes what is old.
+NOT_DONE = ("vacuum", "clean_log", "restore")
 #: How long a table keeps commits and files behind; no feed may stand still for longer.
 LOG_KEPT, FILES_KEPT_HOURS = "interval 15 minutes", 1
 
@@ -104,11 +106,12 @@ class TableWriters(threading.Thread):
         self._weights = [1 / (1 + n % 20) for n in range(count)]
 
     @staticmethod
-    def _made(folder: Path, seed: int, number: int) -> TableWriter:
-        recipe = Recipe(seed, "local", "", number % 2 == 0, number % 3 == 0, ())
+    def _made(folder: Path, seed: int, number: int) -> DeltaRsWriter:
+        recipe = Recipe(seed, "local", "", "", "deltalake", number % 2 == 0, number % 3 == 0, ())
         folder.mkdir(parents=True)
-        writer = TableWriter(recipe, local_place(folder))
-        writer.table.alter.set_table_properties({"delta.logRetentionDuration": LOG_KEPT})
+        writer = DeltaRsWriter(recipe, local_place(folder), without=NOT_DONE)
+        kept = {"delta.logRetentionDuration": LOG_KEPT, "delta.enableExpiredLogCleanup": "true"}
+        writer.table.alter.set_table_properties(kept)
         return writer
 
     def run(self) -> None:
@@ -121,7 +124,7 @@ class TableWriters(threading.Thread):
         except BaseException as e:  # noqa: BLE001 - the soak raises it
             self.error = e
 
-    def _commit(self, writer: TableWriter) -> None:
+    def _commit(self, writer: DeltaRsWriter) -> None:
         writer.commit()
         writer.table.update_incremental()
         self.commits += 1

@@ -30,7 +30,7 @@ __all__ = ["main"]
 #: What is fetched or built before it is used.
 _COMPONENTS = {
     "s3": ("s3",), "az": ("azurite",), "gs": ("gcs",), "kafka": ("kafka", "registry"),
-    **dict.fromkeys(("sqs", "sns", "kinesis", "firehose"), ("moto",)),
+    "spark": ("delta",), **dict.fromkeys(("sqs", "sns", "kinesis", "firehose"), ("moto",)),
 }  # fmt: skip
 
 
@@ -53,14 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="torture-"))
         servers = Servers(stack, folder)
-        missing = _missing([*options.stores, *options.sinks], servers)
+        missing = _missing([*options.stores, *options.sinks, *options.writers], servers)
         stores = [name for name in options.stores if name not in missing]
         sinks = [name for name in options.sinks if name not in missing]
+        writers = [name for name in options.writers if name not in missing]
         print(f"missing: {'; '.join(f'{k}: {why}' for k, why in missing.items()) or 'nothing'}")
         summary = Summary(first, missing, options.summary, words)
         seed = first
         while seed - first < options.rounds if options.rounds else time.monotonic() < until:
-            recipe = Recipe.drawn(seed, options.faults, stores, sinks, options.writers)
+            recipe = Recipe.drawn(seed, options.faults, stores, sinks, writers)
             _round(recipe, servers, folder / str(seed), summary, options.faults)
             seed += 1
     if not summary.record["failed"]:
@@ -71,8 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _missing(names: Sequence[str], servers: Servers) -> dict[str, str]:
     """What of these can't be had here, and why."""
-    wanted = {part: name for name in names for part in _COMPONENTS.get(name, ())}
-    failed = prepare(sorted(wanted), print)
+    failed = prepare(sorted({part for n in names for part in _COMPONENTS.get(n, ())}), print)
     missing = {
         name: failed[part] for name in names for part in _COMPONENTS.get(name, ()) if part in failed
     }
@@ -111,7 +111,7 @@ def _round(
     shutil.rmtree(folder)
     traits = {
         **recipe.traits, "fault": outcome.faults, "operation": outcome.operations,
-        "proof": [outcome.proof],
+        "proof": [outcome.proof], "table": [*recipe.traits["table"], *outcome.table],
     }  # fmt: skip
     sums: Mapping[str, int] = {
         "versions": outcome.versions, "rows": outcome.rows, "events": outcome.events,

@@ -22,7 +22,9 @@ FORMATS: dict[str, Sequence[str]] = {
     "kinesis": _JSON, "firehose": _JSON,
 }  # fmt: skip
 SINKS = tuple(FORMATS)
-WRITERS = ("deltalake",)
+#: Who writes the table, and how often: to start Spark is dear. The others know local tables alone.
+_WEIGHTS = {"deltalake": 5, "ours": 3, "spark": 2}
+WRITERS = tuple(_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,16 @@ class Recipe:
         """The round of a seed. Each part is drawn by itself: a choice among fewer stores leaves the
         rest as it is."""
         sink = _one(seed, "sink", sinks)
+        weights = [_WEIGHTS[name] for name in writers]
+        [writer] = random.Random(f"{seed} writer").choices(writers, weights)
+        store = _one(seed, "store", stores)
         chance = random.Random(f"{seed} faults")
         return cls(
             seed=seed,
-            store=_one(seed, "store", stores),
+            store=store if writer == "deltalake" else "local",
             sink=sink,
             format=_one(seed, "format", FORMATS[sink]),
-            writer=_one(seed, "writer", writers),
+            writer=writer,
             recorded=_one(seed, "recorded", (True, False)),
             partitioned=_one(seed, "partitioned", (True, False, False)),
             faults=tuple(chance.choices(faults, k=chance.randint(3, 6))),

@@ -26,12 +26,16 @@ from tests.torture.target import Setting, Target
 from tests.torture.targets import target_of
 from tests.torture.writers.base import RoundWriter
 from tests.torture.writers.delta_rs import DeltaRsWriter
+from tests.torture.writers.ours import OwnWriter
+from tests.torture.writers.spark import SparkWriter
 
 __all__ = ["Outcome", "Round", "plain", "run_round", "small_disk"]
 
 _FINISH_S = 4 * PATIENCE_S
 _DISK = "128m"
-_WRITERS: dict[str, type[RoundWriter]] = {"deltalake": DeltaRsWriter}
+_WRITERS: dict[str, type[RoundWriter]] = {
+    "deltalake": DeltaRsWriter, "ours": OwnWriter, "spark": SparkWriter,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Outcome:
     proof: str
     faults: tuple[str, ...]
     operations: tuple[str, ...]
+    table: tuple[str, ...]
     seconds: float
 
 
@@ -149,7 +154,8 @@ class Round:
         )
         return Outcome(
             writer.version() + 1, len(expected), seen.events, self.target.proof,
-            tuple(self.faults), tuple(writer.done.elements()), time.monotonic() - begun,
+            tuple(self.faults), tuple(writer.done.elements()), tuple(writer.table_traits),
+            time.monotonic() - begun,
         )  # fmt: skip
 
     def progress(self, process: Process, name: str = "one") -> None:

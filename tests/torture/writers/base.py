@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tests.integration.killing import AnyWriter
@@ -32,8 +32,9 @@ class RoundWriter(AnyWriter):
     #: Those that remove what a feed may still have to read: they wait until it has read all.
     removing: ClassVar[tuple[str, ...]] = ("vacuum", "clean_log")
 
-    def __init__(self, recipe: Recipe, place: Place) -> None:
+    def __init__(self, recipe: Recipe, place: Place, without: Sequence[str] = ()) -> None:
         super().__init__(recipe.seed)
+        self.drawn = {name: by for name, by in self.weights.items() if name not in without}
         self.recipe = recipe
         self.place = place
         self.done: Counter[str] = Counter()
@@ -42,10 +43,11 @@ class RoundWriter(AnyWriter):
         #: The first version that still has all that it needs.
         self.whole_since = 0
         self.renamed: dict[str, str] = {}
+        #: What the table has, beyond what the recipe says.
+        self.table_traits: list[str] = []
 
     def commit(self) -> None:
-        operations = list(self.weights)
-        [drawn] = self.random.choices(operations, list(self.weights.values()))
+        [drawn] = self.random.choices(list(self.drawn), list(self.drawn.values()))
         if self.next_id < VERSION_ROWS or (drawn in self.removing and not self._caught_up()):
             drawn = "append"
         if getattr(self, drawn)() is not False:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import deltalake
@@ -24,8 +24,8 @@ class DeltaRsWriter(RoundWriter):
         "checkpoint": 4, "add_column": 3, "restore": 2, "vacuum": 2, "clean_log": 2,
     }  # fmt: skip
 
-    def __init__(self, recipe: Recipe, place: Place) -> None:
-        super().__init__(recipe, place)
+    def __init__(self, recipe: Recipe, place: Place, without: Sequence[str] = ()) -> None:
+        super().__init__(recipe, place, without)
         self.table = deltalake.DeltaTable.create(
             place.table,
             pa.schema([("id", pa.int64()), ("part", pa.int64()), ("name", pa.string())]),
