@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.kafka.broker import KAFKA_VERSION
+from tests.reliability.tables import SECTIONS as RELIABILITY
 from tests.spark.others import OTHER_LINES, OWN
 from tests.support.components import DELTA_VERSION
 from tests.support.source import ROOT
@@ -100,4 +101,5 @@ SECTIONS: Mapping[str, Section] = {
     "log events": _log_events,
     "log fields": _log_fields,
     "versions": _versions,
+    **RELIABILITY,
 }

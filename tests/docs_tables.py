@@ -36,7 +36,7 @@ from tailer.store.unity.options import CatalogOptions
 from tests.docs_sections import SECTIONS
 from tests.support.source import ROOT
 
-__all__ = ["TABLES", "pages", "with_tables"]
+__all__ = ["TABLES", "pages", "with_tables", "write_tables"]
 
 
 def _own(settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
@@ -95,6 +95,11 @@ def with_tables(text: str) -> str:
     return _MARKED.sub(table, text)
 
 
-if __name__ == "__main__":
+def write_tables() -> None:
+    """Write the tables of all pages."""
     for page in pages():
         page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_tables()

@@ -60,6 +60,7 @@ def main() -> None:
             sys.exit(f"{wheel.name} has {wheel.stat().st_size} bytes, of {SIZE_MAX} at most")
         _prove_wheel(wheel, folder, without_tests=without_tests)
         _prove_installers(wheel, folder)
+    shutil.copy(ROOT / "docs" / "reliability.json", DIST)  # what was run, and what it saw
     (DIST / "SHA256SUMS").write_text(checksums(DIST), encoding="utf-8")
     print((DIST / "SHA256SUMS").read_text(encoding="utf-8"))
 

@@ -1,0 +1,1 @@
+"""What runs have seen of the promises, and the page that says it. See ``__main__``."""
