@@ -4,13 +4,17 @@ built."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.catalog.glue import Database
+from tests.catalog.lakes import Lake, keep_on_azure
 from tests.catalog.real import PROGRAM, running_real_server
 from tests.catalog.server import CLIENT, TOKEN, CatalogServer, serving_catalog
 from tests.catalog.writer import ManagedTable
+from tests.support.aws import ACCOUNT, Aws
 from tests.support.token_front import TokenFront, running_token_front
 
 
@@ -64,3 +68,33 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> ManagedTable:
 def managed(server: CatalogServer) -> ManagedTable:
     """A new table on the small server, which lies on command."""
     return ManagedTable(server.endpoint, TOKEN).create()
+
+
+@contextmanager
+def running_lake(kind: str, request: pytest.FixtureRequest) -> Iterator[Lake]:
+    """A lake by the tests' own server or the real one, to whose front the environment leads."""
+    own: CatalogServer | None = request.getfixturevalue("server") if kind == "own" else None
+    upstream = own.endpoint if own else request.getfixturevalue("real_front").upstream
+    container = request.getfixturevalue("azurite").container()
+    with (
+        running_token_front(upstream, TOKEN, CLIENT) as front,
+        pytest.MonkeyPatch.context() as set_,
+    ):
+        set_.setenv("DATABRICKS_HOST", front.endpoint)
+        set_.setenv("DATABRICKS_TOKEN", TOKEN)
+        yield Lake(front, keep_on_azure(container, upstream, own), own)
+
+
+@pytest.fixture(params=["own", "real"])
+def lake(request: pytest.FixtureRequest) -> Iterator[Lake]:
+    """A lake by either server."""
+    with running_lake(request.param, request) as found:
+        yield found
+
+
+@pytest.fixture
+def database(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Database:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", aws.url)
+    for name, value in ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    return Database(aws.client("glue"))

@@ -5,51 +5,25 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from tailer.daemon.discovery import discover
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.storage import open_store
+from tests.catalog.glue import SPARK, Database
 from tests.catalog.reading import ids, newest_version, read_table
 from tests.s3.fixture import ACCOUNT as S3_ACCOUNT
 from tests.s3.fixture import S3Server
 from tests.s3.tables import upload
 from tests.sharing.shared import orders
-from tests.support.aws import ACCOUNT, Aws
 from tests.support.programs import run_tailer
 from tests.support.source import ROOT
 
 PAGE = (ROOT / "docs" / "unity-catalog.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.anyio
 
-SPARK = {"Parameters": {"spark.sql.sources.provider": "delta"}}
 ATHENA = {"Parameters": {"table_type": "DELTA"}}
-
-
-class Database:
-    """A database of Glue."""
-
-    def __init__(self, glue: Any) -> None:
-        self.glue, self.name = glue, f"sales_{uuid4().hex[:8]}"
-        glue.create_database(DatabaseInput={"Name": self.name})
-
-    def table(self, name: str, location: str, more: Any = None, path: str | None = None) -> str:
-        """Register a table; its address."""
-        serde = {"SerdeInfo": {"Parameters": {"path": path}}} if path else {}
-        storage = {"Location": location, **serde}
-        table = {"Name": name, "StorageDescriptor": storage, **(SPARK if more is None else more)}
-        self.glue.create_table(DatabaseName=self.name, TableInput=table)
-        return f"glue://{self.name}.{name}"
-
-
-@pytest.fixture
-def database(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Database:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", aws.url)
-    for name, value in ACCOUNT.items():
-        monkeypatch.setenv(name, value)
-    return Database(aws.client("glue"))
 
 
 async def said_of(address: str, kind: type[TailerError] = TableError) -> str:

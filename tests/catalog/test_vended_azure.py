@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
@@ -24,32 +24,15 @@ from tailer.log.table import TableLog
 from tailer.storage import open_store, open_target
 from tailer.store import Store
 from tailer.store.traffic import Traffic
-from tests.catalog.lakes import SAS, Lake, azure_address, keep_on_azure
+from tests.catalog.lakes import SAS, Lake, azure_address
 from tests.catalog.reading import ids, newest_version, read_table
-from tests.catalog.server import CLIENT, TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
-from tests.clouds.servers import CloudServer, sas_token
+from tests.clouds.servers import sas_token
 from tests.support.programs import run_tailer
-from tests.support.token_front import running_token_front
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("azurite")]
 
 QUICK = FeedOptions(follow=FollowOptions(poll_min_s=0.02, poll_max_s=0.1))
-
-
-@pytest.fixture(params=["own", "real"])
-def lake(
-    request: pytest.FixtureRequest, azurite: CloudServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Lake]:
-    """A lake by either server, of whose account nothing is in the environment."""
-    own: CatalogServer | None = None
-    if request.param == "own":
-        own = request.getfixturevalue("server")
-    upstream = own.endpoint if own else request.getfixturevalue("real_front").upstream
-    with running_token_front(upstream, TOKEN, CLIENT) as front:
-        monkeypatch.setenv("DATABRICKS_HOST", front.endpoint)
-        monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
-        yield Lake(front, keep_on_azure(azurite.container(), upstream, own), own)
 
 
 class Counted(Traffic):
