@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -121,6 +122,11 @@ def test_lag_is_what_is_not_delivered_whole(
         progress.delivered(change_batch(SCHEMA, [{"id": 1}], version=version, last=True))
     clock.now += 1000
     assert lag() == (0, 0.0), "a table that rests makes no lag"
+    progress.newest(4)
+    assert lag() == (1, 0.0), "nor is the new version as old as the last one that was delivered"
+    fourth = change_batch(SCHEMA, [{"id": 1}], version=4, last=True)
+    progress.read(replace(fourth, timestamp_ms=round((clock.now - 3) * 1000)))
+    assert lag() == (1, 3.0)
 
 
 def test_errors_are_counted_by_family(registry: CollectorRegistry, progress: FeedProgress) -> None:
