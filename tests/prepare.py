@@ -20,7 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tests.clouds.servers import AZURITE, GCS
 from tests.deploy.helm import HELM
-from tests.kafka.broker import KAFKA
+from tests.kafka.broker import KAFKA, OLDER_KAFKA
 from tests.s3.fixture import S3_SERVER
 from tests.sharing.official import OFFICIAL_CLIENT
 from tests.spark.others import OTHERS
@@ -37,7 +37,9 @@ EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, CONNECT, FLINK,
     HELM,
 )  # fmt: skip
-COMPONENTS = {component.name: component for component in (*EVERY_RUN, *OTHERS.values())}
+COMPONENTS = {
+    component.name: component for component in (*EVERY_RUN, OLDER_KAFKA, *OTHERS.values())
+}
 
 # How often it is said what is still being made.
 BEAT_S = 30.0

@@ -25,17 +25,14 @@ from tests.support.components import Component, free_ports, java_major, no_java,
 from tests.support.maven import pom
 from tests.support.servers import standing_still
 
-__all__ = ["KAFKA", "KAFKA_VERSION", "Broker", "kafka_uuid"]
+__all__ = ["KAFKA", "KAFKA_VERSION", "OLDER_KAFKA", "Broker", "kafka_uuid"]
 
 #: The newest that resolves whole from Maven Central, and that kafka-python says it supports.
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.5"
 
-ARTIFACTS = (
-    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
-    f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
-    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
-)
+#: The one that is upgraded from.
+OLDER_VERSION = "4.1.1"
 LOGGING = """Configuration:
   Appenders:
     Console: {name: STDOUT, PatternLayout: {pattern: "%d{ISO8601} %p %m (%c)%n"}}
@@ -47,9 +44,14 @@ PR_SET_PDEATHSIG = 1
 START_S = 200.0
 
 
-def _make_home(home: Path) -> None:
+def _make_home(home: Path, version: str) -> None:
     """The folder with Kafka's jars, template and class archive."""
-    (home / "pom.xml").write_text(pom("kafka-broker", ARTIFACTS))
+    artifacts = (
+        f"org.apache.kafka:kafka_2.13:{version}",
+        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
+        f"org.apache.kafka:kafka-tools:{version}",
+    )
+    (home / "pom.xml").write_text(pom("kafka-broker", artifacts))
     (home / "log4j2.yaml").write_text(LOGGING)
     jars = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
     run_maven("-f", str(home / "pom.xml"), *jars, f"-DoutputDirectory={home / 'lib'}")
@@ -64,13 +66,18 @@ def _make_home(home: Path) -> None:
         first.close()
 
 
-KAFKA = Component(
-    "kafka",
-    "Kafka's broker, by Maven,",
-    home=lambda: f"kafka-broker-{KAFKA_VERSION}-java{java_major()}",
-    make=_make_home,
-    missing=no_java,
-)
+def _component(name: str, title: str, version: str) -> Component:
+    return Component(
+        name,
+        title,
+        home=lambda: f"kafka-broker-{version}-java{java_major()}",
+        make=lambda home: _make_home(home, version),
+        missing=no_java,
+    )
+
+
+KAFKA = _component("kafka", "Kafka's broker, by Maven,", KAFKA_VERSION)
+OLDER_KAFKA = _component("older-kafka", f"Kafka's broker {OLDER_VERSION}, by Maven,", OLDER_VERSION)
 
 
 def kafka_uuid() -> str:
@@ -88,7 +95,8 @@ def _die_with_parent() -> None:
 class Broker:
     """One broker, which is its own controller. ``listeners`` maps names to security protocols.
 
-    It keeps its data over :meth:`kill` or :meth:`stop` and :meth:`start`, until it is closed.
+    It keeps its data over :meth:`kill` or :meth:`stop` and :meth:`start`, until it is closed; with
+    another ``home`` before it starts again, it is another version on the same data.
     """
 
     def __init__(
@@ -108,9 +116,7 @@ class Broker:
         self.settings = dict(settings or {})
         self.listeners = dict(listeners or {"PLAINTEXT": "PLAINTEXT"})
         self.format_arguments = list(format_arguments)
-        archive = self.home / "broker.jsa"
-        quick = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
-        self.jvm = list(jvm) if jvm is not None else ["-XX:TieredStopAtLevel=1", *quick]
+        self._jvm = None if jvm is None else list(jvm)
         self.heap = heap
         self.process: subprocess.Popen[bytes] | None = None
         self.log = self.folder / "broker.log"
@@ -128,6 +134,13 @@ class Broker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def jvm(self) -> list[str]:
+        """The options of Java, those of a quick start where none are given."""
+        archive = self.home / "broker.jsa"
+        quick = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+        return ["-XX:TieredStopAtLevel=1", *quick] if self._jvm is None else self._jvm
 
     @property
     def bootstrap(self) -> str:

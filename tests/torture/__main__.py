@@ -30,6 +30,7 @@ __all__ = ["main"]
 #: What is fetched or built before it is used.
 _COMPONENTS = {
     "s3": ("s3",), "az": ("azurite",), "gs": ("gcs",), "kafka": ("kafka", "registry"),
+    "server upgraded": ("older-kafka",),
     "spark": ("delta",), **dict.fromkeys(("sqs", "sns", "kinesis", "firehose"), ("moto",)),
 }  # fmt: skip
 
@@ -53,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="torture-"))
         servers = Servers(stack, folder)
-        missing = _missing([*options.stores, *options.sinks, *options.writers], servers)
+        missing = _missing(
+            [*options.stores, *options.sinks, *options.writers, *options.faults], servers
+        )
         stores = [name for name in options.stores if name not in missing]
         sinks = [name for name in options.sinks if name not in missing]
         writers = [name for name in options.writers if name not in missing]

@@ -189,6 +189,14 @@ def _away(now: Round, *, graceful: bool) -> Iterator[None]:
     yield
 
 
+def server_upgraded(now: Round) -> None:
+    """The sink's server is ended in order, and a newer version goes on with its data."""
+    with now.daemon() as process:
+        now.progress(process)
+        now.target.peer.upgrade()
+        now.progress(process)
+
+
 def server_stands_still(now: Round) -> None:
     """The sink's server takes connections and says nothing for a while."""
     with now.daemon() as process:
@@ -196,6 +204,10 @@ def server_stands_still(now: Round) -> None:
         with now.target.peer.still():
             time.sleep(now.chance.uniform(0.5, 10.0))
         now.progress(process)
+
+
+def _older(now: Round) -> bool:
+    return _has_peer(now) and now.target.peer.older
 
 
 def _always(_: Round) -> bool:
@@ -238,6 +250,7 @@ _FAULTS: Mapping[str, tuple[Callable[[Round], None], Callable[[Round], bool]]] =
     "sink network": (sink_network, _has_peer),
     "server killed": (server_killed, _lasting),
     "server restarted": (server_restarted, _lasting),
+    "server upgraded": (server_upgraded, _older),
     "server stands still": (server_stands_still, _has_peer),
 }
 FAULTS = tuple(_FAULTS)

@@ -21,7 +21,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 from tests.torture.faults import fault_of
 from tests.torture.places import Place
 from tests.torture.recipe import Recipe
-from tests.torture.servers import Servers
+from tests.torture.servers import Servers, has_older_kafka
 from tests.torture.target import Setting, Target
 from tests.torture.targets import target_of
 from tests.torture.writers.base import RoundWriter
@@ -32,6 +32,8 @@ from tests.torture.writers.spark import SparkWriter
 __all__ = ["Outcome", "Round", "plain", "run_round", "small_disk"]
 
 _FINISH_S = 4 * PATIENCE_S
+#: A round has so many versions, unless its writer needs longer.
+_VERSIONS_MIN, _SLOW_S = 12, 120.0
 _DISK = "128m"
 _WRITERS: dict[str, type[RoundWriter]] = {
     "deltalake": DeltaRsWriter, "ours": OwnWriter, "spark": SparkWriter,
@@ -143,6 +145,7 @@ class Round:
                 fault(self)
                 assert writer.error is None, writer.error
             self.place.heal()
+            self._let_write()
         writer.finish()
         self._finish()
         seen = self.target.seen(writer.rename)
@@ -169,6 +172,16 @@ class Round:
             if writer.read_version >= wanted:
                 return
             time.sleep(0.02)
+
+    def _let_write(self) -> None:
+        """Have a daemon read on until a slow writer has written some versions."""
+        if self.writer.newest >= _VERSIONS_MIN:
+            return
+        until = time.monotonic() + _SLOW_S
+        with self.daemon() as process:
+            while self.writer.newest < _VERSIONS_MIN and time.monotonic() < until:
+                assert self.writer.error is None, self.writer.error
+                self.progress(process)
 
     def _finish(self) -> None:
         """Read to the table's end, undisturbed, and end on SIGTERM."""
@@ -215,6 +228,8 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 def run_round(recipe: Recipe, place: Place, folder: Path, servers: Servers) -> Outcome:
     """Run one round in a new folder."""
+    if recipe.sink == "kafka" and "server upgraded" in recipe.faults and has_older_kafka():
+        servers.older_kafka()
     if "full disk" not in recipe.faults:
         return Round(recipe, place, folder, servers).run()
     with small_disk(folder) as disk:

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.clouds.servers import run_cloud
-from tests.kafka.broker import Broker
+from tests.kafka.broker import KAFKA, OLDER_KAFKA, Broker
 from tests.s3.fixture import ACCOUNT as S3_ACCOUNT
 from tests.s3.fixture import run_server
 from tests.support.aws import Aws
@@ -30,7 +32,7 @@ from tests.support.source import ROOT
 from tests.torture.link import Link, running_link
 from tests.torture.places import Place, local_place, remote_place
 
-__all__ = ["Peer", "Servers", "Webhook"]
+__all__ = ["Peer", "Servers", "Webhook", "has_older_kafka"]
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,29 @@ class Peer:
         """Start it again, with its data."""
         self.server.start()
 
+    @property
+    def older(self) -> bool:
+        """Whether it is a version that can be upgraded."""
+        return isinstance(self.server, Broker) and self.server.home != KAFKA.path()
+
+    def upgrade(self) -> None:
+        """End it in order, and start the newest version on its data."""
+        self.end()
+        self.server.home = KAFKA.path()
+        self.start()
+
     def still(self) -> AbstractContextManager[None]:
         """Have it stand still within the block."""
         standing: AbstractContextManager[None] = self.server.still()
         return standing
+
+
+def has_older_kafka() -> bool:
+    """Whether there is a version of Kafka to upgrade from."""
+    try:
+        return OLDER_KAFKA.path().exists()
+    except (AssertionError, pytest.skip.Exception):
+        return False
 
 
 class Webhook(Server):
@@ -96,11 +117,10 @@ class Servers:
     def peer(self, name: str) -> Peer:
         """A sink's server."""
         if name not in self._peers:
-            self._peers[name] = self._started(name)
+            self._peers[name] = self._started(name, _PEERS[name]())
         return self._peers[name]
 
-    def _started(self, name: str) -> Peer:
-        server = _PEERS[name]()
+    def _started(self, name: str, server: Any) -> Peer:
         if isinstance(server, Broker):
             to = int(server.bootstrap.rpartition(":")[2])
             link = self._stack.enter_context(running_link(to))
@@ -113,6 +133,12 @@ class Servers:
             link = self._stack.enter_context(running_link(server.port))
         self._stack.enter_context(server)
         return Peer(server, link, lasting=name != "aws")
+
+    def older_kafka(self) -> None:
+        """From now on, Kafka's broker is of an older version, until somebody upgrades it."""
+        if "kafka" in self._peers:
+            self._peers["kafka"].server.close()
+        self._peers["kafka"] = self._started("kafka", Broker(home=OLDER_KAFKA.path()))
 
     def registry(self) -> Registry:
         """The schema registry."""

@@ -71,7 +71,13 @@ class RoundWriter(AnyWriter):
 
     def rename(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row with the names that its columns have at the end."""
-        return {self._last_name(name): value for name, value in row.items()}
+        renamed: dict[str, Any] = {}
+        for name, value in row.items():
+            last = self._last_name(name)
+            # A log keeps the column of the old name beside that of the new one.
+            if value is not None or last not in renamed:
+                renamed[last] = value
+        return renamed
 
     def _last_name(self, name: str) -> str:
         while name in self.renamed:

@@ -167,7 +167,7 @@ class OwnWriter(RoundWriter):
             if self.vectors and staying:
                 deleted = file.deleted | {i for i, _ in gone}
                 storage = self.random.choice("iup" if len(deleted) < 100 else "u")
-                remove, add = self.table.delete_rows({"add": file.add["add"]}, deleted, storage)
+                remove, add = self.table.delete_rows(_changing(file.add), deleted, storage)
                 actions += [remove, add]
                 left.append(_File(add, file.rows, deleted))
             else:
@@ -261,7 +261,7 @@ class OwnWriter(RoundWriter):
         now = {_name(file.add): file for file in self.files}
         old = {_name(file.add): file for file in then}
         gone = [self.table.remove(file.add) for name, file in now.items() if name not in old]
-        back = [file.add for name, file in old.items() if name not in now]
+        back = [_changing(file.add) for name, file in old.items() if name not in now]
         self.files = then
         self._commit_version([*gone, *back])
         return True
@@ -280,6 +280,11 @@ class OwnWriter(RoundWriter):
         found = [row for file in self.files for _, row in file.live()]
         named = [{self._last_name(name): row.get(name) for name in self.columns} for row in found]
         return sorted(named, key=lambda row: row["id"])
+
+
+def _changing(action: dict[str, Any]) -> dict[str, Any]:
+    """An add of a file, which another version may only have moved rows to."""
+    return {"add": {**action["add"], "dataChange": True}}
 
 
 def _name(action: dict[str, Any]) -> tuple[str, str]:
