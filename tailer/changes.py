@@ -77,8 +77,8 @@ METADATA_FIELDS = (
 )
 
 #: The last letter of an event id, so that one row's two images have different ids.
-_LETTERS = pa.array(["i", "b", "a", "d"])
-_KINDS = pa.array(CHANGE_TYPES)
+_LETTERS = pa.array(["i", "b", "a", "d"], pa.string())
+_KINDS = pa.array(CHANGE_TYPES, pa.string())
 
 
 def check_key(key: Iterable[str], columns: Collection[str], version: int | None = None) -> None:

@@ -44,13 +44,13 @@ def _width(data_type: pa.DataType) -> int:
 def of_kind(kind: Any, count: int) -> pa.StringArray:
     """Return a column of one kind of change."""
     if not _FEW_ROWS <= count <= _KEPT_ROWS:
-        return pa.repeat(pa.scalar(kind), count)
+        return pa.repeat(pa.scalar(kind, pa.string()), count)
     return _kept(kind).slice(0, count)
 
 
 @lru_cache(maxsize=6)
 def _kept(kind: str) -> pa.StringArray:
-    return pa.repeat(pa.scalar(kind), _KEPT_ROWS)
+    return pa.repeat(pa.scalar(kind, pa.string()), _KEPT_ROWS)
 
 
 def kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:

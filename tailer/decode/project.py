@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from tailer.decode.calendar import Calendar
-from tailer.decode.variant import unshredded
 from tailer.delta.arrow_types import VARIANT, arrow_type
 from tailer.delta.char import char_length
 from tailer.delta.schema import (
@@ -363,6 +362,8 @@ def _variant(source: pa.DataType, column: str) -> Convert:
     if "metadata" not in names or not names & {"value", "typed_value"}:
         raise _mismatch(source, "variant", column)
     if "typed_value" in names:
+        from tailer.decode.variant import unshredded
+
         return lambda array: unshredded(array, column)
     fields = list(VARIANT)
 

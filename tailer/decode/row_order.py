@@ -72,7 +72,7 @@ class _Seen:
         if first >= 0:
             self.leaving_first &= not leaves.slice(first).true_count
             self.came = True
-        follows = pa.concat_arrays([pa.array([self.open]), pre.slice(0, len(pre) - 1)])
+        follows = pa.concat_arrays([pa.array([self.open], pa.bool_()), pre.slice(0, len(pre) - 1)])
         self.adjacent &= not pc.and_not(post, follows).true_count
         self.open = pre[-1].as_py()
         self.updated |= bool(post.true_count)
@@ -83,7 +83,7 @@ def _are(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArray:
     values of the dictionary are compared, not those of the rows."""
     words = texts_of(kinds)
     found = pa.array([word is not None and word.startswith(prefix) for word in words], pa.bool_())
-    return pc.coalesce(pc.take(found, kinds.indices), pa.scalar(value=False))
+    return pc.coalesce(pc.take(found, kinds.indices), pa.scalar(False, pa.bool_()))
 
 
 def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:

@@ -106,7 +106,7 @@ def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: in
     updated = positions_within(file.updated, first, last)
     if updated.equals(positions):
         return of_kind(image, len(positions))
-    return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image), kinds)
+    return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image, pa.string()), kinds)
 
 
 def _where(mask: pa.BooleanArray, batch: pa.RecordBatch, *arrays: pa.Array) -> tuple[Any, ...]:

@@ -122,7 +122,8 @@ def _spread(values: list[Any], ends: list[int], data_type: pa.DataType) -> pa.Ar
     """Return an array with the first value up to its end, then the next one."""
     if all(value == values[0] for value in values):
         return pa.repeat(pa.scalar(values[0], data_type), ends[-1])
-    runs = pa.RunEndEncodedArray.from_arrays(
-        pa.array(ends, pa.int32()), pa.array(values, data_type)
-    )
+    runs = pa.RunEndEncodedArray.from_buffers(  # from_arrays makes a scalar without a type
+        pa.run_end_encoded(pa.int32(), data_type), ends[-1], [None],
+        children=[pa.array(ends, pa.int32()), pa.array(values, data_type)],
+    )  # fmt: skip
     return pc.run_end_decode(runs)

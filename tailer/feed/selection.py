@@ -51,7 +51,9 @@ class Selection:
         """Return the change types of the rows that are published; None for all."""
         if self.operations is None:
             return None
-        return pa.array([kind for kind in CHANGE_TYPES if kind.startswith(self.operations)])
+        return pa.array(
+            [kind for kind in CHANGE_TYPES if kind.startswith(self.operations)], pa.string()
+        )
 
     def may_have(self, header: CommitHeader) -> bool:
         """Return whether a commit may have rows that are published: one that only adds files has
@@ -162,7 +164,9 @@ def _redacted(column: pa.Array) -> pa.Array:
     """Replace all strings by one fixed string and all other values by null; keep nulls."""
     if not pa.types.is_string(column.type):
         return pa.nulls(len(column), column.type)
-    return pc.if_else(column.is_valid(), pa.scalar(REDACTED), pa.scalar(None, pa.string()))
+    return pc.if_else(
+        column.is_valid(), pa.scalar(REDACTED, pa.string()), pa.scalar(None, pa.string())
+    )
 
 
 def _hashed(name: str, column: pa.Array, key: bytes) -> pa.Array:

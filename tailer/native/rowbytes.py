@@ -43,7 +43,7 @@ _MOST = {_INT32: 11, _INT64: 20, _DECIMAL: 41, _DATE: 12, _MICROS: 29}
 #: Arrow writes a decimal with more digits behind its point with an exponent, if it is small.
 _SCALE_MAX = 6
 
-_NULL, _QUOTE, _EMPTY = pa.scalar("null"), pa.scalar('"'), pa.scalar("")
+_NULL, _QUOTE, _EMPTY = (pa.scalar(text, pa.string()) for text in ("null", '"', ""))
 #: What JSON must escape, as a pattern for Arrow.
 _ESCAPES = r'["\\\x00-\x1f]'
 
@@ -170,7 +170,7 @@ def join(parts: list[Column], rows: int) -> pa.StringArray:
 
 def _by_arrow(part: str | pa.StringArray | Text) -> list[pa.Array | pa.Scalar]:
     if isinstance(part, str):
-        return [pa.scalar(part)]
+        return [pa.scalar(part, pa.string())]
     if not isinstance(part, Text):
         return [part]
     array = part.array

@@ -90,16 +90,15 @@ class GlueClient:
                 return
 
     async def _asked(self, address: str, ask: Callable[[Any], Awaitable[T]]) -> T:
-        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-        from botocore.exceptions import ConnectionError as NotConnected
+        from botocore import exceptions as errors
 
         try:
             return await ask(await self._connected())
-        except ClientError as e:
+        except errors.ClientError as e:
             raise _refusal(address, e.response) from e
-        except (HTTPClientError, NotConnected) as e:
+        except (errors.HTTPClientError, errors.ConnectionError) as e:
             raise TransientError(f"{address}: AWS Glue can't be reached ({e})") from e
-        except (BotoCoreError, OSError) as e:
+        except (errors.BotoCoreError, OSError) as e:
             raise unusable(e) from e
 
     async def _connected(self) -> Any:

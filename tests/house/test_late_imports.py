@@ -22,6 +22,7 @@ BORDERS = (
     "tailer/__main__.py",
     "tailer/cli/",
     "tailer/daemon/assembly.py",
+    "tailer/decode/project.py",
     "tailer/delta/commit.py",
     "tailer/feed/commit.py",
     "tailer/log/",
