@@ -36,6 +36,7 @@ from tests.catalog.real import running_real_server
 from tests.catalog.server import TOKEN, serving_catalog
 from tests.catalog.writer import ManagedTable
 from tests.clouds.servers import run_cloud
+from tests.support.outcomes import record
 from tests.support.programs import running_daemon
 from tests.support.waiting import eventually
 
@@ -150,7 +151,8 @@ def kill_rounds(table: ManagedTable, folder: Path, kills: int, seed: int) -> int
                 time.sleep(0.02)
             daemon.kill()
     with running_daemon(config, errors):
-        eventually(lambda: f'"_commit_version":{history.end()}' in rows.read_text())
+        last = f'"_commit_version":{history.end()}'
+        eventually(lambda: rows.exists() and last in rows.read_text())
     seen: dict[str, str] = {}
     for line in rows.read_text().splitlines():
         event = json.loads(line)
@@ -203,6 +205,16 @@ def main() -> None:
         if arguments.kills:
             versions = kill_rounds(table_named("killed"), folder, arguments.kills, arguments.seed)
             print(f"{arguments.kills} kills: {versions} versions, none missed, none changed")
+        command = (
+            f"python -m tests.catalog.histories --count {arguments.count} --seed {arguments.seed}"
+        )
+        if arguments.kills:
+            command += f" --kills {arguments.kills}"
+        record(
+            "catalog, real server" if arguments.real else "catalog",
+            f"{command} --real" if arguments.real else command,
+            seed=arguments.seed, histories=arguments.count, faults=arguments.kills, broken=0,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

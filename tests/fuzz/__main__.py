@@ -18,6 +18,7 @@ import pyarrow as pa
 from tests.fuzz.grammar import draw
 from tests.fuzz.judge import Tally, disagreement, inline_threads, judged
 from tests.fuzz.shrink import report, shrunk
+from tests.support.outcomes import record
 
 __all__ = ["main"]
 
@@ -59,6 +60,8 @@ def main(count: int, first: int) -> int:
             rate = f"{done / (time.monotonic() - began):.1f} a second, {done / cpu_s:.1f} of CPU"
             print(f"{done} of {count} histories, {rate}, {disagreements} disagree", flush=True)
     print(", ".join(f"{number} {name}" for name, number in sorted(tally.items())))
+    command = f"python -m tests.fuzz {count} {first}"
+    record("protocol fuzz", command, seed=first, histories=done, broken=disagreements)
     return disagreements
 
 

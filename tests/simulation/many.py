@@ -11,6 +11,7 @@ from itertools import islice
 from tests.simulation.history import run_history
 from tests.simulation.plan import Recipe
 from tests.simulation.shrink import shrunk, story
+from tests.support.outcomes import record
 
 __all__ = ["run_many"]
 
@@ -62,4 +63,6 @@ def run_many(first: int, count: int | None, until: float, processes: int) -> int
                 print(f"{done} histories, {faults} faults, {failures} failures", flush=True)
     speed = done / max(cpu, 0.001)
     print(f"{done} histories with {faults} faults, {speed:.0f} a second: {failures} failures")
+    command = f"python -m tests.simulation --count {done} --seed {first}"
+    record("simulator", command, seed=first, histories=done, faults=faults, broken=failures)
     return failures

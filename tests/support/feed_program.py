@@ -23,7 +23,7 @@ from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
-from tailer.process.signals import install, until_stopped
+from tailer.process.signals import install, signalled, until_stopped
 from tailer.sink import load_sink
 from tailer.storage import open_offset_store, open_store
 
@@ -56,11 +56,14 @@ async def main(*arguments: str) -> int:
             ),
         )
         try:
-            await until_stopped(lambda: run_feed(feed))
+            stopped = await until_stopped(lambda: run_feed(feed))
+            print(
+                f"ended by {f'a signal: {signalled()}' if stopped else 'itself'}", file=sys.stderr
+            )
+            return int(not stopped)
         except TailerError as e:
             print(e, file=sys.stderr)
             return 1
-    return 0
 
 
 if __name__ == "__main__":
