@@ -24,6 +24,7 @@ use pyo3::pybacked::PyBackedBytes;
 
 use crate::errors::{fields_of, guarded, odd, panicked, to_python};
 use crate::footer::parsed;
+use crate::lists::BatchValues;
 use crate::pages::longest_of;
 use crate::source::{ChunkBytes, Source};
 
@@ -101,7 +102,8 @@ impl Columns {
         let opened = || {
             let mut chosen = Group::new(&self.source, &self.metadata, group, leaves.len())?;
             chosen.opened = Mutex::new(take(&mut *locked(&self.opened)));
-            Batches::new(&chosen, self.fields.as_ref(), &leaves, first, rows_max, threads)
+            chosen.first = first;
+            Batches::new(chosen, self.fields.as_ref(), &leaves, rows_max, threads)
         };
         let batches = py.detach(|| guarded(opened)).map_err(|e| to_python(&e))?;
         Ok(PyArrowType(Box::new(batches)))
@@ -116,6 +118,9 @@ pub struct Group<'a> {
     number: usize,
     rows: usize,
     window_bytes: u64,
+    /// The first row that is decoded, and how many at once: the batch size of [`Self::reader`].
+    pub first: usize,
+    pub batch_rows: usize,
     opened: Opened,
 }
 
@@ -134,6 +139,8 @@ impl<'a> Group<'a> {
             number,
             rows: usize::try_from(numbers.num_rows())?,
             window_bytes: WINDOWS_BYTES / columns.max(1) as u64,
+            first: 0,
+            batch_rows: 1,
             opened: Opened::default(),
         })
     }
@@ -146,15 +153,19 @@ impl<'a> Group<'a> {
         let (start, size) = chunk.byte_range();
         let bytes = ChunkBytes::new(Arc::clone(self.source), start, size, self.window_bytes)?;
         let rest = SerializedPageReader::new(Arc::new(bytes), chunk, self.rows, None)?;
-        Ok(Pages { dictionary: None, rest })
+        Ok(Pages { dictionary: None, values: self.values(leaf), rest })
     }
 
-    /// Return a reader of these leaves, which chooses among all rows.
+    fn values(&self, leaf: usize) -> BatchValues {
+        let column = self.metadata.file_metadata().schema_descr().column(leaf);
+        BatchValues::new(column.max_rep_level(), self.first, self.batch_rows)
+    }
+
+    /// Return a reader of these leaves, which chooses among all rows, `batch_rows` at a time.
     pub fn reader(
         &self,
         fields: Option<&Fields>,
         leaves: &[usize],
-        rows_max: usize,
         selection: Option<RowSelection>,
     ) -> Result<ParquetRecordBatchReader> {
         let descriptor = self.metadata.file_metadata().schema_descr();
@@ -163,7 +174,7 @@ impl<'a> Group<'a> {
         }
         let mask = ProjectionMask::leaves(descriptor, leaves.iter().copied());
         let levels = parquet_to_arrow_field_levels(descriptor, mask, fields)?;
-        ParquetRecordBatchReader::try_new_with_row_groups(&levels, self, rows_max, selection)
+        ParquetRecordBatchReader::try_new_with_row_groups(&levels, self, self.batch_rows, selection)
     }
 }
 
@@ -174,7 +185,8 @@ impl RowGroups for Group<'_> {
 
     fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>> {
         let opened = locked(&self.opened).remove(&(self.number, leaf));
-        let pages = opened.map_or_else(|| self.pages(leaf), Ok)?;
+        let mut pages = opened.map_or_else(|| self.pages(leaf), Ok)?;
+        pages.values = self.values(leaf);
         Ok(Box::new(Chunks(Some(Box::new(pages)))))
     }
 
@@ -203,6 +215,7 @@ impl PageIterator for Chunks {}
 /// The pages of a column chunk. Its dictionary may have been read before its turn.
 pub struct Pages {
     dictionary: Option<Page>,
+    values: BatchValues,
     rest: SerializedPageReader<ChunkBytes>,
 }
 
@@ -225,7 +238,12 @@ impl Iterator for Pages {
 
 impl PageReader for Pages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
-        self.dictionary.take().map_or_else(|| self.rest.get_next_page(), |page| Ok(Some(page)))
+        if let Some(page) = self.dictionary.take() {
+            return Ok(Some(page));
+        }
+        let page = self.rest.get_next_page()?;
+        page.iter().try_for_each(|page| self.values.take(page))?;
+        Ok(page)
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
@@ -236,7 +254,12 @@ impl PageReader for Pages {
     }
 
     fn skip_next_page(&mut self) -> Result<()> {
-        self.dictionary.take().map_or_else(|| self.rest.skip_next_page(), |_| Ok(()))
+        if self.dictionary.take().is_some() {
+            return Ok(());
+        }
+        let next = self.rest.peek_next_page()?;
+        self.values.skip(next.and_then(|page| page.num_rows).unwrap_or(0));
+        self.rest.skip_next_page()
     }
 
     fn supports_deferred_dictionary(&self) -> bool {
@@ -266,23 +289,23 @@ struct Batches {
 
 impl Batches {
     fn new(
-        group: &Group,
+        mut group: Group,
         fields: Option<&Fields>,
         leaves: &[usize],
-        first: usize,
         rows_max: usize,
         threads: usize,
     ) -> Result<Self> {
+        let first = group.first;
         let rest = group.rows.checked_sub(first).ok_or_else(|| odd("no such row"))?;
         let selection: Option<RowSelection> =
             (first > 0).then(|| vec![RowSelector::skip(first), RowSelector::select(rest)].into());
         // A batch has room for as many rows as are asked for, whether they come or not.
-        let rows_max = rows_max.min(rest).max(1);
+        group.batch_rows = rows_max.min(rest).max(1);
         let mut parts = Vec::new();
         let mut columns = BTreeMap::new();
         let descriptor = group.metadata.file_metadata().schema_descr();
-        for own in shares(group, leaves, threads) {
-            let part = group.reader(fields, &own, rows_max, selection.clone())?;
+        for own in shares(&group, leaves, threads) {
+            let part = group.reader(fields, &own, selection.clone())?;
             let mut roots: Vec<_> =
                 own.iter().map(|leaf| descriptor.get_column_root_idx(*leaf)).collect();
             roots.sort_unstable();

@@ -10,6 +10,7 @@
 mod columns;
 mod errors;
 mod footer;
+mod lists;
 mod pages;
 mod small_files;
 mod source;
@@ -17,7 +18,7 @@ mod source;
 use pyo3::prelude::*;
 
 /// The version of this module's functions. The Python that calls them names the one that it needs.
-const INTERFACE: u32 = 2;
+const INTERFACE: u32 = 3;
 
 #[pymodule(gil_used = false)]
 fn _parquet(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -17,9 +17,12 @@ const LIST: u8 = 9;
 const SET: u8 = 10;
 const STRUCT: u8 = 12;
 const DEPTH_MAX: u32 = 32;
+/// The fields of a page's header with what pages of a kind have, their number of values first.
+const OF_KINDS: [i64; 3] = [5, 7, 8];
 
-/// A page's kind, by parquet.thrift; its bytes, unpacked and stored; and those of its header.
-pub type PageSize = (i64, i64, i64, usize);
+/// A page's kind, by parquet.thrift; its bytes, unpacked and stored; those of its header; and its
+/// values, nulls included.
+pub type PageSize = (i64, i64, i64, usize, i64);
 
 /// Return the sizes of the pages that begin so, until one of them is not whole, or odd.
 #[pyfunction]
@@ -60,19 +63,28 @@ pub fn sizes(mut rest: &[u8]) -> Vec<PageSize> {
 pub fn header(start: &[u8]) -> Option<PageSize> {
     let mut reader = Reader { rest: start };
     let mut numbers = [None; 3];
+    let mut values = 0;
     reader.fields(0, |reader, field, wire| {
         if (1..=3).contains(&field) && (I16..=I64).contains(&wire) {
-            let value = reader.varint()?;
-            let signed = (value >> 1).cast_signed() ^ -(value & 1).cast_signed();
-            numbers[usize::try_from(field - 1).ok()?] = Some(signed);
+            numbers[usize::try_from(field - 1).ok()?] = Some(reader.signed()?);
             return Some(());
+        }
+        if wire == STRUCT && OF_KINDS.contains(&field) {
+            return reader.fields(1, |reader, field, wire| {
+                if field == 1 && (I16..=I64).contains(&wire) {
+                    values = reader.signed()?;
+                    return Some(());
+                }
+                reader.skip(wire, 1)
+            });
         }
         reader.skip(wire, 0)
     })?;
     let [kind, unpacked, stored] = numbers;
     let (kind, unpacked, stored) = (kind?, unpacked?, stored?);
     let size = start.len() - reader.rest.len();
-    (kind.min(unpacked).min(stored) >= 0).then_some((kind, unpacked, stored, size))
+    let least = kind.min(unpacked).min(stored).min(values);
+    (least >= 0).then_some((kind, unpacked, stored, size, values))
 }
 
 struct Reader<'a> {
@@ -101,6 +113,11 @@ impl Reader<'_> {
             }
         }
         None
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let value = self.varint()?;
+        Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
     /// Call `take` with each field of a struct, its number and wire type.

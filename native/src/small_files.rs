@@ -176,9 +176,10 @@ fn decoded(
         check_pages(file, leaves, bytes_max)?;
         let mut rows = 0;
         for number in 0..file.metadata.num_row_groups() {
-            let group = Group::new(&file.source, &file.metadata, number, leaves.len())?;
+            let mut group = Group::new(&file.source, &file.metadata, number, leaves.len())?;
             // A batch has room for as many rows as are asked for, whether they come or not.
-            for batch in group.reader(Some(fields), leaves, step.min(file.rows).max(1), None)? {
+            group.batch_rows = step.min(file.rows).max(1);
+            for batch in group.reader(Some(fields), leaves, None)? {
                 let batch = batch?;
                 check_keys(&batch)?;
                 rows += batch.num_rows();

@@ -16,9 +16,11 @@ use crate::pages::header;
 
 /// A page's header is shorter, but for statistics that are not read.
 const HEADER_BYTES: u64 = 16 * 1024;
-/// A page that is unpacked to more bytes, and to so many times its size, is refused here.
+/// A page that is unpacked to more bytes, and to so many times its size or to so many bytes, is
+/// refused here.
 const PAGE_BYTES_MAX: i64 = 64 * 1024 * 1024;
 const PAGE_TIMES: i64 = 100;
+const LARGEST_PAGE_BYTES: i64 = 256 * 1024 * 1024;
 
 /// A file: by its method `read_at` (`pyarrow.NativeFile`), which is called with the interpreter's
 /// lock; without it, if the file is one of the system's; or its bytes.
@@ -117,8 +119,9 @@ impl ChunkReader for ChunkBytes {
     fn get_read(&self, start: u64) -> Result<Self::T> {
         let bytes = self.at(start, HEADER_BYTES.min(self.end.saturating_sub(start)))?;
         match header(&bytes) {
-            Some((_, unpacked, stored, _))
-                if unpacked > PAGE_BYTES_MAX && unpacked / PAGE_TIMES > stored =>
+            Some((_, unpacked, stored, ..))
+                if unpacked > LARGEST_PAGE_BYTES
+                    || (unpacked > PAGE_BYTES_MAX && unpacked / PAGE_TIMES > stored) =>
             {
                 Err(odd("a page would take too much memory"))
             }

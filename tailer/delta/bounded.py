@@ -9,14 +9,14 @@ large is halved, and what comes after it is decoded in smaller steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
-from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
-from tailer.delta.row_groups import BYTE_ARRAY, Chunk, RowGroups
+from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, TooManyValues
+from tailer.delta.row_groups import BYTE_ARRAY, Chunk, PageSize, RowGroups
 from tailer.errors import UnsupportedTable
 
 __all__ = ["SAMPLE_ROWS", "BoundedColumns", "Sizes", "halved"]
@@ -24,8 +24,11 @@ __all__ = ["SAMPLE_ROWS", "BoundedColumns", "Sizes", "halved"]
 #: So many rows are decoded to measure how large they are.
 SAMPLE_ROWS = 256
 #: Writers make pages of a MiB by default. One that is unpacked to more than so many bytes, or
-#: batches' bytes, and to so many times its size, is refused.
+#: batches' bytes, and to so many times its size, or to twice these bytes, is refused.
 _PAGE_BYTES_MAX, _PAGE_BATCHES_MAX, _PAGE_TIMES = 64 * 1024 * 1024, 4, 100
+#: A column with so many values for each byte has lists of thousands of equal items. pyarrow takes
+#: memory for all items of a row at once, and is not asked where they may not fit.
+_VALUES_A_BYTE, _VALUE_BYTES = 1000, 8
 #: The encoding in which each value may begin with all of the one before, however long that is.
 _PREFIXED = 1 << 7
 #: Where nothing tells how long texts may be: so few rows are measured, and decoded in one step.
@@ -85,18 +88,22 @@ class BoundedColumns:
         while done < total:
             before = done
             found = self.parquet.rows(step, group, names, threads=threads, first=done, check=check)
-            for batch in _joined(found, rows_max, self.bytes_max):
-                done += batch.num_rows
-                size = int(batch.nbytes)
-                if size <= self.bytes_max:
-                    yield batch
-                    continue
-                yield from halved(batch, self.bytes_max)
-                if size > 2 * self.bytes_max and step > 1 and done < total:
-                    step = max(1, min(step // 2, step * self.bytes_max // size))
-                    break
-            else:
-                return
+            try:
+                for batch in _joined(found, rows_max, self.bytes_max):
+                    done += batch.num_rows
+                    size = int(batch.nbytes)
+                    if size <= self.bytes_max:
+                        yield batch
+                        continue
+                    yield from halved(batch, self.bytes_max)
+                    if size > 2 * self.bytes_max and step > 1 and done < total:
+                        step = max(1, min(step // 2, step * self.bytes_max // size))
+                        break
+                else:
+                    return
+            except TooManyValues:
+                step = _fewer(step)
+                continue
             if done == before:
                 return
 
@@ -131,13 +138,24 @@ class BoundedColumns:
             some = _FEW_ROWS
         else:
             some = max(1, min(SAMPLE_ROWS, self.bytes_max // max(1, texts)))
-        sample = next(self.parquet.rows(some, group, names, threads=False, check=check), None)
+        sample = self._first_rows(some, group, names, check)
         if sample is None or not sample.num_rows:
             return Sizes(1, 1)
         average = max(1, int(sample.nbytes) // sample.num_rows)
         if texts is None:
             return Sizes(average, max(average, self.bytes_max // _UNKNOWN_ROWS))
         return Sizes(average, average + texts)
+
+    def _first_rows(
+        self, count: int, group: int, names: Sequence[ColumnPath], check: Callable[[], None]
+    ) -> pa.RecordBatch | None:
+        """Return the first rows of a row group, so many or as many as can be decoded at once."""
+        while True:
+            rows = self.parquet.rows(count, group, names, threads=False, check=check)
+            try:
+                return next(rows, None)
+            except TooManyValues:
+                count = _fewer(count)
 
     def _longest_texts(self, group: int, names: Sequence[ColumnPath]) -> int | None:
         """Return the bytes of a row's texts if each is the longest of its dictionary; None if that
@@ -169,14 +187,40 @@ class BoundedColumns:
         most = max(_PAGE_BYTES_MAX, _PAGE_BATCHES_MAX * self.bytes_max)
         for leaf in leaves:
             chunk = None if said is None else said.chunk(leaf)
-            for page in self.row_groups.pages(chunk) if chunk is not None else ():
-                if page.unpacked > most and page.unpacked > _PAGE_TIMES * page.stored:
+            pages = self.row_groups.pages(chunk) if chunk is not None else []
+            for page in pages:
+                times = page.unpacked > _PAGE_TIMES * page.stored
+                if page.unpacked > most and (times or page.unpacked > 2 * most):
                     raise UnsupportedTable(
                         f"a page of {page.stored} bytes in the data file has {page.unpacked} when "
                         f"it is unpacked, and {most} are the most that are held in memory",
                         hint="rewrite the file with smaller pages, let batch_bytes_max be a "
                         "quarter of it, or skip this version",
                     )
+            if said is not None and chunk is not None:
+                _check_lists(said.rows, chunk, pages, most)
+
+
+def _check_lists(rows: int, chunk: Chunk, pages: Sequence[PageSize], most: int) -> None:
+    """Refuse a column whose few bytes stand for many items of lists."""
+    values = max(chunk.values, sum(page.values for page in pages))
+    unpacked = max(chunk.size, sum(page.unpacked for page in pages))
+    if values - rows > max(most // _VALUE_BYTES, _VALUES_A_BYTE * unpacked):
+        raise _too_many_values()
+
+
+def _fewer(rows: int) -> int:
+    """Return how many rows to try instead. Raises :class:`UnsupportedTable` after a single row."""
+    if rows <= 1:
+        raise _too_many_values()
+    return max(1, rows // 16)
+
+
+def _too_many_values() -> UnsupportedTable:
+    return UnsupportedTable(
+        "a row of the data file has lists of so many items that they would take too much memory",
+        hint="rewrite the file with shorter lists, or skip this version",
+    )
 
 
 def _joined(

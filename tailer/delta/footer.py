@@ -30,6 +30,8 @@ _COLUMNS, _GROUP_BYTES, _GROUP_ROWS = 1, 2, 3
 _IN_ANOTHER_FILE, _CHUNK_METADATA, _ENCRYPTED, _ENCRYPTED_METADATA = 1, 3, 8, 9
 _PHYSICAL, _ENCODINGS, _CODEC, _VALUES, _UNPACKED = 1, 2, 4, 5, 6
 _COMPRESSED_SIZE, _DATA_AT, _DICTIONARY_AT = 7, 9, 11
+#: PageHeader's structs of data pages, dictionaries and data pages of version 2.
+_OF_KINDS = (5, 7, 8)
 
 
 def group_numbers(footer: bytes) -> list[GroupNumbers] | None:
@@ -53,17 +55,28 @@ def group_numbers(footer: bytes) -> list[GroupNumbers] | None:
         return None
 
 
-def page_sizes(start: bytes) -> list[tuple[int, int, int, int]]:
-    """Return (kind, unpacked bytes, stored bytes, bytes of the header) of the pages that begin so,
-    until one of them is not whole, or odd."""
+def page_sizes(start: bytes) -> list[tuple[int, int, int, int, int]]:
+    """Return (kind, unpacked bytes, stored bytes, bytes of the header, values) of the pages that
+    begin so, until one of them is not whole, or odd."""
     pages, at = [], 0
     with suppress(IndexError, OverflowError, TypeError, ValueError):
         while at < len(start):
             header, end = _read_struct(start, at, 0)
             kind, unpacked, stored = (_number(header, number) for number in (1, 2, 3))
-            pages.append((kind, unpacked, stored, end - at))
+            pages.append((kind, unpacked, stored, end - at, _page_values(header)))
             at = end + stored
     return pages
+
+
+def _page_values(header: _Fields) -> int:
+    values = 0
+    for number, fields in header:
+        is_struct = isinstance(fields, list) and all(isinstance(one, tuple) for one in fields)
+        if number in _OF_KINDS and is_struct:
+            values = next((_signed(v) for n, v in fields if n == 1 and isinstance(v, int)), values)
+    if values < 0:
+        raise ValueError("a number of values is negative")
+    return values
 
 
 def _chunk_numbers(chunk: _Fields) -> tuple[int, ...] | None:

@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from tailer.delta.arrow_views import plain_type, without_views
 from tailer.delta.damaged_bytes import UNREADABLE
+from tailer.errors import UnsupportedTable
 from tailer.native.parquet import native
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ColumnPath", "ParquetColumns", "footer_bytes"]
+__all__ = ["ColumnPath", "ParquetColumns", "TooManyValues", "footer_bytes"]
 
 #: A column by its name, or a field of nested columns by its names.
 ColumnPath: TypeAlias = "str | tuple[str, ...]"
@@ -29,10 +30,16 @@ ColumnPath: TypeAlias = "str | tuple[str, ...]"
 #: pyarrow's refusal of a file with a map whose keys are declared optional, as Flink, Hive, Athena
 #: and Trino do. The crate reads it.
 _OPTIONAL_KEYS = "Map keys must be annotated as required"
-#: Longer footers are pyarrow's alone.
-_FOOTER_BYTES_MAX = 64 * 1024 * 1024
+#: pyarrow takes up to 25 times the bytes of a footer, and 1.7 kB for each column.
+_FOOTER_BYTES_MAX, _FOOTER_ITEMS_MAX = 64 * 1024 * 1024, 100_000
+#: The crate's refusal of rows with too many values in lists.
+_TOO_MANY = "the rows of a batch have too many values"
 #: Each has a batch of its own columns in memory, and few files have enough columns for more.
 _THREADS_MAX = 4
+
+
+class TooManyValues(Exception):
+    """Rows have so many values in lists that they can't be decoded at once; fewer rows may."""
 
 
 class ParquetColumns:
@@ -43,7 +50,8 @@ class ParquetColumns:
     top-level columns in ``dictionaries`` come as dictionaries.
 
     Raises :class:`pyarrow.ArrowException` or OSError for a file that pyarrow refuses, KeyError if a
-    column of ``dictionaries`` does not exist.
+    column of ``dictionaries`` does not exist, :class:`UnsupportedTable` for a footer that would
+    take too much memory.
     """
 
     def __init__(
@@ -62,6 +70,7 @@ class ParquetColumns:
         self._is_native = not prefetch  # pyarrow alone requests many ranges together
         self._refusal: pa.ArrowInvalid | None = None
         self._reader = ParquetReader()
+        footer_size = _checked_footer(source)
         try:
             self._reader.open(
                 source,
@@ -70,8 +79,13 @@ class ParquetColumns:
                 read_dictionary=dictionaries,
                 coerce_int96_timestamp_unit="us",
                 page_checksum_verification=checksums,
+                thrift_container_size_limit=_FOOTER_ITEMS_MAX,
                 arrow_extensions_enabled=True,
             )
+        except OSError as e:
+            if "Exceeded size limit" not in str(e) or footer_size < _FOOTER_ITEMS_MAX:
+                raise  # it has not the items that it counts
+            raise _large_footer(f"more than {_FOOTER_ITEMS_MAX} columns or row groups") from None
         except pa.ArrowInvalid as refusal:
             if native is None or _OPTIONAL_KEYS not in str(refusal):
                 raise
@@ -175,7 +189,9 @@ class ParquetColumns:
                 for batch in self._native_rows(rows_max, group, columns, first, threads=threads):
                     first += batch.num_rows
                     yield batch
-            except UNREADABLE:
+            except UNREADABLE as e:
+                if _TOO_MANY in str(e):
+                    raise TooManyValues from None
                 if self._refusal is not None:
                     raise
                 self._is_native = False
@@ -234,6 +250,22 @@ def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
         rows -= passed
         if passed < batch.num_rows:
             yield batch.slice(passed) if passed else batch
+
+
+def _checked_footer(source: pa.NativeFile) -> int:
+    """Return how long the footer says that it is."""
+    end = max(0, int(source.size()) - 8)
+    size = int.from_bytes(source.read_at(4, end), "little")
+    if _FOOTER_BYTES_MAX < size <= end:
+        raise _large_footer(f"{size} bytes, of {_FOOTER_BYTES_MAX} at most")
+    return size
+
+
+def _large_footer(what: str) -> UnsupportedTable:
+    return UnsupportedTable(
+        f"the Parquet file has a footer of {what}",
+        hint="rewrite it as several files, or with larger row groups, or skip this version",
+    )
 
 
 def footer_bytes(source: pa.NativeFile, bytes_max: int) -> bytes | None:

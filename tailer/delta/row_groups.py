@@ -50,13 +50,14 @@ class Chunk(NamedTuple):
 
 
 class PageSize(NamedTuple):
-    """The kind of a page, by parquet.thrift, its bytes, unpacked and as they are stored, and those
-    of its header."""
+    """The kind of a page, by parquet.thrift, its bytes, unpacked and as they are stored, those of
+    its header, and its values, nulls included."""
 
     kind: int
     unpacked: int
     stored: int
     header: int
+    values: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,9 +81,10 @@ class JsonFiles:
             return partial(io.BytesIO, data), status, data[-1:]
         with spilling(None):
             spool = _Spool()
-        at, last = 0, b""
+        at, last, line_bytes = 0, b"", 0
         while True:
             last = data[-1:] or last
+            line_bytes = _open_line_bytes(line_bytes, data, name)
             with spilling(None):
                 await blocking(spool.file.write, data)
             at += len(data)
@@ -183,6 +184,23 @@ class _Spool:
             file.close()
 
 
+def _open_line_bytes(before: int, data: bytes, name: str) -> int:
+    """Return how long the line is that goes on behind ``data``; ``before``: as far as it began
+    before it. A file of one endless line is not kept on the disk."""
+    newline = data.find(b"\n")
+    if before + (len(data) if newline < 0 else newline) > LINE_BYTES_MAX:
+        raise _long_line(name)
+    return before + len(data) if newline < 0 else len(data) - data.rfind(b"\n") - 1
+
+
+def _long_line(name: str) -> CorruptLog:
+    return CorruptLog(
+        f"a line is longer than {LINE_BYTES_MAX} bytes, which no action needs",
+        path=name,
+        hint="restore the file from a backup, or skip this version",
+    )
+
+
 def _split(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
     while True:
         for _ in range(_LINES_AT_ONCE):
@@ -190,7 +208,7 @@ def _split(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
             if not line:
                 return
             if len(line) > LINE_BYTES_MAX:
-                raise CorruptLog(f"a line is longer than {LINE_BYTES_MAX} bytes", path=name)
+                raise _long_line(name)
             yield line
         stop_if_cancelled()  # to parse a large commit takes longer than the end may
 

@@ -135,13 +135,8 @@ def test_rows_come_once_and_in_order_whatever_their_sizes(kind: str, *, dictiona
             assert own.nbytes <= bytes_max or own.num_rows == 1
 
 
-def test_what_outgrows_its_steps_is_halved_and_read_on_in_smaller_ones() -> None:
-    """Without a dictionary, nobody knows of the texts to come."""
-    texts = ["x"] * 3000 + ["y" * 5000] * 3000
-    data = parquet([{"s": t} for t in texts], pa.schema([("s", pa.string())]), use_dictionary=False,
-                   row_group_size=6000)  # fmt: skip
-    source = pa.BufferReader(data)
-    file = ParquetColumns(source)
+def spied_rows(file: ParquetColumns) -> list[int]:
+    """How many rows are asked for, each time."""
     asked: list[int] = []
     rows = file.rows
 
@@ -150,12 +145,40 @@ def test_what_outgrows_its_steps_is_halved_and_read_on_in_smaller_ones() -> None
         return rows(rows_max, *arguments, **more)
 
     file.rows = spied  # type: ignore[method-assign]
+    return asked
+
+
+def test_what_outgrows_its_steps_is_halved_and_read_on_in_smaller_ones() -> None:
+    """Without a dictionary, nobody knows of the texts to come."""
+    texts = ["x"] * 3000 + ["y" * 5000] * 3000
+    data = parquet([{"s": t} for t in texts], pa.schema([("s", pa.string())]), use_dictionary=False,
+                   row_group_size=6000)  # fmt: skip
+    source = pa.BufferReader(data)
+    file = ParquetColumns(source)
+    asked = spied_rows(file)
     columns = BoundedColumns(file, RowGroups(file, source), 100_000)
     found = list(columns.batches(4000, 0, ["s"], varying=["s"], threads=False))
     assert [t for batch in found for t in batch.column("s").to_pylist()] == texts
     assert all(batch.nbytes <= 100_000 for batch in found)
     assert asked[-1] <= 40, "5000 bytes a row"
     assert len(asked) < 12
+
+
+def test_lists_that_grow_are_decoded_in_smaller_steps_whatever_their_first_rows_say() -> None:
+    """Of the first rows none has an item, of the later ones each has a hundred thousand."""
+    short, long, items = 300, 300, 100_000
+    ends = [0] * short + [items * i for i in range(long + 1)]
+    lists = pa.ListArray.from_arrays(ends, pa.repeat(pa.scalar(7, pa.int8()), items * long))
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.table({"s": lists}), out)
+    source = pa.BufferReader(out.getvalue())
+    file = ParquetColumns(source)
+    asked = spied_rows(file)
+    columns = BoundedColumns(file, RowGroups(file, source), 2**31)
+    found = list(columns.batches(4000, 0, ["s"], varying=["s"], threads=False))
+    assert pa.concat_arrays([batch.column("s") for batch in found]).equals(lists)
+    if file.skips_rows:
+        assert asked[-1] < 168, "as many rows have 16 Mi values"
 
 
 def test_halves_of_one_row_stay() -> None:

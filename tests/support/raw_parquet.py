@@ -16,19 +16,24 @@ from tests.support.thrift import thrift_struct
 
 __all__ = [
     "BOOLEAN",
+    "BROTLI",
     "BYTES",
     "DELTA",
     "DICTIONARY",
     "FIXED",
+    "GZIP",
     "INT32",
     "INT64",
     "LIST_OF",
+    "LZ4_RAW",
     "MAP",
     "MAP_KEY_VALUE",
     "OPTIONAL",
     "PLAIN",
     "REPEATED",
     "REQUIRED",
+    "SNAPPY",
+    "ZSTD",
     "Chunk",
     "Element",
     "Page",
@@ -42,6 +47,8 @@ __all__ = [
 BOOLEAN, INT32, INT64, BYTES, FIXED = 0, 1, 2, 6, 7
 REQUIRED, OPTIONAL, REPEATED = 0, 1, 2
 PLAIN, DELTA, DICTIONARY = 0, 5, 8
+#: Codecs.
+UNCOMPRESSED, SNAPPY, GZIP, BROTLI, ZSTD, LZ4_RAW = 0, 1, 2, 4, 6, 7
 #: Annotations of groups.
 MAP, MAP_KEY_VALUE, LIST_OF = 1, 2, 3
 
@@ -76,12 +83,14 @@ class Element:
 
 @dataclass(frozen=True)
 class Page:
-    """A page of version 1: its levels and values, and how many values these are, nulls included."""
+    """A page of version 1: its levels and values, and how many values these are, nulls included.
+    ``unpacked`` is the size that its header says they have, where ``data`` is compressed."""
 
     values: int
     data: bytes
     encoding: int = PLAIN
     is_dictionary: bool = False
+    unpacked: int | None = None
 
     def encoded(self) -> bytes:
         if self.is_dictionary:
@@ -91,7 +100,8 @@ class Page:
             what = [5, _STRUCT, [[n, _I32, v << 1] for n, v in enumerate(numbers, 1)]]
         size = len(self.data) << 1
         kind = 2 if self.is_dictionary else 0
-        head: list[list[Any]] = [[1, _I32, kind << 1], [2, _I32, size], [3, _I32, size], what]
+        unpacked = size if self.unpacked is None else self.unpacked << 1
+        head: list[list[Any]] = [[1, _I32, kind << 1], [2, _I32, unpacked], [3, _I32, size], what]
         return thrift_struct(head) + self.data
 
 
@@ -103,6 +113,7 @@ class Chunk:
     kind: int
     pages: Sequence[Page]
     values: int
+    codec: int = UNCOMPRESSED
 
 
 def levels(numbers: Sequence[int], width: int) -> bytes:
@@ -135,14 +146,15 @@ def write_parquet(
                 first_data = len(out)
             out += page.encoded()
         size = (len(out) - at) << 1
+        more = sum(max(0, (page.unpacked or 0) - len(page.data)) for page in chunk.pages)
         data_at = at if first_data is None else first_data
         meta = [
             [1, _I32, chunk.kind << 1],
             [2, _LIST, (_I32, [e << 1 for e in sorted({p.encoding for p in chunk.pages} | {3})])],
             [3, _LIST, (_BINARY, [name.encode() for name in chunk.path])],
-            [4, _I32, 0],
+            [4, _I32, chunk.codec << 1],
             [5, _I64, chunk.values << 1],
-            [6, _I64, size],
+            [6, _I64, size + (more << 1)],
             [7, _I64, size],
             [9, _I64, data_at << 1],
         ]

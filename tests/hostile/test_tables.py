@@ -1,0 +1,42 @@
+"""Hostile tables in a daemon with limited memory: their feeds end with a clear sentence, or deliver
+their rows, and the feed beside them goes on. ``python -m tests.hostile.trial`` tries one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tailer.native.compiled import absent
+from tests.hostile.attack import Attack
+from tests.hostile.data_files import DATA_FILES
+from tests.hostile.trial import RESIDENT_MIB_MAX, try_attacks
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def check(folder: Path, attacks: Mapping[str, Attack], *, crate: bool) -> None:
+    """Run the attacks in one daemon; tell of all that went otherwise than they say."""
+    outcome = try_attacks(folder, attacks, crate=crate)
+    wrong = []
+    for name, attack in attacks.items():
+        said, rows = outcome.said.get(name), outcome.rows[name]
+        if attack.rows is not None:
+            if said is not None or rows != attack.rows:
+                wrong.append(f"{name}: {rows} rows, {said}")
+        elif said is None or not any(words in said for words in attack.refused):
+            wrong.append(f"{name}: {rows} rows, {said}")
+        elif "unexpected" in said or str(folder) not in said or "version" not in said:
+            wrong.append(f"{name}: without its place: {said}")
+    assert not wrong, "\n".join(wrong)
+    assert outcome.peak_mib <= RESIDENT_MIB_MAX
+
+
+@pytest.mark.parametrize("crate", [True, False])
+def test_data_files_take_no_more_memory_than_the_configuration_says(
+    tmp_path: Path, *, crate: bool
+) -> None:
+    if crate and absent():
+        pytest.skip("the crate in native/ was not built")
+    check(tmp_path, DATA_FILES, crate=crate)
