@@ -123,9 +123,9 @@ async def test_signatures_are_renewed_before_they_end(lake: Lake) -> None:
     table, counted = lake.managed(), Counted()
 
     def short(one: dict[str, Any]) -> dict[str, Any]:
-        # No server vends less than an hour. Azurite counts whole seconds.
+        # No server vends one for less than an hour. Another minute is for a busy machine.
         end_ms = int((time.time() + 2) * 1000)
-        signature = sas_token(timedelta(seconds=3))
+        signature = sas_token(timedelta(seconds=62))
         return {**one, "config": {SAS: signature}, "expiration-time-ms": end_ms}
 
     lake.front.change = short
@@ -138,12 +138,13 @@ async def test_one_that_ends_before_it_says_so_is_replaced_midway(lake: Lake) ->
     table, counted = lake.managed(), Counted()
 
     def short(one: dict[str, Any]) -> dict[str, Any]:
-        return with_signature(sas_token(timedelta(seconds=2)))(one)
+        is_first = not lake.front.vended
+        return with_signature(sas_token(timedelta(seconds=2)))(one) if is_first else one
 
     lake.front.change = short
     store = open_store(table.address, lake.options, counted)
-    await follow_until(lake, table, store, vended=3)
-    assert counted.again >= 2, "Azurite has refused the one that ended"
+    await follow_until(lake, table, store, vended=2)
+    assert counted.again >= 1, "Azurite has refused the one that ended"
 
 
 async def test_one_that_the_storage_never_takes_is_asked_for_twice(

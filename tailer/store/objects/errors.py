@@ -20,7 +20,9 @@ FAILURES = (exceptions.BaseError, FileNotFoundError)
 _NO_CONTAINER = re.compile(r"ContainerNotFound|NoSuchBucket|FilesystemNotFound|specified bucket")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<\n]{1,100})|\"(?:code|reason|error)\": ?\"([^\"\n]{1,100})\"")
-_MESSAGE = re.compile(r"<Message>([^<\n]{1,300})|\"message\": ?\"([^\"\n]{1,300})\"")
+_MESSAGE = re.compile(
+    r"<Message>([^<\n]{1,300})|\"(?:message|error_description)\": ?\"([^\"\n]{1,300})\""
+)
 #: Statuses of refusals that may pass; 416 is about the range alone.
 _PASSING = ("404", "408", "409", "412", "416", "429")
 #: What became of a request without an answer, as reqwest says it.
@@ -32,6 +34,7 @@ _UNANSWERED = (
 )
 #: Where a machine's identity is asked for.
 _TOKEN = re.compile(r"token request|TokenRequest|IMDS|azure cli|metadata", re.IGNORECASE)
+_AZ = re.compile(r"'az account get-access-token' command failed: ([^\n]+)")
 
 
 def is_without_credentials(error: Exception) -> bool:
@@ -79,6 +82,8 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
             what = f"the server refused {operation} with {status} ({said})"
             hint = "check the address, and the store's options"
         return TableError(what, table=address, path=location or None, hint=hint)
+    if (az := _AZ.search(text)) is not None:
+        return TransientError(f"{place}: no credentials can be had (az: {printable(az[1], 300)})")
     if no_token:
         return TransientError(
             f"{place}: {operation} needs credentials, none are among the store's options or in the "
