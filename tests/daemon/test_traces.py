@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.components import require
 from tests.support.ordered import Setting
+from tests.support.pages import blocks
 from tests.support.programs import run_tailer
 
 
@@ -73,7 +74,11 @@ def attributes(span: Any) -> dict[str, Any]:
 def test_each_batch_is_a_trace_of_its_read_write_and_saved_offset(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{receiver.server_port}")
+    (block,) = (each for each in blocks("docs/metrics.md", "") if "OTEL" in each.text)
+    variable, *command = block.lines[-1].split()
+    assert command == ["tailer", "run", "tailer.toml"]
+    name, _, url = variable.partition("=")
+    monkeypatch.setenv(name, url.replace("4318", str(receiver.server_port)))
     setting = Setting(tmp_path)
     table = setting.table("orders")
     setting.feed("orders")

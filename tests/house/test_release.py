@@ -28,6 +28,22 @@ def test_ci_runs_each_python_that_is_supported() -> None:
     assert f">={supported_pythons()[0]}" == PROJECT["requires-python"]
 
 
+def test_what_the_policy_calls_tested_is_what_ci_runs() -> None:
+    ci = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
+    rows = {
+        cells[0].strip(): cells[2].strip()
+        for line in page.splitlines()
+        if len(cells := line.strip("|").split("|")) == 3
+    }
+    assert rows["Python"] == "all, each with the whole suite"
+    assert ".ci/run" in ci.partition("matrix:")[2].partition("  lowest:")[0]
+    assert {*re.findall(r'java-version: "(\d+)"', ci)} == {rows["Java, for Spark"]}
+    # `make test` installs the highest that are allowed.
+    assert rows["pyarrow"] == "the lowest and the highest"
+    assert "make test-lowest" in ci
+
+
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_an_action_is_pinned_to_a_commit(workflow: Path) -> None:
     used = re.findall(r"uses: (.*)", workflow.read_text(encoding="utf-8"))

@@ -14,10 +14,13 @@ from pyspark.sql import SparkSession
 
 from tailer.spark.mirror import mirror_into
 from tests.spark.others import OTHER_LINES, OWN
+from tests.support.pages import blocks as page_blocks
 from tests.support.source import ROOT
 
 GUIDE = ROOT / "docs" / "spark.md"
 Run = Callable[[str], dict[str, Any]]
+#: Sections whose blocks make a frame, and no more.
+FRAMES = ("A frame that Spark reads itself", "Another schema")
 
 
 def blocks() -> dict[str, list[str]]:
@@ -84,9 +87,25 @@ def test_the_source(run: Run) -> None:
     assert written.count() == names["changes"].count() >= 3
 
 
+def test_the_frames_of_the_guide(run: Run) -> None:
+    for section in FRAMES:
+        names = run(section)
+    assert {row.name for row in names["recent"].collect()} == {"b", "c"}
+    assert "_change_type" in names["before"].columns
+
+
+def test_the_runbook_s_statement_is_one_of_spark_s(spark: SparkSession, tmp_path: Path) -> None:
+    table = f"delta.`{tmp_path}/orders`"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT) USING delta")
+    (block,) = page_blocks("docs/runbook.md", "sql")
+    spark.sql(block.text.replace("orders", table, 1))
+    (detail,) = spark.sql(f"DESCRIBE DETAIL {table}").collect()
+    assert detail.properties["delta.logRetentionDuration"] == "interval 60 days"
+
+
 @pytest.mark.timeout(600)  # half a dozen queries
 def test_mirror_history_and_totals_follow_the_table(run: Run) -> None:
-    sections = [title for title in blocks() if title != "The source"]
+    sections = [title for title in blocks() if title not in ("The source", *FRAMES)]
     assert len(sections) == 4
     for section in sections:
         names = run(section)

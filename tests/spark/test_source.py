@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
+from tests.support.pages import blocks
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -107,6 +108,24 @@ def test_a_table_of_the_catalog_gives_sql_the_changes(
     finally:
         for name in ("feed", "part", "named"):
             plain.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_the_statements_of_the_guide(plain: SparkSession, table: TableBuilder) -> None:
+    (block,) = blocks("docs/spark.md", "sql")
+    text = block.text.replace("/data/orders", str(table.folder))
+    # Versions that the table has.
+    text = text.replace("> 41", "> 0").replace("endingVersion = 50", "endingVersion = 1")
+    text = text.replace("2026-01-31 12:00:00", "1970-01-01 00:00:00")
+    made, counted, ended, view = text.removesuffix(";\n").split(";\n")
+    plain.sql(made)
+    try:
+        assert [tuple(row) for row in plain.sql(counted).collect()] == [("insert", 2)]
+        assert plain.sql(ended).count() == 1
+        plain.sql(view)
+        assert plain.table("recent").count() == 2
+    finally:
+        plain.sql("DROP TABLE IF EXISTS order_changes")
+        plain.sql("DROP VIEW IF EXISTS recent")
 
 
 def test_what_a_catalog_is_not_to_keep_and_what_it_has_not_kept(
