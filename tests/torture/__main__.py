@@ -47,13 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sinks", nargs="+", default=SINKS, choices=SINKS)
     parser.add_argument("--writers", nargs="+", default=WRITERS, choices=WRITERS)
     parser.add_argument("--faults", nargs="+", default=FAULTS, choices=FAULTS)
+    parser.add_argument(
+        "--real-catalog", action="store_true", help="on the server of make catalog-server"
+    )
     parser.add_argument("--summary", type=Path, help="write what was seen to this file, as JSON")
     options = parser.parse_args(words)
     first = random.randrange(10**9) if options.seed is None else options.seed
     until = time.monotonic() + options.hours * 3600
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="torture-"))
-        servers = Servers(stack, folder)
+        servers = Servers(stack, folder, real_catalog=options.real_catalog)
         missing = _missing(
             [*options.stores, *options.sinks, *options.writers, *options.faults], servers
         )
@@ -129,7 +132,9 @@ def _round(
 
 def _again(recipe: Recipe, faults: Sequence[str]) -> str:
     """The command that repeats a round."""
-    only = f"--stores {recipe.store} --sinks {recipe.sink} --writers {recipe.writer}"
+    only = f"--stores {recipe.store} --sinks {recipe.sink}"
+    if recipe.store != "catalog":
+        only += f" --writers {recipe.writer}"
     if tuple(faults) != FAULTS:
         only += " --faults " + " ".join(f'"{fault}"' for fault in faults)
     return f"python -m tests.torture --rounds 1 --seed {recipe.seed} {only}"

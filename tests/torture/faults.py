@@ -123,7 +123,7 @@ def clock(now: Round) -> None:
         "env", f"LD_PRELOAD={library}", f"FAKETIME_TIMESTAMP_FILE={at}",
         "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1",
     )  # fmt: skip
-    signed = now.place.front is not None or now.recipe.sink == "http"
+    signed = now.place.remote or now.recipe.sink == "http"
     with now.daemon(within=within) as process:
         now.progress(process)
         for _ in range(now.chance.randint(1, 3)):
@@ -143,7 +143,7 @@ def reload(now: Round) -> None:
 
 
 def store_network(now: Round) -> None:
-    """Requests to the store fail, are cut, or are answered half."""
+    """Requests to the store or the catalog fail, are cut, or are answered half or late."""
     with now.daemon() as process:
         now.progress(process)
         for _ in range(now.chance.randint(1, 4)):
@@ -222,8 +222,8 @@ def _has_clock(_: Round) -> bool:
     return bool(fake_clock())
 
 
-def _has_front(now: Round) -> bool:
-    return now.place.front is not None
+def _remote(now: Round) -> bool:
+    return now.place.remote
 
 
 def _has_peer(now: Round) -> bool:
@@ -246,7 +246,7 @@ _FAULTS: Mapping[str, tuple[Callable[[Round], None], Callable[[Round], bool]]] =
     "full disk": (full_disk, _small_disk),
     "clock": (clock, _has_clock),
     "reload": (reload, _always),
-    "store network": (store_network, _has_front),
+    "store network": (store_network, _remote),
     "sink network": (sink_network, _has_peer),
     "server killed": (server_killed, _lasting),
     "server restarted": (server_restarted, _lasting),

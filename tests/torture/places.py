@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.catalog.server import CatalogServer
+from tests.catalog.writer import ManagedTable
 from tests.clouds.servers import Container
 from tests.s3.fixture import Bucket
 from tests.s3.front import Fault, Front, run_front
 
-__all__ = ["Place", "local_place", "remote_place"]
+__all__ = ["CatalogPlace", "Place", "local_place", "remote_place"]
 
 #: What a network or a server does and a feed must survive: kinds of :data:`tests.s3.front.FAULTS`.
 _PASSING = ("500", "503", "429", "timeout", "reset", "truncated", "lost", "short and whole")
@@ -30,6 +32,11 @@ class Place:
     section: str = ""
     front: Front | None = None
 
+    @property
+    def remote(self) -> bool:
+        """Whether there is a network between it and the daemon."""
+        return self.front is not None
+
     def disturb(self, draw: Callable[[int], int]) -> str:
         """Let some of the next requests go wrong; ``draw(n)`` is a number below n."""
         if self.front is None:
@@ -43,6 +50,31 @@ class Place:
         """From now on, all goes well."""
         if self.front is not None:
             self.front.heal()
+
+
+@dataclass(frozen=True)
+class CatalogPlace(Place):
+    """A table that its catalog manages: its writer's side, and the catalog's server, where that
+    can answer badly."""
+
+    managed: ManagedTable = field(default_factory=lambda: ManagedTable(""))
+    server: CatalogServer | None = None
+
+    @property
+    def remote(self) -> bool:
+        return self.server is not None
+
+    def disturb(self, draw: Callable[[int], int]) -> str:
+        assert self.server is not None
+        if draw(2):
+            self.server.away = 1 + draw(5)
+            return f"503 x{self.server.away}"
+        self.server.late = 1 + draw(3)
+        return f"{self.server.late} versions late"
+
+    def heal(self) -> None:
+        if self.server is not None:
+            self.server.away = self.server.late = 0
 
 
 def local_place(folder: Path) -> Place:

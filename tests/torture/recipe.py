@@ -11,7 +11,7 @@ __all__ = ["FORMATS", "SINKS", "STORES", "WRITERS", "Recipe"]
 
 T = TypeVar("T")
 
-STORES = ("local", "s3", "az", "gs")
+STORES = ("local", "s3", "az", "gs", "catalog")
 #: Each sink, and what may be drawn as its format.
 _JSON = ("rows", "debezium", "cloudevents")
 _COPY = ("mirror", "log")
@@ -22,7 +22,8 @@ FORMATS: dict[str, Sequence[str]] = {
     "kinesis": _JSON, "firehose": _JSON,
 }  # fmt: skip
 SINKS = tuple(FORMATS)
-#: Who writes the table, and how often: to start Spark is dear. The others know local tables alone.
+#: Who writes the table, and how often: to start Spark is dear. Only delta-rs writes to clouds; what
+#: a catalog manages has a writer of its own.
 _WEIGHTS = {"deltalake": 5, "ours": 3, "spark": 2}
 WRITERS = tuple(_WEIGHTS)
 
@@ -56,15 +57,19 @@ class Recipe:
         weights = [_WEIGHTS[name] for name in writers]
         [writer] = random.Random(f"{seed} writer").choices(writers, weights)
         store = _one(seed, "store", stores)
+        if store == "catalog":
+            writer = "catalog"
+        elif writer != "deltalake":
+            store = "local"
         chance = random.Random(f"{seed} faults")
         return cls(
             seed=seed,
-            store=store if writer == "deltalake" else "local",
+            store=store,
             sink=sink,
             format=_one(seed, "format", FORMATS[sink]),
             writer=writer,
-            recorded=_one(seed, "recorded", (True, False)),
-            partitioned=_one(seed, "partitioned", (True, False, False)),
+            recorded=store == "catalog" or _one(seed, "recorded", (True, False)),
+            partitioned=store != "catalog" and _one(seed, "partitioned", (True, False, False)),
             faults=tuple(chance.choices(faults, k=chance.randint(3, 6))),
         )
 

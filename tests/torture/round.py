@@ -25,6 +25,7 @@ from tests.torture.servers import Servers, has_older_kafka
 from tests.torture.target import Setting, Target
 from tests.torture.targets import target_of
 from tests.torture.writers.base import RoundWriter
+from tests.torture.writers.catalog import CatalogWriter
 from tests.torture.writers.delta_rs import DeltaRsWriter
 from tests.torture.writers.ours import OwnWriter
 from tests.torture.writers.spark import SparkWriter
@@ -36,7 +37,7 @@ _FINISH_S = 4 * PATIENCE_S
 _VERSIONS_MIN, _SLOW_S = 12, 120.0
 _DISK = "128m"
 _WRITERS: dict[str, type[RoundWriter]] = {
-    "deltalake": DeltaRsWriter, "ours": OwnWriter, "spark": SparkWriter,
+    "catalog": CatalogWriter, "deltalake": DeltaRsWriter, "ours": OwnWriter, "spark": SparkWriter,
 }  # fmt: skip
 
 
