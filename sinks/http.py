@@ -34,6 +34,7 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.backoff import Backoff
 from tailer.network.http_answers import at_most, retry_after_s
+from tailer.network.reach import unreached
 from tailer.secrets import hidden, keep_secrets
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
@@ -265,6 +266,8 @@ class HttpSink(MessageSink):
                 f"{self._place}: the certificate is not trusted ({e.certificate_error}); set "
                 "ca_file, or mend the receiver"
             )
+        if (no_way := unreached(self._place, e, "the option 'url'")) is not None:
+            return no_way
         reason = str(e) or type(e).__name__
         return TransientError(f"{self._place} does not answer ({reason})")
 

@@ -28,6 +28,7 @@ from sinks.shared.credentials import CREDENTIALS, credentials
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, TailerError, TargetRefused, TransientError
 from tailer.native.rowbytes import Column, join, whole_numbers
+from tailer.network.reach import unreached
 from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
@@ -271,6 +272,8 @@ class RedisSink(MessageSink):
             return ConfigError(f"{what}; check the user and the password in the option 'url'")
         if distrusted(e):
             return ConfigError(f"{what}; name the authorities by `?ssl_ca_certs=FILE` in 'url'")
+        if (no_way := unreached(self._location, e, "the option 'url'")) is not None:
+            return no_way
         # Of its own classes each has a meaning; the others have the server's words.
         return self.faults.error(
             str(e) if type(e) is known.ResponseError else type(e).__name__, what

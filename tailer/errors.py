@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from tailer.secrets import hidden
 
@@ -49,6 +49,7 @@ __all__ = [
     "printable",
     "spilling",
     "unexpected",
+    "unreadable",
 ]
 
 
@@ -240,12 +241,29 @@ def cannot_listen(place: str, address: tuple[str, int], e: OSError) -> TailerErr
     configuration, which is wrong only if no later attempt can succeed."""
     import socket  # on demand: it takes milliseconds to load
 
-    what = f"{place}: {address[0]}:{address[1]} can't be served ({e.strerror or e})"
-    if isinstance(e, socket.gaierror):
+    unknown = isinstance(e, socket.gaierror)
+    reason = os.strerror(e.errno) if e.errno and not unknown else e.strerror or e
+    what = f"{place}: {address[0]}:{address[1]} can't be served ({reason})"
+    if unknown:
+        what += "; name an address of this machine"
         return (TransientError if e.errno == socket.EAI_AGAIN else ConfigError)(what)
     if e.errno in _TAKEN or may_heal(e):
         return TransientError(f"{what}; start again when it is free, or name another address")
-    return ConfigError(what)
+    return ConfigError(f"{what}; name another address")
+
+
+def unreadable(what: str, path: str | os.PathLike[str], e: OSError) -> ConfigError:
+    """Return the error of a file that a user named and that can't be read; ``what`` says which."""
+    remedy = "check its path"
+    if isinstance(e, FileNotFoundError):
+        folder, name = os.path.split(os.path.expanduser(path))  # noqa: PTH111  # pathlib is slower
+        with suppress(OSError):
+            remedy += meant(name, os.listdir(folder or "."))  # noqa: PTH208
+    elif isinstance(e, IsADirectoryError):
+        remedy = "it is a folder: name a file"
+    elif isinstance(e, PermissionError):
+        remedy = "let this user read it"
+    return ConfigError(f"{what} can't be read ({e.strerror}); {remedy}")
 
 
 def first_error(group: BaseException) -> BaseException:

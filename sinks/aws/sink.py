@@ -30,6 +30,7 @@ from sinks.messages.tls import distrusted
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
 from tailer.network.backoff import Backoff
+from tailer.network.reach import unreached
 from tailer.secrets import keep_secrets
 from tailer.secrets.urls import parse_url
 from tailer.settings import Setting
@@ -236,7 +237,9 @@ class AwsSink(MessageSink):
                     f"{self.location}: {' '.join(str(e).split())}; name the authorities to trust "
                     "in the variable AWS_CA_BUNDLE"
                 ) from e
-            raise TransientError(f"{self.location}: {' '.join(str(e).split())}") from e
+            what = f"{self.location}: {' '.join(str(e).split())}"
+            address = "endpoint_url and the region"
+            raise (unreached(what, e, address) or TransientError(what)) from e
         except ValueError as e:
             # Its message shows the address, and any password in it.
             raise ConfigError(

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
+from tailer.network.reach import unreached
 from tailer.secrets import keep_pair
 from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting, SettingTable
@@ -134,8 +135,9 @@ class RegistryClient:
                 f"({e.verify_message}); set ca_file"
             ) from None
         except (OSError, http.client.HTTPException) as e:
-            raise TransientError(
-                f"the schema registry at {self.url} does not answer ({str(e) or type(e).__name__})"
+            at = f"the schema registry at {self.url}"
+            raise unreached(at, e, "its URL") or TransientError(
+                f"{at} does not answer ({str(e) or type(e).__name__})"
             ) from e
         finally:
             connection.close()

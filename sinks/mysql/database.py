@@ -28,6 +28,7 @@ from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
 from sinks.sql.text import Room, check_times, is_json
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
+from tailer.network.reach import unreached
 from tailer.secrets.urls import Url
 from tailer.sink import FaultTable
 
@@ -190,6 +191,8 @@ class Mysql(Database):
         refused = isinstance(e.__cause__ or e.__context__, ssl.SSLCertVerificationError)
         if refused or "SSL is required" in what or "doesn't support SSL" in what:
             return ConfigError(f"{what}; see the options 'tls' and 'ca_file' of sink 'mysql'")
+        if (no_way := unreached(self.location, e, "the option 'url'")) is not None:
+            return no_way
         if "timed out" in what:
             what += f", after {self._timeout_s:g} s (timeout_s of the sink)"
         return self.faults.error(code, what + (TOO_WIDE if code == _TOO_WIDE else ""))

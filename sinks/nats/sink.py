@@ -37,6 +37,7 @@ from tailer.errors import (
     TailerError,
     TransientError,
 )
+from tailer.network.reach import unreached
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
@@ -440,10 +441,12 @@ class NatsSink(MessageSink):
         errors, js = self._nats.errors, self._nats.js.errors
         said = self._said or e
         what = f"{self._location}: {' '.join(str(said).split()) or type(said).__name__}"
-        if "authorization" in str(said).lower() or "permissions" in str(said).lower():
+        if any(word in str(said).lower() for word in ("authorization", "permissions")):
             return ConfigError(f"{what}; check the account in the options of the sink")
         if distrusted(said):
             return ConfigError(f"{what}; see the option 'ca_file' of sink 'nats'")
+        if no_way := unreached(self._location, said, "the option 'servers'"):
+            return no_way
         if isinstance(e, self._of.NoTls):
             return ConfigError(f"{what}; let the server require it, or write nats:// where the "
                                "network is trusted")  # fmt: skip
@@ -454,9 +457,7 @@ class NatsSink(MessageSink):
             return await self._interrupted(e)
         if isinstance(e, errors.MaxPayloadError):
             return RowsRefused(what)
-        if isinstance(e, errors.BadSubjectError):
-            return ConfigError(what)
-        if self.faults.verdict(code or "") == "for good":
+        if isinstance(e, errors.BadSubjectError) or self.faults.verdict(code or "") == "for good":
             return ConfigError(what)
         return self.faults.error(code or "", what)
 

@@ -24,6 +24,7 @@ from sinks.sql.text import (
     json_text,
 )
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
+from tailer.network.reach import unreached
 from tailer.secrets.urls import UrlError, split_url
 from tailer.sink import FaultTable
 
@@ -174,7 +175,8 @@ class Postgres(Database):
                 return RowsRefused(f"{self.location}: {said}")
             if _FOR_GOOD.search(said):
                 return TargetRefused(f"{self.location}: {said}; check the option 'dsn'")
-            return TransientError(f"{self.location}: {said}")
+            no_way = unreached(self.location, e, "the option 'dsn'")
+            return no_way or TransientError(f"{self.location}: {said}")
         column = _COLUMN.search(e.diag.context or "")
         where = f", column {column[1]!r}" if column else ""
         remedy = TOO_WIDE if e.sqlstate == _TOO_LARGE else ""

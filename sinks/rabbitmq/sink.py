@@ -27,6 +27,7 @@ from sinks.shared.credentials import CREDENTIALS, credentials
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
 from tailer.network.backoff import Backoff
+from tailer.network.reach import unreached
 from tailer.secrets.urls import parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
@@ -289,6 +290,8 @@ class RabbitmqSink(MessageSink):
         what = f"{self._location}: {' '.join(said.split())}"
         if distrusted(cause):
             return ConfigError(f"{what}; see the option 'ca_file' of sink 'rabbitmq'")
+        if (no_way := unreached(self._location, cause, "the option 'url'")) is not None:
+            return no_way
         if isinstance(e, exceptions.AuthenticationError) or "ACCESS_REFUSED" in what:
             return ConfigError(
                 f"{what}; check the user, and what docs/sinks/rabbitmq.md says of it"

@@ -38,6 +38,8 @@ def try_line_file(path: Path) -> None:
 
 
 def _keeps_nothing(path: Path) -> SinkRejected:
+    if path.is_dir():
+        return TargetRefused(f"{path} is a folder; name a file in it")
     return TargetRefused(
         f"{path} is a pipe, which keeps nothing; name a file, or - for standard output"
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tailer.decode.rows import DecodeOptions
 from tailer.decode.tracking import OnRead
 from tailer.delta.snapshot import TableState
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, meant
 from tailer.feed.options import FeedOptions
 from tailer.log.follow import FollowOptions
 
@@ -52,5 +52,6 @@ def check_columns(arguments: argparse.Namespace, state: TableState, table: str) 
     for name in [*(arguments.columns or ()), *arguments.key]:
         if name not in state.schema.names:
             raise ConfigError(
-                f"{table} has no column {name!r}; it has {', '.join(state.schema.names)}"
+                f"{table} has no column {name!r}{meant(name, state.schema.names)}; it has "
+                f"{', '.join(state.schema.names)}"
             )

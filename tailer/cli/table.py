@@ -50,4 +50,6 @@ async def _open_log(arguments: argparse.Namespace) -> AsyncIterator[TableLog]:
 def check_range(first: int, last: int) -> None:
     """Raise :class:`ConfigError` if a range of versions ends before it starts."""
     if last < first:
-        raise ConfigError(f"the range ends at version {last}, before it starts at {first}")
+        raise ConfigError(
+            f"the range ends at version {last}, before it starts at {first}; exchange the two"
+        )

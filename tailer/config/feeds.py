@@ -228,7 +228,8 @@ def _selection(feed: Section) -> Selection:
             allowed = ", ".join(get_args(Mask))
             raise feed.wrong(f"mask.{column}", f"is {mask!r}, and must be one of {allowed}")
     if "hash" in masks.values() and len(key) not in _KEY_BYTES:
-        raise feed.wrong("mask_key", f"has {len(key)} bytes, and must have 16 to 64")
+        short = f"has {len(key)} bytes" if key else "is missing, by which masks are hashed"
+        raise feed.wrong("mask_key", f"{short}, and must have 16 to 64 bytes")
     where = None
     if feed["where"]:
         try:

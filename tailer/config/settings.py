@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, unreadable
 from tailer.log.starts import STARTS, check_start
 from tailer.settings import REQUIRED, Setting, SettingTable, zone_name
 
@@ -113,7 +113,7 @@ FEED: dict[str, Setting] = {
         "text", REQUIRED,
         "The table: a path, `s3://bucket/key`, `uc://catalog.schema.table`, "
         "`profile.share#share.schema.table`, or a pattern that contains `*`.",
-        form="a path or an address",
+        form="a path or an address", elsewhere=("location", "path", "uri"),
     ),
     "store": Setting(
         "table", {}, "Options of the table's store; they override those of `[store.s3]`.",
@@ -134,7 +134,10 @@ FEED: dict[str, Setting] = {
         "texts", [], "Columns by which derived deletes and inserts are paired into updates.",
     ),
     "columns": Setting("texts", [], "Data columns to publish; empty means all.", unset="all"),
-    "where": Setting("text", "", "Publish only the partitions that match these comparisons."),
+    "where": Setting(
+        "text", "", "Publish only the partitions that match these comparisons.",
+        elsewhere=("filter", "predicate", "condition"),
+    ),
     "operations": Setting(
         "texts", [], "Changes to publish; empty means all.", unset="all",
         form="a list of insert, update, delete", parse=_operations,
@@ -263,17 +266,28 @@ def read_document(
     try:
         data = path.read_bytes()
     except OSError as e:
-        raise ConfigError(f"{path} can't be read ({e.strerror})") from e
+        raise unreadable(str(path), path, e) from e
     mark = next((mark for mark in _BYTE_ORDER_MARKS if data.startswith(mark)), None)
     if mark is not None:
         raise ConfigError(f"{path} is saved as {_BYTE_ORDER_MARKS[mark]}; save it as UTF-8")
     try:
         document = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not TOML: {e}") from e
+        remedy = next((then for mark, then in _TOML_REMEDIES.items() if mark in str(e)), "")
+        raise ConfigError(f"{path} is not TOML: {e}{remedy}") from e
     document = {key: value for key, value in document.items() if key not in left_alone}
     replaced: dict[str, Any] = _with_variables(document, path, environment)
     return replaced
+
+
+#: What is meant by the parser's words.
+_TOML_REMEDIES = {
+    "Invalid value": "; a text stands in quotes",
+    "Illegal character '\\n'": "; the text of this line lacks its closing quote",
+    "Unescaped": "; write a backslash twice, or the text in single quotes",
+    "Invalid hex": "; write a backslash twice, or the text in single quotes",
+    "twice": "; leave one out, or give it another name",
+}
 
 
 def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> Any:

@@ -32,6 +32,7 @@ from tailer.errors import (
     SinkRejected,
     TailerError,
     may_heal,
+    meant,
     mistakes,
     out_of_reach,
     printable,
@@ -186,7 +187,8 @@ def _check_key(config: Config, feed: FeedConfig, sink: Sink, names: list[str]) -
     for name in sink_traits(sink).key_columns:
         if name not in columns:
             raise ConfigError(
-                f"{place} names {name!r}, and the feed's columns are: {', '.join(columns)}"
+                f"{place} names {name!r}{meant(name, columns)}, and the feed's columns are: "
+                f"{', '.join(columns)}"
             )
 
 
@@ -214,7 +216,8 @@ def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: 
                 by_lower if key == "mask" else names
             ):
                 raise ConfigError(
-                    f"{place}.{key} names {name!r}, and the table's columns are: {', '.join(names)}"
+                    f"{place}.{key} names {name!r}{meant(name, names)}, and the table's columns "
+                    f"are: {', '.join(names)}"
                 )
     if selection.where is not None:
         try:

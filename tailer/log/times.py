@@ -111,7 +111,7 @@ async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
     """
     if log.store.server_log:
         version = await log.store.version_at_or_after(timestamp_ms)
-        return _found(log, version)
+        return _found(log, version, timestamp_ms)
     times = await _Times.of(log)
     version = first_at_or_after(times.by_mtime, timestamp_ms)
     # The two regimes do not mix: from the enablement on, only the in-commit timestamps are searched
@@ -121,13 +121,18 @@ async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
     ):
         at = await times.first_in_commit(timestamp_ms)
         version = times.in_commit[at] if at < len(times.in_commit) else None
-    return _found(log, version)
+    return _found(log, version, timestamp_ms)
 
 
-def _found(log: TableLog, version: int | None) -> int:
+def _utc(timestamp_ms: int) -> str:
+    moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=timestamp_ms)  # noqa: DTZ001
+    return f"{moment.isoformat(timespec='seconds')}Z"
+
+
+def _found(log: TableLog, version: int | None, timestamp_ms: int) -> int:
     if version is None:
         raise TableError(
-            "no version is at or after that time",
+            f"no version is at or after {_utc(timestamp_ms)}",
             table=log.store.root,
             hint="its newest version is older: ask for an earlier time",
         )
@@ -151,7 +156,7 @@ async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
             version = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
     if version is None:
         raise TableError(
-            "no version that the log still has is at or before that time",
+            f"no version that the log still has is at or before {_utc(timestamp_ms)}",
             table=log.store.root,
             hint="ask for a later time",
         )

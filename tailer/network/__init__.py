@@ -1,1 +1,2 @@
-"""Talking to servers: pauses between attempts, and answers that are read within bounds."""
+"""Talking to servers: pauses between attempts, answers read within bounds, and what is said of
+servers that no connection reaches."""

@@ -92,6 +92,7 @@ SHARE: dict[str, Setting] = {
 TABLE: dict[str, Setting] = {
     "location": Setting(
         "text", REQUIRED, "Location of the table.", form="a path, s3://bucket/key, az:// or gs://",
+        elsewhere=("table", "path"),
     ),
     "history": Setting("flag", False, "Whether recipients may read old versions."),
     "cdf": Setting("flag", False, "Whether recipients may read the change data feed."),

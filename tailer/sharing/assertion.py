@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tailer.errors import ConfigError, healing
+from tailer.errors import ConfigError, healing, unreadable
 
 __all__ = ["ALGORITHMS", "LIFE_S", "signed_assertion"]
 
@@ -42,7 +42,7 @@ def signed_assertion(
             content = key_file.read_bytes()
         key: Any = load_pem_private_key(content, password=None)
     except OSError as e:
-        raise ConfigError(f"the private key {key_file} can't be read ({e.strerror})") from None
+        raise unreadable(f"the private key {key_file}", key_file, e) from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
         # Not the library's message, which may quote the file's content.
         raise ConfigError(

@@ -302,7 +302,7 @@ class SharingClient:
         headers = {"Accept": "application/x-ndjson, application/json"}
         if said is not None:
             headers[CAPABILITIES_HEADER] = said.format()
-        with network_errors(f"{method} {path}"):
+        with network_errors(f"{method} {path}", "the profile's endpoint"):
             for last in (False, True):
                 headers["Authorization"] = await self._authorization.header(session)
                 # A redirect would send the token to any server that the answer names.

@@ -23,7 +23,8 @@ from aiohttp import (
 )
 
 from tailer import __version__
-from tailer.errors import ConfigError, TableError, TransientError, healing
+from tailer.errors import ConfigError, TableError, TransientError, healing, unreadable
+from tailer.network.reach import unreached
 from tailer.sharing.profile import is_here, leads_here
 
 if TYPE_CHECKING:
@@ -68,8 +69,10 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
     try:
         with healing(f"ca_file: {ca_file} can't be read"):
             return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as e:
-        raise ConfigError(f"ca_file: {ca_file} can't be read ({e})") from None
+    except ssl.SSLError as e:
+        raise ConfigError(f"ca_file: {ca_file} is no PEM file of certificates ({e})") from None
+    except OSError as e:
+        raise unreadable(f"ca_file: {ca_file}", ca_file or "", e) from None
 
 
 class LeadsHere(OSError):
@@ -181,8 +184,9 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
     Only aiohttp's errors: the block may do other things, and have other errors.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, address: str = "the address") -> None:
         self.what = what
+        self.address = address  # where it stands
 
     def __enter__(self) -> None:
         pass
@@ -201,7 +205,8 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
             ) from None
         if isinstance(e, ClientError):
             reason = str(e) or type(e).__name__
-            raise TransientError(f"{self.what}: {reason}") from None
+            no_way = unreached(self.what, e, self.address)
+            raise no_way or TransientError(f"{self.what}: {reason}") from None
 
 
 async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerator[bytes, None]:

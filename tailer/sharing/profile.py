@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tailer.errors import ConfigError, healing
+from tailer.errors import ConfigError, healing, unreadable
 from tailer.secrets import keep_secrets
 from tailer.secrets.urls import UrlError, parse_url
 from tailer.sharing.assertion import ALGORITHMS
@@ -146,7 +146,7 @@ def load_profile(file: str, *, allow_http: bool = False) -> Profile:
         with healing(f"the profile {file} can't be read"):
             text = Path(file).expanduser().read_text(encoding="utf-8")
     except OSError as e:
-        raise ConfigError(f"the profile {file} can't be read ({e.strerror})") from e
+        raise unreadable(f"the profile {file}", file, e) from e
     except UnicodeDecodeError:
         raise ConfigError(f"the profile {file} is not UTF-8") from None
     return parse_profile(text, file, allow_http=allow_http)

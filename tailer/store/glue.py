@@ -99,7 +99,7 @@ class GlueClient:
         except (errors.HTTPClientError, errors.ConnectionError) as e:
             raise TransientError(f"{address}: AWS Glue can't be reached ({e})") from e
         except (errors.BotoCoreError, OSError) as e:
-            raise unusable(e) from e
+            raise unusable(e, "AWS Glue") from e
 
     async def _connected(self) -> Any:
         async with self._lock:

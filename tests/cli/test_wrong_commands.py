@@ -80,4 +80,4 @@ def test_a_key_that_is_no_column_is_refused_before_any_event(
     assert main([command, str(table.folder), *more, "--key", "idd"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "has no column 'idd'; it has id" in printed.err
+    assert "has no column 'idd' (did you mean 'id'?); it has id" in printed.err

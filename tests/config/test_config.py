@@ -366,7 +366,7 @@ MORE_MISTAKES = {
     "bad mask": (feed_with("mask = {a = 'hide'}"),
                  "feeds.orders.mask.a is 'hide', and must be one of drop, redact, hash"),
     "no mask key": (feed_with("mask = {a = 'hash'}"),
-                    "feeds.orders.mask_key has 0 bytes, and must have 16 to 64"),
+                    "feeds.orders.mask_key is missing, by which masks are hashed"),
     "removed key": (feed_with("poll_min_s = 9"),
                     "feeds.orders.poll_min_s was removed: leave it out, pauses begin at 0.5 s"),
     "sinks": (SMALLEST + "[feeds.orders.sinks.a]\ntype = 'jsonl'\n",

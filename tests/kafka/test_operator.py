@@ -115,7 +115,7 @@ def test_a_registry_that_is_away_is_waited_for(kafka: Broker, tmp_path: Path) ->
     orders(tmp_path)
     own = {"url": "http://127.0.0.1:9"}
     config = configured(tmp_path, kafka.bootstrap, fresh(), format="avro", registry=own)
-    said = "feed orders tries again: the schema registry at http://127.0.0.1:9 does not answer"
+    said = "feed orders tries again: the schema registry at http://127.0.0.1:9: nothing listens"
     with started("run", config) as program:
         program.wait_until(lambda: any(said in line for line in program.errors))
         assert program.stop() == 0

@@ -102,7 +102,7 @@ async def test_a_time_is_inclusive_on_both_sides(
     else:
         assert await version_at_or_after(log, time_ms) == after
     if before is None:
-        with pytest.raises(TableError, match="at or before that time"):
+        with pytest.raises(TableError, match="at or before 1970"):
             await version_at_or_before(log, time_ms)
     else:
         assert await version_at_or_before(log, time_ms) == before
@@ -199,7 +199,7 @@ async def test_every_kind_of_start_has_its_offset(log: TableLog) -> None:
 async def test_a_start_beyond_the_end_is_named(log: TableLog) -> None:
     with pytest.raises(TableError, match="start is version 5, and the newest is 3"):
         await start_offset(log, "5")
-    with pytest.raises(TableError, match="no version is at or after that time"):
+    with pytest.raises(TableError, match="no version is at or after 2"):
         await start_offset(log, "2026-01-01")
 
 

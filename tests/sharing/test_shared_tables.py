@@ -192,9 +192,9 @@ async def test_times_are_looked_up_by_the_server(tmp_path: Path) -> None:
         assert await version_at_or_after(log, zero + 30_000) == 1
         assert await version_at_or_before(log, zero + 130_000) == 2
         assert await version_at_or_before(log, zero * 2) == 3
-        with pytest.raises(TableError, match="no version is at or after that time"):
+        with pytest.raises(TableError, match="no version is at or after 2"):
             await version_at_or_after(log, zero * 2)
-        with pytest.raises(TableError, match="at or before that time"):
+        with pytest.raises(TableError, match="at or before 2025"):
             await version_at_or_before(log, zero - 1)
         assert (await start_offset(log, "earliest")).version == 0
         server.faults.history = False

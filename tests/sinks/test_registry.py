@@ -151,7 +151,7 @@ def test_a_registry_that_does_not_answer_may_heal() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(TransientError, match=r"does not answer \(.*refused"):
+        with pytest.raises(TransientError, match="nothing listens there; check its URL"):
             RegistryClient(url).register("x", LONG)
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sinks.kafka.client.patched_client import attentive_client
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import ConfigError, SinkRejected, TailerError, TargetRefused, TransientError
+from tailer.network.reach import unreached
 from tailer.sink import FaultTable
 
 __all__ = ["FAULTS", "Fenced", "connected", "failure", "raised_as_failures"]
@@ -210,6 +211,13 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
         return
     seconds = options.bootstrap_timeout_ms / 1000
     cause = heard.cause or str(error)
+    no_way = unreached(
+        f"no Kafka broker at {servers} has answered for {seconds:g} s",
+        Exception(cause),
+        "the option 'bootstrap_servers'",
+    )
+    if no_way is not None:
+        raise no_way from error
     remedy = next((f"; {then}" for mark, then in _STRANGE if mark in cause), "")
     if not remedy and options.security.security_protocol == "PLAINTEXT":
         remedy = "; if they want TLS or a password, set security_protocol"

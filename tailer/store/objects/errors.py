@@ -71,7 +71,11 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
     no_token = _TOKEN.search(text.partition("Debug source")[0]) is not None
     if status.startswith("4") and status not in _PASSING:
         if no_token:
-            what, hint = f"no credentials can be had ({said})", "give some by the store's options"
+            what = f"no credentials can be had for {operation} ({said})"
+            hint = (
+                "name some by the store's options or in the environment, or set anonymous = true "
+                "for what is public"
+            )
         elif status in ("401", "403"):
             what = f"access denied to {operation} ({said})"
             hint = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -122,6 +123,16 @@ _ANSWERS = {
         ("bucket", "bucket_name", "container_name"),
         "the table's address names it; leave it out",
     ),
+}
+
+
+#: How object_store begins its sentences, and what is to be done about them.
+_GENERIC = re.compile(r"^Generic \w+ error: ")
+_REMEDIES = {
+    "Account must be specified": "; set account_name, or AZURE_STORAGE_ACCOUNT_NAME",
+    "Invalid Access Key": "; account_key is the key in base64 that the portal shows",
+    "service account file": "; check the path in service_account_file, or in "
+    "GOOGLE_APPLICATION_CREDENTIALS",
 }
 
 
@@ -320,5 +331,6 @@ def _made(
             credential_provider=credentials,
         )
     except (BaseError, ValueError, OSError) as e:
-        said = str(e).strip().partition("\n")[0]
-        raise ConfigError(f"the options of {cloud}'s storage are wrong: {said}") from None
+        said = _GENERIC.sub("", str(e).strip().partition("\n")[0])
+        remedy = next((then for mark, then in _REMEDIES.items() if mark in said), "")
+        raise ConfigError(f"the options of {cloud}'s storage are wrong: {said}{remedy}") from None

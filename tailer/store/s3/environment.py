@@ -97,8 +97,7 @@ class S3Environment:
             credentials = await self._session.get_credentials()
         if credentials is None:
             raise ConfigError(
-                "there are no credentials for S3: set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, a profile or a role; for a public bucket, "
+                f"there are no credentials for S3: {_CREDENTIALS}; for a public bucket, "
                 "anonymous = true"
             )
         return _Found(credentials)
@@ -184,16 +183,25 @@ def _named() -> Iterator[None]:
         raise unusable(e) from e
 
 
-def unusable(e: Exception) -> TailerError:
+_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
+
+
+def unusable(e: Exception, service: str = "S3") -> TailerError:
     """Return the error for a session that can't be opened or credentials that can't be loaded."""
     lasting = isinstance(e, FileNotFoundError | ssl.SSLError)
     passing = isinstance(e, OSError)
     if not passing:
-        from botocore.exceptions import MetadataRetrievalError, ProfileNotFound
+        from botocore.exceptions import (
+            MetadataRetrievalError,
+            NoCredentialsError,
+            ProfileNotFound,
+        )
 
+        if isinstance(e, NoCredentialsError):
+            return ConfigError(f"there are no credentials for {service}: {_CREDENTIALS}")
         if isinstance(e, ProfileNotFound):
             return ConfigError(f"{e}; profiles are in ~/.aws/config")
         passing = isinstance(e, MetadataRetrievalError)
     if passing and not lasting:
-        return TransientError(f"the credentials for S3 are unavailable ({e})")
-    return ConfigError(f"S3 can't be used as it is configured ({e})")
+        return TransientError(f"the credentials for {service} are unavailable ({e})")
+    return ConfigError(f"{service} can't be used as it is configured ({e})")

@@ -219,7 +219,7 @@ class CatalogClient:
             headers = {"Accept": "application/json"}
             if authorization is not None:
                 headers["Authorization"] = await authorization.header(session)
-            with network_errors(what):
+            with network_errors(what, "the option 'endpoint'"):
                 # A redirect would send the token to any server that the answer names.
                 async with session.request(
                     method, url, headers=headers, json=body, allow_redirects=False
