@@ -46,11 +46,15 @@ def main() -> None:
     without_tests = parser.parse_args().without_tests
     if _output("git", "status", "--porcelain"):
         sys.exit("there are changes that are not committed: a release is made from a commit")
+    # Named once: somebody may commit while it builds.
+    commit = _output("git", "rev-parse", "HEAD")
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     with tempfile.TemporaryDirectory(prefix="release-") as name:
         folder = Path(name)
-        first, second = (_build(folder / each) for each in ("first", "the second, elsewhere"))
+        first, second = (
+            _build(commit, folder / each) for each in ("first", "the second, elsewhere")
+        )
         if names := differing(first, second):
             sys.exit(f"two builds of one commit differ: {', '.join(names)}")
         for path in first.iterdir():
@@ -58,20 +62,22 @@ def main() -> None:
         (wheel,) = DIST.glob("*.whl")
         if wheel.stat().st_size > SIZE_MAX:
             sys.exit(f"{wheel.name} has {wheel.stat().st_size} bytes, of {SIZE_MAX} at most")
-        _prove_wheel(wheel, folder, without_tests=without_tests)
+        tree = folder / "tree"
+        _unpack(commit, tree, *TREE)
+        _prove_wheel(wheel, folder, tree, without_tests=without_tests)
         _prove_installers(wheel, folder)
     shutil.copy(ROOT / "docs" / "reliability.json", DIST)  # what was run, and what it saw
     (DIST / "SHA256SUMS").write_text(checksums(DIST), encoding="utf-8")
     print((DIST / "SHA256SUMS").read_text(encoding="utf-8"))
 
 
-def _build(folder: Path) -> Path:
-    """Build the last commit in a folder; return where the distributions lie."""
+def _build(commit: str, folder: Path) -> Path:
+    """Build a commit in a folder; return where the distributions lie."""
     source, built, repaired = folder / "source", folder / "built", folder / "dist"
-    _unpack(source)
+    _unpack(commit, source)
     cargo = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
     environment = {
-        "SOURCE_DATE_EPOCH": _output("git", "log", "-1", "--format=%ct"),
+        "SOURCE_DATE_EPOCH": _output("git", "log", "-1", "--format=%ct", commit),
         # Neither the builder's home nor the folder is named by what is compiled.
         "RUSTFLAGS": f"--remap-path-prefix={cargo}=cargo",
         "CFLAGS": "-g0",
@@ -93,11 +99,11 @@ def _build(folder: Path) -> Path:
     return repaired
 
 
-def _unpack(folder: Path, *paths: str) -> None:
-    """Write the files of the last commit, or some of them, into a folder."""
+def _unpack(commit: str, folder: Path, *paths: str) -> None:
+    """Write the files of a commit, or some of them, into a folder."""
     folder.mkdir(parents=True)
     archive = folder.parent / f"{folder.name}.tar"
-    _run("git", "archive", "--output", archive, "HEAD", *paths)
+    _run("git", "archive", "--output", archive, commit, *paths)
     shutil.unpack_archive(archive, folder, filter="data")
 
 
@@ -135,10 +141,9 @@ def bill_of_materials(environment: dict[str, Any], lock: str) -> str:
     return json.dumps(whole, indent=2, sort_keys=True) + "\n"
 
 
-def _prove_wheel(wheel: Path, folder: Path, *, without_tests: bool) -> None:
-    """Use the wheel as an installation of its own, with each Python that is there."""
-    tree = folder / "tree"
-    _unpack(tree, *TREE)
+def _prove_wheel(wheel: Path, folder: Path, tree: Path, *, without_tests: bool) -> None:
+    """Use the wheel as an installation of its own, with each Python that is there, beside the
+    tests of its commit."""
     (tree / ".cache").symlink_to(CACHE.resolve())
     described = False
     for version in supported_pythons():
