@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.components import require
 
-__all__ = ["with_disk", "with_proc", "within_unit"]
+__all__ = ["with_disk", "with_proc", "with_root", "within_unit"]
 
 _UNSHARED = ("unshare", "--mount", "--propagation", "private")
 _NO_RIGHTS = "--bounding-set=-all --inh-caps=-all"
@@ -34,6 +34,19 @@ def with_proc(options: str, *command: str) -> list[str]:
 def with_disk(folder: Path, size: str) -> list[str]:
     """A small disk of the program's own in a folder. Others find it below ``/proc/PID/root``."""
     return _begun(f'mount -t tmpfs -o size={size} tmpfs "$0" && exec "$@"', str(folder))
+
+
+def with_root(folder: Path, *command: str) -> list[str]:
+    """A command whose root is a view of this machine's: what it writes is in ``folder/upper``, and
+    stays for the next one."""
+    for name in ("upper", "work", "root"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    script = (
+        'mount -t overlay overlay -o "lowerdir=/,upperdir=$0/upper,workdir=$0/work" "$0/root" && '
+        'for at in dev proc; do mount --rbind /$at "$0/root/$at" || exit 1; done && '
+        'exec chroot "$0/root" "$@"'
+    )
+    return [*_begun(script, str(folder)), *command]
 
 
 def within_unit(unit: Path, state: Path) -> list[str]:
