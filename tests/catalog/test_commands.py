@@ -14,10 +14,8 @@ from tailer.deltalog import DeltaLog
 from tailer.errors import ConfigError
 from tests.catalog.server import TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
-from tests.sharing.shared import orders
-from tests.support.programs import run_tailer, running_daemon
+from tests.support.programs import run_tailer
 from tests.support.source import ROOT
-from tests.support.waiting import eventually
 
 PAGE = (ROOT / "docs" / "unity-catalog.md").read_text(encoding="utf-8")
 
@@ -79,33 +77,9 @@ def test_a_check_says_which_catalog_and_which_account(
     )
 
 
-def test_tables_of_a_pattern_are_followed_as_they_come_and_go(
-    server: CatalogServer, config: Path, managed: ManagedTable, tmp_path: Path
-) -> None:
-    managed.commit()
-    with running_daemon(config, tmp_path / "errors") as daemon:
-        eventually(lambda: _rows(tmp_path / "orders.jsonl") == 1)
-        managed.commit()
-        orders(tmp_path / "late", 3)
-        server.table("late", f"file://{tmp_path}/late")
-        server.table("view", f"file://{tmp_path}/nowhere").form = "CSV"
-        eventually(lambda: _rows(tmp_path / "late.jsonl") == 2)
-        eventually(lambda: _rows(tmp_path / "orders.jsonl") == 2)
-        with server.lock:
-            del server.schemas["sales"]["late"]
-        eventually(lambda: "sales/late" in (tmp_path / "errors").read_text())
-        daemon.terminate()
-        assert daemon.wait() == 0
-    assert "view" not in (tmp_path / "errors").read_text()
-
-
 def with_pattern(config: Path, pattern: str) -> Config:
     config.write_text(config.read_text().replace("uc://main.sales.*", pattern))
     return load_config(config)
-
-
-def _rows(path: Path) -> int:
-    return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
 @pytest.mark.anyio
@@ -125,6 +99,7 @@ async def test_patterns_find_the_tables_of_schemas_page_by_page(
     server.page_items = 2
     for name in ("a1", "a2", "b1"):
         server.table(name, f"file:///lake/{name}")
+    server.table("a3", "file:///lake/a3").form = "CSV"
     server.schemas["openly"] = {"b1": server.schemas["sales"]["b1"]}
     loaded = with_pattern(config, pattern)
     found = await feeds_of_pattern(loaded, loaded.feeds["sales"])

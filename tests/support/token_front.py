@@ -26,7 +26,7 @@ class TokenFront:
     """Leads requests to the server at ``upstream``. ``tokens`` have the moment in which each ends,
     by the steady clock; what is sold lives for ``life_s`` seconds and is said to live for
     ``said_s``. ``change`` alters each credential that is vended, of which there were ``vended``;
-    ``refusal`` is the status in place of one."""
+    ``refusal`` is the status in place of one. Tables of the names in ``forbidden`` are refused."""
 
     def __init__(self, upstream: str, token: str, client: tuple[str, str]) -> None:
         self.upstream, self.upstream_token = upstream, token
@@ -37,6 +37,7 @@ class TokenFront:
         self.vended: list[dict[str, Any]] = []
         self.change: Callable[[dict[str, Any]], dict[str, Any]] = dict
         self.refusal = 0
+        self.forbidden: set[str] = set()
         self.port = free_port()
 
     @property
@@ -77,6 +78,8 @@ class TokenFront:
         vends = request.path.endswith("/credentials")
         if vends and self.refusal:
             return self._refuse(request.path, self.refusal, "no storage credential")
+        if request.path.rpartition("/tables/")[2] in self.forbidden:
+            return self._refuse(request.path, 403, "no SELECT on it")
         url = f"{self.upstream}{request.raw_path}"
         async with self._session.request(
             request.method, URL(url, encoded=True), data=await request.read(), headers=headers

@@ -134,13 +134,26 @@ class CatalogClient:
         """Return the names of a catalog's schemas."""
         query = {"catalog_name": catalog}
         pages = self._pages(Schemas, "/schemas", query, lambda page: page.schemas or [])
-        return sorted([one.name async for one in pages])
+        found = sorted([one.name async for one in pages])
+        if not found:
+            await self._check_there(catalog)
+        return found
 
     async def tables(self, catalog: str, schema: str) -> list[str]:
         """Return the names of a schema's Delta tables."""
         query = {"catalog_name": catalog, "schema_name": schema}
         pages = self._pages(OldTables, "/tables", query, lambda page: page.tables or [])
-        return sorted([one.name async for one in pages if one.data_source_format == "DELTA"])
+        found = [one async for one in pages]
+        if not found:
+            await self._check_there(catalog, schema)
+        return sorted(one.name for one in found if one.data_source_format == "DELTA")
+
+    async def _check_there(self, catalog: str, schema: str | None = None) -> None:
+        """Raise :class:`TableError` if there is no such catalog or schema: a server may list what
+        is in it all the same, as nothing."""
+        missing = await self._missing_part(catalog, schema)
+        if missing is not None:
+            raise self._not_there(*missing)
 
     async def _pages(
         self,
@@ -153,7 +166,13 @@ class CatalogClient:
         while True:
             more = {"page_token": token} if token else {}
             asked = urlencode({**query, "max_results": _PAGE_ITEMS, **more})
-            page = await self._get(kind, f"{path}?{asked}", ".".join(query.values()))
+            subject = ".".join(query.values())
+            try:
+                page = await self._get(kind, f"{path}?{asked}", subject)
+            except _Refused as e:
+                if e.status == 404:
+                    await self._check_there(*subject.split("."))
+                raise
             found = items(page)
             for item in found:
                 yield item
@@ -167,22 +186,28 @@ class CatalogClient:
         """Return the error for a refusal, with the part of the name that is not there."""
         if error.status != 404:
             return error.at(table=f"uc://{name}")
-        parts = (
-            ("catalog", name.catalog, f"/catalogs/{_quoted(name.catalog)}"),
-            ("schema", f"{name.catalog}.{name.schema}",
-             f"/schemas/{_quoted(f'{name.catalog}.{name.schema}')}"),
-        )  # fmt: skip
-        what, missing = "table", str(name)
+        missing = await self._missing_part(name.catalog, name.schema) or ("table", str(name))
+        return self._not_there(*missing).at(table=f"uc://{name}")
+
+    async def _missing_part(self, catalog: str, schema: str | None) -> tuple[str, str] | None:
+        """Return which part of a name the server does not know, and its name; None if it has
+        them."""
+        parts = [("catalog", catalog, f"/catalogs/{_quoted(catalog)}")]
+        if schema is not None:
+            both = f"{catalog}.{schema}"
+            parts.append(("schema", both, f"/schemas/{_quoted(both)}"))
         for kind, part, path in parts:
             try:
                 await self._get(Named, path, part)
             except _Refused as e:
                 if e.status == 404:
-                    what, missing = kind, part
-                    break
+                    return kind, part
+                break
+        return None
+
+    def _not_there(self, kind: str, name: str) -> TableError:
         return TableError(
-            f"the catalog at {self.options.endpoint} has no {what} {missing}",
-            table=f"uc://{name}",
+            f"the catalog at {self.options.endpoint} has no {kind} {name}",
             hint=f"check the name, and that {self.options.account} may see it",
         )
 
