@@ -114,7 +114,8 @@ def full_disk(now: Round) -> None:
 
 
 def clock(now: Round) -> None:
-    """The machine's clock jumps, forwards or back, while the daemon runs."""
+    """The machine's clock jumps, forwards or back, while the daemon runs. libfaketime also has
+    sleeps of threads fail; the daemon may end by that, and is started again."""
     library = fake_clock()
     assert library
     at = now.folder / "clock"

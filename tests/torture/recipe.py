@@ -41,6 +41,7 @@ class Recipe:
     recorded: bool
     partitioned: bool
     faults: tuple[str, ...]
+    start: str = "snapshot"
 
     @classmethod
     def drawn(
@@ -70,6 +71,7 @@ class Recipe:
             writer=writer,
             recorded=store == "catalog" or _one(seed, "recorded", (True, False)),
             partitioned=store != "catalog" and _one(seed, "partitioned", (True, False, False)),
+            start=_one(seed, "start", ("snapshot", "earliest")),
             faults=tuple(chance.choices(faults, k=chance.randint(3, 6))),
         )
 
@@ -77,6 +79,7 @@ class Recipe:
     def traits(self) -> dict[str, list[str]]:
         """What the round is counted by."""
         table = ["recorded" if self.recorded else "derived", *["partitioned"] * self.partitioned]
+        table.append(f"from {self.start}")
         return {
             "store": [self.store], "sink": [self.sink], "format": [self.format],
             "writer": [self.writer], "table": table,

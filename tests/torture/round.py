@@ -58,8 +58,11 @@ class Outcome:
 class Daemons:
     """`tailer run`, twice where wanted: the second has another state if the target fences."""
 
-    def __init__(self, folder: Path, errors: Path, place: Place, target: Target) -> None:
+    def __init__(
+        self, folder: Path, errors: Path, place: Place, target: Target, start_at: str
+    ) -> None:
         self.folder = folder
+        self.start = start_at
         self.place = place
         self.target = target
         self.errors = errors
@@ -74,7 +77,8 @@ class Daemons:
             (self.folder / f"{name}.toml").write_text(
                 f'[daemon]\nhttp = "127.0.0.1:{port}"\nstate = {json.dumps(state)}\n'
                 f"lease_s = 5\n{self.place.section}\n"
-                f'[feeds.orders]\ntable = {json.dumps(self.place.table)}\nfrom = "snapshot"\n'
+                f"[feeds.orders]\ntable = {json.dumps(self.place.table)}\n"
+                f'from = "{self.start}"\n'
                 f"batch_rows_max = {batch_rows}\nretry_max_s = 1\n"
                 f"[feeds.orders.sink]\n{self.sink}\n"
             )
@@ -127,7 +131,8 @@ class Round:
         chance = random.Random(f"{recipe.seed} target")
         setting = Setting(recipe.sink, recipe.format, self.disk, chance)
         self.target = target_of(setting, servers)
-        self.daemons = Daemons(self.disk, folder / "stderr.txt", place, self.target)
+        errors = folder / "stderr.txt"
+        self.daemons = Daemons(self.disk, errors, place, self.target, recipe.start)
         self.faults: list[str] = []
 
     def daemon(
