@@ -111,6 +111,8 @@ class Runner:
         self.last_rows = LastRows()
         self._offsets = HeldOffsets(feed.offsets)
         feed.offsets = self._offsets
+        # A look at the target connects, and disconnects, with the sink that an attempt writes to.
+        self._sink_turn = anyio.Lock()
         feed.on_retry = self._tell_retry
         feed.on_park = self._tell_parked
         self._told: set[str] = set()
@@ -176,7 +178,8 @@ class Runner:
                 self.log(logging.INFO, "paused", "paused by an order given before this start")
                 return "held_up"
             self.log(logging.INFO, "following", f"following {feed.log.store.root}")
-            await run_feed(feed)
+            async with self._sink_turn:
+                await run_feed(feed)
         except FeedPaused as e:
             self.error = feed.progress.error = e
             self.log(logging.WARNING, "blocked", f"waits for its operator: {e}")
@@ -354,10 +357,21 @@ class Runner:
         if progress.state in ("following", "standby") and not progress.lag_versions():
             return
         if progress.known_offset is None or (self.idle and not self._offsets.held):
-            found = await saved_offset(self.feed.name, self.feed.sink, self.feed.offsets)
+            found = await self._saved_offset()
             if found is not None and (progress.offset is None or self.idle):
                 progress.found(found)
         await self.outlook.look()
+
+    async def _saved_offset(self) -> Offset | None:
+        """Look up where the feed is; where it runs, in its saved offset alone."""
+        try:
+            self._sink_turn.acquire_nowait()
+        except anyio.WouldBlock:
+            return await self.feed.offsets.load()
+        try:
+            return await saved_offset(self.feed.name, self.feed.sink, self.feed.offsets)
+        finally:
+            self._sink_turn.release()
 
     @property
     def idle(self) -> bool:

@@ -177,3 +177,35 @@ async def test_a_call_that_does_not_come_back_is_named_until_it_does(
         await runner.end()
     assert rig.ids == [1, 2, 3]
     assert rig.metric("tailer_retries_total") == 0
+
+
+async def test_a_sink_is_not_looked_at_while_its_feed_has_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look connects and disconnects: the feed would write to a connection that is closed."""
+    goes_on, opened = anyio.Event(), anyio.Event()
+    real = FaultySink.open
+    looks: list[bool] = []
+
+    async def look(_: FaultySink, feed: str) -> Offset | None:  # noqa: ARG001
+        looks.append(opened.is_set())
+        return None
+
+    async def slow_open(self: FaultySink, feed: str) -> Offset | None:
+        opened.set()
+        await goes_on.wait()
+        return await real(self, feed)
+
+    monkeypatch.setattr(FaultySink, "look", look, raising=False)
+    monkeypatch.setattr(FaultySink, "open", slow_open)
+    runner = runner_of(rig, Script({}))
+    await runner.measure()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        await opened.wait()
+        await runner.measure()
+        goes_on.set()
+        await eventually_async(lambda: runner.status(0.0).state == "stopped", why="it is read")
+        await runner.end()
+    assert looks == [False], "before it begins, it may be"
+    assert rig.ids == [1, 2, 3]
