@@ -85,6 +85,11 @@ class Daemon:
         self.process.kill()
         self.process.wait(PATIENCE_S)
 
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self.process is not None:
+            self.kill()
+
     def stop(self) -> None:
         """End it as a service manager would; a broker that is away is no reason to hang."""
         assert self.process is not None
@@ -246,7 +251,7 @@ def survives(
             wait_for(lambda: len(watcher.events) >= len(events), daemon, "lost by the watcher")
         daemon.stop()
     finally:
-        daemon.kill()
+        daemon.end()
     aborted = len(read_topic(broker.bootstrap, topic, "read_uncommitted")) - len(events)
     check(events, writer, keyed=keyed)
     check(watcher.events, writer, keyed=keyed)

@@ -50,13 +50,17 @@ class Pair(Daemon):
         self.process.wait()
         self.process = self.standby = None
 
+    def end(self) -> None:
+        """Leave nothing behind, the standby neither."""
+        while self.process is not None:
+            self.kill()
+
     def stop(self) -> None:
         """End the standby, then the owner."""
         assert self.standby is not None
         self.standby.terminate()
         assert self.standby.wait() == 0, self.log()
         super().stop()
-        self.standby = self.process
 
 
 def kill_owners(trial: Trial) -> Counter[str]:
