@@ -38,6 +38,7 @@ _FILES_INLINE_MAX = 200
 _FEW = 32_768
 #: The commits whose results are remembered: more than a feed reads ahead.
 _REMEMBERED = 1024
+_NONE: Ineffective = frozenset()
 
 
 class LiveFiles:
@@ -177,7 +178,8 @@ class _Keys:
         few |= coming
         if len(few) > _FEW:
             self._grow()
-        return frozenset(ineffective)
+        # Almost every commit's result is the empty one, and many feeds remember a thousand each.
+        return frozenset(ineffective) if ineffective else _NONE
 
     def _grow(self) -> None:
         from tailer.plan.live_database import Database  # loads on demand, with its engine

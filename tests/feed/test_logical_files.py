@@ -236,6 +236,14 @@ def test_a_commit_that_is_read_again_gives_the_same(table: TableBuilder) -> None
     assert anyio.run(ask) == [*found, 2], "only going back to the unknown takes another look"
 
 
+def test_commits_that_change_all_that_they_say_cost_no_memory_each(tmp_path: Path) -> None:
+    from tailer.plan.live_files import _Keys
+
+    keys = _Keys(str(tmp_path))
+    empty = {id(keys.follow(n.to_bytes(16, "big"), b"")) for n in range(10)}
+    assert len(empty) == 1
+
+
 def test_a_set_that_outgrows_its_memory_is_as_exact(tmp_path: Path) -> None:
     from tailer.plan.live_files import _Keys
 
