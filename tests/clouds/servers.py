@@ -92,6 +92,20 @@ class Container:
         return {"account_name": ACCOUNT, "account_key": KEY, "endpoint_url": self.url, **self.more}
 
     @property
+    def environment(self) -> dict[str, str]:
+        """The account as variables of the environment."""
+        if self.cloud == "gcs":
+            return {
+                "GOOGLE_SERVICE_ACCOUNT_KEY": _nobody(self.url),
+                "GOOGLE_BASE_URL": self.url,
+            }
+        return {
+            "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+            "AZURE_STORAGE_ENDPOINT": self.url,
+        }
+
+    @property
     def deltalake(self) -> dict[str, str]:
         """The storage options of deltalake."""
         if self.cloud == "gcs":
