@@ -65,6 +65,14 @@ def _status(status: int, code: str, headers: dict[str, str] | None = None) -> Al
     return lambda _front, _request, _answer: Answer(status, headers or {}, body)
 
 
+def _as_said(code: str, message: str, more: str = "") -> Alter:
+    """A refusal in the words of a cloud's documentation."""
+    body = (
+        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>"
+    )
+    return lambda _front, _request, _answer: Answer(403, {}, body.encode())
+
+
 def _whole_for_range(front: Front, request: web.Request, answer: Answer) -> Answer:  # noqa: ARG001
     """The server takes no notice of the range; the body was fetched without it."""
     return answer
@@ -132,6 +140,21 @@ FAULTS: dict[str, Alter] = {
     "timeout": _status(400, "RequestTimeout"),
     "not found": _status(404, "NoSuchKey"),
     "denied": _status(403, "AccessDenied"),
+    "firewall of azure": _as_said(
+        "AuthorizationFailure",
+        "This request is not authorized to perform this operation.\nRequestId:1\nTime:2",
+    ),
+    "firewall of gcs": _as_said(
+        "SecurityPolicyViolated",
+        "Request violates VPC Service Controls.",
+        "<Details>Request is prohibited by organization's policy.</Details>",
+    ),
+    "wrong clock": _as_said(
+        "AuthenticationFailed",
+        "Server failed to authenticate the request.\nRequestId:1\nTime:2",
+        "<AuthenticationErrorDetail>Request date header too old: 'Thu, 26 Nov 2026 01:00:00 GMT'"
+        "</AuthenticationErrorDetail>",
+    ),
     "expired": _status(400, "ExpiredToken"),
     "refused": _status(412, "PreconditionFailed"),
     "weak etag": _with_etag(lambda tag: f"W/{tag}"),

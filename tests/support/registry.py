@@ -121,7 +121,9 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that is its own authority, and its key."""
     require("openssl", shutil.which("openssl") is not None)
     certificate, key = folder / "certificate.pem", folder / "key.pem"
+    # Not every library takes the certificate of an authority for a server's.
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subject += ["-addext", "basicConstraints=critical,CA:FALSE"]
     files = ["-keyout", str(key), "-out", str(certificate)]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     subprocess.run([*command, *subject, *files], check=True, capture_output=True)

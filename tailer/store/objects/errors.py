@@ -27,10 +27,30 @@ _MESSAGE = re.compile(
 _PASSING = ("404", "408", "409", "412", "416", "429")
 #: What became of a request without an answer, as reqwest says it.
 _UNANSWERED = (
-    ("dns error", "the server's name is not known to this machine's DNS: check the account's name"),
+    (
+        "dns error",
+        "this machine's DNS does not know the server's name: check endpoint_url, or the account",
+    ),
     ("kind: Timeout", "it took too long"),
     ("kind: Connect", "the server can't be reached: check endpoint_url, and the network"),
     ("operation timed out", "it took too long"),
+)
+#: Why TLS could not begin, as rustls says it, and the remedy. It does not heal by itself.
+_NO_TLS = (
+    (
+        re.compile(r"InvalidCertificate\(\s*(\w+)"),
+        "the server's certificate is not trusted",
+        "name the file of the authority that signed it in the environment, as SSL_CERT_FILE",
+    ),
+    (
+        re.compile(r"InvalidMessage\(\s*(InvalidContentType)"),
+        "the server does not speak https",
+        "write endpoint_url with http://, or with the port that speaks https",
+    ),
+)
+#: What Azure says of times, beside its message. The rest has signatures in it.
+_TIMES = re.compile(
+    r"<AuthenticationErrorDetail>((?:Request date|Signature not valid in|Signed expiry)[^<]{1,300})"
 )
 #: Where a machine's identity is asked for.
 _TOKEN = re.compile(r"token request|TokenRequest|IMDS|azure cli|metadata", re.IGNORECASE)
@@ -54,7 +74,10 @@ def is_refusal(error: Exception) -> bool:
 def translated(error: Exception, operation: str, address: str, location: str) -> Exception:
     """Return the error to raise for a request that failed. What is unknown may pass."""
     text = str(error)
-    if _NO_CONTAINER.search(text):
+    found = _STATUS.search(text)
+    status = found[1] if found else ""
+    # A listing of what is not there is empty; so this is the whole container, or account.
+    if _NO_CONTAINER.search(text) or (operation == "list" and status == "404"):
         return TableError(
             "its container does not exist",
             table=address,
@@ -65,8 +88,9 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
     place = f"{address}/{location}" if location and "://" not in location else location or address
     if isinstance(error, exceptions.PreconditionError):
         return TransientError(f"{place} was replaced while it was read")
-    found = _STATUS.search(text)
-    status = found[1] if found else ""
+    for sign, what, hint in _NO_TLS:
+        if reason := sign.search(text):
+            return TableError(f"{what} ({reason[1]})", table=address, hint=hint)
     said = _said(text, status)
     no_token = _TOKEN.search(text.partition("Debug source")[0]) is not None
     if status.startswith("4") and status not in _PASSING:
@@ -79,8 +103,8 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
         elif status in ("401", "403"):
             what = f"access denied to {operation} ({said})"
             hint = (
-                "check the credentials, when they end, what they may do with the container, and "
-                "the account's firewall"
+                "check the credentials, when they end, what they may do with the container, the "
+                "account's firewall, and this machine's clock"
             )
         else:
             what = f"the server refused {operation} with {status} ({said})"
@@ -100,8 +124,10 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
 def _said(text: str, status: str) -> str:
     """Return the server's code and message, or why there was no answer."""
     if status:
-        parts = (pattern.search(text) for pattern in (_CODE, _MESSAGE))
-        words = [printable(part[1] or part[2], 300).strip() for part in parts if part]
+        parts = (pattern.search(text) for pattern in (_CODE, _MESSAGE, _TIMES))
+        words = [
+            printable(next(filter(None, part.groups())), 300).strip() for part in parts if part
+        ]
         return ": ".join(words) or "no reason given"
     why = next((sentence for sign, sentence in _UNANSWERED if sign in text), None)
     line = text.partition("\n")[0]
