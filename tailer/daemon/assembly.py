@@ -307,9 +307,10 @@ def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
 
 def _is_url(text: str) -> bool:
     """Return whether a text is a URL, in which a match must not begin a query or a fragment. The
-    keys of a storage are plain text."""
+    keys of a storage are plain text, but where its address is of the web."""
     scheme, separator, _ = text.partition("://")
-    return bool(separator) and scheme.isalpha() and not is_remote(text)
+    of_web = scheme.lower() == "https"
+    return bool(separator) and scheme.isalpha() and (of_web or not is_remote(text))
 
 
 def _of_table(sink: SinkConfig, match: str) -> SinkConfig:

@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from tailer.errors import TableError
 from tailer.storage import storage_of
@@ -116,4 +117,6 @@ async def _walk(
         match = pattern.fullmatch(name)
         if match and name != LOG_DIR and not name.startswith("."):
             stars = "-".join(match.groups())
-            await _walk(f"{at}{name}/", parts[1:], (*matched, stars), folders, found, closed)
+            # The key of a URL is encoded, and no other address.
+            step = quote(name) if at.lower().startswith("https:") else name
+            await _walk(f"{at}{step}/", parts[1:], (*matched, stars), folders, found, closed)
