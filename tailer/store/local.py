@@ -52,15 +52,6 @@ def _is_absent(e: OSError) -> bool:
     return e.errno in _ABSENT
 
 
-def _check_regular(path: str) -> None:
-    """Raise FileNotFoundError unless ``path`` is a regular file.
-
-    A folder, device or pipe is not a table's file, and opening one may block for ever.
-    """
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # a path object takes longer
-        raise FileNotFoundError(errno.ENOENT, "no such file", path)
-
-
 #: Two changes of a folder that are further apart than this differ in time on any file system.
 _REST_NS = 3_000_000_000
 
@@ -87,10 +78,14 @@ class LocalStore(Store, BlockingFiles):
 
         Raises :class:`TableError` for one in another store, or outside of the table's folders.
         """
-        return Path(self._name(location))
+        path = self._name(location)
+        if path.startswith(self._inside) and os.path.islink(path):  # noqa: PTH114
+            self._check_inside(location, path)
+        return Path(path)
 
     def _name(self, location: str) -> str:
-        """Return what :meth:`path` does, as text, which takes a tenth of the time."""
+        """Return what :meth:`path` does, as text, which takes a tenth of the time. Of a path in the
+        table's folder, the last name may be that of a link, which is not looked up here."""
         if "://" in location:
             raise TableError(
                 "the log refers to a file in a different store than the table's",
@@ -98,16 +93,37 @@ class LocalStore(Store, BlockingFiles):
                 path=location,
                 hint="only files on the same disk are read",
             )
-        path = os.path.join(self._folder, location)  # noqa: PTH118
+        path = location if location.startswith("/") else self._inside + location
         if not path.startswith(self._inside):
             self._check_inside(location, path)
             return path
         at = self._folder
-        for name in path[len(self._inside) :].split("/"):
+        *folders, last = path[len(self._inside) :].split("/")
+        for name in folders:
             at = f"{at}/{name}"
             if name == ".." or os.path.islink(at):  # noqa: PTH114
                 self._check_inside(location, path)
-                break
+                return path
+        if last == "..":
+            self._check_inside(location, path)
+        return path
+
+    def _found(self, location: str) -> tuple[str, os.stat_result]:
+        """Return the path of a location, and what is there: one look tells both that it is no link
+        and what it is."""
+        path = self._name(location)
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
+            self._check_inside(location, path)
+            found = os.stat(path)  # noqa: PTH116  # a path object takes longer
+        return path, found
+
+    def _regular(self, location: str) -> str:
+        """Return the path of a location. Raises FileNotFoundError unless it is a regular file: a
+        folder, device or pipe is not a table's file, and opening one may block for ever."""
+        path, found = self._found(location)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return path
 
     def _check_inside(self, location: str, path: str) -> None:
@@ -176,9 +192,9 @@ class LocalStore(Store, BlockingFiles):
 
     def stat_here(self, location: str) -> FileStatus:
         """See :class:`tailer.store.BlockingFiles`."""
-        path = self._name(location)
         try:
-            return _status(os.path.basename(path), os.stat(path))  # noqa: PTH116, PTH119
+            path, found = self._found(location)
+            return _status(os.path.basename(path), found)  # noqa: PTH119
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
@@ -213,9 +229,8 @@ class LocalStore(Store, BlockingFiles):
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         """See :class:`tailer.store.BlockingFiles`."""
-        path = self._name(location)
         try:
-            _check_regular(path)
+            path = self._regular(location)
             with open(path, "rb") as f:  # noqa: PTH123  # see above
                 status = os.fstat(f.fileno())
                 f.seek(offset)
@@ -236,10 +251,8 @@ class LocalStore(Store, BlockingFiles):
         """See :class:`tailer.store.BlockingFiles`."""
         import pyarrow as pa  # on demand: a log without checkpoints is read without it
 
-        path = self._name(location)
         try:
-            _check_regular(path)
-            return pa.OSFile(path, "rb")
+            return pa.OSFile(self._regular(location), "rb")
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
