@@ -48,17 +48,18 @@ def test_what_is_ratified_is_read_published_or_not(
             case "frames":
                 rows = changes(spark, table.address, startingVersion=1, **options)
             case _:
-                stream = spark.readStream.format("tailer").option("startingVersion", 1)
+                source = spark.readStream.format("tailer").option("startingVersion", 1)
+                frame = source.options(**options).load(table.address)
+                assert TOKEN not in str(frame._jdf.queryExecution())
                 query = (
-                    stream.options(**options)
-                    .load(table.address)
-                    .writeStream.format("memory")
+                    frame.writeStream.format("memory")
                     .queryName("catalog_changes")
                     .option("checkpointLocation", str(tmp_path / "checkpoint"))
                     .trigger(availableNow=True)
                     .start()
                 )
                 query.awaitTermination()
+                assert TOKEN not in query._jsq.explainInternal(True)
                 rows = spark.table("catalog_changes")
         found = sorted((row["_commit_version"], row["v"]) for row in rows.collect())
         assert TOKEN not in rows._jdf.queryExecution().toString()
