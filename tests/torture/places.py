@@ -13,6 +13,7 @@ from tests.catalog.writer import ManagedTable
 from tests.clouds.servers import Container
 from tests.s3.fixture import Bucket
 from tests.s3.front import Fault, Front, run_front
+from tests.torture.link import TROUBLES, Link
 
 __all__ = ["CatalogPlace", "Place", "local_place", "remote_place"]
 
@@ -54,27 +55,31 @@ class Place:
 
 @dataclass(frozen=True)
 class CatalogPlace(Place):
-    """A table that its catalog manages: its writer's side, and the catalog's server, where that
-    can answer badly."""
+    """A table that its catalog manages. The daemon reaches the catalog by a link, its writer goes
+    past it; ``server`` is the tests' own, which can also be late."""
 
     managed: ManagedTable = field(default_factory=lambda: ManagedTable(""))
+    link: Link | None = None
     server: CatalogServer | None = None
 
     @property
     def remote(self) -> bool:
-        return self.server is not None
+        return True
 
     def disturb(self, draw: Callable[[int], int]) -> str:
-        assert self.server is not None
-        if draw(2):
-            self.server.away = 1 + draw(5)
-            return f"503 x{self.server.away}"
-        self.server.late = 1 + draw(3)
-        return f"{self.server.late} versions late"
+        assert self.link is not None
+        if self.server is not None and draw(2):
+            self.server.late = 1 + draw(3)
+            return f"{self.server.late} versions late"
+        trouble = TROUBLES[draw(len(TROUBLES))]
+        self.link.disturb(trouble)
+        return trouble
 
     def heal(self) -> None:
+        if self.link is not None:
+            self.link.heal()
         if self.server is not None:
-            self.server.away = self.server.late = 0
+            self.server.late = 0
 
 
 def local_place(folder: Path) -> Place:

@@ -123,7 +123,7 @@ class Servers:
         os.environ.update(S3_ACCOUNT, AWS_DEFAULT_REGION=REGION)
         self._stack = stack
         self._real_catalog = real_catalog
-        self._catalog: tuple[str, CatalogServer | None] | None = None
+        self._catalog: tuple[str, Link, CatalogServer | None] | None = None
         self._folder = folder
         self._peers: dict[str, Peer] = {}
         self._buckets: dict[str, Callable[[], Any]] = {}
@@ -168,16 +168,17 @@ class Servers:
             yield local_place(folder)
             return
         if store == "catalog":
-            endpoint, own = self._catalog = self._catalog or self._started_catalog()
+            endpoint, link, own = self._catalog = self._catalog or self._started_catalog()
             managed = ManagedTable(endpoint, TOKEN, f"t{uuid.uuid4().hex}")
-            yield CatalogPlace(managed.address, str(folder / "state"), managed=managed, server=own)
+            state = str(folder / "state")
+            yield CatalogPlace(managed.address, state, managed=managed, link=link, server=own)
             return
         if store not in self._buckets:
             self._buckets[store] = self._bucket(store)
         with remote_place(self._buckets[store]()) as place:
             yield place
 
-    def _started_catalog(self) -> tuple[str, CatalogServer | None]:
+    def _started_catalog(self) -> tuple[str, Link, CatalogServer | None]:
         folder = self._folder / "catalog"
         folder.mkdir()
         if self._real_catalog:
@@ -185,8 +186,11 @@ class Servers:
         else:
             own = self._stack.enter_context(serving_catalog(folder))
             endpoint = own.endpoint
-        os.environ.update(DATABRICKS_HOST=endpoint, DATABRICKS_TOKEN=TOKEN)
-        return endpoint, own
+        to = int(endpoint.rpartition(":")[2])
+        link = self._stack.enter_context(running_link(to))
+        host = f"http://127.0.0.1:{link.port}"
+        os.environ.update(DATABRICKS_HOST=host, DATABRICKS_TOKEN=TOKEN)
+        return endpoint, link, own
 
     def _bucket(self, store: str) -> Callable[[], Any]:
         if store == "s3":

@@ -222,6 +222,7 @@ class Kafka(Target):
             "bootstrap_servers": self.bootstrap, "topic": self.name, "format": kind,
             "key": ["id"], "delivery": "exactly-once" if self.exactly else "at-least-once",
             "delivery_timeout_ms": 8000, "transactional_id": self.name,
+            "progress_topic": f"{self.name}-progress",
             "compression": self.setting.chance.choice(("none", "gzip", "zstd", "lz4", "snappy")),
         }  # fmt: skip
         if self._registry is not None:
