@@ -17,7 +17,6 @@ from typing import Any
 from tests.docs_tables import write_tables
 from tests.reliability.tables import DATA, read, with_seen
 from tests.soak.verdict import judge, picture
-from tests.support.outcomes import commit
 
 __all__ = ["main"]
 
@@ -36,8 +35,15 @@ def _soak_of(folder: Path) -> dict[str, Any]:
     ]
     return {
         "feeds": int(last["feeds"]), "hours": round(last["hours"], 2), "commits": last["commits"],
-        "commit": commit(), "measures": measures,
+        **json.loads((folder / "begun.json").read_text()), "measures": measures,
     }  # fmt: skip
+
+
+def _torture_of(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary without what is of one machine alone: its paths, and what programs said there."""
+    failures = [{"seed": one["seed"], "recipe": one["recipe"]} for one in summary["failures"]]
+    rest = {name: value for name, value in summary.items() if name != "command"}
+    return {**rest, "failures": failures}
 
 
 def main() -> None:
@@ -52,7 +58,7 @@ def main() -> None:
         new = [json.loads(line) for line in asked.seen.read_text().splitlines()]
         data["seen"] = with_seen(data["seen"], new)
     if asked.torture:
-        data["torture"] = json.loads(asked.torture.read_text())
+        data["torture"] = _torture_of(json.loads(asked.torture.read_text()))
     if asked.soak:
         data["soak"] = _soak_of(asked.soak)
     DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

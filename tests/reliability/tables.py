@@ -113,11 +113,14 @@ def _torture() -> list[str]:
         for dimension in ("store", "sink", "proof", "writer", "fault")
         for value, counts in torture["by"].get(dimension, {}).items()
     ]
+    failed = ", ".join(str(one["seed"]) for one in torture["failures"])
     return [
         f"{torture['rounds']:,} rounds in {torture['seconds'] / 3600:.1f} hours, seeds {ranges}:",
         f"{facts}, {torture['failed']} failed.",
         "",
         *_table(("", "which", "rounds", "times", "failed"), rows),
+        "",
+        f"Seeds of failed rounds: {failed or 'none'}.",
     ]
 
 
@@ -133,8 +136,9 @@ def _soak() -> list[str]:
         for one in soak["measures"]
     ]  # fmt: skip
     head = ("measure", "at the half", "at the end", "growth by its slope", "allowed")
+    run = f"{soak['commits']:,} commits, seed {soak['seed']} ({soak['commit']})"
     return [
-        f"{soak['feeds']} feeds for {soak['hours']:.1f} hours, {soak['commits']:,} commits:",
+        f"{soak['feeds']} feeds for {soak['hours']:.1f} hours, {run}:",
         "",
         *_table(head, rows),
         "",

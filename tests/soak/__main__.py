@@ -36,6 +36,7 @@ from tests.soak.feeds import (
 from tests.soak.sampling import Sampler
 from tests.soak.verdict import judge, picture
 from tests.support.components import free_port
+from tests.support.outcomes import commit
 from tests.support.waiting import eventually
 
 __all__ = ["main", "soak"]
@@ -82,6 +83,7 @@ def soak(
 ) -> list[str]:  # fmt: skip
     """Watch a daemon for so long; return what was wrong at the end. ``pace`` shortens the times
     between disturbances."""
+    (folder / "begun.json").write_text(json.dumps({"commit": commit(), "seed": seed}))
     chance = random.Random(seed)
     sinks = sinks_of(feeds, kafka=kafka)
     for kind in {"jsonl", "guests", *sinks}:
