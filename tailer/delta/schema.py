@@ -36,6 +36,9 @@ __all__ = [
 
 # Deeper nesting is an attack or an accident: Spark gives up long before.
 DEPTH_MAX = 100
+#: The schema of ten thousand columns with comments takes a few million. A parsed schema takes some
+#: 30 times its text, and no other feed goes on while it is parsed.
+_CHARACTERS_MAX = 16 * 1024 * 1024
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)", re.ASCII)
 _VARCHAR = re.compile(r"varchar\(\s*\d+\s*\)", re.ASCII)
@@ -53,9 +56,16 @@ def parse_schema(schema_string: str) -> StructType:
     Raises :class:`CorruptLog` if it is not a schema, :class:`UnsupportedTable` for a type that
     is not known here.
     """
+    if len(schema_string) > _CHARACTERS_MAX:
+        raise UnsupportedTable(
+            f"the schemaString has {len(schema_string)} characters, of {_CHARACTERS_MAX} at most",
+            hint="split the table into several with fewer columns",
+        )
     try:
         document = json.loads(schema_string)
-    except (ValueError, RecursionError) as e:
+    except RecursionError:
+        raise CorruptLog(f"the schema is nested deeper than {DEPTH_MAX} levels") from None
+    except ValueError as e:
         raise CorruptLog(f"the schemaString is not JSON ({e})") from None
     parsed = _type(document, 0)
     if not isinstance(parsed, StructType):

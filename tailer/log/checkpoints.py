@@ -9,6 +9,7 @@ requested once.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import IO, TypeVar
@@ -63,6 +64,7 @@ class CheckpointReader:
             for file in checkpoint.files:
                 found = await self.steering(file.name)
                 sidecars = [a for a in found if isinstance(a, Sidecar)]
+                _check_once(file.name, sidecars)
                 await self._take(listed, file.name, None, fields, required=not sidecars)
                 for one in sidecars:
                     name, size = _sidecar_name(one), one.size_in_bytes
@@ -118,6 +120,13 @@ def _check_count(checkpoint: Checkpoint, count: int, counts: Mapping[str, int]) 
             hint="no other file of this version shows which is right: restore the "
             f"checkpoint, or remove {' and '.join(counts)} if it is whole",
         )
+
+
+def _check_once(name: str, sidecars: Sequence[Sidecar]) -> None:
+    """Raise :class:`CorruptLog` for a sidecar that is named twice: so would be all of its files."""
+    often = Counter(map(_sidecar_name, sidecars)).most_common(1)
+    if often and often[0][1] > 1:
+        raise CorruptLog(f"the checkpoint names {often[0][0]} {often[0][1]} times", path=name)
 
 
 def _sidecar_name(action: Sidecar) -> str:

@@ -84,7 +84,10 @@ class JsonFiles:
         at, last, line_bytes = 0, b"", 0
         while True:
             last = data[-1:] or last
-            line_bytes = _open_line_bytes(line_bytes, data, name)
+            try:
+                line_bytes = _open_line_bytes(line_bytes, data, name)
+            except TableError as e:
+                raise e.at(table=self.store.root) from None
             with spilling(None):
                 await blocking(spool.file.write, data)
             at += len(data)
@@ -196,6 +199,7 @@ def _open_line_bytes(before: int, data: bytes, name: str) -> int:
 def _long_line(name: str) -> CorruptLog:
     return CorruptLog(
         f"a line is longer than {LINE_BYTES_MAX} bytes, which no action needs",
+        version=int(name[:20]),
         path=name,
         hint="restore the file from a backup, or skip this version",
     )

@@ -40,7 +40,7 @@ def _status(name: str, result: os.stat_result) -> FileStatus:
 
 
 #: There is no such file, and a retry will not find one: the log may name anything.
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 def _local_path(text: str) -> Path:
@@ -145,11 +145,13 @@ class LocalStore(Store, BlockingFiles):
         try:
             with os.scandir(self.path(folder)) as entries:
                 for entry in entries:
-                    if entry.name > start_after and entry.is_file():
-                        try:
+                    try:
+                        if entry.name > start_after and entry.is_file():
                             found.append(_status(entry.name, entry.stat()))
-                        except FileNotFoundError:
-                            continue  # a temporary file that was renamed meanwhile
+                    except OSError as e:
+                        if not _is_absent(e):
+                            raise
+                        # A temporary file that was renamed meanwhile, or a link to itself.
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as e:

@@ -11,6 +11,7 @@ import pytest
 from tailer.native.compiled import absent
 from tests.hostile.attack import Attack
 from tests.hostile.data_files import DATA_FILES
+from tests.hostile.logs import HEAVY_LOGS, LOGS
 from tests.hostile.trial import RESIDENT_MIB_MAX, try_attacks
 
 pytestmark = pytest.mark.timeout(900)
@@ -40,3 +41,13 @@ def test_data_files_take_no_more_memory_than_the_configuration_says(
     if crate and absent():
         pytest.skip("the crate in native/ was not built")
     check(tmp_path, DATA_FILES, crate=crate)
+
+
+def test_logs_are_read_or_refused_within_the_same_memory(tmp_path: Path) -> None:
+    check(tmp_path, LOGS, crate=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEAVY_LOGS)
+def test_large_logs_are_read_or_refused_within_the_same_memory(tmp_path: Path, name: str) -> None:
+    check(tmp_path, {name: HEAVY_LOGS[name]}, crate=True)

@@ -132,8 +132,9 @@ def try_attacks(folder: Path, attacks: Mapping[str, Attack], *, crate: bool) -> 
 def main(words: Sequence[str]) -> None:
     """Try attacks one by one."""
     from tests.hostile.data_files import DATA_FILES
+    from tests.hostile.logs import HEAVY_LOGS, LOGS
 
-    for name, attack in DATA_FILES.items():
+    for name, attack in {**DATA_FILES, **LOGS, **HEAVY_LOGS}.items():
         if words and not any(word in name for word in words):
             continue
         for crate in (True, False):

@@ -120,13 +120,19 @@ async def test_a_folder_is_no_file(tmp_path: Path) -> None:
         await LocalStore(str(tmp_path)).read("folder")
 
 
-async def test_a_disk_error_may_heal(tmp_path: Path) -> None:
+async def test_a_disk_error_may_heal() -> None:
+    with pytest.raises(TransientError, match="mem: it can't be read"):
+        await LocalStore("/proc/self").read("mem")  # where no memory is
+
+
+async def test_a_link_to_itself_is_no_file_however_often_it_is_tried(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
     store = LocalStore(str(tmp_path))
-    with pytest.raises(TransientError, match="loop"):
-        await store.stat("loop")
-    with pytest.raises(TransientError, match="loop"):
-        await store.read("loop")
+    for look in (store.stat, store.read):
+        with pytest.raises(FileNotFoundError):
+            await look("loop")
+    assert [status.name async for status in store.list("")] == ["file"]
 
 
 async def test_a_new_file_of_the_same_size_and_time_has_another_tag(tmp_path: Path) -> None:
