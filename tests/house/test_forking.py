@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.components import require
 from tests.support.forking import DEVELOPMENT, Forked, start
+from tests.support.source import ROOT
 
 PROGRAM = """
 import json, os, signal, sys
@@ -106,3 +107,11 @@ def test_a_program_that_a_test_calls_in_place_changes_nothing(
 ) -> None:
     monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")  # as its main does
     assert finished(folder, "program", "0")[0] == 0
+
+
+def test_what_is_loaded_before_a_fork_prints_nothing() -> None:
+    """With a buffer, as a user's machine has it, each child would print it once more."""
+    code = "from tests.support.forker import load; load()"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", code]
+    assert subprocess.check_output(command, cwd=ROOT, env=environment) == b""

@@ -5,9 +5,11 @@ Each request that comes by the socket is a child; see :mod:`tests.support.forkin
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -68,7 +70,10 @@ def load() -> None:
     """Import what programs use."""
     from tailer.cli.main import main as run_command
 
-    run_command(["--version"])  # as a program begins: it chooses how memory is kept
+    # As a program begins: it chooses how memory is kept. What it prints would stay in the buffer,
+    # and each child would print it once more.
+    with contextlib.redirect_stdout(io.StringIO()):
+        run_command(["--version"])
     for name in LOADED:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a process with threads can't be forked safely"
