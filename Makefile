@@ -19,7 +19,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_rowbytes.c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo native catalog-server test check test-lowest test-highest lint format docs \
-	site golden bench bench-quick torture soak fuzz prose simulate wheel release clean
+	site pictures golden bench bench-quick torture soak fuzz prose simulate wheel release clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,9 @@ docs: $(DEV) ## write the tables of options in docs/ from the code
 
 site: $(DEV) ## build the documentation as a site into build/site; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
+
+pictures: $(DEV) ## make the pictures in docs/pictures from the demo and the console (needs Chromium)
+	$(RUN) tests.pictures
 
 golden: $(DEV) ## write tests/golden anew with Spark (needs Java 17)
 	$(RUN) tests.golden.generate $(ARGS)

@@ -81,7 +81,7 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
         if picture is not None:
-            shot = await self.call("Page.captureScreenshot", format="png")
+            shot = await self.call("Page.captureScreenshot", format=picture.suffix[1:])
             await anyio.to_thread.run_sync(picture.write_bytes, base64.b64decode(shot["data"]))
 
 
