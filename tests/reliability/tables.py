@@ -105,9 +105,10 @@ def _torture() -> list[str]:
     seeds, commits = torture["seeds"], torture["commit"]
     if isinstance(commits, str):
         seeds, commits = [seeds], [commits]
-    runs = zip(seeds, commits, strict=True)
-    ranges = ", ".join(f"{first} to {last} ({at})" for (first, last), at in runs)
-    facts = ", ".join(f"{torture[name]:,} {name}" for name in ("versions", "rows", "events"))
+    runs = [(f"{a} to {b}", at) for (a, b), at in zip(seeds, commits, strict=True)]
+    facts = ", ".join(
+        f"{torture[name]:,} {name}" for name in ("versions", "rows", "events", "failed")
+    )
     rows = [
         (dimension, value, f"{counts['rounds']:,}", f"{counts['times']:,}", str(counts["failed"]))
         for dimension in ("store", "sink", "proof", "writer", "fault")
@@ -115,8 +116,9 @@ def _torture() -> list[str]:
     ]
     failed = ", ".join(str(one["seed"]) for one in torture["failures"])
     return [
-        f"{torture['rounds']:,} rounds in {torture['seconds'] / 3600:.1f} hours, seeds {ranges}:",
-        f"{facts}, {torture['failed']} failed.",
+        f"{torture['rounds']:,} rounds in {torture['seconds'] / 3600:.1f} hours: {facts}.",
+        "",
+        *_table(("seeds", "commit"), runs),
         "",
         *_table(("", "which", "rounds", "times", "failed"), rows),
         "",
