@@ -27,6 +27,10 @@ SchemaChange = Literal["fail", "cast"]
 
 #: ``option("store.region", ...)`` goes to the table's store as ``region``.
 STORE_PREFIX = "store."
+#: So does ``option("store.secret.account_key", ...)``: Spark hides options by their names.
+_HIDDEN_PREFIX = "store.secret."
+#: Secrets whose names Spark's ``spark.redaction.regex`` does not have: it shows them in plans.
+_SHOWN = ("account_key",)
 
 _SYMBOLS = ("latest", "earliest", "snapshot")
 _MIB = 1024 * 1024
@@ -231,6 +235,20 @@ def _one_of(taken: Mapping[str, Any], *names: str) -> Any:
     return given[0] if given else None
 
 
+def _store_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the table's store, by its own names for them."""
+    for name in _SHOWN:
+        if f"{STORE_PREFIX}{name}" in given:
+            raise ConfigError(
+                f"Spark would show the value of 'store.{name}' in its plans; call the option "
+                f"'{_HIDDEN_PREFIX}{name}', which Spark hides"
+            )
+    return {
+        name.removeprefix(_HIDDEN_PREFIX).removeprefix(STORE_PREFIX): value
+        for name, value in given.items()
+    }
+
+
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """Check a query's options and return them. Raises :class:`ConfigError` for the first
     mistake."""
@@ -265,5 +283,5 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
             batch_rows_max=_BATCH_ROWS_MAX,
             writer_timezone=taken["writerTimezone"],
         ),
-        store={name.removeprefix(STORE_PREFIX): value for name, value in store.items()},
+        store=_store_options(store),
     )

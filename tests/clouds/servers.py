@@ -92,6 +92,12 @@ class Container:
         return {"account_name": ACCOUNT, "account_key": KEY, "endpoint_url": self.url, **self.more}
 
     @property
+    def spark(self) -> dict[str, str]:
+        """The same as options of Spark's."""
+        named = {"account_key": "store.secret.account_key"}
+        return {named.get(k, f"store.{k}"): str(v) for k, v in self.options.items()}
+
+    @property
     def environment(self) -> dict[str, str]:
         """The account as variables of the environment."""
         if self.cloud == "gcs":

@@ -1,4 +1,5 @@
-"""What the test of S3 runs as a driver: tables in batch and as a stream, with all that Spark tells.
+"""What the test of remote tables runs as a driver: tables in batch and as a stream, with all that
+Spark tells.
 
     python -m tests.spark.s3_program SETTINGS.json READS.json FOLDER
 
@@ -85,7 +86,7 @@ def read(spark: SparkSession, name: str, options: dict[str, str], folder: Path) 
 
 def main(settings: str, reads: str, folder: str) -> None:
     """Run them all, and keep what is told."""
-    builder = SparkSession.builder.appName("tailer on S3")
+    builder = SparkSession.builder.appName("tailer on remote tables")
     for name, value in json.loads(Path(settings).read_text()).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
