@@ -52,7 +52,7 @@ class Summary:
             "schema": SCHEMA,
             "commit": _commit(),
             "version": version("delta-tailer"),
-            "command": shlex.join(["python", "-m", "tests.torture", *arguments]),
+            "command": shlex.join(["python", "-m", "tests.torture", *_repeatable(arguments)]),
             "begun": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             "seconds": 0.0,
             "seeds": [first, first],
@@ -114,6 +114,15 @@ def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "missing": {name: why for run in runs for name, why in run["missing"].items()},
         "failures": [failure for run in runs for failure in run["failures"]],
     }
+
+
+def _repeatable(arguments: Sequence[str]) -> list[str]:
+    """The arguments without ``--summary FILE``, which says nothing of the rounds."""
+    words = list(arguments)
+    if "--summary" in words:
+        at = words.index("--summary")
+        del words[at : at + 2]
+    return words
 
 
 def _commit() -> str:
