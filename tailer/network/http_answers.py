@@ -1,17 +1,21 @@
 """What a server of another's may answer, read with bounds: bodies, headers and pages.
 
 Every HTTP client of the project reads through this module. A body has a limit before its first byte
-is read. A header is parsed to a value of its kind, or to None; no text of a server's raises. Pages
-that lead on without end are left.
+is read, and ends if it comes too slowly. A header is parsed to a value of its kind, or to None; no
+text of a server's raises. Pages that lead on without end are left.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+import time
+from collections.abc import AsyncIterator
 from email.utils import parsedate_tz
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
+
+from aiohttp import ServerTimeoutError
 
 from tailer.errors import printable
 
@@ -23,6 +27,7 @@ __all__ = [
     "Oversize",
     "Rounds",
     "at_most",
+    "body_parts",
     "byte_range",
     "http_date",
     "natural",
@@ -40,10 +45,31 @@ _LATEST_S = 253_402_300_799
 _NUMBER_MAX = 2**63 - 1
 #: The longest wait in seconds that a server's wish can cause.
 _RETRY_AFTER_MAX_S = 3600.0
+#: A body that was waited for as long as this must have come at this rate, in bytes a second: a
+#: server that sends a byte before each time-out of its socket would hold its reader for days.
+_PATIENCE_S = 300.0
+_BYTES_S_MIN = 1024
 
 
 class Oversize(Exception):
     """A body has more bytes than the reader takes."""
+
+
+async def body_parts(response: ClientResponse) -> AsyncIterator[bytes]:
+    """Yield the parts of a body as they arrive.
+
+    Raises aiohttp's ServerTimeoutError, which heals as others do, for a body that comes too slowly.
+    The reader's own time between two parts does not count.
+    """
+    waited, size = 0.0, 0
+    asked = time.monotonic()
+    async for part in response.content.iter_any():
+        waited += time.monotonic() - asked
+        size += len(part)
+        if waited > _PATIENCE_S and size < waited * _BYTES_S_MIN:
+            raise ServerTimeoutError(f"{size} bytes of an answer in {waited:.0f} s are too few")
+        yield part
+        asked = time.monotonic()
 
 
 async def whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
@@ -55,7 +81,7 @@ async def whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
     if length is not None and length > bytes_max:
         raise Oversize(f"{length} bytes, of {bytes_max} at most")
     parts, total = [], 0
-    async for part in response.content.iter_any():
+    async for part in body_parts(response):
         parts.append(part)
         total += len(part)
         if total > bytes_max:
@@ -66,7 +92,7 @@ async def whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
 async def at_most(response: ClientResponse, length: int) -> bytes:
     """Read the first ``length`` bytes of a body; fewer if it is shorter."""
     parts, size = [], 0
-    async for chunk in response.content.iter_any():
+    async for chunk in body_parts(response):
         parts.append(chunk[: length - size])
         size += len(parts[-1])
         if size >= length:

@@ -346,6 +346,28 @@ async def test_more_bytes_than_were_asked_for_are_not_taken() -> None:
         assert await files.read("data/f", 0, 4) == (b"xxxx", 100, "")
 
 
+async def a_byte_at_a_time(_: bytes, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n")
+    for _pause in range(200):  # ends at last, as a test without the limit would not
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+async def test_a_body_that_comes_a_byte_at_a_time_is_a_passing_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tailer.network.http_answers._PATIENCE_S", 0.1)
+    async with lying(a_byte_at_a_time) as (url, _), asking(url) as client:
+        with pytest.raises(TransientError, match="in 0 s are too few"):
+            await lines_of(client)
+        with pytest.raises(TransientError, match="in 0 s are too few"):
+            [share async for share in client.shares()]
+    async with lying(a_byte_at_a_time) as (url, _), files_at(url + "/f") as files:
+        with pytest.raises(TransientError, match="in 0 s are too few"):
+            await files.read("data/f", 0, None)
+
+
 # Tokens
 
 
