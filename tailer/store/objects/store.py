@@ -225,9 +225,12 @@ class ObjectStore(Store):
 
     async def stat(self, location: str) -> FileStatus:
         """See :class:`tailer.store.Store`."""
-        meta = await self._request(
-            "head", location, lambda: obstore.head_async(*self._at(location))
-        )
+
+        def head() -> Awaitable[Any]:
+            container, key = self._at(location)
+            return obstore.head_async(container, key)
+
+        meta = await self._request("head", location, head)
         self._traffic.request("head", "200", 0)
         return _status(meta, location.rpartition("/")[2])
 

@@ -153,7 +153,7 @@ class CatalogClient:
         is in it all the same, as nothing."""
         missing = await self._missing_part(catalog, schema)
         if missing is not None:
-            raise self._not_there(*missing)
+            raise self._not_there(missing)
 
     async def _pages(
         self,
@@ -171,7 +171,7 @@ class CatalogClient:
                 page = await self._get(kind, f"{path}?{asked}", subject)
             except _Refused as e:
                 if e.status == 404:
-                    await self._check_there(*subject.split("."))
+                    await self._check_there(query["catalog_name"], query.get("schema_name"))
                 raise
             found = items(page)
             for item in found:
@@ -186,12 +186,14 @@ class CatalogClient:
         """Return the error for a refusal, with the part of the name that is not there."""
         if error.status != 404:
             return error.at(table=f"uc://{name}")
-        missing = await self._missing_part(name.catalog, name.schema) or ("table", str(name))
-        return self._not_there(*missing).at(table=f"uc://{name}")
+        missing = await self._missing_part(name.catalog, name.schema) or f"table {name}"
+        return self._not_there(missing).at(table=f"uc://{name}")
 
-    async def _missing_part(self, catalog: str, schema: str | None) -> tuple[str, str] | None:
-        """Return which part of a name the server does not know, and its name; None if it has
-        them."""
+    async def _missing_part(self, catalog: str, schema: str | None) -> str | None:
+        """Return which part of a name the server does not know, as ``schema main.sales``.
+
+        None if it has them.
+        """
         parts = [("catalog", catalog, f"/catalogs/{_quoted(catalog)}")]
         if schema is not None:
             both = f"{catalog}.{schema}"
@@ -201,13 +203,13 @@ class CatalogClient:
                 await self._get(Named, path, part)
             except _Refused as e:
                 if e.status == 404:
-                    return kind, part
+                    return f"{kind} {part}"
                 break
         return None
 
-    def _not_there(self, kind: str, name: str) -> TableError:
+    def _not_there(self, what: str) -> TableError:
         return TableError(
-            f"the catalog at {self.options.endpoint} has no {kind} {name}",
+            f"the catalog at {self.options.endpoint} has no {what}",
             hint=f"check the name, and that {self.options.account} may see it",
         )
 
