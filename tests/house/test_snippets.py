@@ -179,7 +179,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
     ],
     "docs/unity-catalog.md": [
         ("export", f"{CATALOG}the_commands_of_the_page_run"),
-        ("[catalogs", f"{CATALOG}tables_of_a_pattern_are_followed_as_they_come_and_go"),
+        ("[catalogs", f"{CATALOG}a_check_says_which_catalog_and_which_account"),
         ("tailer", "tests/catalog/test_glue.py::test_the_commands_take_the_address"),
     ],
 }
