@@ -34,7 +34,7 @@ async def test_a_broker_that_is_away_is_waited_for(nobody: str) -> None:
     sink = made(nobody, fresh(), delivery_timeout_ms=500)
     sentence = await refused(sink, TransientError)
     assert f"no Kafka broker at {nobody} has answered for 0.5 s" in sentence
-    assert "refused" in sentence.lower()
+    assert "nothing listens there" in sentence
 
 
 async def test_brokers_that_are_away_leave_no_sockets(nobody: str) -> None:

@@ -158,7 +158,7 @@ async def test_an_account_or_a_server_that_is_not_there(
     assert "not it at all" not in str(e.value)
     with pytest.raises(SinkRejected, match='database "no" does not exist; check the option'):
         await new(options, dsn=postgres.dsn(dbname="no")).open("orders")
-    with pytest.raises(TransientError, match="refused"):
+    with pytest.raises(TransientError, match="nothing listens there"):
         await new(options, dsn=postgres.dsn(port=str(free_port()))).open("orders")
     with pytest.raises(SinkRejected, match=r"schema .*missing.* does not exist"):
         await new(options, schema="missing").open("orders")
