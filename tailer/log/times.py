@@ -125,7 +125,10 @@ async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
 
 
 def _utc(timestamp_ms: int) -> str:
-    moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=timestamp_ms)  # noqa: DTZ001
+    try:
+        moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=timestamp_ms)  # noqa: DTZ001
+    except OverflowError:  # a zone leads out of the years 1 to 9999
+        return f"{timestamp_ms} ms since 1970"
     return f"{moment.isoformat(timespec='seconds')}Z"
 
 

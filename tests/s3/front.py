@@ -349,6 +349,7 @@ def run_front(bucket: Bucket | Container, tls: ssl.SSLContext | None = None) -> 
         started.set()
         await ending.wait()
         await runner.cleanup()
+        await asyncio.sleep(0.01)  # connections are closed in the loop's next turns
 
     # What is still at work on a request is cancelled, and waited for.
     thread = threading.Thread(target=lambda: asyncio.run(serve()))

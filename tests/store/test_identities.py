@@ -292,7 +292,7 @@ async def test_gcloud_s_login_is_asked_for_at_google(
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
-    async with anyio.create_task_group() as tasks:
+    async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve)
         store = open_store("gs://lake/orders", {"endpoint_url": "http://127.0.0.1:9"})
         with pytest.raises(TransientError, match="credentials") as caught:
