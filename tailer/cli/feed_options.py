@@ -14,9 +14,7 @@ from tailer.log.follow import FollowOptions
 
 __all__ = ["check_columns", "feed_options"]
 
-#: The memory of columns of twice as many rows goes back to the system after each batch, which took
-#: a third more of the system's time.
-_BATCH_ROWS_MAX = 32_768
+_BATCH_ROWS_MAX = 65_536
 
 
 def feed_options(
