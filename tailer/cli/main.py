@@ -66,14 +66,6 @@ def _moment(text: str) -> str:
     return text
 
 
-def _master(text: str) -> str:
-    if not re.match(r"(local(\[.*)?|yarn|(spark|k8s|mesos|sc)://.+)$", text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not local[N], spark://host:port, k8s://host:port or yarn"
-        )
-    return text
-
-
 def _own_prefix(text: str) -> Any:
     from tailer.settings import own_prefix
 
@@ -266,9 +258,7 @@ def _offsets_options(p: argparse.ArgumentParser) -> None:
 
 def _spark_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("config", metavar="CONFIG.toml")
-    p.add_argument(
-        "--master", type=_master, metavar="URL", help="default: that of spark-submit, or local[*]"
-    )
+    p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
     p.add_argument(
         "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
     )

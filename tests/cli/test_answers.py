@@ -67,10 +67,6 @@ WRONG = [
     Wrong("sinks kafak", 2, "no sink of type 'kafak' (did you mean 'kafka'?); installed are: "),
     Wrong("completion fish", 2, "choose from"),
     Wrong("share token mint c.toml bob", 2, "share token new|revoke|list CONFIG.toml [RECIPIENT]"),
-    Wrong(
-        "spark c.toml --master spork://x", 2,
-        "'spork://x' is not local[N], spark://host:port, k8s://host:port or yarn", feed(),
-    ),
     # Tables
     Wrong("tail ordres", 1, "no ordres in {folder}; did you mean {folder}/orders?"),
     Wrong("tail empty", 1, "the folder has nothing in it, and no _delta_log; type the folder of"),
