@@ -10,10 +10,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import AsyncIterator
 from email.utils import parsedate_tz
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from aiohttp import ServerTimeoutError
 
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
 __all__ = [
+    "BodyParts",
     "ByteRange",
     "Oversize",
     "Rounds",
     "at_most",
-    "body_parts",
     "byte_range",
     "http_date",
     "natural",
@@ -55,21 +54,31 @@ class Oversize(Exception):
     """A body has more bytes than the reader takes."""
 
 
-async def body_parts(response: ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the parts of a body as they arrive.
+class BodyParts:
+    """The parts of a body as they arrive, for ``async for``. Who has enough just leaves.
 
     Raises aiohttp's ServerTimeoutError, which heals as others do, for a body that comes too slowly.
     The reader's own time between two parts does not count.
     """
-    waited, size = 0.0, 0
-    asked = time.monotonic()
-    async for part in response.content.iter_any():
-        waited += time.monotonic() - asked
-        size += len(part)
-        if waited > _PATIENCE_S and size < waited * _BYTES_S_MIN:
-            raise ServerTimeoutError(f"{size} bytes of an answer in {waited:.0f} s are too few")
-        yield part
+
+    def __init__(self, response: ClientResponse) -> None:
+        self._parts = response.content.iter_any()
+        self._waited_s = 0.0
+        self._size = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
         asked = time.monotonic()
+        part: bytes = await anext(self._parts)
+        self._waited_s += time.monotonic() - asked
+        self._size += len(part)
+        if self._waited_s > _PATIENCE_S and self._size < self._waited_s * _BYTES_S_MIN:
+            raise ServerTimeoutError(
+                f"{self._size} bytes of an answer in {self._waited_s:.0f} s are too few"
+            )
+        return part
 
 
 async def whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
@@ -81,7 +90,7 @@ async def whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
     if length is not None and length > bytes_max:
         raise Oversize(f"{length} bytes, of {bytes_max} at most")
     parts, total = [], 0
-    async for part in body_parts(response):
+    async for part in BodyParts(response):
         parts.append(part)
         total += len(part)
         if total > bytes_max:
@@ -92,7 +101,7 @@ async def whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
 async def at_most(response: ClientResponse, length: int) -> bytes:
     """Read the first ``length`` bytes of a body; fewer if it is shorter."""
     parts, size = [], 0
-    async for chunk in body_parts(response):
+    async for chunk in BodyParts(response):
         parts.append(chunk[: length - size])
         size += len(parts[-1])
         if size >= length:

@@ -24,7 +24,7 @@ from aiohttp import (
 
 from tailer import __version__
 from tailer.errors import ConfigError, TableError, TransientError, healing, unreadable
-from tailer.network.http_answers import body_parts
+from tailer.network.http_answers import BodyParts
 from tailer.network.reach import unreached
 from tailer.sharing.profile import is_here, leads_here
 
@@ -217,7 +217,7 @@ async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerato
     """
     held: list[bytes] = []
     size = taken = 0
-    async for chunk in body_parts(response):
+    async for chunk in BodyParts(response):
         taken += len(chunk)
         if taken > bytes_max:
             raise TableError(f"an answer of the sharing server exceeds {bytes_max} bytes")
