@@ -23,7 +23,7 @@ from tailer.offsets import OffsetStore
 from tailer.offsets.document import document_name
 from tailer.offsets.owner import keep_place
 from tailer.sink import OWN_PREFIX, Sink, make_sink, sink_traits
-from tailer.storage import is_remote, open_offset_store, open_store, storage_of
+from tailer.storage import is_url, open_offset_store, open_store, storage_of
 from tailer.store.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -305,18 +305,10 @@ def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
     )
 
 
-def _is_url(text: str) -> bool:
-    """Return whether a text is a URL, in which a match must not begin a query or a fragment. The
-    keys of a storage are plain text, but where its address is of the web."""
-    scheme, separator, _ = text.partition("://")
-    of_web = scheme.lower() == "https"
-    return bool(separator) and scheme.isalpha() and (of_web or not is_remote(text))
-
-
 def _of_table(sink: SinkConfig, match: str) -> SinkConfig:
     def filled(value: Any) -> Any:
         if isinstance(value, str):
-            return value.replace(_TABLE, quote(match) if _is_url(value) else match)
+            return value.replace(_TABLE, quote(match) if is_url(value) else match)
         if isinstance(value, Mapping):
             return {k: filled(v) for k, v in value.items()}
         return [filled(v) for v in value] if isinstance(value, list) else value

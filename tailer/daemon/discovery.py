@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tailer.errors import TableError
-from tailer.storage import storage_of
+from tailer.storage import is_url, storage_of
 from tailer.store import LOG_DIR
 from tailer.store.addresses import check_address
 
@@ -117,6 +117,5 @@ async def _walk(
         match = pattern.fullmatch(name)
         if match and name != LOG_DIR and not name.startswith("."):
             stars = "-".join(match.groups())
-            # The key of a URL is encoded, and no other address.
-            step = quote(name) if at.lower().startswith("https:") else name
+            step = quote(name) if is_url(at) else name
             await _walk(f"{at}{step}/", parts[1:], (*matched, stars), folders, found, closed)

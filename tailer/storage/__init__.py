@@ -31,7 +31,7 @@ __all__ = [
     "GROUP",
     "Storage",
     "is_local",
-    "is_remote",
+    "is_url",
     "open_offset_store",
     "open_store",
     "open_target",
@@ -179,10 +179,15 @@ def is_local(table: str) -> bool:
     return _scheme_of(table) == "file"
 
 
-def is_remote(address: str) -> bool:
-    """Return whether an address has a remote storage's scheme, and not, say, a web page's."""
-    scheme = _scheme_of(address)
-    return scheme != "file" and (scheme in _KINDS or scheme in installed_points(GROUP))
+def is_url(address: str) -> bool:
+    """Return whether an address is a URL, in which names are encoded: one of a sink's server, or a
+    storage's address of the web. The keys of other storage are plain text, as paths are."""
+    scheme, separator, _ = address.partition("://")
+    if not separator or not scheme.isalpha():
+        return False
+    kind = _scheme_of(address)
+    is_storage = kind != "file" and (kind in _KINDS or kind in installed_points(GROUP))
+    return scheme.lower() == "https" or not is_storage
 
 
 def remote_schemes(*, catalogs: bool = True) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.errors import ConfigError
-from tailer.storage import is_remote, open_store, storage_of
+from tailer.storage import is_url, open_store, storage_of
 from tailer.store.objects.place import Place, azure_place, gcs_place
 
 NAMES = st.text(string.ascii_lowercase + string.digits, min_size=3, max_size=12)
@@ -40,7 +40,7 @@ def test_all_spellings_of_an_account_name_one_place(
     for address in spellings:
         assert azure_place(address) == place, address
         assert storage_of(address).name == "az"
-        assert is_remote(address)
+        assert is_url(address) == address.lower().startswith("https:")
 
 
 @given(NAMES, KEYS, st.sampled_from(["az", "azure", "adl", "abfs", "abfss"]))
