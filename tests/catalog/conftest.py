@@ -15,7 +15,8 @@ from tests.catalog.real import PROGRAM, running_real_server
 from tests.catalog.server import CLIENT, TOKEN, CatalogServer, serving_catalog
 from tests.catalog.writer import ManagedTable
 from tests.support.aws import ACCOUNT, Aws
-from tests.support.token_front import TokenFront, running_token_front
+from tests.support.token_front import TokenFront
+from tests.support.web_front import running_front
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def real_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenFront]
         pytest.skip("the catalog's server was not built: make catalog-server")
     with (
         running_real_server(tmp_path_factory.mktemp("catalog")) as endpoint,
-        running_token_front(endpoint, TOKEN, CLIENT) as front,
+        running_front(TokenFront(endpoint, TOKEN, CLIENT)) as front,
     ):
         yield front
 
@@ -49,9 +50,9 @@ def real_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenFront]
 @pytest.fixture
 def real_server(real_front: TokenFront, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of the real server's front, to which the environment leads."""
-    monkeypatch.setenv("DATABRICKS_HOST", real_front.endpoint)
+    monkeypatch.setenv("DATABRICKS_HOST", real_front.url)
     monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
-    return real_front.endpoint
+    return real_front.url
 
 
 @pytest.fixture(params=["own", "real"])
@@ -77,10 +78,10 @@ def running_lake(kind: str, request: pytest.FixtureRequest) -> Iterator[Lake]:
     upstream = own.endpoint if own else request.getfixturevalue("real_front").upstream
     container = request.getfixturevalue("azurite").container()
     with (
-        running_token_front(upstream, TOKEN, CLIENT) as front,
+        running_front(TokenFront(upstream, TOKEN, CLIENT)) as front,
         pytest.MonkeyPatch.context() as set_,
     ):
-        set_.setenv("DATABRICKS_HOST", front.endpoint)
+        set_.setenv("DATABRICKS_HOST", front.url)
         set_.setenv("DATABRICKS_TOKEN", TOKEN)
         yield Lake(front, keep_on_azure(container, upstream, own), own)
 

@@ -10,7 +10,6 @@ import pytest
 
 from tailer.config.feeds import Config, load_config
 from tailer.daemon.assembly import feeds_of_pattern
-from tailer.deltalog import DeltaLog
 from tailer.errors import ConfigError
 from tests.catalog.server import TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
@@ -127,15 +126,3 @@ def test_a_mistake_in_a_catalogs_table_is_named(config: Path, line: str, said: s
     config.write_text(text.replace("[catalogs.main]", f"[catalogs.main]\n{line}"))
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_config(config)
-
-
-def test_delta_log_reads_what_is_ratified(managed: ManagedTable) -> None:
-    for _ in range(3):
-        managed.commit()
-    managed.publish()
-    log = DeltaLog.for_table(managed.address)
-    try:
-        assert log.update().version == 3
-        assert [version for version, _ in log.get_changes(1)] == [1, 2, 3]
-    finally:
-        DeltaLog.invalidate_cache(managed.address)

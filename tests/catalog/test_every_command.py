@@ -46,7 +46,7 @@ def table(
     with running_lake(request.param, request) as lake:
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", lake.container.url)
         address = anyio.run(lake.external, tmp_path / "orders")
-        catalog = f"the catalog main at {lake.front.endpoint} as the owner of the token"
+        catalog = f"the catalog main at {lake.front.url} as the owner of the token"
         yield NamedTable(address, rf"at abfss://.*, by {catalog}")
 
 

@@ -14,8 +14,9 @@ from tailer.errors import TableError
 from tests.catalog.server import CLIENT, TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
 from tests.support.programs import running_daemon, whole_lines
-from tests.support.token_front import TokenFront, running_token_front
+from tests.support.token_front import TokenFront
 from tests.support.waiting import eventually
+from tests.support.web_front import running_front
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ def schema(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if request.param == "own":
         own = request.getfixturevalue("server")
     upstream = own.endpoint if own else request.getfixturevalue("real_front").upstream
-    with running_token_front(upstream, TOKEN, CLIENT) as front:
-        monkeypatch.setenv("DATABRICKS_HOST", front.endpoint)
+    with running_front(TokenFront(upstream, TOKEN, CLIENT)) as front:
+        monkeypatch.setenv("DATABRICKS_HOST", front.url)
         monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
         yield Schema(front, "sales" if own else f"s{uuid4().hex}", own)
 

@@ -15,7 +15,8 @@ from tailer.log.table import TableLog
 from tailer.storage import open_store
 from tests.catalog.server import CLIENT, TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
-from tests.support.token_front import TokenFront, running_token_front
+from tests.support.token_front import TokenFront
+from tests.support.web_front import running_front
 
 pytestmark = pytest.mark.anyio
 
@@ -30,8 +31,8 @@ def front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         upstream = server.endpoint
     else:
         upstream = request.getfixturevalue("real_front").upstream
-    with running_token_front(upstream, TOKEN, CLIENT) as front:
-        monkeypatch.setenv("DATABRICKS_HOST", front.endpoint)
+    with running_front(TokenFront(upstream, TOKEN, CLIENT)) as front:
+        monkeypatch.setenv("DATABRICKS_HOST", front.url)
         monkeypatch.delenv("DATABRICKS_TOKEN", raising=False)
         yield front
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from aiohttp import ClientSession, web
-from anyio.from_thread import start_blocking_portal
+from aiohttp import web
 from yarl import URL
 
 from tests.support.components import free_port
+from tests.support.web_front import WebFront
 
-__all__ = ["IdentityFront", "Request", "running_identity_front"]
+__all__ = ["IdentityFront", "Request"]
 
 #: Headers of one connection alone.
 _HOP = ("host", "authorization", "connection", "transfer-encoding", "content-length")
@@ -33,13 +32,12 @@ class Request:
 
 
 @dataclass
-class IdentityFront:
+class IdentityFront(WebFront):
     """Leads requests to the storage at ``upstream``, with ``signature`` as their query's end.
 
     ``asks`` says whether a path is that of tokens, and ``refusal`` why a request for one is not
     as it should be, or "". A token is said to live for ``said_s`` seconds, and does for a minute
-    more; ``knows`` accepts others, that
-    their bearers have made.
+    more; ``knows`` accepts others, that their bearers have made.
     """
 
     upstream: str
@@ -53,32 +51,13 @@ class IdentityFront:
     passed: int = 0
     port: int = field(default_factory=free_port)
 
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self.port}"
-
     def issue(self) -> str:
         """A new token."""
         token = f"issued-token-{uuid.uuid4()}"
         self.tokens[token] = time.monotonic() + self.said_s + 60
         return token
 
-    async def start(self) -> None:
-        """Listen."""
-        self._session = ClientSession(auto_decompress=False)
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-
-    async def stop(self) -> None:
-        """Close all connections."""
-        await self._runner.cleanup()
-        await self._session.close()
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         if self.asks(request.path):
             form = {name: str(value) for name, value in (await request.post()).items()}
             return self._token(
@@ -95,7 +74,7 @@ class IdentityFront:
             raw += ("&" if "?" in raw else "?") + self.signature
         headers = {name: value for name, value in request.headers.items()
                    if name.lower() not in _HOP}  # fmt: skip
-        async with self._session.request(
+        async with self.session.request(
             request.method, URL(f"{self.upstream}{raw}", encoded=True),
             data=await request.read() or None, headers=headers,
         ) as answer:  # fmt: skip
@@ -114,15 +93,3 @@ class IdentityFront:
             "access_token": self.issue(), "token_type": "Bearer",
             "expires_in": int(self.said_s), "expires_on": str(end_s),
         })  # fmt: skip
-
-
-@contextmanager
-def running_identity_front(upstream: str, signature: str = "") -> Iterator[IdentityFront]:
-    """A front, as long as the block runs."""
-    front = IdentityFront(upstream, signature)
-    with start_blocking_portal() as portal:
-        portal.call(front.start)
-        try:
-            yield front
-        finally:
-            portal.call(front.stop)

@@ -21,10 +21,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.storage import open_store
-from tests.clouds.identities import IdentityFront, Request, running_identity_front
+from tests.clouds.identities import IdentityFront, Request
 from tests.clouds.servers import ACCOUNT, CloudServer, Container, sas_token
 from tests.sharing.shared import orders
 from tests.support.programs import run_tailer
+from tests.support.web_front import running_front
 
 TENANT, CLIENT, SECRET = "tenant-1", "client-1", "secret-of-client-1"
 ASSERTION = "projected.service-account.token"
@@ -176,7 +177,7 @@ def identity(
     orders(tmp_path / "orders", 4)
     anyio.run(container.upload, tmp_path / "orders", "orders")
     upstream = f"http://{urlsplit(server.url).netloc}"
-    with running_identity_front(upstream, sas_token() if azure else "") as front:
+    with running_front(IdentityFront(upstream, sas_token() if azure else "")) as front:
         (AZURE[request.param] if azure else metadata)(front, monkeypatch, tmp_path)
         options: dict[str, Any] = {"endpoint_url": front.url}
         if azure:
@@ -252,7 +253,7 @@ async def test_a_service_account_signs_its_tokens(
     container = gcs_server.container()
     orders(tmp_path / "orders", 4)
     await container.upload(tmp_path / "orders", "orders")
-    with running_identity_front(gcs_server.url) as front:
+    with running_front(IdentityFront(gcs_server.url)) as front:
         front.knows = knows
         found = Identity(front, container, {"endpoint_url": front.url})
         for variable in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"):

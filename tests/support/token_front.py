@@ -7,22 +7,21 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from aiohttp import ClientSession, web
-from anyio.from_thread import start_blocking_portal
+from aiohttp import web
 from yarl import URL
 
 from tests.support.components import free_port
+from tests.support.web_front import WebFront
 
-__all__ = ["TokenFront", "running_token_front"]
+__all__ = ["TokenFront"]
 
 TOKEN_PATH = "/oidc/v1/token"
 
 
-class TokenFront:
+class TokenFront(WebFront):
     """Leads requests to the server at ``upstream``. ``tokens`` have the moment in which each ends,
     by the steady clock; what is sold lives for ``life_s`` seconds and is said to live for
     ``said_s``. ``change`` alters each credential that is vended, of which there were ``vended``;
@@ -40,30 +39,11 @@ class TokenFront:
         self.forbidden: set[str] = set()
         self.port = free_port()
 
-    @property
-    def endpoint(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self.port}"
-
     def end_tokens(self) -> None:
         """Have all tokens end now."""
         self.tokens = dict.fromkeys(self.tokens, time.monotonic())
 
-    async def start(self) -> None:
-        """Listen."""
-        self._session = ClientSession(auto_decompress=False)
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-
-    async def stop(self) -> None:
-        """Close all connections."""
-        await self._runner.cleanup()
-        await self._session.close()
-
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
         authorization = request.headers.get("Authorization", "")
         if request.path == TOKEN_PATH:
             return self._sell(await request.post(), authorization)
@@ -81,7 +61,7 @@ class TokenFront:
         if request.path.rpartition("/tables/")[2] in self.forbidden:
             return self._refuse(request.path, 403, "no SELECT on it")
         url = f"{self.upstream}{request.raw_path}"
-        async with self._session.request(
+        async with self.session.request(
             request.method, URL(url, encoded=True), data=await request.read(), headers=headers
         ) as answer:
             kept = {"Content-Type": answer.headers.get("Content-Type", "application/json")}
@@ -116,15 +96,3 @@ class TokenFront:
         return web.json_response(
             {"access_token": token, "token_type": "Bearer", "expires_in": self.said_s}
         )
-
-
-@contextmanager
-def running_token_front(upstream: str, token: str, client: tuple[str, str]) -> Iterator[TokenFront]:
-    """A front, as long as the block runs."""
-    front = TokenFront(upstream, token, client)
-    with start_blocking_portal() as portal:
-        portal.call(front.start)
-        try:
-            yield front
-        finally:
-            portal.call(front.stop)
