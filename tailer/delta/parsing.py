@@ -173,7 +173,7 @@ def _by_python(line: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
 
 def _converted(document: Any, kind: type[_Steering]) -> _Steering:
     """Return a line's actions, given as Python objects."""
-    json_decoder(kind)
+    json_decoder(kind)  # msgspec looks at a kind in one thread alone
     try:
         found = msgspec.convert(document, kind)
         # Strings are converted unseen. A commitInfo may hold what it likes.

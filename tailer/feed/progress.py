@@ -232,10 +232,8 @@ class FeedProgress(Observer):
     def _moved(self, offset: Offset, timestamp_ms: int, *, whole: bool) -> None:
         before, self.offset, self.error = self.offset, offset, None
         self.saved = self._unread_since_s = None
-        if not self.lag_versions():
-            self._reading_timestamp_ms = (
-                None  # a version that comes later is not as old as this one
-            )
+        if not self.lag_versions():  # a version that comes later is not as old as this one
+            self._reading_timestamp_ms = None
         self._passed_bytes = self._fetched_bytes  # and no more: what is read may not be written
         if self.state in ("snapshot", "retrying"):
             self._recovered(offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tailer.errors import ConfigError
+from tailer.settings import settings_of
 from tailer.spark.error_sentence import TailerSourceError
+from tailer.spark.options import source_options
 from tailer.spark.source import TailerSource
 from tailer.spark.source.limited_stream import LimitedStreamReader
+from tailer.store.objects.options import AzureOptions, GcsOptions
+from tailer.store.s3.options import S3Options
+from tailer.store.unity.options import CatalogOptions
 from tailer.testing.table import TableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -28,6 +35,16 @@ def table(tmp_path: Path) -> TableBuilder:
     built.commit(first)
     built.commit(built.remove(first), built.add(rows[1:]))
     return built
+
+
+def test_spark_hides_every_secret_of_a_store_or_is_not_given_it() -> None:
+    hides = re.compile("(?i)secret|password|token|access[.]?key")  # spark.redaction.regex
+    for options in (S3Options, AzureOptions, GcsOptions, CatalogOptions):
+        for name, setting in settings_of(options).items():
+            if not setting.secret or hides.search(name) or name == "access_key_id":
+                continue  # AWS's key ids are names, and shown in its own logs
+            with pytest.raises(ConfigError, match=f"'store.secret.{name}', which Spark hides"):
+                source_options({"path": "t", f"store.{name}": "x"})
 
 
 def source(folder: Path | str, **options: Any) -> TailerSource:
