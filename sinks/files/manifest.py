@@ -4,7 +4,9 @@ Publications are numbered. Number 7 begins with ``0000000007.begun``, which list
 come the files, whose names have the number; it ends with ``0000000007.json``, which says the offset
 behind them. Each of these is created only where it is not there. So a process that was replaced
 can't begin the next number, or can't end the one that it has begun: then it removes its files
-again. What a process left begun when it died, the next one ends without files.
+again. What a process left begun when it died, the next one ends without files, behind
+``0000000007.aborted``: that process may live on, create a file late and die before it removes it,
+so each start removes the files of aborted numbers once more.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ __all__ = ["FOLDER", "Manifest", "PublishedFile"]
 
 FOLDER = "_delta_tailer"
 _LAST = f"{FOLDER}/last"
+_ENDINGS = (".begun", ".json", ".aborted")
 #: How often the number is kept in the file ``last``, from which a start lists the manifest.
 _LAST_EVERY = 500
 
@@ -61,12 +64,14 @@ class Manifest:
         self.number = 0
         self.offset: Offset | None = None
         self.feed: str | None = None
+        self._aborted: list[int] = []
 
     async def load(self) -> bool:
         """Read the last publication; return whether the one behind it was begun and not ended."""
         self.number, self.offset, self.feed = 0, None, None
         names = set(await self._names())
-        numbers = sorted(int(name[:10]) for name in names)
+        self._aborted = sorted(int(name[:10]) for name in names if name.endswith(".aborted"))
+        numbers = sorted(int(name[:10]) for name in names if not name.endswith(".aborted"))
         if not numbers:
             return False
         begun = f"{numbers[-1]:010}.json" not in names
@@ -82,7 +87,7 @@ class Manifest:
         last = await self._target.read(_LAST)
         after = f"{int(last) - 1:010}.z" if last and last.isdigit() else ""
         names = await self._target.names(FOLDER, after)
-        return [name for name in names if name[:10].isdigit() and name[10:] in (".begun", ".json")]
+        return [name for name in names if name[:10].isdigit() and name[10:] in _ENDINGS]
 
     async def _document(self, name: str) -> dict[str, Any]:
         try:
@@ -119,6 +124,7 @@ class Manifest:
             self.check(feed)
             self.feed = feed
             if await self._publish(self.offset, {}, []):
+                await self._remove_late_files()
                 return
 
     async def _abort(self, feed: str) -> None:
@@ -126,7 +132,14 @@ class Manifest:
         begun = await self._document(_place(self.number + 1, "begun"))
         self.feed = self.feed or begun.get("feed")
         self.check(feed)
+        await self._target.create(_place(self.number + 1, "aborted"), b"{}\n")
         await self._end_without_files(self.number + 1, feed, begun["files"])
+
+    async def _remove_late_files(self) -> None:
+        """Remove what the processes behind aborted publications have created since."""
+        for number in self._aborted:
+            if not (await self._document(_place(number, "json")))["files"]:
+                await self._remove((await self._document(_place(number, "begun")))["files"])
 
     async def _end_without_files(self, number: int, feed: str, files: Iterable[str]) -> None:
         """End a publication without files; remove those that it had, unless it has ended."""

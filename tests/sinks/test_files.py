@@ -186,6 +186,34 @@ async def test_an_older_process_is_fenced(tmp_path: Path) -> None:
     assert ids(tmp_path) == [[1], [2]]
 
 
+async def test_a_file_that_a_replaced_process_creates_late_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has begun a publication, is replaced, creates the file and is killed."""
+    older, newer = new(tmp_path), new(tmp_path)
+    await older.open("orders")
+    await older.write(rows((1, "a")))
+    create = LocalTarget.create
+
+    async def late(self: LocalTarget, name: str, source: Any) -> bool:
+        if not name.endswith(".parquet"):
+            return await create(self, name, source)
+        monkeypatch.undo()
+        data = source.read_bytes()
+        await newer.open("orders")
+        assert await create(self, name, data)
+        raise _Died
+
+    monkeypatch.setattr(LocalTarget, "create", late)
+    with pytest.raises(_Died):
+        await older.write(rows((2, "b"), version=2))
+    assert len(list((tmp_path / "out").glob("*.parquet"))) == 2
+    await newer.write(rows((2, "b"), version=2))
+    await newer.aclose()
+    await write(new(tmp_path), rows((3, "c"), version=3))
+    assert ids(tmp_path) == [[1], [2], [3]]
+
+
 async def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     sink = new(tmp_path)
     await sink.open("orders")
