@@ -46,28 +46,40 @@ impl Source {
         }
     }
 
-    fn read(&self, start: u64, size: u64) -> Result<Bytes> {
-        let bytes = match self {
-            Self::Python(file) => Python::attach(|py| {
-                let bytes = file.bind(py).call_method1("read_at", (size, start))?;
-                Ok(Bytes::from_owner(bytes.extract::<PyBackedBytes>()?))
-            })
-            .map_err(|error: PyErr| ParquetError::External(Box::new(error)))?,
+    /// Return the bytes of a range that begins with `known`: no byte of a file is read twice, for
+    /// a file on a server keeps only what was not read.
+    fn read_on(&self, known: Bytes, start: u64, size: u64) -> Result<Bytes> {
+        match self {
+            Self::Python(file) => {
+                let passed = known.len() as u64;
+                let more = read_of_python(file, start + passed, size - passed)?;
+                Ok(if known.is_empty() { more } else { [known, more].concat().into() })
+            }
             Self::System(file) => {
                 let mut bytes = vec![0; usize::try_from(size)?];
-                file.read_exact_at(&mut bytes, start)?;
-                bytes.into()
+                let (first, rest) = bytes.split_at_mut(known.len());
+                first.copy_from_slice(&known);
+                file.read_exact_at(rest, start + known.len() as u64)?;
+                Ok(bytes.into())
             }
             Self::Memory(bytes) => {
                 let (start, end) = (usize::try_from(start)?, usize::try_from(start + size)?);
                 if end > bytes.len() {
                     return Err(odd("the file is too short"));
                 }
-                bytes.slice(start..end)
+                Ok(bytes.slice(start..end))
             }
-        };
-        if bytes.len() as u64 == size { Ok(bytes) } else { Err(odd("the file is too short")) }
+        }
     }
+}
+
+fn read_of_python(file: &Py<PyAny>, start: u64, size: u64) -> Result<Bytes> {
+    let bytes = Python::attach(|py| {
+        let bytes = file.bind(py).call_method1("read_at", (size, start))?;
+        Ok(Bytes::from_owner(bytes.extract::<PyBackedBytes>()?))
+    })
+    .map_err(|error: PyErr| ParquetError::External(Box::new(error)))?;
+    if bytes.len() as u64 == size { Ok(bytes) } else { Err(odd("the file is too short")) }
 }
 
 /// A column chunk, which is read some bytes at a time.
@@ -94,14 +106,16 @@ impl ChunkBytes {
         }
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let (begin, bytes) = &*window;
-        if let Some(passed) = start.checked_sub(*begin)
-            && passed + least <= bytes.len() as u64
-        {
-            return Ok(bytes.slice(usize::try_from(passed)?..));
+        let known = match start.checked_sub(*begin) {
+            Some(passed) if passed <= bytes.len() as u64 => bytes.slice(usize::try_from(passed)?..),
+            _ => Bytes::new(),
+        };
+        if known.len() as u64 >= least {
+            return Ok(known);
         }
-        // Behind a large page the next one's header is read along, which else would be read twice.
+        // Behind a large page the next one's header is read along.
         let size = self.window_bytes.max(least + HEADER_BYTES).min(self.end - start);
-        *window = (start, self.source.read(start, size)?);
+        *window = (start, self.source.read_on(known, start, size)?);
         Ok(window.1.clone())
     }
 }

@@ -22,7 +22,7 @@ _STEP_BYTES = 256 * 1024
 #: Unwanted bytes between two columns that are fetched with them: a request costs more time.
 _GAP_BYTES_MAX = 1024 * 1024
 _PIECE_BYTES_MIN = 1024 * 1024
-PIECE_BYTES_MAX = 8 * 1024 * 1024
+PIECE_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ __all__ = ["Fetch", "RangedFile", "RangedReader"]
 #: Fetches the bytes of [start, end), in parts; runs on the event loop.
 Fetch = Callable[[int, int], Coroutine[Any, Any, Sequence[bytes]]]
 
-#: Most pieces of one file that are on their way at once.
-_COMING_MAX = 8
+#: Most requests of one file at once.
+_REQUESTS_MAX = 8
 #: Bytes that are fetched for a read that nobody has announced; twice as many if it goes on there.
 _WINDOW_BYTES = 1024 * 1024
 
@@ -191,7 +191,7 @@ class RangedReader(io.RawIOBase):
 
     def _fetch_ahead(self) -> None:
         """Start the next pieces, as far as there is room for them."""
-        while self._planned and self._budget is not None and len(self._coming) < _COMING_MAX:
+        while self._planned and self._budget is not None and self._requests() < _REQUESTS_MAX:
             piece = self._planned[0]
             if not any(k.piece.start <= piece.start < k.piece.end for k in self._kept):
                 coming = sum(p.size for p in self._coming)
@@ -199,6 +199,10 @@ class RangedReader(io.RawIOBase):
                     return
                 self._coming[piece] = self._start(piece)
             self._planned.popleft()
+
+    def _requests(self) -> int:
+        """Return how many requests wait for their answers; pieces that have come may be small."""
+        return sum(not future.done() for future in self._coming.values())
 
     def _taken(self, piece: Piece) -> Future[Sequence[bytes]]:
         """Take a piece off those on their way, and free its budget."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import subprocess
 import sys
+from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tailer.delta import footer, row_groups
-from tailer.delta.parquet_columns import footer_bytes
+from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
 from tailer.native.parquet import native
 from tests.support.components import require
 from tests.support.parquet_fuzz import damaged, whole_files
@@ -70,3 +74,38 @@ def test_the_longest_text_is_that_of_the_other_way() -> None:
         data = b"".join(len(t).to_bytes(4, "little") + t for t in texts)
         data += dice.randbytes(dice.randrange(7))
         assert native.longest(data) == row_groups._longest(data)
+
+
+class _Noted(pa.PythonFile):  # type: ignore[misc]  # it has no types
+    """A file in memory that notes what the crate reads of it."""
+
+    def __init__(self, file: io.BytesIO, mode: str) -> None:  # noqa: ARG002 - pyarrow takes it
+        self.reads: list[tuple[int, int]] = []
+
+    def read_at(self, nbytes: int, offset: int) -> Any:
+        self.reads.append((offset, offset + nbytes))
+        return super().read_at(nbytes, offset)
+
+
+@pytest.mark.parametrize("page_bytes", [1000, 100_000, 700_000, 3_000_000])
+def test_no_byte_of_a_column_is_read_twice(page_bytes: int) -> None:
+    """A file on a server drops what was read, and would fetch it again."""
+    dice, count = random.Random(1), 600_000
+    rows = pa.table(
+        {
+            name: pa.Array.from_buffers(
+                pa.int64(), count, [None, pa.py_buffer(dice.randbytes(8 * count))]
+            )
+            for name in "abc"
+        }
+    )
+    data = io.BytesIO()
+    pq.write_table(rows, data, data_page_size=page_bytes, use_dictionary=False, compression="none")
+    source = _Noted(data, mode="r")
+    parquet = ParquetColumns(source)
+    footer_start = len(data.getvalue()) - 8 - parquet.metadata.serialized_size
+    found = list(parquet.rows(50_000, 0, rows.column_names, threads=True))
+    assert pa.Table.from_batches(found).equals(rows)
+    reads = sorted(read for read in source.reads if read[0] < footer_start)
+    assert len(reads) > 3
+    assert all(end <= start for (_, end), (start, _) in pairwise(reads))

@@ -30,7 +30,8 @@ def test_a_gap_that_costs_more_than_a_request_is_left_out() -> None:
 
 
 def test_a_row_group_that_fits_comes_in_the_order_of_the_file() -> None:
-    assert asked([[(0, 6 * MIB), (6 * MIB, 12 * MIB)]]) == [(0, 8 * MIB), (8 * MIB, 12 * MIB)]
+    columns = [(0, 12 * MIB), (12 * MIB, 20 * MIB)]
+    assert asked([columns], 32 * MIB) == [(0, 16 * MIB), (16 * MIB, 20 * MIB)]
 
 
 def test_columns_of_a_large_row_group_come_side_by_side() -> None:

@@ -47,8 +47,9 @@ _TAIL_BYTES = 64 * 1024
 _AT_ONCE_BYTES_MAX = 1024 * 1024 * 1024
 #: Concurrent requests of one table.
 _REQUESTS_MAX = 8
-#: Bytes of one table's open file, and of what is fetched ahead of it.
-_AHEAD_BYTES_MAX = 64 * 1024 * 1024
+#: Bytes of one table's open file and of what is fetched ahead of it, a half each: most writers' row
+#: groups, of a million rows, fit into 48 MiB, and then come in few requests.
+_AHEAD_BYTES_MAX = 96 * 1024 * 1024
 #: Bytes that all tables together may fetch ahead.
 _TOTAL_AHEAD = Budget(256 * 1024 * 1024)
 #: How often a folder without news is checked for gaps and another table, in seconds.
