@@ -10,6 +10,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from tailer.errors import OffsetError, TransientError
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.document import document_name, from_bytes
+from tailer.store.objects.ending import asking
 from tailer.store.objects.errors import FAILURES, translated
 
 __all__ = ["CloudObject"]
@@ -41,8 +42,9 @@ class CloudObject:
     async def get(self) -> Seen:
         """See :class:`~tailer.offsets.conditional.ConditionalObject`."""
         try:
-            answer = await obstore.get_async(self._container, self._key)
-            body = bytes(await answer.bytes_async())
+            with asking():
+                answer = await obstore.get_async(self._container, self._key)
+                body = bytes(await answer.bytes_async())
         except FAILURES as e:
             error = translated(e, "get", self._address, self._path)
             if isinstance(error, FileNotFoundError):
@@ -68,7 +70,8 @@ class CloudObject:
     async def _put(self, body: bytes, etag: str | None) -> str | None:
         mode: Any = "create" if etag is None else _condition(etag)
         try:
-            written = await obstore.put_async(self._container, self._key, body, mode=mode)
+            with asking():
+                written = await obstore.put_async(self._container, self._key, body, mode=mode)
         except (AlreadyExistsError, PreconditionError):
             return None
         except FAILURES as e:

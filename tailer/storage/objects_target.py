@@ -10,6 +10,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from tailer.storage.store_target import StoreTarget
+from tailer.store.objects.ending import asking
 from tailer.store.objects.errors import FAILURES, translated
 from tailer.store.objects.place import Place
 from tailer.store.objects.store import Client, ObjectStore
@@ -42,7 +43,8 @@ class ObjectsTarget(StoreTarget):
 
     async def _request(self, operation: str, name: str, request: Awaitable[object]) -> None:
         try:
-            await request
+            with asking():
+                await request
         except (AlreadyExistsError, PreconditionError):
             raise
         except FAILURES as e:

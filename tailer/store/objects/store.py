@@ -7,9 +7,7 @@ that state, so that a range of another one is an error and never becomes an even
 from __future__ import annotations
 
 import asyncio
-import atexit
 import datetime as dt
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,6 +19,7 @@ import obstore
 from tailer.errors import TableError, TailerError, TransientError
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
+from tailer.store.objects.ending import asking
 from tailer.store.objects.errors import FAILURES, is_refusal, is_without_credentials, translated
 from tailer.store.objects.options import CloudOptions, Credentials
 from tailer.store.objects.place import Place
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Client", "ObjectStore"]
 
 T = TypeVar("T")
-
-#: A thread of obstore that has just delivered an answer still needs Python's lock. If the
-#: interpreter ended before it had it, the process would be aborted.
-atexit.register(time.sleep, 0.05)
 
 #: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
 #: tables.
@@ -144,7 +139,8 @@ class ObjectStore(Store):
             for last in (self._client.credentials is None, True):
                 client = self._client
                 try:
-                    return await request()
+                    with asking():
+                        return await request()
                 except FAILURES as e:
                     self._traffic.request(operation, _outcome(e), 0)
                     if not last and is_refusal(e):
