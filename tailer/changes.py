@@ -96,24 +96,27 @@ def check_key(key: Iterable[str], columns: Collection[str], version: int | None 
 class Rows:
     """Some rows of one file: ``batch`` with the metadata columns, ``positions`` in the file.
 
-    ``row_ids`` are their stable ids, if they were requested and the version has them.
+    ``row_ids`` are their stable ids, if they were requested and the version has them. ``utf8``: all
+    texts are known to be UTF-8.
     """
 
     batch: pa.RecordBatch
     positions: pa.Int64Array
     row_ids: pa.Int64Array | None = None
+    utf8: bool = False
 
     def slice(self, first: int, count: int | None = None) -> Rows:
         """Return ``count`` rows from row ``first`` on, or all from there on."""
         ids = None if self.row_ids is None else self.row_ids.slice(first, count)
-        return Rows(self.batch.slice(first, count), self.positions.slice(first, count), ids)
+        batch, positions = self.batch.slice(first, count), self.positions.slice(first, count)
+        return Rows(batch, positions, ids, self.utf8)
 
     def filter(self, mask: pa.BooleanArray) -> Rows:
         """Return the rows among the first ``len(mask)`` for which the mask is true."""
         count = len(mask)
         ids = None if self.row_ids is None else self.row_ids.slice(0, count).filter(mask)
         batch = self.batch.slice(0, count).filter(mask)
-        return Rows(batch, self.positions.slice(0, count).filter(mask), ids)
+        return Rows(batch, self.positions.slice(0, count).filter(mask), ids, self.utf8)
 
 
 @dataclass(frozen=True, slots=True)

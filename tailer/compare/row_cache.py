@@ -79,7 +79,7 @@ def settled(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ...] | None
         kinds = given_kinds(file, positions, positions[0].as_py(), positions[-1].as_py() + 1)
         at = piece.batch.num_columns - len(METADATA_FIELDS)
         batch = piece.batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
-        pieces.append(Rows(batch, positions, piece.row_ids))
+        pieces.append(Rows(batch, positions, piece.row_ids, piece.utf8))
     return tuple(pieces) if count == len(wanted) else None
 
 

@@ -122,4 +122,5 @@ def _joined(first: Rows, second: Rows) -> Rows:
         pa.concat_batches([first.batch, second.batch]),
         pa.concat_arrays([first.positions, second.positions]),
         ids,
+        first.utf8 and second.utf8,
     )

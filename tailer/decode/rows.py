@@ -338,7 +338,8 @@ class _Decoder:
         if self.row_ids:
             name = self.row_id_column
             ids = row_ids(self.file, positions, None if name is None else batch.column(name))
-        return Rows(self._output(batch, kinds, len(positions)), positions, ids)
+        output = self._output(batch, kinds, len(positions))
+        return Rows(output, positions, ids, self.parquet.gives_utf8)
 
     def _kinds(self, batch: pa.RecordBatch) -> tuple[list[str], pa.Int32Array]:
         """Return the kinds of change of a cdc file's rows, and the number of each row's."""

@@ -159,6 +159,18 @@ class ParquetColumns:
         """Whether rows before those that are wanted are passed without decoding them."""
         return native is not None and self._is_native
 
+    @property
+    def gives_utf8(self) -> bool:
+        """Whether all texts that were read until now are UTF-8: the crate checks the columns that
+        are of such texts by the footer, and pyarrow none."""
+        return self.skips_rows and self._is_utf8
+
+    @cached_property
+    def _is_utf8(self) -> bool:
+        parsed, leaves = self.metadata.schema, range(self.metadata.num_columns)
+        columns = (parsed.column(i) for i in leaves)
+        return all(c.physical_type != "BYTE_ARRAY" or c.converted_type == "UTF8" for c in columns)
+
     def longest_text(self, group: int, leaf: int) -> int | None:
         """Return the size of the longest text in a leaf's dictionary, 0 if it has none; None if the
         crate does not read this."""

@@ -138,11 +138,14 @@ class Selector:
         known = {} if self._masks else file.partition_values
         return replace(file, state=self.state(file.state), partition_values=known)
 
-    def rows(self, rows: pa.RecordBatch, *, counted: bool = True) -> pa.RecordBatch:
+    def rows(
+        self, rows: pa.RecordBatch, *, counted: bool = True, utf8: bool = False
+    ) -> pa.RecordBatch:
         """Return the rows as sinks may see them. Raises :class:`TableError` for a type that can't
-        be hashed, or for a text that must be valid and is not. ``counted``: they are delivered."""
+        be hashed, or for a text that must be valid and is not. ``counted``: they are delivered;
+        ``utf8``: all texts are known to be UTF-8."""
         rows = self._masked(rows) if self._masks else rows
-        return rows if self._texts is None else self._texts.rows(rows, counted=counted)
+        return rows if self._texts is None or utf8 else self._texts.rows(rows, counted=counted)
 
     def _masked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         end = rows.num_columns - len(METADATA_FIELDS)

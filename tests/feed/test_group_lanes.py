@@ -43,10 +43,10 @@ MIB = 1024 * 1024
 
 # What is made, in all, while the first chunk is used, the second one, and so on.
 @pytest.mark.parametrize(("size", "expected"), [
-    # Of its own group one chunk more, and one of the next group, not of a third.
-    (32 * MIB, [[2, 5], [3, 5], [4, 5], [5], [6], [], []]),
-    # Two wait, and the third is there.
-    (10 * MIB, [[2, 3, 4, 5, 6], [3, 4, 5, 6], [4, 5, 6], [5, 6], [6], [], []]),
+    # Of its own group one chunk more, and one of the next group; two are decoded at once.
+    (64 * MIB, [[2, 5], [3, 5], [4, 5], [5], [6, 7], [7], []]),
+    # Two groups wait, the empty one among them, and the fourth begins behind the first.
+    (10 * MIB, [[2, 3, 4, 5, 6], [3, 4, 5, 6], [4, 5, 6], [5, 6], [6, 7], [7], []]),
 ])  # fmt: skip
 async def test_how_far_a_group_is_ahead(size: int, expected: list[list[int]]) -> None:
     decoded, used = _Decoded(), list[int]()
@@ -99,6 +99,6 @@ async def test_what_is_open_is_closed_when_it_is_cancelled() -> None:
             await anyio.sleep_forever()
 
     with anyio.move_on_after(0.01):
-        await in_lanes(_given([1, 2], [3], [4]), decoded, use, lambda _: 1)
+        await in_lanes(_given([1, 2], [3], [4], [5]), decoded, use, lambda _: 1)
     assert not decoded.open
-    assert 4 not in decoded.begun
+    assert 5 not in decoded.begun

@@ -11,7 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import CorruptRow
 from tailer.feed.policy import Policies
 from tailer.feed.run import run_feed
@@ -168,3 +171,45 @@ def test_texts_are_found_and_repaired_at_any_depth() -> None:
     assert is_utf8(pa.array([], pa.string()))
     assert is_utf8(pa.nulls(3, pa.string()))
     assert repaired(fine, []) is fine
+
+
+ENCODINGS = ["PLAIN", "PLAIN_DICTIONARY", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]
+SOME = st.one_of(st.none(), st.text(max_size=3).map(str.encode), st.sampled_from(WRONG))
+
+
+@given(
+    values=st.lists(SOME, min_size=1, max_size=20),
+    repeat=st.sampled_from([1, 50]),
+    encoding=st.sampled_from(ENCODINGS),
+    nested=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_rows_that_are_said_to_be_utf8_are(
+    values: list[bytes | None],
+    repeat: int,
+    encoding: str,
+    nested: bool,  # noqa: FBT001
+) -> None:
+    texts = as_texts(values * repeat)
+    column = pa.ListArray.from_arrays(pa.array(range(len(texts) + 1), pa.int32()), texts)
+    output = pa.BufferOutputStream()
+    pq.write_table(
+        pa.table({"s": column if nested else texts}),
+        output,
+        use_dictionary=encoding == "PLAIN_DICTIONARY",
+        column_encoding=None if "DICTIONARY" in encoding else encoding,
+        data_page_size=64,
+    )
+    parquet = ParquetColumns(pa.BufferReader(output.getvalue()))
+    for batch in parquet.rows(7, 0, ["s"], threads=False):
+        assert not parquet.gives_utf8 or is_utf8(batch.column(0))
+    if is_utf8(texts):
+        assert parquet.gives_utf8 is parquet.skips_rows, (
+            "what the crate has read is not checked again"
+        )
+
+
+def test_bytes_that_are_called_no_texts_are_not_said_to_be_any() -> None:
+    output = pa.BufferOutputStream()
+    pq.write_table(pa.table({"s": pa.array(WRONG, pa.binary())}), output)
+    assert not ParquetColumns(pa.BufferReader(output.getvalue())).gives_utf8

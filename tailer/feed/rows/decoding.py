@@ -192,7 +192,7 @@ class SpanDecoder:
         return fetch_here(blocking_files, file, self._context.decode.on_read)
 
     def _masked(self, rows: Rows) -> Rows:
-        masked = self._context.selector.rows(rows.batch)
+        masked = self._context.selector.rows(rows.batch, utf8=rows.utf8)
         return rows if masked is rows.batch else replace(rows, batch=masked)
 
     def _count_read(self, files: Sequence[ChangeFile]) -> None:

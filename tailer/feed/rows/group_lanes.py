@@ -1,8 +1,9 @@
 """Two groups of files decoded at the same time, and their chunks in order.
 
 While the rows of one group are decoded, converted and used, those of the next group are decoded
-too. So both cores of a small machine are busy. Chunks wait for their turn as long as they are
-small; beyond a bound the next one of a group is begun when the one before it was taken.
+too. When a group is decoded before its turn has come, the one behind it is begun. So both cores of
+a small machine are busy. Chunks wait for their turn as long as they are small; beyond a bound the
+next one of a group is begun when the one before it was taken.
 """
 
 from __future__ import annotations
@@ -23,33 +24,52 @@ Chunk = TypeVar("Chunk")
 #: Takes a chunk, and returns when the next one may come.
 Use: TypeAlias = Callable[[Chunk], Awaitable[None]]
 
-#: A group's chunks that wait have no more bytes, or there is but one.
-_WAITING_BYTES = 24 * 1024 * 1024
+#: Groups that are decoded at the same time, and those that wait behind the one in use.
+_DECODED, _WAITING = 2, 2
+#: The chunks of all groups that wait have no more bytes, or each group has but one.
+_WAITING_BYTES = 48 * 1024 * 1024
+
+
+class _Room:
+    """What waits, in all lanes."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._changed = anyio.Event()
+
+    def change(self, size: int = 0) -> None:
+        """Add the bytes of a chunk, or take them off; wake those who wait for a change."""
+        self.size += size
+        self._changed.set()
+
+    async def next_change(self) -> None:
+        """Wait for one."""
+        if self._changed.is_set():
+            self._changed = anyio.Event()
+        await self._changed.wait()
 
 
 class _Lane(Generic[Chunk]):
     """The chunks of one group that wait for their turn."""
 
-    def __init__(self, weigh: Callable[[Chunk], int]) -> None:
+    def __init__(self, room: _Room, weigh: Callable[[Chunk], int]) -> None:
+        self._room = room
         self._weigh = weigh
         self._waiting: deque[Chunk] = deque()
-        self._size = 0
         self._ended = False
         self._error: Exception | None = None
-        self._changed = anyio.Event()
 
     async def put(self, chunk: Chunk) -> None:
         """Add a chunk. Returns when the next one may be made."""
         self._waiting.append(chunk)
-        self._size += self._weigh(chunk)
-        self._changed.set()
-        while self._size > _WAITING_BYTES:
-            await self._change()
+        self._room.change(self._weigh(chunk))
+        while self._waiting and self._room.size > _WAITING_BYTES:
+            await self._room.next_change()
 
     def end(self, error: Exception | None = None) -> None:
         """No chunk follows, but perhaps an error."""
         self._ended, self._error = True, error
-        self._changed.set()
+        self._room.change()
 
     async def take(self) -> Chunk | None:
         """Return the next chunk, when it is there; None at the end. Raises the error after them."""
@@ -58,16 +78,10 @@ class _Lane(Generic[Chunk]):
                 raise self._error
             if self._ended:
                 return None
-            await self._change()
+            await self._room.next_change()
         chunk = self._waiting.popleft()
-        self._size -= self._weigh(chunk)
-        self._changed.set()
+        self._room.change(-self._weigh(chunk))
         return chunk
-
-    async def _change(self) -> None:
-        if self._changed.is_set():
-            self._changed = anyio.Event()
-        await self._changed.wait()
 
 
 async def in_lanes(
@@ -81,7 +95,8 @@ async def in_lanes(
     ``weigh`` gives a chunk's size in bytes. ``groups`` is not closed here. The first error is
     raised unchanged, after the chunks before it were used.
     """
-    send, receive = anyio.create_memory_object_stream[_Lane[Chunk]](0)
+    send, receive = anyio.create_memory_object_stream[_Lane[Chunk]](_WAITING - 1)
+    decoders, room = anyio.Semaphore(_DECODED), _Room()
 
     async def one(group: Group, lane: _Lane[Chunk]) -> None:
         try:
@@ -90,15 +105,18 @@ async def in_lanes(
             lane.end(e)
         else:
             lane.end()
+        finally:
+            decoders.release()
 
     async def begin() -> None:
         async with send:
-            lane = _Lane(weigh)
+            lane = _Lane(room, weigh)
             try:
                 async for group in groups:
+                    await decoders.acquire()
                     tasks.start_soon(one, group, lane)
-                    await send.send(lane)  # taken when all chunks before it were used
-                    lane = _Lane(weigh)
+                    await send.send(lane)  # there is room when those before it were used
+                    lane = _Lane(room, weigh)
             except Exception as e:  # noqa: BLE001 - raised after the groups before it
                 lane.end(e)
                 await send.send(lane)
