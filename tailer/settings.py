@@ -203,12 +203,11 @@ class SettingTable:
     place: str = ""
 
     def take(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the value of every setting. Raises :class:`ConfigError`, in one sentence, for the
-        first option that is unknown, missing or wrong."""
+        """Return the value of every setting. Raises :class:`ConfigError`, in one sentence, for all
+        options that are unknown, else for the first one that is missing or wrong."""
         ours = self.rename(options)
-        for name in ours:
-            if name not in self.settings:
-                raise self._unknown(name)
+        if unknown := [name for name in ours if name not in self.settings]:
+            raise self._unknown(*unknown)
         return {name: self.value(name, ours) for name in self.settings}
 
     def rename(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,13 +255,14 @@ class SettingTable:
         shown = "" if setting.secret else f"is {value!r}, and "
         return self.wrong(name, f"{shown}must be {setting.allowed()}")
 
-    def _unknown(self, name: str) -> ConfigError:
+    def _unknown(self, name: str, *others: str) -> ConfigError:
         ours = self._other_names().get(self.spelling(name))
         hint = f" (here it is {ours!r})" if ours else meant(name, self.settings)
         listed = f"; known are {', '.join(sorted(self.settings))}"
         if hint and len(self.settings) > _LISTED_MAX:
             listed = ""  # a long list hides what was meant
-        return self.wrong(name, f"is not known{hint}{listed}")
+        nor = f", nor is {' or '.join(map(repr, others))}" if others else ""
+        return self.wrong(name, f"is not known{hint}{nor}{listed}")
 
     def _other_names(self) -> dict[str, str]:
         """Return our names by their other names."""

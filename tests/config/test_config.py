@@ -146,6 +146,10 @@ MISTAKES = {
         feed_with("tavle = 1"),
         "feeds.orders.tavle is not known (did you mean 'table'?)",
     ),
+    "unknown feed keys": (
+        feed_with("tavle = 1\nform = 1\nx = 1"),
+        "feeds.orders.tavle is not known (did you mean 'table'?), nor is 'form' or 'x'",
+    ),
     "no table": ("[feeds.orders]\n" + SINK, "feeds.orders.table is missing"),
     "no sink": ('[feeds.orders]\ntable = "orders"\n', "feeds.orders.sink is missing"),
     "no sink type": (
