@@ -23,14 +23,11 @@ from tailer.plan.mapping_removals import mapping_removals
 
 __all__ = ["write_changes", "write_rows"]
 
-_FREED_BYTES = 8 * 1024 * 1024
-
 
 async def write_changes(
     arguments: argparse.Namespace, kind: str, log: TableLog, first: int, snapshot: Snapshot
 ) -> None:
     """Write the changes from version ``first`` to the snapshot's, for `tailer read`."""
-    _keep_freed_memory()
     last, end = snapshot.version, snapshot.state
     check_columns(arguments, end, log.store.root)
     # One file has one schema: the end version's, as in Spark. JSON lines each have their version's.
@@ -58,7 +55,6 @@ async def write_rows(
     arguments: argparse.Namespace, kind: str, log: TableLog, snapshot: Snapshot
 ) -> None:
     """Write all rows of a snapshot, for `tailer snapshot --output`."""
-    _keep_freed_memory()
     drawn = BytesRead(f"version {snapshot.version}", await stored_bytes(log, snapshot))
     decode = DecodeOptions(
         writer_timezone=arguments.writer_timezone,
@@ -72,13 +68,3 @@ async def write_rows(
     async with open_output(arguments.output, kind, schema, Ids()) as output:
         with drawn:
             await pipe(rows, output.write)
-
-
-def _keep_freed_memory() -> None:
-    """Let each batch reuse the memory of the one before it, in a process that ends soon.
-
-    glibc returns freed memory to the system, and the next rows fault it in again page by page. How
-    much it keeps, it learns from the largest block that was freed: twice that. Nothing is touched
-    of this block, and another C library only frees it.
-    """
-    bytearray(_FREED_BYTES)

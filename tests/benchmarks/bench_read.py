@@ -28,8 +28,8 @@ TABLES = ("small", "large", "vectors", "nested", "files")
 ROWS_OF_A_FILE, FILES_OF_A_TABLE, COPIES = 175_000, 12, 10
 FILES, ROWS_OF_MANY = 1_000, 1_000
 QUICK = 50
-#: Of `tailer read`: the peak, and how it may grow from `small` to `large`. That is what two groups
-#: of files may hold while they wait (tailer/feed/rows/group_lanes.py), and half of it again: the
+#: Of `tailer read`: the peak, and how it may grow from `small` to `large`. That is what groups of
+#: files may hold while they wait (tailer/feed/rows/group_lanes.py), and half of it again: the
 #: small table ends before they are full. Rows that pile up would take 1,000 MiB.
 PEAK_MIB_MAX = 300.0
 PEAK_GROWTH_MIB_MAX = 72.0
