@@ -5,8 +5,8 @@ come the files, whose names have the number; it ends with ``0000000007.json``, w
 behind them. Each of these is created only where it is not there. So a process that was replaced
 can't begin the next number, or can't end the one that it has begun: then it removes its files
 again. What a process left begun when it died, the next one ends without files, behind
-``0000000007.aborted``: that process may live on, create a file late and die before it removes it,
-so each start removes the files of aborted numbers once more.
+``0000000007.aborted``, which lists the files too: that process may live on, create one late and die
+before it removes it, so each start removes the files of aborted numbers once more.
 """
 
 from __future__ import annotations
@@ -132,14 +132,15 @@ class Manifest:
         begun = await self._document(_place(self.number + 1, "begun"))
         self.feed = self.feed or begun.get("feed")
         self.check(feed)
-        await self._target.create(_place(self.number + 1, "aborted"), b"{}\n")
+        aborted = json.dumps({"format": 1, "files": begun["files"]}).encode()
+        await self._target.create(_place(self.number + 1, "aborted"), aborted)
         await self._end_without_files(self.number + 1, feed, begun["files"])
 
     async def _remove_late_files(self) -> None:
         """Remove what the processes behind aborted publications have created since."""
         for number in self._aborted:
             if not (await self._document(_place(number, "json")))["files"]:
-                await self._remove((await self._document(_place(number, "begun")))["files"])
+                await self._remove((await self._document(_place(number, "aborted")))["files"])
 
     async def _end_without_files(self, number: int, feed: str, files: Iterable[str]) -> None:
         """End a publication without files; remove those that it had, unless it has ended."""
@@ -234,7 +235,7 @@ class Manifest:
         await self._target.remove(_LAST)
         names = await self._names()
         for name in names:
-            if name.endswith(".begun"):
+            if name.endswith((".begun", ".aborted")):
                 await self._remove((await self._document(f"{FOLDER}/{name}"))["files"])
         for name in reversed(names):  # the first ones last: what is left is a whole manifest
             await self._target.remove(f"{FOLDER}/{name}")

@@ -54,8 +54,7 @@ def decoded(
                 yield file, rows
                 continue
             if left < rows.batch.num_rows:
-                ids = None if rows.row_ids is None else rows.row_ids.slice(0, left)
-                rows = Rows(rows.batch.slice(0, left), rows.positions.slice(0, left), ids)  # noqa: PLW2901
+                rows = rows.slice(0, left)  # noqa: PLW2901
             left -= rows.batch.num_rows
             if rows.batch.num_rows:
                 yield file, rows

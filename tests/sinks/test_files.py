@@ -186,6 +186,37 @@ async def test_an_older_process_is_fenced(tmp_path: Path) -> None:
     assert ids(tmp_path) == [[1], [2]]
 
 
+@pytest.mark.parametrize("dies_at", range(3))
+async def test_a_crash_while_the_target_is_taken_over_leaves_each_event_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    """One dies with a file, and the one that ends its publication dies at each of its steps."""
+    one, two = rows((1, "a")), rows((2, "b"), version=2)
+    create, left = LocalTarget.create, [2]
+
+    async def until_dead(self: LocalTarget, name: str, source: Any) -> bool:
+        if not left[0]:
+            raise _Died
+        left[0] -= 1
+        return await create(self, name, source)
+
+    sink = new(tmp_path)
+    await sink.open("orders")
+    await sink.write(one)
+    for steps, act in ((2, sink.write), (dies_at, lambda _: new(tmp_path).open("orders"))):
+        left[0] = steps
+        monkeypatch.setattr(LocalTarget, "create", until_dead)
+        with pytest.raises(_Died):
+            await act(two)
+        monkeypatch.undo()
+    assert len(list((tmp_path / "out").glob("*.parquet"))) == 1 + (dies_at < 2)
+    assert await write(new(tmp_path), two) == one.next_offset
+    for begun in (tmp_path / "out" / "_delta_tailer").glob("*.begun"):
+        begun.unlink()  # as the one that was replaced does, where the folder is not as it left it
+    await write(new(tmp_path), rows((3, "c"), version=3))
+    assert ids(tmp_path) == [[1], [2], [3]]
+
+
 async def test_a_file_that_a_replaced_process_creates_late_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
