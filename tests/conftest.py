@@ -18,6 +18,7 @@ from tests.clouds.servers import SERVERS as CLOUD_SERVERS
 from tests.clouds.servers import CloudServer, Container, run_cloud
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.support.components import Component, java_major, require, start_spark, with_byte_code
+from tests.support.kafka_sockets import sockets_closed
 from tests.support.order import sort_by_change
 
 if TYPE_CHECKING:
@@ -144,6 +145,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets that a test has made known are not taken out of what others expect."""
     monkeypatch.setattr(secrets, "_forms", [])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kafka_sockets() -> Iterator[None]:
+    """kafka-python's sockets are closed where it forgets them."""
+    with sockets_closed():
+        yield
 
 
 @pytest.fixture

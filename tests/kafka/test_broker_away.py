@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from kafka.net.compat import KafkaNetClient
 
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import ChangeBatch
@@ -57,6 +58,16 @@ async def test_brokers_that_are_away_leave_no_sockets(nobody: str) -> None:
         assert sockets() < before + attempts
     finally:
         gc.enable()
+
+
+def test_a_client_closed_while_it_connects_leaves_no_socket() -> None:
+    """Left to the garbage collector, it fails the test that this runs in."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = KafkaNetClient(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}")
+        client._manager.bootstrap_async(1000)
+        client.poll(timeout_ms=0)
+        client.close()
+    gc.collect()
 
 
 async def delivered(sink: KafkaSink, wanted: ChangeBatch) -> None:
