@@ -186,24 +186,40 @@ class _Scan(Generic[K]):
         self.added: _Files[K] = _Files("added", key)
         self.removed: _Files[K] = _Files("removed", key)
         self._cdc_partitions: set[str] = set()
-        self.lines: list[bytes] | None = []  # all of them; None if they are many
 
-    def read(self, name: str, lines: Iterable[bytes]) -> CommitHeader:
-        """Read all lines of the commit ``name``."""
+    def read(self, name: str, lines: Iterable[bytes], *, keeps_files: bool) -> CommitHeader:
+        """Read all lines of the commit ``name``. ``keeps_files``: keep the file actions, if they
+        are few."""
         rest = iter(lines)
-        number = 1
-        while batch := list(islice(rest, _BATCH_LINES)):
+        batch, number = list(islice(rest, _BATCH_LINES)), 1
+        if keeps_files and len(batch) <= _FEW_LINES:
+            self._take_all([*read_actions(name, batch)])
+            batch = []
+        while batch:
             added, removed, others = parse_entries(batch)
             self._add(added)
             self._remove(removed)
             for action in read_actions(name, others, first=number):
                 self._take(action)
-            self.lines = batch if number == 1 and len(batch) <= _FEW_LINES else None
             number += len(batch)
+            batch = list(islice(rest, _BATCH_LINES))
         if not self.added.logical().isdisjoint(self.removed.logical()):
             raise CorruptLog("the commit adds and removes one file with the same deletion vector")
         self.header.cdc_partitions = len(self._cdc_partitions)
         return self.header
+
+    def _take_all(self, actions: Sequence[Action]) -> None:
+        """Take all actions of a commit, and keep those of its files."""
+        added = [action for action in actions if isinstance(action, AddFile)]
+        removed = [action for action in actions if isinstance(action, RemoveFile)]
+        self._add(added)
+        self._remove(removed)
+        for action in actions:
+            if not isinstance(action, AddFile | RemoveFile):
+                self._take(action)
+        self.header.files = tuple(
+            action for action in actions if isinstance(action, AddFile | RemoveFile | AddCDCFile)
+        )
 
     def _take(self, action: Action) -> None:
         header = self.header
@@ -258,16 +274,14 @@ def read_header(name: str, lines: Iterable[bytes], *, digests: bool = True) -> C
     """
     try:
         if not digests:
-            return _Scan(str).read(name, lines)
+            return _Scan(str).read(name, lines, keeps_files=False)
         from tailer.delta.digests import digest
 
         scan = _Scan(digest)
-        header = scan.read(name, lines)
+        header = scan.read(name, lines, keeps_files=True)
     except TableError as e:
         raise e.at(path=name) from None
     header.added_again = frozenset(scan.added.places & scan.removed.places)
     header.added = b"".join(scan.added.logical())
     header.removed = b"".join(scan.removed.logical())
-    if scan.lines is not None:
-        header.files = tuple(_file_actions(name, scan.lines))
     return header

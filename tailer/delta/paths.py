@@ -18,8 +18,6 @@ __all__ = ["dv_location", "location", "locations", "split_scheme", "z85_decode"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 
-#: A path without any of these is already a location.
-_ODD = (":", "%", "..", "\x00")
 
 # RFC 32 of ZeroMQ: the base85 alphabet that survives inside JSON strings.
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -50,7 +48,7 @@ def location(path: str) -> str:
     ``s3n`` are the same store). Raises :class:`CorruptLog` for an empty path, a control
     character, an encoding that is not UTF-8, or a path that leaves the table.
     """
-    if path and not any(odd in path for odd in _ODD):
+    if path and _is_plain(path):
         return path
     scheme, rest = split_scheme(path)
     try:
@@ -73,9 +71,14 @@ def location(path: str) -> str:
 def locations(paths: Sequence[str]) -> Sequence[str]:
     """Return the location of each path. Nearly all are their own, and are checked together."""
     text = "\n".join(paths)
-    if all(paths) and not any(odd in text for odd in _ODD):
+    if all(paths) and _is_plain(text):
         return paths
     return [location(path) for path in paths]
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether paths are already locations."""
+    return not (":" in text or "%" in text or ".." in text or "\x00" in text)
 
 
 def z85_decode(text: str) -> bytes:

@@ -130,15 +130,18 @@ class JsonFiles:
                 files[path] = (b"", await self.store.stat(path))
         return FetchedFiles(self.store.root, files)
 
-    def whole_here(self, here: BlockingFiles, name: str) -> CommitText | None:
+    def whole_here(
+        self, here: BlockingFiles, name: str, *, may_be_kept: bool = False
+    ) -> CommitText | None:
         """Return what :meth:`commit` does, in the calling thread; None if the file is large or
-        torn. Raises FileNotFoundError."""
+        torn. With ``may_be_kept``, a file that is kept is not read again: it may be of a table
+        that was replaced meanwhile. Raises FileNotFoundError."""
         path = f"{LOG_DIR}/{name}"
-        data, status = here.read_here(path, 0, MEMORY_BYTES_MAX)
+        kept = self._kept.get(name) if may_be_kept else None
+        data, status = kept or here.read_here(path, 0, MEMORY_BYTES_MAX)
         self._keep(name, (data, status))
-        whole = status.size <= len(data) and (
-            self._atomic or here.stat_here(path).size == status.size
-        )
+        settled = self._atomic or self._listed.get(name) == status.tag
+        whole = status.size <= len(data) and (settled or here.stat_here(path).size == status.size)
         lines = partial(io.BytesIO, data)
         ends = data.endswith(b"\n") or _ends_whole(lines)
         return CommitText(lines, status) if whole and ends else None

@@ -61,10 +61,10 @@ class TableLog(LogListing):
         self._snapshots: dict[int, Snapshot] = {}  # of a log that was listed
 
     async def as_listed(self) -> TableLog:
-        """Return the log for a read of versions that are there now. A store that answers slowly is
-        asked once for the listing and for each small file, unless it is a server that itself says
-        what has changed; most of a short read's time would be spent waiting for answers."""
-        if self.store.ahead() is None or self.store.server_log:
+        """Return the log for a read of versions that are there now: its store is asked once for the
+        listing and for each small file, unless it is a server that itself says what has changed.
+        A store that answers slowly takes most of a short read's time."""
+        if self.store.server_log:
             return self
         listed, patience_s = await self.recent_files(), self.torn_commit_max_s
         return TableLog(self.store, torn_commit_max_s=patience_s, listed=listed)
@@ -286,7 +286,8 @@ class TableLog(LogListing):
         with suppress(TableError, TransientError, FileNotFoundError, NotFetched):
             while len(commits) < count:
                 version = after.version + 1
-                text = self._json.whole_here(files, commit_name(version))
+                name = commit_name(version)
+                text = self._json.whole_here(files, name, may_be_kept=True)
                 if text is None or files.stat_here(f"{LOG_DIR}/{after.name}").tag != after.tag:
                     break
                 after = self._commit(version, text, after.after, after.timestamp_ms)

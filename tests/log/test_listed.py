@@ -1,0 +1,118 @@
+"""A read of versions that are there, on this machine: the log is listed once, and each small file
+of it is read once, but only as it was listed."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailer.changes import Offset
+from tailer.delta.commit import Commit
+from tailer.delta.segment import commit_name
+from tailer.errors import TableError, TableReplaced
+from tailer.log.follow import follow
+from tailer.log.table import TableLog
+from tailer.store import FileStatus
+from tailer.store.local import LocalStore
+from tailer.testing.table import TableBuilder
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = pa.schema([("id", pa.int64())])
+VERSIONS = 4
+
+
+class CountingStore(LocalStore):
+    """Counts listings, and the reads of each file."""
+
+    def __init__(self, table: Path) -> None:
+        super().__init__(str(table))
+        self.listings = 0
+        self.reads = Counter[str]()
+
+    def _scan(self, folder: str, start_after: str) -> Sequence[FileStatus]:
+        self.listings += 1
+        return super()._scan(folder, start_after)
+
+    def read_here(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        self.reads[Path(location).name] += 1
+        return super().read_here(location, offset, length)
+
+
+def written(folder: Path) -> TableBuilder:
+    """A table whose versions after the first have a row each."""
+    made = TableBuilder(folder, SCHEMA)
+    made.create()
+    for i in range(VERSIONS):
+        made.insert([{"id": i}])
+    return made
+
+
+async def followed(log: TableLog, first: int, last: int) -> list[Commit]:
+    return [commit async for commit in follow(log, Offset(first), last)]
+
+
+async def test_a_bounded_read_lists_once_and_reads_each_commit_once(tmp_path: Path) -> None:
+    store = CountingStore(written(tmp_path / "orders").folder)
+    log = await TableLog(store).as_listed()
+    end = await log.snapshot()
+    await log.settle(1)
+    found = await followed(log, 1, end.version)
+    before = await log.snapshot(0)
+    assert [add async for add in log.live_files(before)] == []
+    assert [c.version for c in found] == [1, 2, 3, 4]
+    assert store.listings == 1
+    # The state before the first version is made of version 0 by itself.
+    assert store.reads == {commit_name(v): 1 + (v == 0) for v in range(VERSIONS + 1)}
+
+
+async def test_a_commit_that_was_rewritten_after_it_was_read_is_as_it_was_listed(
+    tmp_path: Path,
+) -> None:
+    made = written(tmp_path / "orders")
+    log = await TableLog(LocalStore(str(made.folder))).as_listed()
+    await log.snapshot()
+    path = made.commit_path(3)
+    text = path.read_text()
+    path.unlink()
+    path.write_text(text + "\n")
+    found = await followed(log, 1, VERSIONS)
+    assert [c.version for c in found] == [1, 2, 3, 4]
+    assert found[2].size == len(text)
+
+
+@pytest.mark.parametrize("read", [0, VERSIONS])
+async def test_a_table_that_was_replaced_after_the_listing_is_not_mixed_with_the_old_one(
+    tmp_path: Path, read: int
+) -> None:
+    folder = tmp_path / "orders"
+    written(folder)
+    log = await TableLog(LocalStore(str(folder))).as_listed()
+    old = await log.snapshot(read)  # which keeps its files
+    shutil.rmtree(folder)
+    written(folder)
+    new = await log.snapshot(1)
+    assert new.state.table_id != old.state.table_id
+    found: list[Commit] = []
+    with suppress(TableReplaced):  # where an old file was kept, this is what is said
+        found = await followed(log, 2, VERSIONS)
+    assert len(found) in {0, VERSIONS - 1}
+    assert {c.after.table_id for c in found} <= {new.state.table_id}
+
+
+async def test_what_was_cleaned_up_after_the_listing_is_listed_again(tmp_path: Path) -> None:
+    made = written(tmp_path / "orders")
+    log = await TableLog(LocalStore(str(made.folder))).as_listed()
+    made.checkpoint()
+    made.commit_path(0).unlink()
+    assert (await log.snapshot(VERSIONS)).version == VERSIONS
+    with pytest.raises(TableError, match="commit 0 is missing"):
+        await log.snapshot(VERSIONS - 1)
