@@ -26,10 +26,7 @@ START_S = 100.0
 def standing_still(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Stop a server within the block, with all its processes: the kernel takes connections, and
     nobody answers."""
-    family = [process.pid]
-    for pid in family:  # which grows
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            family += map(int, children.read_text().split())
+    family = _family(process)
     try:
         for pid in family:
             os.kill(pid, signal.SIGSTOP)
@@ -39,6 +36,16 @@ def standing_still(process: subprocess.Popen[bytes]) -> Iterator[None]:
         for pid in family:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+
+def _family(process: subprocess.Popen[bytes]) -> list[int]:
+    """A process and all that come from it."""
+    family = [process.pid]
+    for pid in family:  # which grows
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            with suppress(OSError):  # a thread that has ended meanwhile
+                family += map(int, children.read_text().split())
+    return family
 
 
 def _is_stopped(pid: int) -> bool:
@@ -107,9 +114,14 @@ class Server:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End it at once, as a power cut would."""
+        """End it at once with all its processes, as a power cut would: one that PostgreSQL keeps
+        for a connection may do what it is asked after the server itself was killed."""
         if self.process is not None:
+            family = _family(self.process)
             self.process.kill()
+            for pid in family[1:]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self.process.wait()
 
     def still(self) -> AbstractContextManager[None]:
