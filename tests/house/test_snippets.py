@@ -30,6 +30,7 @@ SINK = "tests/sinks/test_pages.py::test_the_page_s_commands_do_what_it_says"
 SPARK = "tests/spark/test_docs.py::test_"
 MIRRORS = f"{SPARK}mirror_history_and_totals_follow_the_table"
 TUTORIAL = "tests/kafka/test_tutorial.py::test_the_tutorial_does_what_it_says"
+PACKAGES = "tests/spark/test_packages.py::test_nodes_without_the_package_read_a_table"
 PIPELINE = "tests/spark/test_declarative.py::test_the_guides_pipeline_goes_on_where_it_ended"
 CATALOG = "tests/catalog/test_commands.py::test_"
 EXAMPLES = NotRun("tests/kafka/test_examples.py runs each program, with topics of its own")
@@ -156,9 +157,11 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("from", MIRRORS),
         ("tailer", NotRun("tests/spark/test_pipeline.py runs it; the last line wants YARN")),
         ("tailer", NotRun("tests/spark/test_pipeline.py moves offsets both ways")),
+        ("printf", PACKAGES),
+        ("pip", PACKAGES),
         ("# Dockerfile", NO_CLUSTER),
         ("spark-submit", NO_CLUSTER),
-        ("python -m venv", NO_CLUSTER),
+        ("spark-submit", NO_CLUSTER),
         ("-Darrow", NotRun("options of Java; `python -m tests.benchmarks.bench_spark` has them")),
         ("#!/bin/sh", NotRun("`python -m tests.benchmarks.bench_spark --python` writes it")),
         ("cd", NotRun("`python -m tests.benchmarks.bench_spark --compiled` does it")),
