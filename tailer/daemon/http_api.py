@@ -194,9 +194,11 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     orders = _orders(supervisor)
 
     async def feeds(_: web.Request) -> web.Response:
+        await supervisor.looked()
         return web.json_response({"feeds": [s.to_json() for s in supervisor.status()]})
 
     async def feed(request: web.Request) -> web.Response:
+        await supervisor.looked()
         name = request.match_info["feed"]
         supervisor.runner(name)
         status = next(s for s in supervisor.status() if s.name == name)

@@ -28,6 +28,8 @@ __all__ = ["Supervisor"]
 _UNTOLD_LOOK_S = 60.0
 #: When, after the start, feeds that are paused are measured first.
 _FIRST_LOOK_S = 1.0
+#: A store that stands still keeps nobody longer from the feeds that are there.
+_FIRST_ANSWER_S = 3.0
 #: How often to look at the feeds' states, for the history of them.
 _STATES_LOOK_S = 1.0
 
@@ -55,6 +57,13 @@ class Supervisor:
         self._configs: dict[str, FeedConfig] = {}
         self._tasks: Any = None
         self._refused: dict[str, set[str]] = {}  # what was said of tables, by their pattern
+        #: The patterns whose tables were never found, and why not.
+        self._unseen = {
+            name: "its tables are looked for"
+            for name, feed in config.feeds.items()
+            if is_pattern(feed.table)
+        }
+        self._looked = anyio.Event()
         self._failed = anyio.Event()
         self._change = anyio.Lock()
         self._progress = ProgressLog(logger)
@@ -85,6 +94,7 @@ class Supervisor:
             for name, runner in self._tables.items():
                 self._start(name, self.config.feeds[name], runner)
             await self._discover_all()
+            self._looked.set()
             self._tasks.start_soon(self._discovering)
             self._tasks.start_soon(self._measuring)
             self._tasks.start_soon(self._reporting)
@@ -130,10 +140,13 @@ class Supervisor:
                     raise
                 except TailerError as e:
                     self._logger.warning("feed %s: %s", feed.name, e, extra={"feed": feed.name})
+                    if feed.name in self._unseen:
+                        self._unseen[feed.name] = str(e)
         return started
 
     async def _discover(self, feed: FeedConfig) -> list[str]:
         found = await feeds_of_pattern(self.config, feed)
+        self._unseen.pop(feed.name, None)
         started: list[str] = []
         of_pattern = {"feed": feed.name, "event": "refused"}
         async with self._change:
@@ -228,14 +241,21 @@ class Supervisor:
 
     # Actions
 
+    async def looked(self) -> None:
+        """Wait until the tables of all patterns were looked for, though not for long: who asks for
+        the feeds as the daemon starts gets all of them."""
+        with anyio.move_on_after(_FIRST_ANSWER_S):
+            await self._looked.wait()
+
     def status(self) -> list[FeedStatus]:
         """Return every feed's status, by name."""
         now = anyio.current_time()
         return [runner.status(now) for _, runner in sorted(self._runners.items())]
 
     def unready(self) -> dict[str, str]:
-        """Return the feeds that are not ready, and why."""
-        return {
+        """Return the feeds that are not ready, and why; a pattern until its tables were found."""
+        unseen = {name: why for name, why in self._unseen.items() if name in self.config.feeds}
+        return unseen | {
             name: runner.last_error or runner.feed.progress.state
             for name, runner in self._runners.items()
             if not runner.ready
