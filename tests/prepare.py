@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tests.clouds.servers import AZURITE, GCS
+from tests.console.axe import AXE
 from tests.deploy.helm import HELM
 from tests.kafka.broker import KAFKA, OLDER_KAFKA
 from tests.s3.fixture import S3_SERVER
@@ -35,7 +36,7 @@ __all__ = ["COMPONENTS", "prepare", "prepare_all"]
 
 EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, CONNECT, FLINK,
-    HELM,
+    HELM, AXE,
 )  # fmt: skip
 COMPONENTS = {
     component.name: component for component in (*EVERY_RUN, OLDER_KAFKA, *OTHERS.values())

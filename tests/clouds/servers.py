@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import http.client
 import json
-import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -21,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.support.components import Component, go_server, require, run_maker
+from tests.support.components import go_server, npm_package, require
 from tests.support.servers import Server
 
 __all__ = [
@@ -48,7 +47,6 @@ SERVERS = [
     pytest.param("gcs_server", marks=pytest.mark.needs("gcs")),
 ]
 
-_AZURITE_VERSION = "3.37.0"
 #: Azurite's account, which everyone knows.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -57,21 +55,7 @@ _SOURCES = Path(__file__).parent / "server"
 _PROGRAM = "gcsserver"
 
 
-def _fetch_azurite(home: Path) -> None:
-    wanted = f"azurite@{_AZURITE_VERSION}"
-    # None of its packages needs to run anything of its own to be installed.
-    run_maker(
-        ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", home, wanted]
-    )
-
-
-AZURITE = Component(
-    "azurite",
-    "Azurite, Azure's storage,",
-    home=lambda: f"azurite-{_AZURITE_VERSION}",
-    make=_fetch_azurite,
-    missing=lambda: "" if shutil.which("npm") and shutil.which("node") else "Node with npm",
-)
+AZURITE = npm_package("azurite", "Azurite, Azure's storage,", "3.37.0")
 GCS = go_server("gcs", "the server of Google's storage", _SOURCES, _PROGRAM)
 
 

@@ -17,10 +17,12 @@ import aiohttp
 import anyio
 import anyio.to_thread
 
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 __all__ = ["Page", "browser_program", "open_page"]
 
+#: Keys that do something by themselves: their numbers, and what they type.
+_KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, "")}
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -61,7 +63,7 @@ class Page:
             raise AssertionError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
-    async def until(self, expression: str, seconds: float = 20.0) -> Any:
+    async def until(self, expression: str, seconds: float = PATIENCE_S) -> Any:
         """Wait until an expression is true; its value. What throws is not true yet."""
         attempt = f"(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()"
         with anyio.move_on_after(seconds):
@@ -71,6 +73,14 @@ class Page:
                 await anyio.sleep(0.05)
         text = await self.value("document.body.innerText")
         raise AssertionError(f"{expression} did not become true; the page says: {text}")
+
+    async def press(self, *keys: str) -> None:
+        """Press keys, one after the other, as a person does."""
+        for key in keys:
+            code, text = _KEYS.get(key, (0, key if len(key) == 1 else ""))
+            names = {"key": key, "windowsVirtualKeyCode": code}
+            await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **names)
+            await self.call("Input.dispatchKeyEvent", type="keyUp", **names)
 
     async def look(self, width: int, *, dark: bool, picture: Path | None = None) -> None:
         """Show the page in a window of that width; ``picture`` keeps what it looks like."""

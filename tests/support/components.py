@@ -47,6 +47,7 @@ __all__ = [
     "java_major",
     "make_environment",
     "no_java",
+    "npm_package",
     "python_tag",
     "require",
     "run_maker",
@@ -364,3 +365,15 @@ def go_server(name: str, title: str, sources: Path, program: str) -> Component:
 
     missing = lambda: "" if shutil.which("go") else "Go"  # noqa: E731
     return Component(name, title, home=home, make=build, missing=missing)
+
+
+def npm_package(name: str, title: str, version: str) -> Component:
+    """A package of npm's, with what it depends on, in ``node_modules`` of its folder."""
+
+    def fetch(folder: Path) -> None:
+        # No package needs to run anything of its own to be installed.
+        quiet = ("--no-audit", "--no-fund", "--ignore-scripts")
+        run_maker(["npm", "install", *quiet, "--prefix", folder, f"{name}@{version}"])
+
+    missing = lambda: "" if shutil.which("npm") and shutil.which("node") else "Node with npm"  # noqa: E731
+    return Component(name, title, home=lambda: f"{name}-{version}", make=fetch, missing=missing)

@@ -2,7 +2,7 @@
 // token stays in this tab's session storage. Text enters the page as text, never as HTML.
 import { hideDetail, showDetail } from "./detail.js";
 import { headers, mendingOrder, showButtons, token } from "./orders.js";
-import { at, behind, byId, counted, duration, element, late, losing, put, rank, rate, setState } from "./words.js";
+import { agreed, at, behind, byId, counted, duration, element, late, losing, put, rank, rate, setState } from "./words.js";
 
 const STATES = ["failed", "blocked", "retrying", "following", "snapshot", "starting", "standby", "paused", "stopped"];
 const PROBLEMS_MAX = 20;
@@ -49,6 +49,9 @@ function showProblems(feeds) {
   byId("trouble").hidden = !found.length;
   const place = byId("problems");
   const shown = found.slice(0, PROBLEMS_MAX);
+  const rest = found.length - shown.length;
+  byId("more").hidden = !rest;
+  put(byId("more"), `${counted(rest, "more problem")}: their feeds are below, the worst first.`);
   while (place.children.length > shown.length) place.lastChild.remove();
   shown.forEach((problem, i) => {
     const node = place.children[i]
@@ -93,7 +96,7 @@ function render() {
   document.title = feed ? `${feed.name} · delta-tailer` : "delta-tailer";
   showSummary(feeds);
   if (feed) return showDetail(feed, status.control, signIn);
-  hideDetail();
+  const left = hideDetail();
   const ordered = [...feeds].sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name));
   showProblems(ordered);
   const sought = byId("search").value.trim().toLowerCase();
@@ -109,6 +112,7 @@ function render() {
   }
   byId("none").hidden = nodes.length > 0 || feeds.length === 0;
   const there = new Set(feeds.map((one) => one.name));
+  if (left) rows.get(left)?.focus();
   for (const gone of [...rows.keys()].filter((one) => !there.has(one))) rows.delete(gone);
 }
 
@@ -118,16 +122,12 @@ function update(news) {
   render();
 }
 
-function signIn() {
-  const dialog = byId("token");
-  dialog.returnValue = "";
-  dialog.showModal();
-  dialog.addEventListener("close", () => {
-    const input = dialog.querySelector("input");
-    if (dialog.returnValue === "ok") sessionStorage.setItem("token", input.value);
-    input.value = "";
-    if (dialog.returnValue === "ok") connect();
-  }, { once: true });
+async function signIn() {
+  const input = byId("token").querySelector("input");
+  const ok = await agreed(byId("token"));
+  if (ok) sessionStorage.setItem("token", input.value);
+  input.value = "";
+  if (ok) connect();
 }
 
 // fetch, not EventSource, which can't carry the token.
@@ -168,13 +168,21 @@ async function connect() {
   }
 }
 
+function endSearch() {
+  byId("search").value = "";
+  byId("filter").value = "";
+  if (["INPUT", "SELECT"].includes(document.activeElement?.tagName)) document.activeElement.blur();
+  render();
+}
+
 function press(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const typing = ["INPUT", "SELECT"].includes(document.activeElement?.tagName);
   if (event.key === "Escape") {
-    if (typing) { byId("search").value = ""; document.activeElement.blur(); render(); } else location.hash = "";
+    if (opened()) location.hash = "";
+    else endSearch();
   } else if (typing) {
-    if (event.key === "Enter") byId("feeds").firstElementChild?.focus();
+    if (event.key === "Enter" && document.activeElement === byId("search")) byId("feeds").firstElementChild?.focus();
     return;
   } else if (event.key === "/") byId("search").focus();
   else if (event.key === "?") byId("help").showModal();

@@ -12,6 +12,8 @@ export function showDetail(feed, canControl, onRefused) {
     shownName = feed.name;
     for (const table of page.querySelectorAll("table")) { table.replaceChildren(); delete table.dataset.shown; }
     loadPast(feed.name);
+    scrollTo(0, 0);
+    page.querySelector("h2").focus({ preventScroll: true });
   }
   put(page.querySelector("h2"), feed.name);
   setState(page.querySelector(".state"), feed.state);
@@ -37,8 +39,11 @@ export function showDetail(feed, canControl, onRefused) {
   ]);
 }
 
+// Returns the feed that was shown, if one was.
 export function hideDetail() {
+  const left = shownName;
   shownName = null;
+  return left;
 }
 
 function showFacts(facts) {

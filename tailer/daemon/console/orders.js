@@ -1,5 +1,5 @@
 // Orders: what may be done in which state, the question before it, and the request.
-import { byId, element } from "./words.js";
+import { agreed, byId, element } from "./words.js";
 
 export const token = () => sessionStorage.getItem("token");
 export const headers = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
@@ -57,15 +57,18 @@ export function showButtons(place, orders, feeds, onRefused) {
   if (place.dataset.shown === text) return;
   place.dataset.shown = text;
   place.setAttribute("aria-label", `Control of ${feeds.map((feed) => feed.name).join(", ")}`);
+  // Who uses the keyboard stays at the buttons when an order has changed them.
+  const focused = place.contains(document.activeElement);
   place.replaceChildren(...orders.map((order, i) => {
     const button = element("button", ORDERS[order][0], { type: "button" });
     if (i === 0 && mendingOrder(feeds[0]) === order) button.className = "primary";
     button.addEventListener("click", () => give(order, place.feeds, button, onRefused));
     return button;
   }));
+  if (focused) place.firstElementChild?.focus();
 }
 
-function ask(order, feeds) {
+async function ask(order, feeds) {
   const [label, question, field] = ORDERS[order];
   const dialog = byId("ask");
   const who = order === "reload" ? "Daemon" : feeds.length > 1 ? `${feeds.length} feeds` : feeds[0].name;
@@ -78,14 +81,12 @@ function ask(order, feeds) {
     box.querySelector("span").textContent = field[1];
     input.value = field[2](feeds[0]);
   }
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => {
-    resolve(dialog.returnValue === "ok" ? (field ? { [field[0]]: input.value } : {}) : null);
-  }, { once: true }));
+  if (!await agreed(dialog)) return null;
+  return field ? { [field[0]]: input.value } : {};
 }
 
 async function give(order, feeds, button, onRefused) {
+  if (button.ariaDisabled) return; // "disabled" would take the focus away
   const [label, question] = ORDERS[order];
   const body = question ? await ask(order, feeds) : {};
   if (body === null) return;
@@ -94,7 +95,7 @@ async function give(order, feeds, button, onRefused) {
   const verb = order === "accept" ? "resume" : order;
   const paths = order === "reload" ? ["api/v1/reload"]
     : feeds.map((feed) => `api/v1/feeds/${encodeURIComponent(feed.name)}/${verb}`);
-  button.disabled = true;
+  button.ariaDisabled = "true";
   try {
     for (const path of paths) {
       const answer = await fetch(path, {
@@ -110,7 +111,7 @@ async function give(order, feeds, button, onRefused) {
   } catch {
     toast("the daemon does not answer");
   } finally {
-    button.disabled = false;
+    button.ariaDisabled = null;
   }
 }
 

@@ -58,6 +58,16 @@ export function rank(feed) {
   return late(feed) ? 4 : 5;
 }
 
+// Shows a dialog; true once it was closed with its "ok".
+export function agreed(dialog) {
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    // The event comes late: if the dialog is open again, it is of the question before.
+    dialog.onclose = () => { if (!dialog.open) resolve(dialog.returnValue === "ok"); };
+  });
+}
+
 export function put(node, text, warn = false) {
   if (node.textContent !== text) node.textContent = text;
   node.classList.toggle("warn", warn);
