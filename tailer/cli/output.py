@@ -12,13 +12,13 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pyarrow as pa
+from msgspec import Struct
 
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
@@ -29,8 +29,7 @@ __all__ = ["Ids", "open_output", "until_reader_gone"]
 _IDS = {"_event_id": pa.string(), "_origin": pa.string(), "_row_id": pa.int64()}
 
 
-@dataclass(frozen=True, slots=True)
-class Ids:
+class Ids(Struct, frozen=True):
     """Whether all that identifies events is added to them, and what its names begin with."""
 
     wanted: bool = False

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailer.decode.vectors import RowSelection
 
+from msgspec import Struct
+
 __all__ = ["ByteRange"]
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
+class ByteRange(Struct, frozen=True):
     """A half-open range of a file's bytes, which stands for the rows in it.
 
     These are the row groups whose middle lies in the range. An ``exact`` range also divides a row

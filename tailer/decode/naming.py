@@ -11,7 +11,8 @@ of the columns as physical names, so these are the restored schema's names, in a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tailer.changes import ChangeFile
 from tailer.delta.schema import (
@@ -29,8 +30,7 @@ __all__ = ["Removal", "in_file", "removal", "translated"]
 _PHYSICAL_NAME, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """A commit that removed a column mapping, and the last state with it.
 
     ``rewrote`` is false for a RESTORE, which leaves the physical names in the files.

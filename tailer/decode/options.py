@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from tailer.decode.tracking import OnRead
     from tailer.delta.snapshot import TableState
 
+from msgspec import Struct
+
 __all__ = ["SMALL_FILE_BYTES_MAX", "Bucket", "DecodeOptions", "DiffOptions"]
 
 #: Files up to this size are decoded many at a time (:mod:`tailer.decode.small_files`), of which a
@@ -45,8 +47,7 @@ class DecodeOptions:
     on_read: OnRead | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """Bucket ``number`` of ``of``, from 0, of the rows that one comparison by row ids has found
     changed: a range of their ids. Together the buckets give all changes, each once. Every task
     that takes one looks at all ids, because any id that occurs twice decides for all rows: then the

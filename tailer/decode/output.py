@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile
 from tailer.decode.calendar import calendar_of
@@ -123,8 +123,7 @@ class Projection:
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """How the rows of a file become rows of the output.
 
     ``schema`` is the output's, ``parts`` are its data columns, and ``names`` the columns that are

@@ -10,9 +10,9 @@ order. That is the same on every run, and positions do not change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec import Struct
 
 from tailer.changes import CHANGE_TYPE, Rows
 from tailer.decode.constants import few_runs, texts_of
@@ -52,8 +52,7 @@ def _shortened(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), kinds.dictionary)
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """What the rows so far allow. ``open``: the last one is a preimage."""
 
     leaving_first: bool = True

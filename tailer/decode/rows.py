@@ -7,10 +7,10 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct
 
 from tailer.changes import (
     CHANGE_TYPE,
@@ -49,8 +49,7 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True)
-class Skip:
+class Skip(Struct):
     """How many changes of a version must still be skipped; decreases while decoding."""
 
     remaining: int = 0

@@ -13,9 +13,9 @@ from __future__ import annotations
 import array
 import struct
 import zlib
-from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap, BitMap64
 
 from tailer.delta.actions import DeletionVectorDescriptor
@@ -134,8 +134,7 @@ def _big_endian(data: bytes) -> BitMap64:
     return BitMap64.deserialize(struct.pack("<Q", len(buckets)) + b"".join(buckets))
 
 
-@dataclass(frozen=True, slots=True)
-class RowSelection:
+class RowSelection(Struct, frozen=True):
     """The selected rows of a file: those in ``only`` (None: all) that are not in ``without``.
 
     A worked example of the pair rule ("the difference of the DVs, both ways"). A file of rows

@@ -10,10 +10,10 @@ large is halved, and what comes after it is decoded in smaller steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+from msgspec import Struct
 
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, TooManyValues
 from tailer.delta.row_groups import BYTE_ARRAY, Chunk, PageSize, RowGroups
@@ -37,8 +37,7 @@ _FEW_ROWS, _UNKNOWN_ROWS = 16, 1024
 _OFFSET_BYTES, _FIXED_BYTES = 5, 32
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """The bytes of a row: on the average of the first ones, and if each of its texts is the longest
     of its dictionary."""
 

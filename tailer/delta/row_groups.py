@@ -9,10 +9,10 @@ where that is absent or finds something unusual, by :mod:`tailer.delta.footer`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from msgspec import Struct
 
 from tailer.delta.damaged_bytes import UNREADABLE
 from tailer.delta.footer import group_numbers, page_sizes
@@ -60,8 +60,7 @@ class PageSize(NamedTuple):
     values: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
+class RowGroup(Struct, frozen=True):
     """A row group. ``numbers`` are those of its columns, in the order of the schema's leaves; None
     for a column that is encrypted, that lies in another file, or whose numbers can't be right."""
 

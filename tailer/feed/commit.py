@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
@@ -182,7 +184,7 @@ async def _derived(context: ReadContext, commit: Commit, rewrite: Rewrite) -> It
     from tailer.feed.derive import derive  # loads on demand, with the engine
 
     wants, options = context.selector.wants, context.options
-    rewrite = replace(
+    rewrite = structs.replace(
         rewrite,
         leaving=[file for file in rewrite.leaving if wants(file)],
         coming=[file for file in rewrite.coming if wants(file)],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+
 from tailer.changes import counting_id
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
@@ -18,8 +20,7 @@ from tailer.sink import Sink, sink_traits
 __all__ = ["FeedOptions", "RetryOptions"]
 
 
-@dataclass(frozen=True, slots=True)
-class RetryOptions:
+class RetryOptions(Struct, frozen=True):
     """Bounded, jittered back-off after a :class:`TransientError`, in seconds. It starts at
     ``pause_min_s``, or at ``pause_max_s`` if that is less."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tailer.changes import Notice, Offset
 from tailer.delta.actions import LONG_MAX
@@ -18,15 +19,13 @@ __all__ = ["Orders", "ResnapshotRequest"]
 SKIP_AHEAD_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ResnapshotRequest:
+class ResnapshotRequest(Struct, frozen=True):
     """A request to read again the whole table, or the partitions that ``where`` selects."""
 
     where: Where | None = None
 
 
-@dataclass(slots=True)
-class Orders:
+class Orders(Struct):
     """What a feed's operator has ordered, until it is done.
 
     ``paused`` means paused by the operator. ``accepted`` are versions whose new schema was

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Notice, Offset
 from tailer.delta.commit import Commit
@@ -35,8 +36,7 @@ class SlowSink(TransientError):
     """A call of the sink has not come back for long; it may still."""
 
 
-@dataclass(slots=True)
-class Total:
+class Total(Struct):
     """A number that only grows; ``since_s`` is when counting began, in epoch seconds."""
 
     since_s: float

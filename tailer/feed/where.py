@@ -9,10 +9,10 @@ file's own; and values are compared in the newest version's type.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from tailer.changes import ChangeFile
 from tailer.delta.comparisons import Comparison, IsNull, Node, Not, NotUnderstood, Parser
@@ -35,8 +35,7 @@ _COMPARISONS: dict[str, Callable[[Any, list[Any]], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
+class _Term(Struct, frozen=True):
     """One comparison of a partition column, perhaps negated."""
 
     test: Comparison | IsNull
@@ -104,8 +103,7 @@ def _key(value: pa.Scalar) -> Any:
     return value.value if pa.types.is_temporal(kind) else value.as_py()
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Struct, frozen=True):
     """A conjunction of comparisons of partition columns; ``text`` is the configured text."""
 
     text: str

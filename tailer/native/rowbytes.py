@@ -6,10 +6,10 @@ ways give the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct, structs
 
 from tailer.native import compute as pc
 from tailer.native.compiled import loaded
@@ -51,8 +51,7 @@ _ESCAPES = r'["\\\x00-\x1f]'
 native: Any = loaded("_rowbytes", _INTERFACE)
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """Strings as members of JSON objects: a null is the word ``null``, and with ``quoted`` other
     values are in double quotes. They contain nothing that JSON would escape."""
 
@@ -60,8 +59,7 @@ class Text:
     quoted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """Numbers as members of JSON objects, written by ``_rowbytes.c``: see :func:`number`."""
 
     array: pa.Array
@@ -98,8 +96,7 @@ def whole_numbers(array: pa.Array) -> Column:
     return number(array) or array.cast(pa.string())
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedText:
+class JoinedText(Struct, frozen=True):
     """Strings that are not put together yet: ``rows`` rows of these parts, none of them null.
 
     Who writes them elsewhere anyway (:func:`native_parts`) spares their bytes a copy.
@@ -139,7 +136,7 @@ def _sliced(part: Column, first: int, count: int) -> Column:
         return part
     if isinstance(part, pa.Array):
         return part.slice(first, count)
-    return replace(part, array=part.array.slice(first, count))
+    return structs.replace(part, array=part.array.slice(first, count))
 
 
 def _fixed_size(part: Column) -> int:

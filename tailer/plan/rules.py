@@ -21,10 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from tailer.changes import COMING_KINDS, LEAVING_KINDS, ChangeFile, ChangeType
 from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
@@ -211,8 +210,7 @@ def _coming(commit: Commit, add: AddFile, vectors: _VectorChanges) -> Iterator[C
         yield _change_file(commit, add, commit.after, "insert", only=both[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(Struct, frozen=True):
     """All logical files that leave and come in one version, whatever their dataChange flags.
 
     The difference between their rows is what really changed.

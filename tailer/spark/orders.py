@@ -77,8 +77,8 @@ class FileOrder:
         """Divide it into the rows within its first ``size`` bytes, and the rest."""
         whole = self.part or ByteRange(0, _OPEN_END, exact=True)
         edge = whole.first + size
-        return replace(self, part=replace(whole, end=edge)), replace(
-            self, part=replace(whole, first=edge)
+        return replace(self, part=structs.replace(whole, end=edge)), replace(
+            self, part=structs.replace(whole, first=edge)
         )
 
 

@@ -13,6 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from tailer.errors import TableError
 from tailer.plugins.contract import Contract
 
@@ -58,8 +60,7 @@ class FileStatus:
 Found: TypeAlias = tuple[bytes, FileStatus]
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(Struct, frozen=True):
     """The names in a folder, perhaps only the first thousand."""
 
     files: Sequence[str]

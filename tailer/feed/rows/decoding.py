@@ -23,9 +23,10 @@ event loop. It would wait for itself. So :meth:`SpanDecoder.is_quick` is never t
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import kept_rows
@@ -44,8 +45,7 @@ _QUICK_ROWS = 100
 _QUICK_BYTES = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(Struct, frozen=True):
     """Consecutive entries of a span, each with the number of its changes that are meant here, and
     the rows of all of them; None if they have none: a lost file, the end of a version."""
 
@@ -53,8 +53,7 @@ class Decoded:
     rows: Rows | None = None
 
 
-@dataclass(slots=True)
-class Step:
+class Step(Struct):
     """What one step decodes. ``size`` are the bytes of all rows; ``files_read`` and ``bytes_read``
     the number and the size of the files that were read to their ends."""
 

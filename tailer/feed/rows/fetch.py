@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
@@ -27,8 +27,7 @@ from tailer.store import BlockingFiles, Store
 __all__ = ["Fetched", "fetch", "fetch_here"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     """A change file with the data to decode it; the code that decodes it closes ``source``."""
 
     file: ChangeFile

@@ -20,9 +20,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 
 import anyio
+from msgspec import Struct
 
 from tailer.changes import ChangeFile
 from tailer.feed.read_context import ReadContext
@@ -44,8 +44,7 @@ _AHEAD_FILES = 8
 _END_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Started:
+class _Started(Struct, frozen=True, eq=False):
     """A file that is being opened ahead of its turn, and how much of the budget it takes."""
 
     entry: SpanEntry

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tailer.changes import ChangeFile, Offset
 from tailer.delta.snapshot import TableState
@@ -16,8 +17,7 @@ _SPAN_FILES = 1024
 _SPAN_BYTES = 256 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FilePlan:
+class FilePlan(Struct, frozen=True):
     """The selected files of a version, in reading order.
 
     ``count`` and ``known_bytes`` are those of all files. They are None if the files are planned
@@ -35,8 +35,7 @@ class FilePlan:
         return cls(listed, len(listed), sum(file.size or 0 for file in listed))
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A version to read: the files whose rows are its changes, and its state."""
 
     number: int
@@ -45,8 +44,7 @@ class Version:
     plan: FilePlan
 
 
-@dataclass(slots=True)
-class Span:
+class Span(Struct):
     """Consecutive versions, of which the first one is read from the offset ``first`` on.
 
     ``count`` and ``known_bytes`` are those of all files, None if a version's are not known.
@@ -86,8 +84,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-@dataclass(slots=True, eq=False)
-class SpanEntry:
+class SpanEntry(Struct, eq=False):
     """A file of a span, or the end of a version, which follows its files and has no ``file``.
 
     The rows of a file that ``is_lost`` are counted as if they were delivered. ``opened`` is the
