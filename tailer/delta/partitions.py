@@ -10,7 +10,6 @@ import datetime as dt
 import decimal
 import re
 from collections.abc import Mapping
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -165,6 +164,8 @@ def _microseconds(text: str, zone: str | None) -> int:
     )  # fmt: skip
     since = wall - _EPOCH
     if zone is not None and match[8] is None:
+        from zoneinfo import ZoneInfo  # on demand: few tables are partitioned by times
+
         zone_of_writer = dt.UTC if zone == "UTC" else ZoneInfo(zone)
         since = wall.replace(tzinfo=zone_of_writer) - _EPOCH
     elif zone is not None and match[8] != "Z":

@@ -10,7 +10,6 @@ import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -414,6 +413,8 @@ _OPTIONAL = {"traits"} | {
 def _check_names(kind: str, factory: SinkFactory) -> None:
     """Raise :class:`ConfigError` for a name that is nearly that of an ability which the sink lacks:
     it would never be used, and the sink would silently not have the ability."""
+    from difflib import get_close_matches  # on demand: `read` has no sink
+
     names = {name for name in dir(factory) if not name.startswith("_")}
     for name in sorted(names - _OPTIONAL):
         close = get_close_matches(name, sorted(_OPTIONAL - names), 1, 0.85)
