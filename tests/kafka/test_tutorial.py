@@ -10,48 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.first_minutes import steps
 from tests.kafka.broker import Broker
-from tests.support.components import free_port
-from tests.support.source import ROOT
-
-# Ends once the daemon at a port has delivered the table's last version.
-DELIVERED = """
-import sys, time, urllib.request
-while True:
-    try:
-        page = urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics").read()
-        if b'tailer_offset_version{feed="orders"} 4' in page:
-            break
-    except OSError:  # it has not begun to listen
-        pass
-    time.sleep(0.2)
-"""
+from tests.support.tutorial import tutorial
 
 
 @pytest.mark.timeout(300)
 def test_the_tutorial_does_what_it_says(kafka: Broker, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    copy, events = free_port(), free_port()
-    (tmp_path / "delivered.py").write_text(DELIVERED)
-    edits = f's/127.0.0.1:9092/{kafka.bootstrap}/; s/^topic = .*/topic = "tutorial"/'
-    script = "\n".join(("set -euo pipefail -o monitor", *blocks))
-    for shown, here in {
-        # This test's broker, topic and ports; no other daemon is disturbed.
-        "127.0.0.1:9092": kafka.bootstrap,
-        "tailer check kafka.toml": f"sed -i '{edits}' kafka.toml\ntailer check kafka.toml",
-        '"orders", isolation': '"tutorial", isolation',
-        "tailer run tailer.toml": f"sed -i s/9464/{copy}/ tailer.toml\ntailer run tailer.toml",
-        'http = ""': f'http = "127.0.0.1:{events}"',
-        # `init` checks what it has written, and no broker listens there.
-        "--output kafka.toml": "--output kafka.toml || true",
-        # As long as it takes, instead of a time.
-        "sleep 10": f"python delivered.py {copy}",
-        "python consume.py": f"python delivered.py {events}\npython consume.py",
-        "20_000": "5_000",
-    }.items():
-        assert shown in script
-        script = script.replace(shown, here)
+    script = "\n".join(tutorial(kafka.bootstrap, "tutorial").values())
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path},
@@ -71,3 +37,16 @@ def test_the_tutorial_does_what_it_says(kafka: Broker, tmp_path: Path) -> None:
     assert [kind for kind, _ in kinds].count("insert") == 5
     assert [kind for kind, _ in kinds].count("update_postimage") == 2
     assert kinds[-1] == ("delete", "3")
+
+
+def test_the_first_minutes_are_the_pages_commands() -> None:
+    scripts = steps(Path("delta_tailer.whl"), "127.0.0.1:9092")
+    assert list(scripts) == [
+        "installed", "first event", "SQL over a copy", "Kafka", "PySpark installed", "Spark",
+    ]  # fmt: skip
+    for script in scripts.values():
+        subprocess.run(["bash", "-n", "-c", script], check=True)
+    assert "tailer tail orders --from earliest" in scripts["first event"]
+    assert "tailer verify tailer.toml orders" in scripts["SQL over a copy"]
+    assert "python consume.py" in scripts["Kafka"]
+    assert '.load("orders")' in scripts["Spark"]
