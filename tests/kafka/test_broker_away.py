@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import pytest
 from kafka.net.compat import KafkaNetClient
 
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import ChangeBatch
-from tailer.errors import TransientError
+from tailer.errors import TargetRefused, TransientError
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import batch, fresh, made, opened, refused
 from tests.kafka.topics import events
+from tests.support.components import free_port
 
 pytestmark = pytest.mark.anyio
+#: What a server meets whose client has left.
+GONE = (anyio.EndOfStream, anyio.BrokenResourceError)
 
 
 @pytest.fixture
@@ -36,6 +40,37 @@ async def test_a_broker_that_is_away_is_waited_for(nobody: str) -> None:
     sentence = await refused(sink, TransientError)
     assert f"no Kafka broker at {nobody} has answered for 0.5 s" in sentence
     assert "nothing listens there" in sentence
+
+
+async def test_a_server_that_speaks_http_is_named_whether_it_answers_kafka_s_bytes_or_not(
+    nobody: str,
+) -> None:
+    async def refuse_all(stream: anyio.abc.ByteStream) -> None:
+        async with stream:
+            with suppress(*GONE):
+                await stream.receive()
+                await stream.send(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+    async def wait_for_a_line(stream: anyio.abc.ByteStream) -> None:
+        async with stream:
+            with suppress(*GONE):
+                while b"\r\n" not in await stream.receive():
+                    pass
+                await stream.send(b"HTTP/1.0 200 OK\r\n\r\n")
+
+    for answer in (refuse_all, wait_for_a_line):
+        port = free_port()
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+        server = f"127.0.0.1:{port}"
+        async with listener, anyio.create_task_group() as group:
+            group.start_soon(listener.serve, answer)
+            sink = made(server, fresh(), delivery_timeout_ms=1_000)
+            sentence = await refused(sink, TargetRefused)
+            assert f"{server} speaks HTTP and is no Kafka broker" in sentence
+            assert "check the option 'bootstrap_servers'" in sentence
+            sink = made(f"{server},{nobody}", fresh(), delivery_timeout_ms=500)
+            assert f"{server} speaks HTTP" in await refused(sink, TransientError)
+            group.cancel_scope.cancel()
 
 
 async def test_brokers_that_are_away_leave_no_sockets(nobody: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from sinks.kafka.client.patched_client import attentive_client
 from sinks.kafka.options import KafkaOptions
@@ -68,6 +70,8 @@ FAULTS = FaultTable(
 )
 #: Errors that may pass, and may also mean that the listener speaks another protocol.
 _STRANGE = (("UNEXPECTED_EOF", "check security_protocol: this listener may not speak TLS"),)
+# The first bytes of an answer in HTTP, read as a length.
+_HTTP_LENGTH = f"Invalid frame length: {int.from_bytes(b'HTTP')}"
 #: The client's delay before it tries again: different each time, and of no interest.
 _BACKOFF = re.compile(r" \(backoff [0-9.]+ secs\)")
 #: The client's words about its own requests, and the protocol's numbers of errors.
@@ -75,6 +79,8 @@ _INTERNALS = re.compile(r"Request '.*' failed with response '.*'\.?|\[Error \d+\
 #: The library's prefixes of errors, and where they occurred.
 _NAMES = re.compile(r"(Unexpected error in \w+: *)?\b[A-Z]\w+Error\b:?")
 _FIRST_SPELL_MS = 500
+_KAFKA_PORT = 9092
+_PROBE_S = 2.0
 
 
 class Fenced(TransientError):
@@ -207,6 +213,15 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
     if heard.refusal is not None:
         line, remedy = heard.refusal
         raise TargetRefused(f"Kafka at {servers} does not let us in: {line}; {remedy}") from error
+    if not last and _HTTP_LENGTH not in (heard.cause or ""):
+        return
+    listed = [each.strip() for each in servers.split(",")]
+    if strangers := [each for each in listed if _speaks_http(each)]:
+        kind = TargetRefused if strangers == listed else TransientError  # the others may come back
+        raise kind(
+            f"{', '.join(strangers)} speaks HTTP and is no Kafka broker; check the option "
+            "'bootstrap_servers'"
+        ) from error
     if not last:
         return
     seconds = options.bootstrap_timeout_ms / 1000
@@ -224,3 +239,15 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
     raise TransientError(
         f"no Kafka broker at {servers} has answered for {seconds:g} s: {cause}{remedy}"
     ) from error
+
+
+def _speaks_http(server: str) -> bool:
+    """Ask in HTTP: a broker ends such a connection without a word."""
+    try:
+        place = urlsplit(f"//{server.rpartition('://')[2]}")
+        address = place.hostname or "", place.port or _KAFKA_PORT
+        with socket.create_connection(address, _PROBE_S) as connection:
+            connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
+    except (OSError, ValueError):
+        return False
