@@ -38,6 +38,7 @@ __all__ = [
     "TransientError",
     "UnsupportedTable",
     "cannot_listen",
+    "closest",
     "first_error",
     "healing",
     "is_shortage",
@@ -298,10 +299,16 @@ def mistakes() -> Iterator[Callable[[], AbstractContextManager[None]]]:
 def meant(name: str, known: Iterable[str]) -> str:
     """Return a suggestion for an unknown name, for a message: the known name that was meant, if
     any."""
-    from difflib import get_close_matches
+    close = closest(name, known)
+    return f" (did you mean {close!r}?)" if close is not None else ""
 
-    close = get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+
+def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known name that is most like a name: at least by this share, from 0 to 1."""
+    from difflib import get_close_matches  # on demand: most processes end well
+
+    close = get_close_matches(name, list(known), 1, likeness)
+    return close[0] if close else None
 
 
 #: The operating system's errors for a shortage or a fault that may have passed at the next try,

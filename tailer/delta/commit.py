@@ -115,9 +115,13 @@ class Commit(Struct, frozen=True):
 
     def is_added_again(self, path: str) -> bool:
         """Return whether this location is both removed and added in this commit."""
-        from tailer.delta.digests import digest  # on demand: hashlib is slow to load
+        return _digest()(location(path)) in self.header.added_again
 
-        return digest(location(path)) in self.header.added_again
+
+def _digest() -> Callable[[str], bytes]:
+    from tailer.delta.digests import digest  # on demand: hashlib is slow to load
+
+    return digest
 
 
 def _file_actions(name: str, lines: Iterable[bytes]) -> Iterator[FileAction]:
@@ -275,9 +279,7 @@ def read_header(name: str, lines: Iterable[bytes], *, digests: bool = True) -> C
     try:
         if not digests:
             return _Scan(str).read(name, lines, keeps_files=False)
-        from tailer.delta.digests import digest
-
-        scan = _Scan(digest)
+        scan = _Scan(_digest())
         header = scan.read(name, lines, keeps_files=True)
     except TableError as e:
         raise e.at(path=name) from None

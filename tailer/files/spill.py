@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ReadAgain", "SpillFolder", "sweep"]
+__all__ = ["ReadAgain", "SpillFolder", "Spool", "sweep"]
 
 _LOCK = "lock"
 _PREFIX = "tailer-"
@@ -58,6 +58,22 @@ class ReadAgain(io.RawIOBase):
         count = os.preadv(self._file.fileno(), [buffer], self._at)
         self._at += count
         return count
+
+
+class Spool:
+    """A file without a name, which is closed when it and its readers are no longer referenced."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
+
+    def __del__(self) -> None:
+        file = getattr(self, "file", None)
+        if file is not None:
+            file.close()
+
+    def again(self) -> ReadAgain:
+        """Return a reader from the beginning on, which the spool outlives."""
+        return ReadAgain(self.file)
 
 
 def sweep(parent: str | Path | None = None, prefix: str = _PREFIX) -> None:

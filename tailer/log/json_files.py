@@ -79,8 +79,10 @@ class JsonFiles:
         data, status = found
         if status.size <= len(data):
             return partial(io.BytesIO, data), status, data[-1:]
+        from tailer.files.spill import Spool  # on demand: few commits are so large
+
         with spilling(None):
-            spool = _Spool()
+            spool = Spool()
         at, last, line_bytes = 0, b"", 0
         while True:
             last = data[-1:] or last
@@ -99,10 +101,8 @@ class JsonFiles:
         with spilling(None):
             spool.file.flush()
 
-        from tailer.files.spill import ReadAgain
-
         def again() -> Iterator[bytes]:
-            with io.BufferedReader(ReadAgain(spool.file)) as f:
+            with io.BufferedReader(spool.again()) as f:
                 yield from _split(f, name)
 
         return again, status, last
@@ -174,20 +174,6 @@ class JsonFiles:
                 raise patience.error(text, self.store.root, version)
             await pause(pause_s)
         return text
-
-
-class _Spool:
-    """A file without a name, which is closed when its lines are no longer referenced."""
-
-    def __init__(self) -> None:
-        import tempfile  # on demand: few commits are so large
-
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
-
-    def __del__(self) -> None:
-        file = getattr(self, "file", None)
-        if file is not None:
-            file.close()
 
 
 def _open_line_bytes(before: int, data: bytes, name: str) -> int:

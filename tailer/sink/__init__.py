@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.errors import ConfigError, meant
+from tailer.errors import ConfigError, closest, meant
 from tailer.plugins.entry_points import installed_points, load_point
 from tailer.settings import Setting, SettingTable, own_prefix
 from tailer.sink.faults import FaultTable
@@ -413,14 +413,12 @@ _OPTIONAL = {"traits"} | {
 def _check_names(kind: str, factory: SinkFactory) -> None:
     """Raise :class:`ConfigError` for a name that is nearly that of an ability which the sink lacks:
     it would never be used, and the sink would silently not have the ability."""
-    from difflib import get_close_matches  # on demand: `read` has no sink
-
     names = {name for name in dir(factory) if not name.startswith("_")}
     for name in sorted(names - _OPTIONAL):
-        close = get_close_matches(name, sorted(_OPTIONAL - names), 1, 0.85)
-        if close:
+        close = closest(name, sorted(_OPTIONAL - names), 0.85)
+        if close is not None:
             raise ConfigError(
-                f"the sink {kind!r} has {name!r}: did you mean {close[0]!r}? A name of its "
+                f"the sink {kind!r} has {name!r}: did you mean {close!r}? A name of its "
                 "own begins with _"
             )
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from posixpath import normpath
 
-from tailer.errors import TableError, TailerError
+from tailer.errors import TableError, TailerError, closest
 from tailer.store import Entries, Store
 
 __all__ = ["NAMES_MAX", "no_table"]
@@ -92,9 +91,9 @@ class _Look:
             by_lower = {
                 name.lower(): name for name in (siblings.files if named else siblings.folders)
             }
-            close = get_close_matches(missing.lower(), by_lower, 1)
-            if close:
-                return what, f"did you mean {parent.rstrip('/')}/{by_lower[close[0]]}?"
+            close = closest(missing.lower(), by_lower)
+            if close is not None:
+                return what, f"did you mean {parent.rstrip('/')}/{by_lower[close]}?"
             if _SQL_NAME.fullmatch(missing) and parent == up and not named:
                 return what, (
                     f"if {missing} is a table of a catalog, type its location, which `DESCRIBE "
