@@ -36,8 +36,9 @@ async def serve_application(
     tls: ssl.SSLContext | None = None,
     cancels: bool = False,
     shutdown_s: float = _SHUTDOWN_S,
-) -> AsyncIterator[None]:
-    """Serve an application while the block runs. Raises OSError if the address can't be bound.
+) -> AsyncIterator[int]:
+    """Serve an application while the block runs, and give it the port, which the system chooses for
+    port 0. Raises OSError if the address can't be bound.
 
     ``bounds`` is called repeatedly, and its result may change. ``cancels``: a handler is cancelled
     when its client disconnects. ``shutdown_s``: how long requests under way may continue at the
@@ -58,7 +59,7 @@ async def serve_application(
                 for listener in listeners:
                     tasks.start_soon(connections.accept, listener, tasks)
                 tasks.start_soon(connections.sweep)
-                yield
+                yield listeners[0].getsockname()[1]
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise first_error(group) from None
@@ -80,7 +81,10 @@ async def _listening(host: str, port: int) -> list[socket.socket]:
     listeners: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-            listeners.append(socket.create_server(address[:2], family=family, backlog=128))
+            # With port 0, all have the one that was chosen for the first.
+            chosen = listeners[0].getsockname()[1] if listeners else port
+            where = address[0], chosen
+            listeners.append(socket.create_server(where, family=family, backlog=128))
             listeners[-1].setblocking(False)
     except BaseException:
         for listener in listeners:

@@ -73,6 +73,11 @@ class ShareServer:
         self.audit = Audit(config.audit, clock, ticks)
         self._logger = logging.getLogger("tailer.share")
 
+    def listens_at(self, port: int) -> None:
+        """Sign the URLs of files, and say the server's own, with the port that it listens on."""
+        self.config = self.config.at_port(port)
+        self.signer.base = self.config.public_url
+
     async def reconfigure(self, config: ShareConfig) -> None:
         """Use another configuration: from now on its shares, grants, limits and times apply.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -143,6 +143,21 @@ class ShareConfig:
     limits: Limits
     key: bytes | None = field(repr=False)
 
+    def at_port(self, port: int) -> ShareConfig:
+        """Return the configuration with the port that the system has chosen for port 0."""
+        host, wanted = self.address
+        if wanted:
+            return self
+        url = self.public_url
+        if self.leads_nowhere:
+            url = f"{url.removesuffix(':0')}:{port}"
+        return replace(self, address=(host, port), public_url=url)
+
+    @property
+    def leads_nowhere(self) -> bool:
+        """Whether the public URL is only known once the server runs."""
+        return urlsplit(self.public_url).port == 0
+
     @property
     def prefix(self) -> str:
         """The path of the public URL: ``{prefix}`` of the protocol's text; may be empty."""
@@ -158,9 +173,11 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
     state = path.parent / share["state"]
     tls = _tls(share, path.parent)
     scheme = "https" if tls else "http"
-    public_url = share["public_url"] or f"{scheme}://{host}:{port}"
+    shown_host = f"[{host}]" if ":" in host else host
+    public_url = share["public_url"] or f"{scheme}://{shown_host}:{port}"
     try:
-        parse_url(public_url, ("http", "https"), login=False)
+        if share["public_url"] or port:
+            parse_url(public_url, ("http", "https"), login=False)
     except UrlError:
         shown = f"is {public_url!r}, and must be http(s)://host[/prefix]"
         raise share.wrong("public_url", shown) from None

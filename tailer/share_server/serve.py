@@ -57,20 +57,23 @@ async def run_server(config: ShareConfig) -> int:
     handler.setFormatter(ConsoleFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     server = ShareServer(config, signing_key(config.key, config.state))
-    host, port = config.address
     try:
         context = _tls_context(config)
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(
+                port = await stack.enter_async_context(
                     serve_application(
                         server.application(), config.address, server.bounds,
                         tls=context, cancels=True,
                     )
                 )  # fmt: skip
             except OSError as e:
-                raise cannot_listen(f"{config.path}: share.address", (host, port), e) from e
-            _logger().info("sharing %s at %s", _counted(config), config.public_url)
+                raise cannot_listen(f"{config.path}: share.address", config.address, e) from e
+            server.listens_at(port)
+            place = server.config.public_url
+            if not config.leads_nowhere and not config.address[1]:
+                place += f", listening on port {port}"
+            _logger().info("sharing %s at %s", _counted(config), place)
             await until_stopped(partial(_summing_up, server), partial(_reload, server, context))
     finally:
         await server.aclose()
@@ -90,6 +93,7 @@ async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
     old = server.config
     try:
         new = await anyio.to_thread.run_sync(load_share_config, old.path)
+        new = new.at_port(old.address[1])
         _tls_context(new)  # raises for an unusable certificate, before anything is changed
     except ConfigError as e:
         logger.log(logging.ERROR, "configuration not taken: %s", e)
@@ -149,6 +153,11 @@ def manage_tokens(
     if recipient not in config.grants.recipients:
         known = ", ".join(config.grants.recipients) or "none"
         raise ConfigError(f"{config.path} has no recipients.{recipient}; it has {known}")
+    if config.leads_nowhere:
+        raise ConfigError(
+            f"{config.path}: share.address has port 0; set share.public_url to the URL that "
+            "recipients reach the server by"
+        )
     bearer, token = store.new(recipient, _seconds(ttl))
     profile = {
         "shareCredentialsVersion": 1,

@@ -86,7 +86,7 @@ class Signer:
     """Signs and checks with one key. ``base`` is the public URL below which files are served."""
 
     def __init__(self, key: bytes, base: str) -> None:
-        self._base = base
+        self.base = base
         self._encoder = json.JSONEncoder(separators=(",", ":"))
         self._keys = {
             purpose: hmac.new(key, purpose.encode(), hashlib.sha256).digest()
@@ -114,7 +114,7 @@ class Signer:
         body = _encode(self._encoder.encode(values).encode())
         name = quote(claim.location.rsplit("/", 1)[-1], safe="")
         mac = self._mac("file", f"{body}/{name}").hex()
-        return f"{self._base}/files/{body}/{name}?{_query(claim, mac)}"
+        return f"{self.base}/files/{body}/{name}?{_query(claim, mac)}"
 
     def open_url(self, body: str, name: str, query: str, now_ms: float) -> FileClaim:
         """Return the claim in a URL. ``name`` is decoded; ``query`` is as it stands in the URL.

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.share_server.serving import Served, place, served, token
+from tests.share_server.serving import Served, configuration, place, served, token
 from tests.support.components import require
+from tests.support.programs import run_tailer, started
 from tests.support.waiting import PATIENCE_S
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -205,3 +206,28 @@ def test_a_new_certificate_is_taken(tmp_path: Path) -> None:
         (tmp_path / "key.pem").write_text("no key")
         reload(server, server.config.read_text(), "tls_cert and tls_key can't be used")
         assert shown(server) == (tmp_path / "cert.pem").read_text().strip()
+
+
+def test_a_port_that_the_system_chose_is_the_one_that_is_said_and_signed(tmp_path: Path) -> None:
+    table = table_at(tmp_path / "t")
+    text = configuration({"s.x.t": table.folder}, 'address = "127.0.0.1:0"', {"alice": ["s"]})
+    config = tmp_path / "share.toml"
+    config.write_text(text)
+    refused = run_tailer("share", "token", "new", config, "alice")
+    assert refused.returncode == 2
+    assert "share.address has port 0; set share.public_url" in refused.stderr
+    config.write_text(text.replace("[share]", '[share]\npublic_url = "http://elsewhere"'))
+    profile = tmp_path / "alice.share"
+    profile.write_text(token(config, "alice"))
+    with started("share", config, dev=True) as program:
+        said = "at http://elsewhere, listening on port "
+        program.wait_until(lambda: any(said in line for line in program.errors))
+    config.write_text(text)
+    with started("share", config, dev=True) as program:
+        program.wait_until(lambda: any("sharing " in line for line in program.errors))
+        (line,) = (line for line in program.errors if "sharing " in line)
+        server = Served(config, line.rpartition(" at ")[2].strip(), profile, program)
+        reload(server, text)
+        assert not any("needs a restart" in line for line in program.errors)
+        *_, file = server.query("s.x.t").lines
+        assert server.get(file["file"]["url"]).status == 200

@@ -60,6 +60,12 @@ def test_names_of_other_programs_tables_may_be_names_of_shares(tmp_path: Path) -
     assert [table.share for table in found.catalog.tables()] == ["feeds"]
 
 
+def test_an_address_of_ipv6_and_a_chosen_port_make_a_url(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "[share]\naddress = '[::1]:0'\n" + TABLE)
+    assert loaded.leads_nowhere
+    assert loaded.at_port(8080).public_url == "http://[::1]:8080"
+
+
 def test_a_key_from_the_environment_is_in_no_repr(tmp_path: Path) -> None:
     config = load(tmp_path, "[share]\nsigning_key = '${KEY}'\n" + TABLE, KEY="a long enough secret")
     assert "long enough" not in repr(config)
