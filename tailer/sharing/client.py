@@ -188,7 +188,8 @@ class SharingClient:
         async with self._request(method, path, params=params) as response:
             version = _table_version(response)
         if version is None:
-            raise TableError(f"{path}: the answer has no header {TABLE_VERSION_HEADER}")
+            # Also a proxy's own page with status 200 has none.
+            raise TransientError(f"{path}: the answer has no header {TABLE_VERSION_HEADER}")
         return version
 
     @asynccontextmanager
@@ -340,14 +341,14 @@ async def _document(response: ClientResponse, path: str) -> Any:
     try:
         return json.loads(await _bounded(response))
     except (ValueError, RecursionError):
-        raise TableError(f"GET {path}: the sharing server's answer is not JSON") from None
+        raise TransientError(f"GET {path}: the sharing server's answer is not JSON") from None
 
 
 async def _bounded(response: ClientResponse) -> bytes:
     try:
         return b"".join(await whole_body(response, _PAGE_BYTES_MAX))
     except Oversize:
-        raise TableError("a page of the sharing server is too large") from None
+        raise TransientError("a page of the sharing server is too large") from None
 
 
 def _table_version(response: ClientResponse) -> int | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from tailer.delta.features import FEATURES
-from tailer.errors import TableError
+from tailer.errors import TableError, TransientError
 
 __all__ = [
     "CAPABILITIES_HEADER",
@@ -293,7 +293,8 @@ def ndjson_line(document: Mapping[str, Any]) -> bytes:
 def parse_ndjson_line(line: bytes, known: Iterable[str]) -> tuple[str, Any] | None:
     """Parse (name, value) of the only field of a line; None for a blank line or another name.
 
-    Raises :class:`TableError` for a line that is not a JSON object, or has two known fields.
+    Raises :class:`TransientError` for a line that is not JSON, and :class:`TableError` for one that
+    is not a JSON object, or has two known fields.
     """
     if not line.strip():
         return None
@@ -302,8 +303,11 @@ def parse_ndjson_line(line: bytes, known: Iterable[str]) -> tuple[str, Any] | No
         if b"\\ud" in line or b"\\uD" in line:
             # Half a surrogate pair is not text: it can be neither stored nor sent on.
             json.dumps(document, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as e:
+    except UnicodeEncodeError as e:
         raise TableError(f"a line of the sharing server's answer is not JSON ({e})") from None
+    except (ValueError, RecursionError) as e:
+        # A proxy may answer in the server's place, with its own page and 200.
+        raise TransientError(f"a line of the sharing server's answer is not JSON ({e})") from None
     if not isinstance(document, dict):
         raise TableError("a line of the sharing server's answer is not a JSON object")
     found = [(name, document[name]) for name in known if document.get(name) is not None]

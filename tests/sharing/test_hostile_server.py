@@ -63,7 +63,7 @@ async def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch) ->
             await lines_of(client)
     monkeypatch.setattr("tailer.sharing.client._PAGE_BYTES_MAX", 1_000_000)
     async with lying(endless_line) as (url, _), asking(url) as client:
-        with pytest.raises(TableError, match="too large"):
+        with pytest.raises(TransientError, match="too large"):
             [share async for share in client.shares()]
 
 
@@ -94,7 +94,7 @@ async def test_lies_about_the_length_are_errors_that_may_heal_or_not(reply: Repl
 async def test_a_deep_line_is_refused_by_a_sentence() -> None:
     deep = PROTOCOL + b'{"file":' * 50_000
     async with lying(saying(deep)) as (url, _), asking(url) as client:
-        with pytest.raises(TableError, match="a line of the sharing server's answer is not JSON"):
+        with pytest.raises(TransientError, match="line of the sharing server's answer is not JSON"):
             await lines_of(client)
 
 
@@ -124,7 +124,7 @@ def test_a_time_that_is_none_is_the_server_s(moment: int) -> None:
 async def test_a_version_that_is_none_is_named(version: str) -> None:
     reply = saying(b"", f"Delta-Table-Version: {version}")
     async with lying(reply) as (url, _), asking(url) as client:
-        with pytest.raises(TableError, match="no header Delta-Table-Version"):
+        with pytest.raises(TransientError, match="no header Delta-Table-Version"):
             await client.version(TABLE)
 
 

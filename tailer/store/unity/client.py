@@ -291,14 +291,15 @@ async def _body(response: Any, what: str) -> bytes:
     try:
         return b"".join(await whole_body(response, _BYTES_MAX))
     except Oversize as e:
-        raise TableError(f"{what}, gave too large an answer: {e}") from None
+        raise TransientError(f"{what}, gave too large an answer: {e}") from None
 
 
 def _decoded(kind: type[T], body: bytes, what: str) -> T:
     try:
         return json_decoder(kind).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise TableError(f"{what}, gave an answer that is not the API's: {e}") from None
+        # A proxy may answer in its place, with its own page and 200.
+        raise TransientError(f"{what}, gave an answer that is not the API's: {e}") from None
 
 
 def _said(body: bytes) -> tuple[str, str]:
