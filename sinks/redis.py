@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,8 +25,16 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted
 from sinks.shared.credentials import CREDENTIALS, credentials
+from sinks.shared.misread import misread
 from tailer.changes import Offset
-from tailer.errors import ConfigError, OffsetError, TailerError, TargetRefused, TransientError
+from tailer.errors import (
+    ConfigError,
+    OffsetError,
+    TailerError,
+    TargetRefused,
+    TransientError,
+    unexpected,
+)
 from tailer.native.rowbytes import Column, join, whole_numbers
 from tailer.network.reach import unreached
 from tailer.secrets.urls import Url, parse_url
@@ -86,6 +94,9 @@ _FOUND = {
     b"earlier": "the offset of the stream {} is not the one that was written last: Redis has an "
     "earlier state again",
 }
+#: An answer has a few words and an offset; a server that sends more than this is none.
+_ANSWER_BYTES_MAX = 16 * _MIB
+_ELEMENT_BYTES = 64  # about what an element of a list takes beside its bytes
 _SHA = sha1(_WRITE.encode(), usedforsecurity=False).hexdigest()
 #: By the client's class of the error, or the server's words. What is not here passes: a server that
 #: loads, is full, read-only or without its replicas.
@@ -134,6 +145,7 @@ class RedisSink(MessageSink):
             self._pool: Any = redis.asyncio.ConnectionPool.from_url(
                 url.text(), socket_timeout=timeout_s
             )
+            self._pool.connection_class = _bounded(self._pool.connection_class)
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(
@@ -170,7 +182,8 @@ class RedisSink(MessageSink):
         return stream, f"delta-tailer:{{{tag[1] if tag else stream}}}:{stream}"
 
     async def _connect(self) -> Offset | None:
-        feed, epoch, offset, lost = await self._called("EVAL", _CLAIM, 2, *self._keys(), self._feed)
+        claim = ("EVAL", _CLAIM, 2, *self._keys(), self._feed)
+        feed, epoch, offset, lost = await self._words(4, *claim)
         self._check_feed(feed)
         self._check_stream(lost=bool(lost))
         self._epoch, self._kept = epoch, offset or b""
@@ -179,7 +192,8 @@ class RedisSink(MessageSink):
 
     async def _look(self) -> Offset | None:
         stream, progress = self._keys()
-        feed, offset, written = await self._called("HMGET", progress, "feed", "offset", "written")
+        names = ("feed", "offset", "written")
+        feed, offset, written = await self._words(3, "HMGET", progress, *names)
         self._check_feed(feed or self._feed.encode())
         self._check_stream(lost=bool(written) and not await self._called("EXISTS", stream))
         return self._parsed(offset)
@@ -212,8 +226,8 @@ class RedisSink(MessageSink):
         """See :class:`tailer.sink.KeepsProgress`. The entries stay."""
         self._feed = feed
         try:
-            found = await self._called("EVAL", _CLAIM, 2, *self._keys(), feed)
-            self._check_feed(found[0])
+            found, *_ = await self._words(4, "EVAL", _CLAIM, 2, *self._keys(), feed)
+            self._check_feed(found)
             await self._called("HDEL", self._keys()[1], "offset", "written")
             if offset is not None:
                 await self._called("HSET", self._keys()[1], "offset", str(offset))
@@ -234,17 +248,30 @@ class RedisSink(MessageSink):
     async def _written(self, count: int, entries: bytes | memoryview, then: Offset) -> None:
         head = ("EVALSHA", _SHA, 2, *self._keys(), self._epoch, self._kept, str(then))
         found = await self._answered([_command(head, len(head) + 2 * count), entries])
-        if found in _FOUND:
+        if isinstance(found, bytes) and found in _FOUND:
             told = _FOUND[found].format(self._keys()[0])
             raise TransientError(
                 f"{self._location}: {told}; the feed restarts from the state found there"
             )
-        if found != b"written":
+        if found == b"fenced":
             raise ConfigError(
                 f"{self._location}: another process writes the stream {self._keys()[0]} now; stop "
                 "one of them"
             )
+        if found != b"written":
+            raise self._odd(found)
         self._kept = str(then).encode()
+
+    async def _words(self, count: int, *command: Any) -> list[Any]:
+        """Return the answer to a command, which is a list of so many words or nothings."""
+        answer = await self._called(*command)
+        whole = isinstance(answer, list) and len(answer) == count
+        if not whole or not all(word is None or isinstance(word, bytes) for word in answer):
+            raise self._odd(answer)
+        return list(answer)
+
+    def _odd(self, answer: object) -> TransientError:
+        return TransientError(f"{self._location}: {answer!r} is no answer to what was asked")
 
     async def _called(self, *command: Any) -> Any:
         words = (*command[0].split(), *command[1:])
@@ -258,7 +285,7 @@ class RedisSink(MessageSink):
                 self._connection = await self._pool.get_connection()
             await self._connection.send_packed_command(command, check_health=False)
             return await self._connection.read_response()
-        except (self._exceptions.RedisError, OSError) as e:
+        except Exception as e:
             self._connection = None
             await self._pool.disconnect()
             raise self._error(e) from e
@@ -266,6 +293,8 @@ class RedisSink(MessageSink):
     def _error(self, e: Exception) -> TailerError:
         known = self._exceptions
         what = f"{self._location}: {' '.join(str(e).split())}"
+        if not isinstance(e, known.RedisError | OSError):
+            return misread(self._location, e) or unexpected(e)
         if isinstance(e, known.AuthenticationError | known.NoPermissionError) or (
             isinstance(e, known.ResponseError) and _DENIED.search(str(e))
         ):
@@ -278,6 +307,47 @@ class RedisSink(MessageSink):
         return self.faults.error(
             str(e) if type(e) is known.ResponseError else type(e).__name__, what
         )
+
+
+def _bounded(connection_class: Any) -> Any:
+    """Return a class of connections that take no answer without end: redis-py reads as many bytes
+    as a server says."""
+    from redis._parsers import _AsyncRESP2Parser, _AsyncRESP3Parser  # not public
+
+    class Bounded(connection_class):  # type: ignore[misc]  # a class of a library without types
+        def set_parser(self, parser_class: Any) -> None:
+            """See redis-py. Only its own parsers, not hiredis, ask for each line by itself."""
+            if not hasattr(parser_class, "_readline"):
+                newer = str(self.protocol) == "3"
+                parser_class = _AsyncRESP3Parser if newer else _AsyncRESP2Parser
+            super().set_parser(_bounded_parser(parser_class))
+
+    return Bounded
+
+
+@cache
+def _bounded_parser(parser_class: Any) -> Any:
+    from redis.exceptions import InvalidResponse
+
+    class Bounded(parser_class):  # type: ignore[misc]  # a class of a library without types
+        async def read_response(self, *arguments: Any, **named: Any) -> Any:
+            self._left = _ANSWER_BYTES_MAX
+            return await super().read_response(*arguments, **named)
+
+        async def _read(self, length: int) -> bytes:
+            self._take(length)
+            return bytes(await super()._read(length))
+
+        async def _readline(self) -> bytes:
+            self._take(_ELEMENT_BYTES)
+            return bytes(await super()._readline())
+
+        def _take(self, length: int) -> None:
+            self._left -= length
+            if self._left < 0:
+                raise InvalidResponse(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+
+    return Bounded
 
 
 def _command(words: tuple[Any, ...], count: int) -> bytes:

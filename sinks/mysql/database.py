@@ -20,9 +20,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from sinks.messages.tls import trusting
+from sinks.mysql.bounded import connection_class
 from sinks.mysql.statements import insertions
 from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
 from sinks.shared.merge import Step
+from sinks.shared.misread import misread
 from sinks.sql.database import Database, KeyTaken, ValueRefused
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
@@ -123,7 +125,7 @@ class Mysql(Database):
             context = trusting("mysql", self._ca) or ssl.create_default_context()
         flags = self._mysql.constants.CLIENT.FOUND_ROWS  # also a row that stays as it is counts
         with self._translated():
-            self._connection = self._mysql.connect(
+            self._connection = connection_class()(
                 **self._given, charset="utf8mb4", autocommit=True, client_flag=flags,
                 conv=_conversions(self._mysql), ssl=context, ssl_disabled=context is None,
                 connect_timeout=10, init_command=self._session,
@@ -180,6 +182,12 @@ class Mysql(Database):
             yield
         except (self._mysql.Error, OSError) as e:
             raise self._error(e) from e
+        except TailerError:
+            raise
+        except Exception as e:
+            if (odd := misread(self.location, e)) is None:
+                raise
+            raise odd from e
 
     def _error(self, e: Exception) -> TailerError:
         code, *said = e.args or (0,)

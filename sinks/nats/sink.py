@@ -28,6 +28,7 @@ from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted, trusting
 from sinks.nats.progress import Progress
 from sinks.shared.credentials import CREDENTIALS, credentials
+from sinks.shared.misread import misread
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -205,6 +206,9 @@ class NatsSink(MessageSink):
             tls=context, timeout_s=self._given["timeout_s"], note=note,
         )  # fmt: skip
         self._said = None  # by servers that were passed over
+        most = self._client.max_payload
+        if not isinstance(most, int) or most <= _HEADERS_BYTES:
+            raise TransientError(f"{self._location}: max_payload is {most!r}, which holds no event")
         self._jetstream = self._client.jetstream(timeout=self._given["timeout_s"])
 
     async def _disconnect(self) -> None:
@@ -436,6 +440,12 @@ class NatsSink(MessageSink):
             return await work()
         except (errors.Error, OSError, TimeoutError) as e:
             raise await self._error(e) from e
+        except TailerError:
+            raise
+        except Exception as e:
+            if (odd := misread(self._location, e)) is None:
+                raise
+            raise odd from e
 
     async def _error(self, e: Exception) -> TailerError:
         errors, js = self._nats.errors, self._nats.js.errors

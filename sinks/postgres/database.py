@@ -13,6 +13,7 @@ from pyarrow import csv
 
 from sinks.postgres.waiting import connection_class
 from sinks.shared.credentials import credentials
+from sinks.shared.misread import misread
 from sinks.sql.database import Database, KeyTaken
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (
@@ -165,6 +166,12 @@ class Postgres(Database):
             yield
         except self._psycopg.Error as e:
             raise self._error(e) from e
+        except TailerError:
+            raise
+        except Exception as e:
+            if (odd := misread(self.location, e)) is None:
+                raise
+            raise odd from e
 
     def _error(self, e: Any) -> TailerError:
         said = " ".join((e.diag.message_primary or str(e)).split())

@@ -2,11 +2,15 @@
 
 libpq has no time-out for an answer, and the kernel of a machine goes on to confirm what a process
 that stands still does not read. A server that works for long is not cut off: whether it stands
-still is seen by a second connection, which it answers or not.
+still is seen by a second connection, which it answers or not. One that answers without end is cut
+off: libpq takes as many bytes as a message says that it has.
 """
 
 from __future__ import annotations
 
+import fcntl
+import struct
+import termios
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -15,21 +19,49 @@ __all__ = ["connection_class"]
 
 #: The end of all patience: with a server that lives, and a session of it that does not.
 _PATIENCE_S = 3600.0
+#: So many bytes may come at one statement: a page of rows, or a row of large values.
+_ANSWER_BYTES_MAX = 128 * 1024 * 1024
 
 
 def connection_class(
     silence_s: float, lives: Callable[[], bool], silent: Callable[[float], Exception]
 ) -> Any:
     """Return the class of connections that raise what ``silent`` returns, for the seconds, if there
-    is no answer for ``silence_s`` seconds and the server no longer ``lives``."""
-    from psycopg import Connection
+    is no answer for ``silence_s`` seconds and the server no longer ``lives``. They raise psycopg's
+    OperationalError for an answer without end."""
+    from psycopg import Connection, OperationalError
 
     class Patient(Connection[Any]):
         def wait(self, gen: Any, *arguments: Any, **named: Any) -> Any:
             """See psycopg: all that it waits for is waited for here."""
-            return super().wait(_limited(gen, silence_s, lives, silent), *arguments, **named)
+            bounded = _bounded(gen, self.pgconn, OperationalError)
+            return super().wait(_limited(bounded, silence_s, lives, silent), *arguments, **named)
 
     return Patient
+
+
+def _bounded(
+    steps: Generator[Any, Any, Any], pgconn: Any, error: type[Exception]
+) -> Generator[Any, Any, Any]:
+    """Yield what ``steps`` wait for, as long as not too many bytes have come."""
+    left = _ANSWER_BYTES_MAX
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if ready:
+                left -= _waiting_bytes(pgconn.socket)
+            if left < 0:
+                raise error(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+            wanted = steps.send(ready)
+    except StopIteration as done:
+        return done.value
+
+
+def _waiting_bytes(descriptor: int) -> int:
+    """Return how many bytes have come to a socket and were not read yet."""
+    (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    return int(count)
 
 
 def _limited(
@@ -40,16 +72,18 @@ def _limited(
 ) -> Generator[Any, Any, Any]:
     """Yield what ``steps`` wait for. psycopg resumes them when the socket is ready, and several
     times a second when it is not."""
-    heard = asked = time.monotonic()
+    begun = heard = asked = time.monotonic()
     try:
         wanted = next(steps)
         while True:
             ready = yield wanted
             now = time.monotonic()
+            if now - begun >= _PATIENCE_S:
+                raise silent(now - begun)
             if ready:
                 heard = asked = now
             elif now - asked >= silence_s:
-                if now - heard >= _PATIENCE_S or not lives():
+                if not lives():
                     raise silent(now - heard)
                 asked = time.monotonic()
             wanted = steps.send(ready)

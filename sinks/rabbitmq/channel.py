@@ -11,6 +11,8 @@ __all__ = ["Channel", "NotConfirmed", "Unroutable"]
 
 #: How long to wait for the broker's goodbye, in seconds.
 _CLOSE_S = 3.0
+#: The broker's frames have 128 KiB where it is not configured otherwise.
+_FRAME_BYTES_MAX = 16 * 1024 * 1024
 #: So many messages are sent before answers are looked at.
 _TURN = 50
 
@@ -42,9 +44,18 @@ class Channel:
     async def open(self) -> None:
         """Connect, and open a channel."""
         from pika.adapters.asyncio_connection import AsyncioConnection
+        from pika.exceptions import InvalidFrameError
+
+        class Bounded(AsyncioConnection):  # type: ignore[misc]  # of a library without types
+            """pika waits for as many bytes as a frame says that it has."""
+
+            def _on_data_available(self, data_in: bytes) -> None:
+                super()._on_data_available(data_in)
+                if len(self._frame_buffer) > _FRAME_BYTES_MAX:
+                    raise InvalidFrameError(f"a frame of more than {_FRAME_BYTES_MAX} bytes")
 
         def connect(opened: Callable[[Any], None]) -> None:
-            self._connection = AsyncioConnection(
+            self._connection = Bounded(
                 self._parameters,
                 on_open_callback=opened,
                 on_open_error_callback=self._end,

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.link import TROUBLES
 from tests.support.waiting import PATIENCE_S
-from tests.torture.link import TROUBLES
 
 if TYPE_CHECKING:
     from tests.torture.round import Round

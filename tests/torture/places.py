@@ -13,7 +13,7 @@ from tests.catalog.writer import ManagedTable
 from tests.clouds.servers import Container
 from tests.s3.fixture import Bucket
 from tests.s3.front import Fault, Front, run_front
-from tests.torture.link import TROUBLES, Link
+from tests.support.link import TROUBLES, Link
 
 __all__ = ["CatalogPlace", "Place", "local_place", "remote_place"]
 

@@ -1,6 +1,6 @@
 """The servers of stores and sinks, started when the first round needs one, and kept for all rounds.
 
-A daemon reaches a sink's server through a :class:`~tests.torture.link.Link`; the proof at the end
+A daemon reaches a sink's server through a :class:`~tests.support.link.Link`; the proof at the end
 goes past it.
 """
 
@@ -21,18 +21,18 @@ import pytest
 from tests.catalog.real import running_real_server
 from tests.catalog.server import TOKEN, CatalogServer, serving_catalog
 from tests.catalog.writer import ManagedTable
-from tests.clouds.servers import run_cloud
+from tests.clouds.servers import Container, run_cloud
 from tests.kafka.broker import KAFKA, OLDER_KAFKA, Broker
 from tests.s3.fixture import ACCOUNT as S3_ACCOUNT
-from tests.s3.fixture import REGION, run_server
+from tests.s3.fixture import REGION, Bucket, run_server
 from tests.support.aws import Aws
 from tests.support.brokers import Nats, RabbitMq, Redis
+from tests.support.link import Link, running_link
 from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
 from tests.support.registry import Registry
 from tests.support.servers import Server
 from tests.support.source import ROOT
-from tests.torture.link import Link, running_link
 from tests.torture.places import CatalogPlace, Place, local_place, remote_place
 
 __all__ = ["Peer", "Servers", "Webhook", "has_older_kafka"]
@@ -118,6 +118,9 @@ _PEERS: dict[str, Callable[[], Any]] = {
 class Servers:
     """All of them, each started when it is asked for."""
 
+    #: What they set, for the daemons.
+    environment = (*S3_ACCOUNT, "AWS_DEFAULT_REGION", "DATABRICKS_HOST", "DATABRICKS_TOKEN")
+
     def __init__(self, stack: ExitStack, folder: Path, *, real_catalog: bool = False) -> None:
         # The daemon finds the account where AWS's own tools do; moto takes any.
         os.environ.update(S3_ACCOUNT, AWS_DEFAULT_REGION=REGION)
@@ -126,7 +129,7 @@ class Servers:
         self._catalog: tuple[str, Link, CatalogServer | None] | None = None
         self._folder = folder
         self._peers: dict[str, Peer] = {}
-        self._buckets: dict[str, Callable[[], Any]] = {}
+        self._buckets: dict[str, Callable[[], Bucket | Container]] = {}
         self._registry: Registry | None = None
 
     def peer(self, name: str) -> Peer:
@@ -173,10 +176,14 @@ class Servers:
             state = str(folder / "state")
             yield CatalogPlace(managed.address, state, managed=managed, link=link, server=own)
             return
-        if store not in self._buckets:
-            self._buckets[store] = self._bucket(store)
-        with remote_place(self._buckets[store]()) as place:
+        with remote_place(self.bucket(store)) as place:
             yield place
+
+    def bucket(self, store: str) -> Bucket | Container:
+        """A new bucket or container of a store."""
+        if store not in self._buckets:
+            self._buckets[store] = self._made_by(store)
+        return self._buckets[store]()
 
     def _started_catalog(self) -> tuple[str, Link, CatalogServer | None]:
         folder = self._folder / "catalog"
@@ -192,7 +199,7 @@ class Servers:
         os.environ.update(DATABRICKS_HOST=host, DATABRICKS_TOKEN=TOKEN)
         return endpoint, link, own
 
-    def _bucket(self, store: str) -> Callable[[], Any]:
+    def _made_by(self, store: str) -> Callable[[], Bucket | Container]:
         if store == "s3":
             (self._folder / "s3").mkdir()
             server = self._stack.enter_context(run_server(self._folder / "s3"))

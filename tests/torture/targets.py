@@ -172,7 +172,8 @@ class Http(Messages):
         return {"url": url, "secrets": [Webhook.secret], "timeout_s": 5}
 
     def messages(self) -> list[tuple[str, bytes]]:
-        received = self.peer.server.file.read_bytes()[self.before :]
+        file = self.peer.server.file
+        received = file.read_bytes()[self.before :] if file.exists() else b""
         return [("", line) for line in received.splitlines()]
 
 

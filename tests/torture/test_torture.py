@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.link import running_link
 from tests.support.source import ROOT
 from tests.torture.events import Record, proven
 from tests.torture.faults import FAULTS
-from tests.torture.link import running_link
 from tests.torture.places import local_place
 from tests.torture.recipe import FORMATS, SINKS, STORES, WRITERS, Recipe
 from tests.torture.round import plain, run_round

@@ -1,4 +1,5 @@
-"""The network between a daemon and a server: a slow relay that cuts, holds back and loses answers.
+"""The network between a daemon and a server: a slow relay that cuts, holds back and loses answers,
+or gives others in their place.
 
 It works on bytes of TCP, so it cannot double or reorder what one connection carries. Requests come
 twice where an answer is lost, and connections overtake each other where each has a delay of its
@@ -12,12 +13,15 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tests.support.components import free_port
 
-__all__ = ["TROUBLES", "Link", "running_link"]
+__all__ = ["TROUBLES", "Lie", "Link", "running_link"]
+
+#: What is sent in the place of the answer to some bytes. The connection is closed behind it.
+Lie = Callable[[bytes], AsyncIterator[bytes]]
 
 #: What it can do: pieces of a few bytes, each late by another time; every connection is cut; new
 #: ones are refused; nothing passes, and nothing ends; requests pass, and their answers are lost.
@@ -26,12 +30,18 @@ _PIECE = 65_536
 
 
 class Link:
-    """A port that leads to another port of this machine."""
+    """A port that leads to another port of this machine.
 
-    def __init__(self, to: int, seed: int) -> None:
+    A broker of Kafka says where its clients are to go, so ``moved`` has it name this port.
+    """
+
+    def __init__(self, to: int, seed: int = 0, *, moved: bool = False) -> None:
         self.to = to
         self.port = free_port()
         self.trouble = ""
+        self._lie: Lie | None = None
+        self._only = b""
+        self._moved = moved
         #: How many bytes, connections or answers had trouble.
         self.met = 0
         self._chance = random.Random(seed)
@@ -43,17 +53,25 @@ class Link:
         """Have one of :data:`TROUBLES` until :meth:`heal`."""
         self._soon(trouble)
 
+    def answer_by(self, lie: Lie, only: bytes = b"") -> None:
+        """Until :meth:`heal`, requests pass, and each answer to those that begin with ``only`` is
+        this one."""
+        self._only = only
+        self._soon("lie", lie)
+
     def heal(self) -> None:
-        """From now on, all passes."""
+        """From now on, all passes. Connections in which there was a lie are cut."""
         self._soon("")
 
-    def _soon(self, trouble: str) -> None:
+    def _soon(self, trouble: str, lie: Lie | None = None) -> None:
         assert self._loop is not None
-        asyncio.run_coroutine_threadsafe(self._set(trouble), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(self._set(trouble, lie), self._loop).result(30)
 
-    async def _set(self, trouble: str) -> None:
+    async def _set(self, trouble: str, lie: Lie | None) -> None:
         assert self._passes is not None
-        self.trouble = trouble
+        if self._lie is not None:
+            self._cut()
+        self.trouble, self._lie = trouble, lie
         self._passes.set() if trouble != "hold" else self._passes.clear()
         if trouble in ("cut", "refuse"):
             self._cut()
@@ -84,10 +102,10 @@ class Link:
             _reset(writer)
             return
         self._writers |= {writer, to}
-        delay = self._chance.uniform(0.0, 0.05)
+        delay, asked = self._chance.uniform(0.0, 0.05), bytearray()
         ways = (
-            asyncio.create_task(self._pump(reader, to, delay, answers=False)),
-            asyncio.create_task(self._pump(there, writer, delay, answers=True)),
+            asyncio.create_task(self._pump(reader, to, delay, asked, answers=False)),
+            asyncio.create_task(self._pump(there, writer, delay, asked, answers=True)),
         )
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0)
@@ -99,13 +117,22 @@ class Link:
                 each.close()
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float, *,
-        answers: bool,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float,
+        asked: bytearray, *, answers: bool,
     ) -> None:  # fmt: skip
+        """Pass on what comes; ``asked`` is what was sent last for an answer."""
         assert self._passes is not None
         with suppress(OSError):
             while data := await reader.read(_PIECE):
                 await self._passes.wait()
+                if not answers:
+                    asked[:] = data
+                elif self._lie is not None and asked.startswith(self._only):
+                    self.met += 1
+                    await _tell(self._lie(bytes(asked)), writer)
+                    return
+                if answers and self._moved:
+                    data = data.replace(_place(self.to), _place(self.port))
                 if answers and self.trouble == "lose answers":
                     self.met += 1
                     _reset(writer)
@@ -121,6 +148,17 @@ class Link:
                 await writer.drain()
 
 
+async def _tell(parts: AsyncIterator[bytes], writer: asyncio.StreamWriter) -> None:
+    async for data in parts:
+        writer.write(data)
+        await writer.drain()
+
+
+def _place(port: int) -> bytes:
+    """A broker's address in Kafka's protocol."""
+    return b"127.0.0.1" + port.to_bytes(4, "big")
+
+
 def _reset(writer: asyncio.StreamWriter) -> None:
     """End a connection by a reset, as a firewall does."""
     with suppress(OSError):
@@ -130,9 +168,9 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 @contextmanager
-def running_link(to: int, seed: int = 0) -> Iterator[Link]:
+def running_link(to: int, seed: int = 0, *, moved: bool = False) -> Iterator[Link]:
     """A relay in a thread of its own; ended with the block."""
-    link, ready, ending = Link(to, seed), threading.Event(), asyncio.Event()
+    link, ready, ending = Link(to, seed, moved=moved), threading.Event(), asyncio.Event()
     thread = threading.Thread(
         target=lambda: asyncio.run(link.serve(ready, ending)), name="link", daemon=True
     )

@@ -1,0 +1,59 @@
+"""A connection of PyMySQL that takes no answer without end, and none that comes a byte at a time.
+
+PyMySQL's time-outs are between two bytes, and it keeps as many packets of 16 MiB as a server sends.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+__all__ = ["connection_class"]
+
+#: So many bytes may come at one statement: a page of rows, or a row of large values.
+_ANSWER_BYTES_MAX = 128 * 1024 * 1024
+#: A packet that was waited for as long as this must have come at this rate, in bytes a second.
+_PATIENCE_S = 300.0
+_BYTES_S_MIN = 1024
+
+
+def connection_class() -> Any:
+    """Return the class of connections. They raise PyMySQL's OperationalError for such answers."""
+    from pymysql.connections import Connection
+    from pymysql.constants.CR import CR_SERVER_LOST
+    from pymysql.err import OperationalError
+
+    class Bounded(Connection):  # type: ignore[misc]  # a class of a library without types
+        _left = _ANSWER_BYTES_MAX
+
+        def _execute_command(self, command: int, sql: Any) -> None:
+            self._left = _ANSWER_BYTES_MAX
+            super()._execute_command(command, sql)
+
+        def _read_bytes(self, num_bytes: int) -> bytes:
+            self._left -= num_bytes
+            if self._left < 0:
+                raise self._lost(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+            parts, size = [], 0
+            begun = time.monotonic()
+            while size < num_bytes:
+                try:
+                    part = self._rfile.read1(num_bytes - size)
+                except OSError as e:
+                    raise self._lost(str(e)) from e
+                if not part:
+                    raise self._lost("it has ended the connection")
+                parts.append(part)
+                size += len(part)
+                waited = time.monotonic() - begun
+                if waited > _PATIENCE_S and size < waited * _BYTES_S_MIN:
+                    raise self._lost(f"{size} bytes of an answer in {waited:.0f} s are too few")
+            return b"".join(parts)
+
+        def _lost(self, why: str) -> Exception:
+            self._force_close()
+            told = f"Lost connection to MySQL server during query ({why})"
+            error: Exception = OperationalError(CR_SERVER_LOST, told)
+            return error
+
+    return Bounded

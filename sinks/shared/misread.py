@@ -1,0 +1,30 @@
+"""An answer that a client's library can't read, told from a mistake of our own."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from tailer.errors import TransientError
+
+__all__ = ["misread"]
+
+_OWN = ("sinks", "tailer")
+
+
+def misread(where: str, e: Exception) -> TransientError | None:
+    """Return the error for what a library raised while it read an answer of a server's; None where
+    code of this project raised it.
+
+    A library that meets bytes which are none of its protocol raises what its own calls raise:
+    ValueError, IndexError, RecursionError. A server that answers so may be another one for now, or
+    stand behind a proxy that does, so the feed tries again.
+    """
+    at: TracebackType | None = e.__traceback__
+    module = ""
+    while at is not None:
+        module = at.tb_frame.f_globals.get("__name__", "")
+        at = at.tb_next
+    if module.partition(".")[0] in _OWN:
+        return None
+    said = " ".join(str(e).split())
+    return TransientError(f"{where}: an answer that can't be read ({type(e).__name__}: {said})")
