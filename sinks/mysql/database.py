@@ -24,7 +24,7 @@ from sinks.mysql.bounded import connection_class
 from sinks.mysql.statements import insertions
 from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
 from sinks.shared.merge import Step
-from sinks.shared.misread import misread
+from sinks.shared.misread import readable
 from sinks.sql.database import Database, KeyTaken, ValueRefused
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
@@ -178,16 +178,11 @@ class Mysql(Database):
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Translate PyMySQL's errors into our own, around each use of it."""
-        try:
-            yield
-        except (self._mysql.Error, OSError) as e:
-            raise self._error(e) from e
-        except TailerError:
-            raise
-        except Exception as e:
-            if (odd := misread(self.location, e)) is None:
-                raise
-            raise odd from e
+        with readable(self.location):
+            try:
+                yield
+            except (self._mysql.Error, OSError) as e:
+                raise self._error(e) from e
 
     def _error(self, e: Exception) -> TailerError:
         code, *said = e.args or (0,)

@@ -28,7 +28,7 @@ from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted, trusting
 from sinks.nats.progress import Progress
 from sinks.shared.credentials import CREDENTIALS, credentials
-from sinks.shared.misread import misread
+from sinks.shared.misread import readable
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -112,10 +112,7 @@ class NatsSink(MessageSink):
     piece_rows = 5000
 
     def __init__(
-        self,
-        options: Mapping[str, Any],
-        folder: Path,
-        of_format: Mapping[str, Any],
+        self, options: Mapping[str, Any], folder: Path, of_format: Mapping[str, Any]
     ) -> None:
         super().__init__(options["format"], of_format)
         try:
@@ -206,9 +203,6 @@ class NatsSink(MessageSink):
             tls=context, timeout_s=self._given["timeout_s"], note=note,
         )  # fmt: skip
         self._said = None  # by servers that were passed over
-        most = self._client.max_payload
-        if not isinstance(most, int) or most <= _HEADERS_BYTES:
-            raise TransientError(f"{self._location}: max_payload is {most!r}, which holds no event")
         self._jetstream = self._client.jetstream(timeout=self._given["timeout_s"])
 
     async def _disconnect(self) -> None:
@@ -435,17 +429,11 @@ class NatsSink(MessageSink):
     # Errors
 
     async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
-        errors = self._nats.errors
-        try:
-            return await work()
-        except (errors.Error, OSError, TimeoutError) as e:
-            raise await self._error(e) from e
-        except TailerError:
-            raise
-        except Exception as e:
-            if (odd := misread(self._location, e)) is None:
-                raise
-            raise odd from e
+        with readable(self._location):
+            try:
+                return await work()
+            except (self._nats.errors.Error, OSError) as e:
+                raise await self._error(e) from e
 
     async def _error(self, e: Exception) -> TailerError:
         errors, js = self._nats.errors, self._nats.js.errors

@@ -13,7 +13,7 @@ from pyarrow import csv
 
 from sinks.postgres.waiting import connection_class
 from sinks.shared.credentials import credentials
-from sinks.shared.misread import misread
+from sinks.shared.misread import readable
 from sinks.sql.database import Database, KeyTaken
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (
@@ -162,16 +162,11 @@ class Postgres(Database):
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Translate psycopg's errors into our own, around each use of it."""
-        try:
-            yield
-        except self._psycopg.Error as e:
-            raise self._error(e) from e
-        except TailerError:
-            raise
-        except Exception as e:
-            if (odd := misread(self.location, e)) is None:
-                raise
-            raise odd from e
+        with readable(self.location):
+            try:
+                yield
+            except self._psycopg.Error as e:
+                raise self._error(e) from e
 
     def _error(self, e: Any) -> TailerError:
         said = " ".join((e.diag.message_primary or str(e)).split())

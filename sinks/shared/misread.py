@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
-from tailer.errors import TransientError
+from tailer.errors import TailerError, TransientError
 
-__all__ = ["misread"]
+__all__ = ["misread", "readable"]
 
 _OWN = ("sinks", "tailer")
 
@@ -28,3 +30,16 @@ def misread(where: str, e: Exception) -> TransientError | None:
         return None
     said = " ".join(str(e).split())
     return TransientError(f"{where}: an answer that can't be read ({type(e).__name__}: {said})")
+
+
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Raise the error of :func:`misread` for what the block raises, if there is one."""
+    try:
+        yield
+    except TailerError:
+        raise
+    except Exception as e:
+        if (error := misread(where, e)) is None:
+            raise
+        raise error from e

@@ -113,7 +113,9 @@ class Trial:
         def all_come() -> bool:
             states = self._states()
             return bool(states) and all(
-                states[kind]["state"] == "following" and len(peer.ids()) >= peer.written
+                states[kind]["state"] == "following"
+                and states[kind]["offset"]
+                and len(peer.ids()) >= peer.written
                 for kind, peer in self.peers.items()
             )
 
