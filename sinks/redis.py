@@ -145,7 +145,7 @@ class RedisSink(MessageSink):
             self._pool: Any = redis.asyncio.ConnectionPool.from_url(
                 url.text(), socket_timeout=timeout_s
             )
-            self._pool.connection_class = _bounded(self._pool.connection_class)
+            self._pool.connection_class = _bounded(redis, self._pool.connection_class)
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(
@@ -309,26 +309,24 @@ class RedisSink(MessageSink):
         )
 
 
-def _bounded(connection_class: Any) -> Any:
+def _bounded(redis: Any, connection_class: Any) -> Any:
     """Return a class of connections that take no answer without end: redis-py reads as many bytes
     as a server says."""
-    from redis._parsers import _AsyncRESP2Parser, _AsyncRESP3Parser  # not public
 
     class Bounded(connection_class):  # type: ignore[misc]  # a class of a library without types
         def set_parser(self, parser_class: Any) -> None:
             """See redis-py. Only its own parsers, not hiredis, ask for each line by itself."""
             if not hasattr(parser_class, "_readline"):
                 newer = str(self.protocol) == "3"
-                parser_class = _AsyncRESP3Parser if newer else _AsyncRESP2Parser
-            super().set_parser(_bounded_parser(parser_class))
+                own = redis._parsers  # noqa: SLF001  # they are not public
+                parser_class = own._AsyncRESP3Parser if newer else own._AsyncRESP2Parser  # noqa: SLF001
+            super().set_parser(_bounded_parser(redis, parser_class))
 
     return Bounded
 
 
 @cache
-def _bounded_parser(parser_class: Any) -> Any:
-    from redis.exceptions import InvalidResponse
-
+def _bounded_parser(redis: Any, parser_class: Any) -> Any:
     class Bounded(parser_class):  # type: ignore[misc]  # a class of a library without types
         async def read_response(self, *arguments: Any, **named: Any) -> Any:
             self._left = _ANSWER_BYTES_MAX
@@ -345,7 +343,7 @@ def _bounded_parser(parser_class: Any) -> Any:
         def _take(self, length: int) -> None:
             self._left -= length
             if self._left < 0:
-                raise InvalidResponse(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+                raise redis.InvalidResponse(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
 
     return Bounded
 

@@ -17,13 +17,10 @@ _PATIENCE_S = 300.0
 _BYTES_S_MIN = 1024
 
 
-def connection_class() -> Any:
+def connection_class(pymysql: Any) -> Any:
     """Return the class of connections. They raise PyMySQL's OperationalError for such answers."""
-    from pymysql.connections import Connection
-    from pymysql.constants.CR import CR_SERVER_LOST
-    from pymysql.err import OperationalError
 
-    class Bounded(Connection):  # type: ignore[misc]  # a class of a library without types
+    class Bounded(pymysql.connections.Connection):  # type: ignore[misc]  # without types
         _left = _ANSWER_BYTES_MAX
 
         def _execute_command(self, command: int, sql: Any) -> None:
@@ -53,7 +50,8 @@ def connection_class() -> Any:
         def _lost(self, why: str) -> Exception:
             self._force_close()
             told = f"Lost connection to MySQL server during query ({why})"
-            error: Exception = OperationalError(CR_SERVER_LOST, told)
+            lost = pymysql.constants.CR.CR_SERVER_LOST
+            error: Exception = pymysql.OperationalError(lost, told)
             return error
 
     return Bounded

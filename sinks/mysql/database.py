@@ -125,7 +125,7 @@ class Mysql(Database):
             context = trusting("mysql", self._ca) or ssl.create_default_context()
         flags = self._mysql.constants.CLIENT.FOUND_ROWS  # also a row that stays as it is counts
         with self._translated():
-            self._connection = connection_class()(
+            self._connection = connection_class(self._mysql)(
                 **self._given, charset="utf8mb4", autocommit=True, client_flag=flags,
                 conv=_conversions(self._mysql), ssl=context, ssl_disabled=context is None,
                 connect_timeout=10, init_command=self._session,

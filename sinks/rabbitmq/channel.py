@@ -44,7 +44,6 @@ class Channel:
     async def open(self) -> None:
         """Connect, and open a channel."""
         from pika.adapters.asyncio_connection import AsyncioConnection
-        from pika.exceptions import InvalidFrameError
 
         class Bounded(AsyncioConnection):  # type: ignore[misc]  # of a library without types
             """pika waits for as many bytes as a frame says that it has."""
@@ -52,7 +51,7 @@ class Channel:
             def _on_data_available(self, data_in: bytes) -> None:
                 super()._on_data_available(data_in)
                 if len(self._frame_buffer) > _FRAME_BYTES_MAX:
-                    raise InvalidFrameError(f"a frame of more than {_FRAME_BYTES_MAX} bytes")
+                    raise ConnectionError(f"a frame of more than {_FRAME_BYTES_MAX} bytes")
 
         def connect(opened: Callable[[Any], None]) -> None:
             self._connection = Bounded(
