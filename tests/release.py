@@ -1,12 +1,15 @@
 """What a release consists of, built and proved: ``make release``.
 
-    python -m tests.release [--without-tests]
+    python -m tests.release [--without-tests] [--python-of TAG=COMMAND ...]
 
 All of it is made from the last commit: the source distribution and the wheel for this kind of
 machine, each built twice in different folders, which must give the same bytes; what they consist of
 (SBOM); the checksums. Then each Python that the project supports installs the wheel into an empty
-environment, where it verifies a table by itself and passes the core of the tests. The wheels for
-other machines are built by the workflow ``release``.
+environment, where it verifies a table by itself and passes the core of the tests. At last come the
+wheels for other machines (:mod:`tests.release_machines`), as far as Rust has them here. A Python of
+such a machine, which qemu may run, loads their modules:
+
+    --python-of "manylinux_2_28_aarch64=qemu-aarch64 -L /sysroot /sysroot/usr/bin/python3"
 """
 
 from __future__ import annotations
@@ -15,15 +18,17 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.release_machines import MACHINES, build_wheel, imports, lacking
 from tests.support.components import CACHE
 from tests.support.source import ROOT
 from tests.versions import CORE, EXTRAS, supported_pythons, test_tools
@@ -43,7 +48,8 @@ def main() -> None:
     """Build, prove, and say what lies in dist/."""
     parser = argparse.ArgumentParser(prog="python -m tests.release")
     parser.add_argument("--without-tests", action="store_true", help="install the wheel, no more")
-    without_tests = parser.parse_args().without_tests
+    parser.add_argument("--python-of", action="append", default=[], metavar="TAG=COMMAND")
+    options = parser.parse_args()
     if _output("git", "status", "--porcelain"):
         sys.exit("there are changes that are not committed: a release is made from a commit")
     # Named once: somebody may commit while it builds.
@@ -60,12 +66,16 @@ def main() -> None:
         for path in first.iterdir():
             shutil.copy(path, DIST)
         (wheel,) = DIST.glob("*.whl")
-        if wheel.stat().st_size > SIZE_MAX:
-            sys.exit(f"{wheel.name} has {wheel.stat().st_size} bytes, of {SIZE_MAX} at most")
         tree = folder / "tree"
         _unpack(commit, tree, *TREE)
-        _prove_wheel(wheel, folder, tree, without_tests=without_tests)
+        _prove_wheel(wheel, folder, tree, without_tests=options.without_tests)
         _prove_installers(wheel, folder)
+        if sys.platform == "linux":
+            source = folder / "first" / "source"
+            _build_others(wheel, source, _environment(commit), options.python_of)
+    for wheel in DIST.glob("*.whl"):
+        if wheel.stat().st_size > SIZE_MAX:
+            sys.exit(f"{wheel.name} has {wheel.stat().st_size} bytes, of {SIZE_MAX} at most")
     shutil.copy(ROOT / "docs" / "reliability.json", DIST)  # what was run, and what it saw
     (DIST / "SHA256SUMS").write_text(checksums(DIST), encoding="utf-8")
     print((DIST / "SHA256SUMS").read_text(encoding="utf-8"))
@@ -75,13 +85,7 @@ def _build(commit: str, folder: Path) -> Path:
     """Build a commit in a folder; return where the distributions lie."""
     source, built, repaired = folder / "source", folder / "built", folder / "dist"
     _unpack(commit, source)
-    cargo = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
-    environment = {
-        "SOURCE_DATE_EPOCH": _output("git", "log", "-1", "--format=%ct", commit),
-        # Neither the builder's home nor the folder is named by what is compiled.
-        "RUSTFLAGS": f"--remap-path-prefix={cargo}=cargo",
-        "CFLAGS": "-g0",
-    }
+    environment = _environment(commit)
     build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", built, source)
     _run(*build, environment=environment)
     (wheel,) = built.glob("*.whl")
@@ -97,6 +101,33 @@ def _build(commit: str, folder: Path) -> Path:
     (archive,) = built.glob("*.tar.gz")
     shutil.copy(archive, repaired)
     return repaired
+
+
+def _environment(commit: str) -> dict[str, str]:
+    """What is built with, so that it is the same bytes each time."""
+    cargo = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
+    return {
+        "SOURCE_DATE_EPOCH": _output("git", "log", "-1", "--format=%ct", commit),
+        # Neither the builder's home nor the folder is named by what is compiled.
+        "RUSTFLAGS": f"--remap-path-prefix={cargo}=cargo",
+        "CFLAGS": "-g0",
+        # A module for every Python names no Python's library.
+        "PYO3_BUILD_EXTENSION_MODULE": "1",
+    }
+
+
+def _build_others(
+    proved: Path, source: Path, environment: Mapping[str, str], pythons: Sequence[str]
+) -> None:
+    """The wheels for other machines, as far as they can be built here."""
+    commands = {tag: shlex.split(run) for tag, _, run in (each.partition("=") for each in pythons)}
+    for machine in MACHINES:
+        if lack := lacking(machine):
+            print(f"{machine.tag}: {lack} is missing: the workflow builds this wheel", flush=True)
+            continue
+        wheel = build_wheel(machine, proved, source, environment)
+        said = imports(wheel, commands[machine.tag]) if machine.tag in commands else "not loaded"
+        print(f"{wheel.name}: {wheel.stat().st_size} bytes, {said}", flush=True)
 
 
 def _unpack(commit: str, folder: Path, *paths: str) -> None:

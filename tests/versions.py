@@ -30,7 +30,16 @@ __all__ = ["CORE", "EXTRAS", "RESOLUTIONS", "environment", "supported_pythons", 
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
 EXTRAS = "all,demo"
 # Of the development's extra: what the core's own files need.
-TOOLS = ("fastavro", "hatchling", "hypothesis", "orjson", "polars", "psutil", "pytest")
+TOOLS = (
+    "confluent-kafka",
+    "fastavro",
+    "hatchling",
+    "hypothesis",
+    "orjson",
+    "polars",
+    "psutil",
+    "pytest",
+)
 
 #: Each dependency is driven by some of these: pyarrow, DuckDB and pyroaring; aiohttp, aiobotocore
 #: and yarl; kafka-python against a real broker; prometheus-client; cryptography.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.release import bill_of_materials, checksums, differing
+from tests.release_machines import MACHINES, with_modules
 from tests.support.source import ROOT
 from tests.versions import supported_pythons
 
@@ -89,3 +91,28 @@ def test_the_bill_of_materials_names_packages_and_crates() -> None:
     assert re.fullmatch(r"pkg:cargo/parquet@\d+\.\d+\.\d+", parquet["purl"])
     assert re.fullmatch(r"[0-9a-f]{64}", parquet["hashes"][0]["content"])
     assert "tailer-native" not in {each["name"] for each in listed}
+
+
+def test_a_wheel_for_another_machine_has_its_modules_and_its_name(tmp_path: Path) -> None:
+    proved = tmp_path / "delta_tailer-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl"
+    described = "Tag: cp311-abi3-manylinux_2_34_x86_64\nBuild: 1\n\n"
+    contents = {
+        "tailer/__init__.py": "same",
+        "tailer/native/_parquet.abi3.so": "this machine's",
+        "delta_tailer-0.1.0.dist-info/WHEEL": described,
+    }
+    with zipfile.ZipFile(proved, "w") as wheel:
+        for name, text in contents.items():
+            wheel.writestr(name, text)
+    module = tmp_path / "lib_parquet.so"
+    module.write_text("the other's")
+    modules = {"_parquet.abi3.so": module}
+    other = zipfile.ZipFile(with_modules(proved, tmp_path, MACHINES[0], modules))
+    assert other.filename == str(tmp_path / "delta_tailer-0.1.0-cp311-abi3-linux_aarch64.whl")
+    assert {name: other.read(name).decode() for name in other.namelist()} == {
+        "tailer/__init__.py": "same",
+        "tailer/native/_parquet.abi3.so": "the other's",
+        "delta_tailer-0.1.0.dist-info/WHEEL": "Tag: cp311-abi3-linux_aarch64\nBuild: 1\n\n",
+    }
+    with pytest.raises(SystemExit, match=r"not .*_rowbytes"):
+        with_modules(proved, tmp_path, MACHINES[0], modules | {"_rowbytes.abi3.so": module})
