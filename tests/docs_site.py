@@ -21,7 +21,7 @@ from tests.support.source import ROOT, SourceFile, called, python_files
 
 __all__ = ["PAGES", "commands", "error_table", "on_files", "on_page_markdown", "slug"]
 
-_LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
+_LINK = re.compile(r"(\[[^\]]*\]\(|^\[[^\]]+\]: )([^)\s#:]+)((?:#[^)\s]*)?(?:\)|$))", re.MULTILINE)
 
 
 def slug(text: str, separator: str) -> str:

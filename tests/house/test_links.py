@@ -16,7 +16,9 @@ PAGES = sorted(
     for page in (ROOT / folder).glob(pattern)
 )
 _BLOCK = re.compile(r"^[ ]*```.*?^[ ]*```", re.DOTALL | re.MULTILINE)
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# In its place, or below the text by its name.
+_LINK = re.compile(r"(?:\[[^\]]*\]\(|^\[[^\]]+\]: )([^)\s]+)", re.MULTILINE)
+_NAMED = re.compile(r"\]\[([^\]]+)\]")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _TEST = re.compile(r"`(tests/[\w./-]+\.py)::(\w+)`")
 _FILE = re.compile(r"`((?:tailer|sinks|tests|docs|deploy)/[\w./-]+)`")
@@ -30,6 +32,9 @@ def anchors(text: str) -> set[str]:
 
 def dead_links(page: Path, text: str) -> Iterator[str]:
     """The links of a page to files and headings that do not exist."""
+    for name in _NAMED.findall(_BLOCK.sub("", text)):
+        if f"\n[{name}]: " not in text:
+            yield f"{page}: [{name}] leads to nothing: no [{name}]: below the text"
     for link in _LINK.findall(_BLOCK.sub("", text)):
         if re.match(r"\w+:", link):
             continue
@@ -77,6 +82,8 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
         ("[a](none.md)", "leads to no file"),
         ("# One\n[a](#two)", "leads to no heading"),
         ("[a](README.md#two)", "leads to no heading"),
+        ("[a]: none.md\n", "leads to no file"),
+        ("[a][b]\n", "leads to nothing: no [b]: below the text"),
     ],
 )
 def test_a_dead_link_is_found(text: str, sentence: str) -> None:
