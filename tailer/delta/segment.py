@@ -112,7 +112,8 @@ def log_file(name: str, size: int, mtime_ms: int, tag: str = "") -> LogFile | No
             continue
         if kind is LogKind.COMPACTED:
             last = int(match[1])
-            return LogFile(name, kind, version, last, size, mtime_ms) if last > version else None
+            whole = LogFile(name, kind, version, last, size, mtime_ms, tag=tag)
+            return whole if last > version else None
         if kind is LogKind.MULTI_PART_CHECKPOINT:
             part, parts = int(match[1]), int(match[2])
             if not 1 <= part <= parts:

@@ -101,15 +101,13 @@ class _CommitReader:
 
     async def _new_schema(self, commit: Commit, first: Offset) -> None:
         """Announce another schema, unless the policy on schema changes refuses it."""
-        if not self._notices or commit.before is None or first.index:
+        before, after = commit.before, commit.after
+        if before is None or before is after or not self._notices or first.index:
             return
         selector, policy = self._context.selector, self._context.options.policies.on_schema_change
         with self._named(commit):
             notice = schema_notice(
-                selector.state(commit.before),
-                selector.state(commit.after),
-                first,
-                commit.timestamp_ms,
+                selector.state(before), selector.state(after), first, commit.timestamp_ms
             )
         if notice is None:
             return

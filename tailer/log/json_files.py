@@ -133,18 +133,16 @@ class JsonFiles:
     def whole_here(
         self, here: BlockingFiles, name: str, *, may_be_kept: bool = False
     ) -> CommitText | None:
-        """Return what :meth:`commit` does, in the calling thread; None if the file is large or
-        torn. With ``may_be_kept``, a file that is kept is not read again: it may be of a table
-        that was replaced meanwhile. Raises FileNotFoundError."""
-        path = f"{LOG_DIR}/{name}"
+        """Return a commit whose last line is whole, read in the calling thread; None if the file is
+        large or torn. A writer without atomic rename may still be at work on it: the caller
+        compares the tag of its status with one of another moment. With ``may_be_kept``, a file that
+        is kept is not read again. Raises FileNotFoundError."""
         kept = self._kept.get(name) if may_be_kept else None
-        data, status = kept or here.read_here(path, 0, MEMORY_BYTES_MAX)
+        data, status = kept or here.read_here(f"{LOG_DIR}/{name}", 0, MEMORY_BYTES_MAX)
         self._keep(name, (data, status))
-        settled = self._atomic or self._listed.get(name) == status.tag
-        whole = status.size <= len(data) and (settled or here.stat_here(path).size == status.size)
         lines = partial(io.BytesIO, data)
-        ends = data.endswith(b"\n") or _ends_whole(lines)
-        return CommitText(lines, status) if whole and ends else None
+        whole = status.size <= len(data) and (data.endswith(b"\n") or _ends_whole(lines))
+        return CommitText(lines, status) if whole else None
 
     async def commit(self, name: str) -> CommitText | Torn:
         """Return a commit if its last line is whole and its size no longer changes: a writer

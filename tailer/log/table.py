@@ -183,12 +183,17 @@ class TableLog(LogListing):
         for number, file in enumerate(deltas):
             try:
                 text = self._json.whole_here(files, file.name)
-                if text is None:
-                    return number
+                is_listed = text is not None and text.status.tag == file.tag
+                if text is None or not (is_listed or self.store.atomic):
+                    break
                 reconciliation.take(read_actions(file.name, text.lines(), files=False))
             except (TableError, TransientError, FileNotFoundError, NotFetched):
                 return number
-        return len(deltas)
+        else:
+            return len(deltas)
+        if text is not None and self.listed:  # what was kept of it is of another moment
+            raise TransientError(f"{self.store.root}, {file.name}: changed since it was listed")
+        return number
 
     async def _steering(self, file: LogFile, *, newest: bool) -> Iterator[Action]:
         """Return the actions of a commit or a compaction, except those of data files."""
@@ -280,19 +285,24 @@ class TableLog(LogListing):
         at once, at most ``count``; perhaps none.
 
         A commit counts only if its predecessor, looked up after the commit was read, is still the
-        same file.
+        same file; and if it is itself the same file at a later look, as that of the next commit's
+        predecessor is, or the store's files appear whole.
         """
         commits: list[Commit] = []
+        settled = 0  # of them, how many were looked up since they were read
         with suppress(TableError, TransientError, FileNotFoundError, NotFetched):
             while len(commits) < count:
-                version = after.version + 1
-                name = commit_name(version)
+                name = commit_name(after.version + 1)
                 text = self._json.whole_here(files, name, may_be_kept=True)
-                if text is None or files.stat_here(f"{LOG_DIR}/{after.name}").tag != after.tag:
+                if text is None or not _is_as_read(files, after):
                     break
-                after = self._commit(version, text, after.after, after.timestamp_ms)
+                settled = len(commits)
+                after = self._commit(after.version + 1, text, after.after, after.timestamp_ms)
                 commits.append(after)
-        return commits
+        with suppress(TableError, TransientError, FileNotFoundError):
+            if len(commits) > settled and (self.store.atomic or _is_as_read(files, after)):
+                settled = len(commits)
+        return commits[:settled]
 
     def _commit(
         self,
@@ -366,6 +376,11 @@ class TableLog(LogListing):
             if header.protocol is None and header.metadata is None:
                 return at.state
             raise
+
+
+def _is_as_read(files: BlockingFiles, commit: Commit) -> bool:
+    """Return whether a commit is still the file that was read."""
+    return files.stat_here(f"{LOG_DIR}/{commit.name}").tag == commit.tag
 
 
 def _adds_of(batch: pa.RecordBatch) -> Iterator[AddFile]:

@@ -10,7 +10,6 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -42,8 +41,7 @@ LOG_DIR = "_delta_log"
 WHOLE_BYTES = 2 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatus:
+class FileStatus(Struct, frozen=True):
     """One file of a listing.
 
     ``name`` is relative to the listed folder, ``size`` is in bytes, ``mtime_ms`` is the

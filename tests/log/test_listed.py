@@ -74,7 +74,7 @@ async def test_a_bounded_read_lists_once_and_reads_each_commit_once(tmp_path: Pa
     assert store.reads == {commit_name(v): 1 + (v == 0) for v in range(VERSIONS + 1)}
 
 
-async def test_a_commit_that_was_rewritten_after_it_was_read_is_as_it_was_listed(
+async def test_a_commit_that_changed_after_it_was_read_is_read_again(
     tmp_path: Path,
 ) -> None:
     made = written(tmp_path / "orders")
@@ -86,7 +86,7 @@ async def test_a_commit_that_was_rewritten_after_it_was_read_is_as_it_was_listed
     path.write_text(text + "\n")
     found = await followed(log, 1, VERSIONS)
     assert [c.version for c in found] == [1, 2, 3, 4]
-    assert found[2].size == len(text)
+    assert found[2].size == path.stat().st_size
 
 
 @pytest.mark.parametrize("read", [0, VERSIONS])
@@ -116,3 +116,27 @@ async def test_what_was_cleaned_up_after_the_listing_is_listed_again(tmp_path: P
     assert (await log.snapshot(VERSIONS)).version == VERSIONS
     with pytest.raises(TableError, match="commit 0 is missing"):
         await log.snapshot(VERSIONS - 1)
+
+
+class GrowingStore(LocalStore):
+    """A writer adds to version 3 whenever it was read: it is never whole."""
+
+    def read_here(
+        self, location: str, offset: int = 0, length: int | None = None
+    ) -> tuple[bytes, FileStatus]:
+        found = super().read_here(location, offset, length)
+        if location.endswith(commit_name(3)):
+            with self.path(location).open("a") as file:
+                file.write("\n")
+        return found
+
+
+@pytest.mark.parametrize("last", [2, 3, 4])
+async def test_a_commit_that_changes_after_it_was_read_does_not_count(
+    tmp_path: Path, last: int
+) -> None:
+    store = GrowingStore(str(written(tmp_path / "orders").folder))
+    log = TableLog(store)
+    first = await log.commit(1, (await log.snapshot(0)).state, None)
+    found = log.commits_here(first, last - 1, store)
+    assert [commit.version for commit in found] == [2]
