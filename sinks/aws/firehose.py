@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import ClassVar
 
-from sinks.aws.kinesis import refused_records
-from sinks.aws.sink import CONNECTION, AwsSink, Refused, lone_settings
+from sinks.aws.answers import Refused, refused_records
+from sinks.aws.sink import CONNECTION, AwsSink, lone_settings
 from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import Setting
@@ -49,4 +49,4 @@ class FirehoseSink(AwsSink):
         records = [{"Data": value + b"\n"} for value in messages.values.to_pylist()]
         name = self.option("delivery_stream")
         answer = await self.client.put_record_batch(DeliveryStreamName=name, Records=records)
-        return refused_records(answer["RequestResponses"])
+        return refused_records(answer.get("RequestResponses"), len(messages), "RecordId")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sinks.aws.sink import CONNECTION, AwsSink, Refused, lone_settings
+from sinks.aws.answers import Refused, refused_records
+from sinks.aws.sink import CONNECTION, AwsSink, lone_settings
 from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import Setting
 
-__all__ = ["SETTINGS", "KinesisSink", "refused_records"]
+__all__ = ["SETTINGS", "KinesisSink"]
 
 SETTINGS: dict[str, Setting] = {
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
@@ -47,13 +48,4 @@ class KinesisSink(AwsSink):
         found = zip(messages.values.to_pylist(), self.groups(messages), strict=True)
         records = [{"Data": value, "PartitionKey": group} for value, group in found]
         answer = await self.client.put_records(StreamName=self.option("stream"), Records=records)
-        return refused_records(answer["Records"])
-
-
-def refused_records(answers: Sequence[dict[str, Any]]) -> list[tuple[int, Refused]]:
-    """Return the records that were not taken, in order."""
-    return [
-        (number, Refused(one["ErrorCode"], one.get("ErrorMessage", "")))
-        for number, one in enumerate(answers)
-        if one.get("ErrorCode")
-    ]
+        return refused_records(answer.get("Records"), len(messages), "SequenceNumber")

@@ -21,12 +21,14 @@ import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NotConnected
 
+from sinks.aws.answers import NoAnswer, Refused, bounded_config
 from sinks.formats.json_formats import FORMAT, message_settings, take_options
 from sinks.formats.load import encoder_settings
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import attempted
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted
+from sinks.shared.misread import readable
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
 from tailer.network.backoff import Backoff
@@ -36,7 +38,7 @@ from tailer.secrets.urls import parse_url
 from tailer.settings import Setting
 from tailer.sink import FaultTable
 
-__all__ = ["CONNECTION", "AwsSink", "Refused", "keyed_settings", "lone_settings"]
+__all__ = ["CONNECTION", "AwsSink", "keyed_settings", "lone_settings"]
 
 T = TypeVar("T")
 #: What to do about botocore's errors that name none of our options.
@@ -96,14 +98,6 @@ def _session(profile: str | None) -> Any:
     from aiobotocore.session import AioSession
 
     return AioSession(profile=profile)
-
-
-class Refused(Exception):
-    """The service has not taken a message: the error's code, and what it says."""
-
-    def __init__(self, code: str, said: str) -> None:
-        super().__init__(f"{code}: {said}")
-        self.code = code
 
 
 def keyed_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
@@ -170,11 +164,9 @@ class AwsSink(MessageSink):
         return [blake2b(key or b"", digest_size=16).hexdigest() for key in keys]
 
     async def _connect(self) -> Offset | None:
-        from aiobotocore.config import AioConfig
-
         async def connect() -> None:
             options = self.given
-            config = AioConfig(
+            config = bounded_config(
                 connect_timeout=min(10.0, options["timeout_s"]),
                 read_timeout=options["timeout_s"],
                 retries={"total_max_attempts": 1},
@@ -190,8 +182,15 @@ class AwsSink(MessageSink):
                 endpoint_url=options["endpoint_url"] or None,
                 config=config,
             )
-            self.client = await self._open.enter_async_context(created)
-            _address(self.client.meta.endpoint_url)  # which the environment may name
+            try:
+                self.client = await self._open.enter_async_context(created)
+                _address(self.client.meta.endpoint_url)  # which the environment may name
+            except ValueError as e:
+                # Its message shows the address, and any password in it.
+                raise ConfigError(
+                    f"{self.location}: the address of the service is not http(s)://host[:port]; see"
+                    " the option endpoint_url, AWS_ENDPOINT_URL, or the profile"
+                ) from e
             made = await self.check()
             self.made = None if made is None else f"{made.timestamp():.3f}"
 
@@ -224,6 +223,10 @@ class AwsSink(MessageSink):
             self._taken += len(part)
 
     async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
+        with readable(self.location):
+            return await self._explained(work)
+
+    async def _explained(self, work: Callable[[], Awaitable[T]]) -> T:
         try:
             return await work()
         except ClientError as e:
@@ -240,12 +243,10 @@ class AwsSink(MessageSink):
             what = f"{self.location}: {' '.join(str(e).split())}"
             address = "endpoint_url and the region"
             raise (unreached(what, e, address) or TransientError(what)) from e
-        except ValueError as e:
-            # Its message shows the address, and any password in it.
-            raise ConfigError(
-                f"{self.location}: the address of the service is not http(s)://host[:port]; see "
-                "the option endpoint_url, AWS_ENDPOINT_URL, or the profile"
-            ) from e
+        except NoAnswer as e:
+            raise TransientError(f"{self.location}: {e}") from e
+        except KeyError as e:
+            raise TransientError(f"{self.location}: its answer lacks {e}") from e
         except BotoCoreError as e:  # no credentials, region or profile
             remedy = _REMEDIES.get(type(e).__name__, "")
             raise ConfigError(f"{self.location}: {' '.join(str(e).split())}{remedy}") from e

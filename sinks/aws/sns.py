@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from sinks.aws.sink import CONNECTION, AwsSink, Refused, keyed_settings
-from sinks.aws.sqs import entries_of, refused_of
+from sinks.aws.answers import Refused, refused_entries
+from sinks.aws.sink import CONNECTION, AwsSink, keyed_settings
+from sinks.aws.sqs import entries_of
 from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import REQUIRED, Setting
@@ -45,4 +46,4 @@ class SnsSink(AwsSink):
         arn = self.option("topic_arn")
         entries = entries_of(self, messages, "Message", fifo=arn.endswith(".fifo"))
         answer = await self.client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
-        return refused_of(answer)
+        return refused_entries(answer, len(messages))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from sinks.aws.sink import CONNECTION, AwsSink, Refused, keyed_settings
+from sinks.aws.answers import Refused, refused_entries
+from sinks.aws.sink import CONNECTION, AwsSink, keyed_settings
 from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import REQUIRED, Setting
 
-__all__ = ["SETTINGS", "SqsSink", "entries_of", "refused_of"]
+__all__ = ["SETTINGS", "SqsSink", "entries_of"]
 
 SETTINGS: dict[str, Setting] = {
     "queue": Setting(
@@ -49,7 +50,7 @@ class SqsSink(AwsSink):
         """See :class:`AwsSink`."""
         entries = entries_of(self, messages, "MessageBody", fifo=self._url.endswith(".fifo"))
         answer = await self.client.send_message_batch(QueueUrl=self._url, Entries=entries)
-        return refused_of(answer)
+        return refused_entries(answer, len(messages))
 
 
 def entries_of(sink: AwsSink, messages: Messages, body: str, *, fifo: bool) -> list[dict[str, Any]]:
@@ -68,12 +69,3 @@ def entries_of(sink: AwsSink, messages: Messages, body: str, *, fifo: bool) -> l
             entry |= {"MessageGroupId": groups[number], "MessageDeduplicationId": event_id}
         entries.append(entry)
     return entries
-
-
-def refused_of(answer: dict[str, Any]) -> list[tuple[int, Refused]]:
-    """Return the entries that were not taken, in order."""
-    failed = answer.get("Failed", [])
-    return sorted(
-        ((int(one["Id"]), Refused(one.get("Code", ""), one.get("Message", ""))) for one in failed),
-        key=lambda found: found[0],
-    )

@@ -132,7 +132,7 @@ class SharingClient:
                 return
             token = page.next_page_token
             if rounds.closed_by(token, empty=not page.items):
-                raise TableError(f"the pages of {path} form a loop")
+                raise TransientError(f"the pages of {path} form a loop")
 
     async def shares(self) -> AsyncGenerator[Share, None]:
         """Yield the shares that the profile may see."""

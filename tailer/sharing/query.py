@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailer.errors import TableError, TransientError
+from tailer.errors import TransientError
 from tailer.network.http_answers import Rounds
 from tailer.sharing.answers import Line, SharedFile, read_line
 from tailer.sharing.http import Refused, heals
@@ -84,7 +84,7 @@ class QueryAnswer:
             if following is None:
                 return
             if rounds.closed_by(following, empty=empty):
-                raise TableError("the sharing server's pages form a loop")
+                raise TransientError("the sharing server's pages form a loop")
             token = following
 
     def _check_whole(self) -> None:

@@ -27,6 +27,7 @@ from tests.hostile.lies import lies_of
 from tests.hostile.peers import PEERS, PROTOCOL_OF, HostilePeer, at_peer
 from tests.support.components import free_port
 from tests.support.link import Lie
+from tests.support.outcomes import commit
 from tests.support.programs import Program, started
 from tests.support.waiting import eventually
 from tests.torture.servers import Servers
@@ -39,6 +40,8 @@ ADDRESS_BYTES_MAX = 4 * 2**30
 RESIDENT_MIB_MAX = 500
 #: How long a line of its log may be.
 SENTENCE_MAX = 5000
+#: What is a mistake of the configuration, by the sentence: a feed says so and stops.
+MAY_STOP = {"any": ("a redirect in a ring",), "kafka": ("TLS",)}
 PATIENCE_S = float(os.environ.get("TAILER_HOSTILE_S", "200"))
 
 
@@ -49,6 +52,10 @@ class Seen:
     said: str
     seconds: float
     peak_mib: int
+
+
+class Stopped(AssertionError):
+    """A feed has stopped for good."""
 
 
 class Trial:
@@ -99,7 +106,7 @@ class Trial:
         of = f"feed {kind} "
         lines = [line for line in self.program.errors[before:] if of in line]
         if any(f"{of}stopped" in line for line in lines):
-            raise AssertionError(lines[-1])
+            raise Stopped(lines[-1])
         said = [line for line in lines if f"{of}tries again" in line]
         if said:
             return said[-1] if self.peers[kind].link.met > 2 else ""
@@ -160,11 +167,20 @@ def _line(kind: str, name: str, seen: Seen | str) -> str:
     return f"{kind:9} {name:38} {seen.seconds:6.1f} s {seen.peak_mib:5} MiB {said}"
 
 
+def _record(file: Path, kind: str, name: str, seen: Seen, outcome: str = "") -> None:
+    outcome = outcome or ("taken" if seen.said == "delivered" else "again")
+    line = {"peer": kind, "lie": name, "outcome": outcome, "seconds": round(seen.seconds, 1),
+            "mib": seen.peak_mib, "commit": commit()}  # fmt: skip
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(line) + "\n")
+
+
 def main(arguments: Sequence[str]) -> None:
     """Try lies one by one."""
     parser = argparse.ArgumentParser(prog="tests.hostile.peer_trial", description=__doc__)
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--lies", nargs="*", default=[""])
+    parser.add_argument("--results", type=Path, help="add a line of JSON for each lie")
     asked = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -181,6 +197,14 @@ def main(arguments: Sequence[str]) -> None:
                             name = names.pop(0)
                             seen = trial.lie({kind: lies[name]})
                             print(_line(kind, name, seen[kind]), flush=True)
+                            if asked.results:
+                                _record(asked.results, kind, name, seen[kind])
+                except Stopped as e:
+                    stops = name in MAY_STOP.get(kind, MAY_STOP["any"])
+                    seen = {kind: Seen(f"{'' if stops else 'FAILED '}{e}", 0.0, 0)}
+                    print(_line(kind, name, seen[kind]), flush=True)
+                    if asked.results and stops:
+                        _record(asked.results, kind, name, seen[kind], "stops")
                 except AssertionError as e:
                     print(_line(kind, name, str(e)[-1500:]), flush=True)
 

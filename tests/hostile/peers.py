@@ -34,7 +34,19 @@ from tests.torture.targets import target_of
 __all__ = ["PEERS", "PROTOCOL_OF", "HostilePeer", "at_peer"]
 
 SCHEMA = pa.schema([("id", pa.int64())])
-_SINKS = ("postgres", "mysql", "redis", "nats", "rabbitmq", "kafka", "http", "sqs", "kinesis")
+_SINKS = (
+    "postgres",
+    "mysql",
+    "redis",
+    "nats",
+    "rabbitmq",
+    "kafka",
+    "http",
+    "sqs",
+    "sns",
+    "kinesis",
+    "firehose",
+)
 _STORES = ("s3", "az", "gs", "uc", "sharing")
 PEERS = (*_SINKS, *_STORES)
 #: What each of them speaks.

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sinks.aws.sink import AwsSink, Refused
+from sinks.aws.answers import Refused
+from sinks.aws.sink import AwsSink
 from tailer.changes import Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KnowsDelivery, Sink, make_sink, write_pieces

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import obstore
 
 from tailer.errors import TableError, TailerError, TransientError
+from tailer.network.http_answers import Rounds
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
 from tailer.store.objects.ending import asking
@@ -53,6 +54,9 @@ _CHECK_S = 120.0
 _URL_TTL_S_MAX = 604_800
 #: Objects of a listing's page: Google's has so many, Azure's five times as many.
 _PAGE_OBJECTS = 1000
+#: For an answer and its repetitions, or for a thousand objects of a listing: a server may say for
+#: ever that there is another page.
+_REQUEST_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,12 @@ class ObjectStore(Store):
                 client = self._client
                 try:
                     with asking():
-                        return await request()
+                        async with asyncio.timeout(_REQUEST_S):
+                            return await request()
+                except TimeoutError:
+                    self._traffic.request(operation, "failed", 0)
+                    what = f"{self.root}: {operation}" + f" of {location}" * bool(location)
+                    raise TransientError(f"{what} took longer than {_REQUEST_S:g} s") from None
                 except FAILURES as e:
                     self._traffic.request(operation, _outcome(e), 0)
                     if not last and is_refusal(e):
@@ -175,6 +184,7 @@ class ObjectStore(Store):
         key = self._at(folder)[1] if folder else self._place.key
         prefix = f"{key}/" if key else ""
         last, pages = prefix + start_after if start_after else None, None
+        rounds = Rounds()
 
         async def next_page() -> Any | None:
             nonlocal pages
@@ -203,6 +213,11 @@ class ObjectStore(Store):
             if len(page) < _PAGE_OBJECTS:
                 return
             last = page[-1]["path"]
+            if rounds.closed_by(last, empty=False):
+                raise TransientError(
+                    f"{self.root}: the pages of the server's listing form a loop; check the "
+                    "server, and any proxy between it and this machine"
+                )
 
     async def entries(self, address: str) -> Entries | None:
         """See :class:`tailer.store.Store`."""

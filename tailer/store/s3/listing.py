@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
-from tailer.errors import TableError
+from tailer.errors import TransientError
 from tailer.network.http_answers import Rounds, natural
 from tailer.store.s3.client import Call, S3Client
 from tailer.store.s3.errors import S3Answer, Unfit, refusal
@@ -53,7 +53,7 @@ async def list_pages(
     """Yield the pages of what lies right below a prefix, of keys after ``start_after``.
 
     Pages may have other keys too: not every server knows start-after. One that refuses it is listed
-    without it from then on. Raises :class:`TableError` for pages that lead round in a circle.
+    without it from then on. Raises :class:`TransientError` for pages that lead round in a circle.
     """
     query = {"list-type": "2", "prefix": prefix, "delimiter": "/", "encoding-type": "url"}
     if start_after and bucket not in client.lists_from_the_start:
@@ -82,11 +82,9 @@ async def list_pages(
             return
         news = page.objects, page.prefixes
         if rounds.closed_by(page.following, empty=not any(news) or news == last):
-            raise TableError(
-                "the pages of the server's listing form a loop",
-                table=f"s3://{bucket}",
-                path=prefix,
-                hint="check the server, and any proxy between it and this machine",
+            raise TransientError(
+                f"s3://{bucket}/{prefix}: the pages of the server's listing form a loop; check the "
+                "server, and any proxy between it and this machine"
             )
         last = news
         query["continuation-token"] = page.following

@@ -180,7 +180,7 @@ class CatalogClient:
             if not token:
                 return
             if rounds.closed_by(token, empty=not found):
-                raise TableError(f"the pages of {path} form a loop")
+                raise TransientError(f"the pages of {path} form a loop")
 
     async def _explained(self, error: _Refused, name: TableName) -> TableError:
         """Return the error for a refusal, with the part of the name that is not there."""

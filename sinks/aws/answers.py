@@ -1,0 +1,87 @@
+"""Answers of a service: read whole with a bound, and asked what became of each message.
+
+aiobotocore reads as many bytes as a server sends, and what it can't find in an answer with status
+200 is missing from its result. A proxy's page is such an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+from botocore.exceptions import HTTPClientError
+
+from tailer.network.http_answers import Oversize, whole_body
+
+__all__ = ["NoAnswer", "Refused", "bounded_config", "refused_entries", "refused_records"]
+
+#: Of an answer for at most 500 records.
+_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+
+
+class NoAnswer(Exception):
+    """An answer does not say what became of a message."""
+
+    def __init__(self) -> None:
+        super().__init__("its answer does not say what became of each message")
+
+
+class Refused(Exception):
+    """The service has not taken a message: the error's code, and what it says."""
+
+    def __init__(self, code: str, said: str) -> None:
+        super().__init__(f"{code}: {said}")
+        self.code = code
+
+
+def refused_entries(answer: Mapping[str, Any], count: int) -> list[tuple[int, Refused]]:
+    """Return the entries of a batch that were not taken, in order. Raises :class:`NoAnswer`."""
+    failed, taken = answer.get("Failed", []), answer.get("Successful", [])
+    numbers = {str(number): number for number in range(count)}
+    if {one.get("Id") for one in (*failed, *taken)} != numbers.keys():
+        raise NoAnswer
+    refused = ((numbers[one["Id"]], _refused(one, "Code", "Message")) for one in failed)
+    return sorted(refused, key=lambda one: one[0])
+
+
+def refused_records(
+    answers: Sequence[Mapping[str, Any]] | None, count: int, receipt: str
+) -> list[tuple[int, Refused]]:
+    """Return the records that were not taken, in order; of each other one there is a ``receipt``.
+    Raises :class:`NoAnswer`."""
+    answers = answers or []
+    if len(answers) != count or not all(
+        one.get("ErrorCode") or one.get(receipt) for one in answers
+    ):
+        raise NoAnswer
+    told: Iterable[tuple[int, Mapping[str, Any]]] = enumerate(answers)
+    return [
+        (number, _refused(one, "ErrorCode", "ErrorMessage"))
+        for number, one in told
+        if one.get("ErrorCode")
+    ]
+
+
+def _refused(one: Mapping[str, Any], code: str, said: str) -> Refused:
+    return Refused(str(one.get(code, "")), str(one.get(said, "")))
+
+
+def bounded_config(**settings: Any) -> Any:
+    """Return a configuration of aiobotocore's clients, which take no answer without end."""
+    from aiobotocore.config import DEFAULT_HTTP_SESSION_CLS, AioConfig
+
+    class Bounded(DEFAULT_HTTP_SESSION_CLS):  # type: ignore[misc]  # without types
+        async def send(self, request: Any) -> Any:
+            streams, request.stream_output = request.stream_output, True
+            response = await super().send(request)
+            if not streams:
+                try:
+                    parts = await whole_body(response.raw, _ANSWER_BYTES_MAX)
+                except (Oversize, aiohttp.ClientError, OSError) as e:
+                    response.raw.close()
+                    raise HTTPClientError(error=e) from e
+                response._content = b"".join(parts)  # noqa: SLF001  # as its own does
+            return response
+
+    return AioConfig(http_session_cls=Bounded, **settings)
