@@ -21,6 +21,8 @@ U = TypeVar("U")
 
 #: The most names that a server gives in one answer (S3's "ListObjectsV2").
 _PAGE_NAMES = 1000
+#: A listing of more files is not kept.
+_KEPT_FILES_MAX = 10_000
 #: About the bytes of such an answer.
 _PAGE_BYTES = 512 * 1024
 
@@ -34,10 +36,20 @@ class LogListing:
     def __init__(self, store: Store, listed: Sequence[LogFile] = ()) -> None:
         self.store = store
         self.listed = listed
+        #: The mark of a folder that rests, what was listed of it, and the files.
+        self._rest: tuple[str, str, list[LogFile]] | None = None
 
     async def files(self, start_after: str = "") -> list[LogFile]:
-        """Return the files of the log, by version; other files in the folder are left out."""
-        return await self._files_up_to(math.inf, start_after) or []
+        """Return the files of the log, by version; other files in the folder are left out. A folder
+        that has not changed is not listed again."""
+        mark = self.store.rest_mark(LOG_DIR)
+        if mark is not None and self._rest is not None and self._rest[:2] == (mark, start_after):
+            return [*self._rest[2]]
+        found = await self._files_up_to(math.inf, start_after) or []
+        self._rest = None
+        if mark is not None and len(found) <= _KEPT_FILES_MAX:
+            self._rest = mark, start_after, found
+        return [*found]
 
     async def _files_up_to(self, names_max: float, start_after: str = "") -> list[LogFile] | None:
         """Return the files of the log, by version; None if the folder has more names."""

@@ -3,6 +3,7 @@ of it is read once, but only as it was listed."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -140,3 +141,19 @@ async def test_a_commit_that_changes_after_it_was_read_does_not_count(
     first = await log.commit(1, (await log.snapshot(0)).state, None)
     found = log.commits_here(first, last - 1, store)
     assert [commit.version for commit in found] == [2]
+
+
+async def test_a_folder_that_rests_is_listed_once(tmp_path: Path) -> None:
+    made = written(tmp_path / "orders")
+    store = CountingStore(made.folder)
+    log = TableLog(store)
+    for _ in range(2):  # it may change within the same tick
+        await log.files()
+    assert store.listings == 2
+    os.utime(made.folder / "_delta_log", (1_000_000_000, 1_000_000_000))
+    for start_after in ("", "", commit_name(2), commit_name(2)):
+        names = [file.name for file in await log.files(start_after)]
+        assert names == [commit_name(v) for v in range(3 if start_after else 0, VERSIONS + 1)]
+    assert store.listings == 4
+    made.insert([{"id": 9}])
+    assert [file.version for file in await log.files(commit_name(2))] == [3, 4, 5]
