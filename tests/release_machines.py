@@ -81,6 +81,9 @@ def build_wheel(
             "_parquet.abi3.so": _crate(machine, source, folder, environment),
             "_rowbytes.abi3.so": _extension(machine, source, folder),
         }
+        if machine.rust.endswith("musl"):
+            for path in modules.values():
+                _name_musl(machine, path, environment)
         built = with_modules(proved, folder, machine, modules)
         repair = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir"]
         # It finds by itself which C library the modules are for, and which is the oldest.
@@ -115,6 +118,14 @@ def _extension(machine: Machine, source: Path, folder: Path) -> Path:
     return built
 
 
+def _name_musl(machine: Machine, module: Path, environment: Mapping[str, str]) -> None:
+    """Name musl as Alpine does. Any musl takes this name for itself, and auditwheel takes the one
+    that zig writes for a file of this machine."""
+    names = ("libc.so", f"libc.musl-{machine.processor}.so.1")
+    command = ["patchelf", "--replace-needed", *names, module]
+    subprocess.run(command, check=True, env=_environ(environment))
+
+
 def with_modules(proved: Path, folder: Path, machine: Machine, modules: dict[str, Path]) -> Path:
     """Return a copy of a wheel, in a folder, that has these modules and is for another machine.
     Its RECORD is still the first one's; auditwheel writes it anew."""
@@ -146,7 +157,7 @@ def imports(wheel: Path, python: list[str]) -> str:
         zipfile.ZipFile(wheel).extractall(folder)
         return subprocess.run(
             [*python, "-c", code],
-            check=True, text=True, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": folder},
+            check=True, text=True, stdout=subprocess.PIPE, cwd=folder,
         ).stdout.strip()  # fmt: skip
 
 
