@@ -7,8 +7,7 @@ one of the two would hide the other, so it is refused, by name, before a row is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from tailer.errors import UnsupportedTable
 
@@ -24,7 +23,8 @@ def fold_case(name: str) -> str:
     return "".join(character.lower()[0] for character in name)
 
 
-class OwnNames(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class OwnNames:
     """``names`` are those of the output's own columns, and ``fixed`` those among its columns that
     nothing renames. ``folded``: the output does not tell names apart that differ in case alone,
     neither these nor the table's."""
