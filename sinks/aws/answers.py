@@ -6,6 +6,7 @@ aiobotocore reads as many bytes as a server sends, and what it can't find in an 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -71,10 +72,16 @@ def bounded_config(**settings: Any) -> Any:
     """Return a configuration of aiobotocore's clients, which take no answer without end."""
     from aiobotocore.config import DEFAULT_HTTP_SESSION_CLS, AioConfig
 
+    patience_s = settings["connect_timeout"] + 2 * settings["read_timeout"]
+
     class Bounded(DEFAULT_HTTP_SESSION_CLS):  # type: ignore[misc]  # without types
         async def send(self, request: Any) -> Any:
             streams, request.stream_output = request.stream_output, True
-            response = await super().send(request)
+            try:
+                async with asyncio.timeout(patience_s):
+                    response = await super().send(request)
+            except TimeoutError as e:
+                raise HTTPClientError(error=f"no answer in {patience_s:g} s") from e
             if not streams:
                 try:
                     parts = await whole_body(response.raw, _ANSWER_BYTES_MAX)

@@ -12,8 +12,8 @@ __all__ = ["connection_class"]
 
 #: So many bytes may come at one statement: a page of rows, or a row of large values.
 _ANSWER_BYTES_MAX = 128 * 1024 * 1024
-#: A packet that was waited for as long as this must have come at this rate, in bytes a second.
-_PATIENCE_S = 300.0
+#: A packet that was waited for longer than two time-outs must have come at this rate, in bytes a
+#: second.
 _BYTES_S_MIN = 1024
 
 
@@ -43,7 +43,7 @@ def connection_class(pymysql: Any) -> Any:
                 parts.append(part)
                 size += len(part)
                 waited = time.monotonic() - begun
-                if waited > _PATIENCE_S and size < waited * _BYTES_S_MIN:
+                if waited > 2 * self._read_timeout and size < waited * _BYTES_S_MIN:
                     raise self._lost(f"{size} bytes of an answer in {waited:.0f} s are too few")
             return b"".join(parts)
 

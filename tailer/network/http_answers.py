@@ -7,6 +7,7 @@ text of a server's raises. Pages that lead on without end are left.
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import re
 import time
@@ -19,13 +20,14 @@ from aiohttp import ServerTimeoutError
 from tailer.errors import printable
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse
+    from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
 __all__ = [
     "BodyParts",
     "ByteRange",
     "Oversize",
     "Rounds",
+    "answering_within",
     "at_most",
     "byte_range",
     "http_date",
@@ -52,6 +54,25 @@ _BYTES_S_MIN = 1024
 
 class Oversize(Exception):
     """A body has more bytes than the reader takes."""
+
+
+def answering_within(seconds: float) -> ClientMiddlewareType:
+    """Return a middleware of aiohttp by which an answer's status and headers come in time. A server
+    can send 100 Continue before each time-out of its socket, for ever.
+
+    Raises ServerTimeoutError, which heals as others do.
+    """
+
+    async def bounded(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        try:
+            async with asyncio.timeout(seconds):
+                return await handler(request)
+        except ServerTimeoutError:
+            raise
+        except TimeoutError:
+            raise ServerTimeoutError(f"no answer in {seconds:g} s") from None
+
+    return bounded
 
 
 class BodyParts:

@@ -24,7 +24,7 @@ from aiohttp import (
 
 from tailer import __version__
 from tailer.errors import ConfigError, TableError, TransientError, healing, unreadable
-from tailer.network.http_answers import BodyParts
+from tailer.network.http_answers import BodyParts, answering_within
 from tailer.network.reach import unreached
 from tailer.sharing.profile import is_here, leads_here
 
@@ -166,6 +166,7 @@ class Sessions:
             connector=connector(tls_context(self._ca_file), self.whereabouts),
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(total=None, sock_connect=30.0, sock_read=self._timeout_s),
+            middlewares=[answering_within(2 * self._timeout_s)],
             headers={"User-Agent": f"delta-tailer/{__version__}"},
             auto_decompress=True,
         )

@@ -232,6 +232,26 @@ async def test_pages_that_lead_on_for_ever_are_left(
     assert len(asked) < 60
 
 
+async def test_an_answer_that_is_for_ever_to_be_continued_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each part of it comes before the socket's time-out."""
+
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 10)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(tailer.store.s3.client, "READ_TIMEOUT_S", 0.5)
+    async with lying(reply) as (url, _), s3_at(url) as store, asking(url, timeout_s=0.5) as client:
+        async with asyncio.timeout(120):
+            with pytest.raises(TransientError, match="get took too long"):
+                await store.read("f")
+            with pytest.raises(TransientError, match="no answer in 1 s"):
+                await client.version(Table("t", "s", "s"))
+
+
 # One file, in pieces
 
 

@@ -21,7 +21,7 @@ from yarl import URL
 
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.backoff import Backoff
-from tailer.network.http_answers import Oversize, byte_range, whole_body
+from tailer.network.http_answers import Oversize, answering_within, byte_range, whole_body
 from tailer.secrets import keep_secrets
 from tailer.store.budget import Budget
 from tailer.store.s3.environment import KeySource, S3Environment, unusable
@@ -137,6 +137,7 @@ class S3Client:
                 sock_connect=CONNECT_TIMEOUT_S,
                 sock_read=READ_TIMEOUT_S,
             ),
+            middlewares=[answering_within(3 * READ_TIMEOUT_S)],
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "delta-tailer", "Accept-Encoding": "identity"},
             skip_auto_headers=["Content-Type"],
