@@ -78,7 +78,8 @@ docs: $(DEV) ## write the tables of options in docs/ from the code
 site: $(DEV) ## build the documentation as a site into build/site; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 
-pictures: $(DEV) ## make the pictures in docs/pictures from the demo and the console (needs Chromium)
+pictures: $(DEV) ## make the docs' drawings, and pictures of the demo and the console (needs Chromium)
+	$(RUN) tests.drawings
 	$(RUN) tests.pictures
 
 golden: $(DEV) ## write tests/golden anew with Spark (needs Java 17)

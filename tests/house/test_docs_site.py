@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs_site import commands, error_table, slug
+from tests.drawings import DRAWINGS, WIDTH, Drawing, draw
 from tests.support.source import ROOT, SourceFile
 
 
@@ -61,3 +64,14 @@ raise TableError(sentence)
 
 def test_anchors_are_those_of_github() -> None:
     assert slug("`on_schema_change`, `on_reject`", "-") == "on_schema_change-on_reject"
+
+
+@pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda drawing: drawing.name)
+def test_a_drawing_is_as_it_is_described_and_is_on_a_page(drawing: Drawing) -> None:
+    docs = ROOT / "docs"
+    assert (docs / f"{drawing.name}.svg").read_text() == draw(drawing), "make pictures"
+    pages = (page.read_text(encoding="utf-8") for page in docs.glob("*.md"))
+    assert any(f"]({drawing.name}.svg)" in text for text in pages)
+    assert all(box.right <= WIDTH for box in drawing.boxes)
+    # Letters of this size are at most 7 wide on average; what is longer leaves its box.
+    assert max(len(line) for box in drawing.boxes for line in box.lines) <= 24
