@@ -35,9 +35,7 @@ def apart(brokers: Brokers) -> Iterator[tuple[str, Broker]]:
     """A topic on a broker that has neither its progress nor the transactions, and that broker."""
     topic = fresh()
     client = admin(brokers.bootstrap)
-    warm = made(brokers.bootstrap, fresh("warm"))
-    anyio.run(warm.open, "warm")  # so that there is a coordinator
-    anyio.run(warm.aclose)
+    eventually(lambda: was_opened(brokers.bootstrap))  # so that there is a coordinator
     coordinator = brokers.leader("__transaction_state")
     other = next(broker for broker in brokers if broker is not coordinator)
     for name, place, policy in (
@@ -51,6 +49,20 @@ def apart(brokers: Brokers) -> Iterator[tuple[str, Broker]]:
     if other.process is None or other.process.poll() is not None:
         other.start()
     brokers.wait_until_in_sync()
+
+
+def was_opened(bootstrap: str) -> bool:
+    """Open a feed; as a feed does, try again where some brokers do not know a new topic yet."""
+
+    async def open_and_close() -> None:
+        async with opened(bootstrap, fresh("warm"), "warm"):
+            pass
+
+    try:
+        anyio.run(open_and_close)
+    except TransientError:
+        return False
+    return True
 
 
 def without_leader(brokers: Brokers, topic: str, broker: Broker) -> None:
