@@ -31,7 +31,7 @@ from typing import Any
 from tests.release_machines import MACHINES, build_wheel, imports, lacking
 from tests.support.components import CACHE
 from tests.support.source import ROOT
-from tests.versions import CORE, EXTRAS, supported_pythons, test_tools
+from tests.versions import CORE, EXTRAS, supported_pythons, tools_of_core
 
 __all__ = ["SIZE_MAX", "bill_of_materials", "checksums", "differing", "main"]
 
@@ -193,7 +193,7 @@ def _prove_wheel(wheel: Path, folder: Path, tree: Path, *, without_tests: bool) 
             _describe(wheel, own)
             described = True
         if not without_tests:
-            _run(*install, *test_tools())
+            _run(*install, *tools_of_core())
             print(f"the core of the tests with python{version}", flush=True)
             _run(own, "-m", "pytest", "-q", "-m", "not slow", *CORE, cwd=tree)
 

@@ -122,7 +122,7 @@ def _name_musl(machine: Machine, module: Path, environment: Mapping[str, str]) -
     """Name musl as Alpine does. Any musl takes this name for itself, and auditwheel takes the one
     that zig writes for a file of this machine."""
     names = ("libc.so", f"libc.musl-{machine.processor}.so.1")
-    command = ["patchelf", "--replace-needed", *names, module]
+    command = ["patchelf", "--replace-needed", *names, str(module)]
     subprocess.run(command, check=True, env=_environ(environment))
 
 

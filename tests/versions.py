@@ -24,7 +24,7 @@ from typing import Any
 from tests.support.components import Component, NotMade, python_tag, run_maker
 from tests.support.source import ROOT
 
-__all__ = ["CORE", "EXTRAS", "RESOLUTIONS", "environment", "supported_pythons", "test_tools"]
+__all__ = ["CORE", "EXTRAS", "RESOLUTIONS", "environment", "supported_pythons", "tools_of_core"]
 
 #: uv's names. Lowest are those that pyproject.toml names; what these need themselves is the newest.
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
@@ -91,13 +91,13 @@ def _installer(resolution: str) -> Callable[[Path], None]:
         run_maker([*uv, "venv", "--quiet", "--clear", "--seed", "--python", sys.executable, home])
         python = home / "bin" / "python"
         chosen: list[str | Path] = ["--python", python, "--resolution", resolution, "--quiet"]
-        wanted: list[str | Path] = ["--editable", f"{ROOT}[{EXTRAS}]", *test_tools()]
+        wanted: list[str | Path] = ["--editable", f"{ROOT}[{EXTRAS}]", *tools_of_core()]
         run_maker([*uv, "pip", "install", *chosen, *wanted])
 
     return install
 
 
-def test_tools() -> list[str]:
+def tools_of_core() -> list[str]:
     """What the core of the tests needs from the development's extra, with its versions."""
     development: list[str] = _project()["optional-dependencies"]["dev"]
     return [wanted for wanted in development if wanted.startswith(TOOLS)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 from tests.release import bill_of_materials, checksums, differing
 from tests.release_machines import MACHINES, with_modules
 from tests.support.source import ROOT
-from tests.versions import supported_pythons
+from tests.versions import CORE, supported_pythons, tools_of_core
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT: Any = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -64,6 +67,57 @@ def test_all_is_every_extra_that_a_user_may_need_without_spark() -> None:
 def test_the_changelog_has_a_section_for_the_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## \[{re.escape(PROJECT['version'])}\]", text, re.MULTILINE)
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports when it is loaded, and not in functions or for types."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    names = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def core_modules() -> set[str]:
+    """All that is imported when the core of the tests is collected, by the tests' own modules."""
+    core = [ROOT / name for name in CORE]
+    waiting = [each for path in core for each in (path, *path.rglob("test_*.py"))]
+    waiting += [each for path in core for each in path.rglob("conftest.py")]
+    waiting += [ROOT / "tests/conftest.py"]
+    names: set[str] = set()
+    seen: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        names |= (new := imported(path))
+        files = [ROOT / name.replace(".", "/") for name in new if name.startswith("tests.")]
+        waiting += [
+            each for file in files for each in (file.with_suffix(".py"), file / "__init__.py")
+        ]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_the_core_of_the_tests_imports_nothing_that_a_release_does_not_install() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (whole,) = extras["all"]
+    chosen = ["demo", *whole.removeprefix("delta-tailer[").removesuffix("]").split(",")]
+    wanted = [
+        *PROJECT["dependencies"],
+        *tools_of_core(),
+        *(w for name in chosen for w in extras[name]),
+    ]
+    installed = {re.split(r"[^\w.-]", each)[0].lower().replace("_", "-") for each in wanted}
+    known = sys.stdlib_module_names | {"tailer", "sinks", "tests", "botocore"}
+    owners = packages_distributions()
+    missing = {
+        name
+        for name in core_modules() - known
+        if not {each.lower().replace("_", "-") for each in owners.get(name, [name])} & installed
+    }
+    assert not missing
 
 
 def test_builds_that_differ_are_named(tmp_path: Path) -> None:
