@@ -2,6 +2,7 @@
 
     TAILER_TORTURE_RESULTS=seen.jsonl make torture
     python -m tests.reliability --seen seen.jsonl --torture summary.json --soak FOLDER
+    python -m tests.reliability --lies lies.jsonl
 
 A component's newer lines replace its older ones.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs_tables import write_tables
-from tests.reliability.tables import DATA, read, with_seen
+from tests.reliability.tables import DATA, read, with_lies, with_seen
 from tests.soak.verdict import judge, picture
 
 __all__ = ["main"]
@@ -50,6 +51,7 @@ def main() -> None:
     """Add results to the data, and write the page from them."""
     parser = argparse.ArgumentParser(prog="tests.reliability", description=__doc__)
     parser.add_argument("--seen", type=Path, help="lines of TAILER_TORTURE_RESULTS")
+    parser.add_argument("--lies", type=Path, help="results of tests.hostile.peer_trial")
     parser.add_argument("--torture", type=Path, help="a summary of tests.torture")
     parser.add_argument("--soak", type=Path, help="the folder of a soak")
     asked = parser.parse_args()
@@ -57,6 +59,9 @@ def main() -> None:
     if asked.seen:
         new = [json.loads(line) for line in asked.seen.read_text().splitlines()]
         data["seen"] = with_seen(data["seen"], new)
+    if asked.lies:
+        new = [json.loads(line) for line in asked.lies.read_text().splitlines()]
+        data["lies"] = with_lies(data.get("lies", []), new)
     if asked.torture:
         data["torture"] = _torture_of(json.loads(asked.torture.read_text()))
     if asked.soak:

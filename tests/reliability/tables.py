@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.support.source import ROOT
 
-__all__ = ["DATA", "HISTORIES", "KILLS", "SECTIONS", "read", "with_seen"]
+__all__ = ["DATA", "HISTORIES", "KILLS", "SECTIONS", "read", "with_lies", "with_seen"]
 
 DATA = ROOT / "docs" / "reliability.json"
 
@@ -44,7 +44,7 @@ Line = Mapping[str, Any]
 
 
 def read() -> dict[str, Any]:
-    """The data: ``seen``, ``torture``, ``soak`` and ``found``."""
+    """The data: ``seen``, ``torture``, ``soak``, ``lies`` and ``found``."""
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
     return data
 
@@ -57,6 +57,12 @@ def with_seen(old: Sequence[Line], new: Sequence[Line]) -> list[Line]:
     order = [*KILLS, *HISTORIES]
     lines = [*(line for line in old if line["component"] not in replaced), *new]
     return sorted(lines, key=lambda line: order.index(line["component"]))
+
+
+def with_lies(old: Sequence[Line], new: Sequence[Line]) -> list[Line]:
+    """Lines of lies, where a newer one of the same peer and lie replaces the older."""
+    kept = {(line["peer"], line["lie"]): line for line in (*old, *new)}
+    return list(kept.values())
 
 
 def _rows(names: Mapping[str, str], sums: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
@@ -148,6 +154,31 @@ def _soak() -> list[str]:
     ]
 
 
+def _peers() -> list[str]:
+    lines = defaultdict(list)
+    for line in read()["lies"]:
+        lines[line["peer"]].append(line)
+    rows = []
+    for peer, tried in lines.items():
+        counts = Counter(line["outcome"] for line in tried)
+        slowest = max(tried, key=lambda line: line["seconds"])
+        told = [f"{counts[kind]}" for kind in ("again", "taken", "stops")]
+        most = max(line["mib"] for line in tried)
+        late = f"{slowest['seconds']:.0f} s: {slowest['lie']}"
+        rows.append((peer, str(len(tried)), *told, f"{most} MiB", late))
+    head = ("peer", "lies", "tried again", "taken", "stops", "most memory", "said at the latest")
+    return _table(head, rows)
+
+
+def _lies() -> list[str]:
+    peers = list(dict.fromkeys(line["peer"] for line in read()["lies"]))
+    outcomes: dict[str, dict[str, str]] = defaultdict(dict)
+    for line in read()["lies"]:
+        outcomes[line["lie"]][line["peer"]] = line["outcome"]
+    rows = [(lie, *(of.get(peer, "") for peer in peers)) for lie, of in outcomes.items()]
+    return _table(("in the place of an answer", *peers), rows)
+
+
 def _found() -> list[str]:
     rows = [(one["by"], one["promise"], one["what"], one["commit"]) for one in read()["found"]]
     return _table(("found by", "promise", "what was wrong", "mended with"), rows)
@@ -157,6 +188,8 @@ SECTIONS: Mapping[str, Callable[[], list[str]]] = {
     "found": _found,
     "histories that were run": _histories,
     "kills": _kills,
+    "lies of each peer": _peers,
+    "lies one by one": _lies,
     "rounds of torture": _torture,
     "soak": _soak,
 }

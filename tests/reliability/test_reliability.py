@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile.peer_trial import MAY_STOP
 from tests.reliability import tables
 from tests.reliability.tables import HISTORIES, KILLS, SECTIONS, read, with_seen
 from tests.support.outcomes import record
@@ -27,6 +28,15 @@ def test_nothing_was_lost_or_doubled_and_each_run_can_be_repeated() -> None:
         if test:
             name = test.partition("[")[0]
             assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), line["by"]
+
+
+def test_no_peer_stopped_a_feed_but_by_what_its_configuration_says() -> None:
+    for line in read()["lies"]:
+        assert line["outcome"] in ("again", "taken", "stops"), line
+        if line["outcome"] == "taken":
+            assert line["peer"] == "http", line  # whose status alone counts
+        if line["outcome"] == "stops":
+            assert line["lie"] in MAY_STOP.get(line["peer"], MAY_STOP["any"]), line
 
 
 def test_each_find_names_the_commit_that_mended_it() -> None:
