@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.hostile import build_tables
+from tests.integration.damaged_files import build_tables
 from tests.support.source import ROOT
 
 ROUNDS = int(os.environ.get("TAILER_TORTURE_ROUNDS", "20"))
@@ -44,7 +44,13 @@ class Worker:
 
     def _run_process(self) -> None:
         numbers = [str(n) for n in (self.seed, self.next, CASES, WORKERS)]
-        command = [sys.executable, "-m", "tests.integration.hostile", str(self.tables), *numbers]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.integration.damaged_files",
+            str(self.tables),
+            *numbers,
+        ]
         began = ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             for line in self._lines(process):

@@ -1,6 +1,6 @@
 """Reads damaged tables, one after the other, in a process whose memory is limited.
 
-    python -m tests.integration.hostile TABLES SEED FIRST LAST STEP
+    python -m tests.integration.damaged_files TABLES SEED FIRST LAST STEP
 
 Cases are numbered, and a case is the same for the same seed and number. For each one, a line is
 printed before it begins and one with its verdict when it has ended:
