@@ -193,7 +193,7 @@ def _prove_wheel(wheel: Path, folder: Path, tree: Path, *, without_tests: bool) 
             _describe(wheel, own)
             described = True
         if not without_tests:
-            _run(*install, *tools_of_core())
+            _run(*install, "pip", *tools_of_core())  # a test installs a package by it
             print(f"the core of the tests with python{version}", flush=True)
             _run(own, "-m", "pytest", "-q", "-m", "not slow", *CORE, cwd=tree)
 
