@@ -16,7 +16,7 @@ from tests.hostile.peers import PROTOCOL_OF
 from tests.support.link import running_link
 from tests.torture.servers import Peer, Servers
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.needs("moto")]
 
 #: The session's own servers.
 _FIXTURES = {"redis": "redis_server", "nats": "nats_server", "rabbitmq": "rabbitmq_server"}
