@@ -13,8 +13,10 @@ from functools import cache
 
 from tests.support.link import Lie
 
-__all__ = ["PROTOCOLS", "Protocol", "lies_of"]
+__all__ = ["MAY_STOP", "PROTOCOLS", "Protocol", "lies_of", "passing_lies"]
 
+#: What is a mistake of the configuration, by the sentence: a feed says so and stops.
+MAY_STOP = {"any": ("a redirect in a ring",), "kafka": ("TLS",)}
 _MIB = 1024 * 1024
 _CHUNK = bytes(random.Random(7).randbytes(_MIB))
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -275,6 +277,12 @@ def _web() -> Iterator[tuple[str, Lie]]:
         "a redirect in a ring",
         _whole(b"HTTP/1.1 307 Moved\r\nLocation: /a\r\nContent-Length: 0\r\n\r\n"),
     )
+
+
+def passing_lies(protocol: str) -> dict[str, Lie]:
+    """Those behind which a feed tries again."""
+    stops = MAY_STOP.get(protocol, MAY_STOP["any"])
+    return {name: lie for name, lie in lies_of(protocol).items() if name not in stops}
 
 
 def lies_of(protocol: str) -> dict[str, Lie]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.lies import lies_of
+from tests.hostile.lies import MAY_STOP, lies_of
 from tests.hostile.peers import PEERS, PROTOCOL_OF, HostilePeer, at_peer
 from tests.support.components import free_port
 from tests.support.link import Lie
@@ -40,8 +40,6 @@ ADDRESS_BYTES_MAX = 4 * 2**30
 RESIDENT_MIB_MAX = 500
 #: How long a line of its log may be.
 SENTENCE_MAX = 5000
-#: What is a mistake of the configuration, by the sentence: a feed says so and stops.
-MAY_STOP = {"any": ("a redirect in a ring",), "kafka": ("TLS",)}
 PATIENCE_S = float(os.environ.get("TAILER_HOSTILE_S", "200"))
 
 

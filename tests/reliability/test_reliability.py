@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.peer_trial import MAY_STOP
+from tests.hostile.lies import MAY_STOP
 from tests.reliability import tables
 from tests.reliability.tables import HISTORIES, KILLS, SECTIONS, read, with_seen
 from tests.support.outcomes import record

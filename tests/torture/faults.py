@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.hostile.lies import passing_lies
 from tests.support.link import TROUBLES
 from tests.support.waiting import PATIENCE_S
 
@@ -167,6 +168,21 @@ def sink_network(now: Round) -> None:
         now.progress(process)
 
 
+def server_lies(now: Round) -> None:
+    """The sink's server carries out what it is asked for, and answers what no server should."""
+    link, server = now.target.peer.link, now.target.server
+    lies = passing_lies("http" if server == "aws" else server)
+    with now.daemon() as process:
+        now.progress(process)
+        try:
+            for _ in range(now.chance.randint(1, 3)):
+                link.answer_by(lies[now.chance.choice(list(lies))])
+                now.progress(process)
+        finally:
+            link.heal()
+        now.progress(process)
+
+
 def server_killed(now: Round) -> None:
     """The sink's server is killed, is away for a while, and comes back with its data."""
     with now.daemon() as process, _away(now, graceful=False):
@@ -249,6 +265,7 @@ _FAULTS: Mapping[str, tuple[Callable[[Round], None], Callable[[Round], bool]]] =
     "reload": (reload, _always),
     "store network": (store_network, _remote),
     "sink network": (sink_network, _has_peer),
+    "server lies": (server_lies, _has_peer),
     "server killed": (server_killed, _lasting),
     "server restarted": (server_restarted, _lasting),
     "server upgraded": (server_upgraded, _older),
