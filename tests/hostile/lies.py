@@ -154,7 +154,7 @@ _WRONG: Mapping[str, Mapping[str, Lie]] = {
     "postgres": {
         "no rows": _postgres(b"CSELECT 0\0", b"ZI"),
         "rows of no columns": _postgres(b"D\0\x05\0\0\0\x01a", b"CSELECT 1\0", b"ZI"),
-        "a password in plain text is asked for": _postgres(b"R\0\0\0\x03"),
+        "the server wants a password in plain text": _postgres(b"R\0\0\0\x03"),
         "notices without end": _repeated(b"N\0\0\0\x0eSNOTICE\0\0\0"),
         "parameters without end": _repeated(b"S\0\0\0\x0cabc\0def\0"),
     },
@@ -162,7 +162,7 @@ _WRONG: Mapping[str, Mapping[str, Lie]] = {
         "no rows": _mysql(b"\0\0\0\x02\0\0\0"),
         "a column count of 2^63": _mysql(b"\xfe" + b"\xff" * 7 + b"\x7f"),
         "columns without their ends": _mysql(b"\x01", b"\x03def\xfe" + b"\xff" * 7 + b"\x7f"),
-        "a local file is asked for": _mysql(b"\xfb/etc/passwd"),
+        "the server wants a local file": _mysql(b"\xfb/etc/passwd"),
     },
     "redis": {
         "OK": _repeated(b"+OK\r\n"),

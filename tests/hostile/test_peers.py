@@ -23,7 +23,7 @@ _FIXTURES = {"redis": "redis_server", "nats": "nats_server", "rabbitmq": "rabbit
 #: What each says, one after the other: what once stopped its feed, held it or took its memory.
 LIES = {
     "postgres": ("a length of 2 GiB, and all bytes", "notices without end", "garbage"),
-    "mysql": ("a local file is asked for", "a length of 2 GiB, and all bytes", "TLS"),
+    "mysql": ("the server wants a local file", "a length of 2 GiB, and all bytes", "TLS"),
     "redis": ("a text of error of a megabyte", "a length of 2 GiB, and all bytes", "no list"),
     "nats": ("a length of 2 GiB, and all bytes", "garbage without end", "INFO that is a list"),
     "rabbitmq": ("heartbeats for ever", "garbage", "a length of 2 GiB, and all bytes"),
