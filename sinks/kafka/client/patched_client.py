@@ -86,6 +86,9 @@ class _Tap:
         # What TLS has unpacked is not seen by those who wait for the socket.
         self._unpacked = getattr(sock, "pending", lambda: 0)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
     def recv(self, size: int) -> bytes:
         if self._left <= 0 and not self._unpacked():
             raise BlockingIOError
