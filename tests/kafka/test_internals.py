@@ -42,7 +42,7 @@ INTERNALS = {
     "kafka.net.inet:KafkaNetSocket": ("register_class", "sock_connect"),
     "kafka.net.manager:KafkaConnectionManager": ("_build_transport", "cluster"),
     "kafka.net.selector:NetworkSelector": ("_io_thread",),
-    "kafka.net.transport:KafkaTCPTransport": ("_sock_recv",),
+    "kafka.net.transport:KafkaTCPTransport": ("_sock", "_sock_recv"),
 }  # fmt: skip
 NAMES = [(owner, name) for owner, names in INTERNALS.items() for name in names]
 
