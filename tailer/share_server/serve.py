@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from tailer.errors import ConfigError, cannot_listen
+from tailer.errors import ConfigError, cannot_listen, meant
 from tailer.process.logs import ConsoleFormatter
 from tailer.process.signals import until_stopped
 from tailer.share_server.audit import SUMMED_S
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["manage_tokens", "run_server", "share"]
 
+_TOKEN_ACTIONS = ("new", "revoke", "list")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -41,8 +42,15 @@ async def share(arguments: argparse.Namespace) -> int:
         if len(words) != 1:
             raise ConfigError("tailer share CONFIG.toml takes one file")
         return await run_server(load_share_config(Path(words[0])))
-    if len(words) < 3 or words[1] not in ("new", "revoke", "list"):
-        raise ConfigError("tailer share token new|revoke|list CONFIG.toml [RECIPIENT]")
+    if len(words) < 3 or words[1] not in _TOKEN_ACTIONS:
+        action = words[1] if len(words) > 1 else ""
+        amiss = f"no action {action!r}{meant(action, _TOKEN_ACTIONS)}"
+        if action in ("", *_TOKEN_ACTIONS):
+            amiss = "a CONFIG.toml missing" if action else "an action missing"
+        raise ConfigError(
+            f"share token: there is {amiss}; type share token new|revoke|list CONFIG.toml "
+            "[RECIPIENT]"
+        )
     recipient = words[3] if len(words) > 3 else None
     config = load_share_config(Path(words[2]))
     return manage_tokens(config, words[1], recipient, arguments.id, arguments.expires_in)

@@ -80,7 +80,8 @@ def test_commands_refuse_with_a_sentence(
         (["token", "new", str(path)], "needs a RECIPIENT"),
         (["token", "new", str(path), "carol"], "no recipients.carol; it has alice"),
         (["token", "new", str(path), "alice", "--expires-in", "soon"], "must be like 90d"),
-        (["token", "make", str(path)], "token new|revoke|list"),
+        (["token", "make", str(path)], "no action 'make'; type share token new|revoke|list"),
+        (["token"], "an action missing"),
         ([str(path), "more"], "takes one file"),
         ([str(tmp_path / "none.toml")], "can't be read"),
     ):
