@@ -66,7 +66,7 @@ WRONG = [
     Wrong("tail orders --change-source cdc", 2, "choose from"),
     Wrong("sinks kafak", 2, "no sink of type 'kafak' (did you mean 'kafka'?); installed are: "),
     Wrong("completion fish", 2, "choose from"),
-    Wrong("share token lsit c.toml bob", 2, "no action 'lsit' (did you mean 'list'?); type share"),
+    Wrong("share token lists c.toml bob", 2, "no action 'lists' (did you mean 'list'?); type"),
     Wrong("share token list", 2, "a CONFIG.toml missing; type share token new|revoke|list CONFIG"),
     # Tables
     Wrong("tail ordres", 1, "no ordres in {folder}; did you mean {folder}/orders?"),
