@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec import structs
 
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.secrets import hidden
@@ -101,8 +102,8 @@ async def test_a_time_is_the_same_whoever_says_it(container: Container) -> None:
     await container.put(f"orders/{LOG}", b"{}")
     store = store_of(container)
     (status,) = await listed(store)
-    assert status == replace(await store.stat(LOG), name=status.name)
-    assert status == replace((await store.read(LOG))[1], name=status.name)
+    assert status == structs.replace(await store.stat(LOG), name=status.name)
+    assert status == structs.replace((await store.read(LOG))[1], name=status.name)
 
 
 async def test_no_container_is_said_by_name(container: Container) -> None:
