@@ -108,9 +108,12 @@ class Trial:
         said = [line for line in lines if f"{of}tries again" in line]
         if said:
             return said[-1] if self.peers[kind].link.met > 2 else ""
-        feed = self._states().get(kind, {})
+        return "delivered" if self._has_all(self._states().get(kind, {}), kind) else ""
+
+    def _has_all(self, feed: Mapping[str, Any], kind: str) -> bool:
+        """Whether a feed is behind the last version that was written, by its status."""
         done = (feed.get("offset") or {}).get("version", 0) > self.peers[kind].written
-        return "delivered" if done and feed["state"] == "following" else ""
+        return bool(done and feed["state"] == "following")
 
     def wait_for_all(self) -> None:
         """Wait until every row has come."""
@@ -118,9 +121,7 @@ class Trial:
         def all_come() -> bool:
             states = self._states()
             return bool(states) and all(
-                states[kind]["state"] == "following"
-                and states[kind]["offset"]
-                and len(peer.ids()) >= peer.written
+                self._has_all(states[kind], kind) and len(peer.ids()) >= peer.written
                 for kind, peer in self.peers.items()
             )
 
