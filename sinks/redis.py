@@ -283,7 +283,9 @@ class RedisSink(MessageSink):
         try:
             if self._connection is None:
                 self._connection = await self._pool.get_connection()
-            await self._connection.send_packed_command(command, check_health=False)
+            # From Python 3.12 on, a transport never comes to the end of an empty last piece.
+            pieces = [piece for piece in command if len(piece)]
+            await self._connection.send_packed_command(pieces, check_health=False)
             return await self._connection.read_response()
         except Exception as e:
             self._connection = None
