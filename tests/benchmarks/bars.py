@@ -28,9 +28,9 @@ class Bar:
 BARS: dict[str, Bar] = {
     bar.name: bar
     for bar in (
-        Bar("small-read", "runs", "`read` of 5,000 versions of 100 rows", "load_cdf", 0.8),
+        Bar("small-read", "runs", "`read` of 5,000 versions of 100 rows", "load_cdf", 0.3),
         Bar("small-feed", "runs", "the same through a feed to JSON lines, offsets saved",
-            "`read` to JSON lines", 1.2),
+            "load_cdf to Arrow", 0.5),
         Bar("small-kafka", "kafka", "5,000 versions of 100 rows to Kafka, exactly once",
             "librdkafka with ready bytes, a transaction per 10,000 rows", 1.5),
         Bar("large-kafka", "kafka", "a version of 1,000,000 rows to Kafka, exactly once",

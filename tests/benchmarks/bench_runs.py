@@ -79,7 +79,7 @@ def main() -> None:
         found = bench(table, last, Path(name), 0 if asked.quick else asked.rounds)
     print_costs(found)
     results.ratio("small-read", found["read"], found["deltalake"])
-    results.ratio("small-feed", found["feed to lines"], found["read to lines"])
+    results.ratio("small-feed", found["feed to lines"], found["deltalake"])
     results.end()
 
 
