@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["connection_class"]
 
-#: So many bytes may come at one statement: a page of rows, or a row of large values.
+#: So many bytes may come at one statement, or at one row where rows are read one by one.
 _ANSWER_BYTES_MAX = 128 * 1024 * 1024
 #: A packet that was waited for longer than two time-outs must have come at this rate, in bytes a
 #: second.
@@ -26,6 +26,11 @@ def connection_class(pymysql: Any) -> Any:
         def _execute_command(self, command: int, sql: Any) -> None:
             self._left = _ANSWER_BYTES_MAX
             super()._execute_command(command, sql)
+
+        def _read_packet(self, *kind: Any) -> Any:
+            if self._result is not None and self._result.unbuffered_active:
+                self._left = _ANSWER_BYTES_MAX  # rows that are read one by one are not kept
+            return super()._read_packet(*kind)
 
         def _read_bytes(self, num_bytes: int) -> bytes:
             self._left -= num_bytes

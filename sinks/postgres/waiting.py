@@ -8,9 +8,8 @@ off: libpq takes as many bytes as a message says that it has.
 
 from __future__ import annotations
 
-import fcntl
-import struct
-import termios
+import socket
+import sys
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -19,8 +18,10 @@ __all__ = ["connection_class"]
 
 #: The end of all patience: with a server that lives, and a session of it that does not.
 _PATIENCE_S = 3600.0
-#: So many bytes may come at one statement: a page of rows, or a row of large values.
+#: So many bytes may come at one statement, or at one row where rows are read one by one.
 _ANSWER_BYTES_MAX = 128 * 1024 * 1024
+#: Where struct tcp_info has the number of bytes received (linux/tcp.h).
+_RECEIVED = slice(128, 136)
 
 
 def connection_class(
@@ -44,24 +45,33 @@ def _bounded(
     steps: Generator[Any, Any, Any], pgconn: Any, error: type[Exception]
 ) -> Generator[Any, Any, Any]:
     """Yield what ``steps`` wait for, as long as not too many bytes have come."""
-    left = _ANSWER_BYTES_MAX
+    begun = None
     try:
         wanted = next(steps)
         while True:
             ready = yield wanted
-            if ready:
-                left -= _waiting_bytes(pgconn.socket)
-            if left < 0:
-                raise error(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+            if ready and (received := _received_bytes(pgconn.socket)) is not None:
+                begun = received if begun is None else begun
+                if received - begun > _ANSWER_BYTES_MAX:
+                    raise error(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
             wanted = steps.send(ready)
     except StopIteration as done:
         return done.value
 
 
-def _waiting_bytes(descriptor: int) -> int:
-    """Return how many bytes have come to a socket and were not read yet."""
-    (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
-    return int(count)
+def _received_bytes(descriptor: int) -> int | None:
+    """Return how many bytes have ever come to a socket; None if the system does not count them:
+    it is one of this machine, or not Linux."""
+    if not hasattr(socket, "TCP_INFO"):
+        return None
+    connection = socket.socket(fileno=descriptor)
+    try:
+        counts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.stop)
+    except OSError:
+        return None
+    finally:
+        connection.detach()
+    return int.from_bytes(counts[_RECEIVED], sys.byteorder) if counts[_RECEIVED] else None
 
 
 def _limited(
