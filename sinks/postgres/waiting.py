@@ -20,6 +20,8 @@ __all__ = ["connection_class"]
 _PATIENCE_S = 3600.0
 #: So many bytes may come at one statement, or at one row where rows are read one by one.
 _ANSWER_BYTES_MAX = 128 * 1024 * 1024
+#: So many bytes libpq may have noted about messages that are none: it notes more than has come.
+_ERROR_BYTES_MAX = 16 * 1024 * 1024
 #: Where struct tcp_info has the number of bytes received (linux/tcp.h).
 _RECEIVED = slice(128, 136)
 
@@ -54,6 +56,8 @@ def _bounded(
                 begun = received if begun is None else begun
                 if received - begun > _ANSWER_BYTES_MAX:
                     raise error(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+            if len(pgconn.error_message) > _ERROR_BYTES_MAX:
+                raise error(f"more than {_ERROR_BYTES_MAX} bytes of messages that are none")
             wanted = steps.send(ready)
     except StopIteration as done:
         return done.value

@@ -50,12 +50,15 @@ class Stage:
         """Where a path of the image, absolute or below its WORKDIR, is written."""
         return self.upper / os.path.join(self.workdir, path).lstrip("/")  # noqa: PTH118  # absolute
 
-    def command(self, *words: str) -> list[str]:
-        """What runs a program in the image, as the user of its last USER."""
+    def command(self, *words: str, beside: int | None = None) -> list[str]:
+        """What runs a program in the image, as the user of its last USER; ``beside`` another one
+        that runs there, by its process. Two views of the same folder may not be made at once."""
         user, group = self.user.split(":")
         rights = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"]
         values = [f"{name}={value}" for name, value in self.environment.items()]
         inside = ["env", "-i", "-C", self.workdir, *values, *rights, *words]
+        if beside is not None:
+            return ["chroot", f"/proc/{beside}/root", *inside]
         return with_root(self.folder, *inside)
 
     def take(self, instruction: str, rest: str, stages: dict[str, Stage]) -> None:
@@ -163,10 +166,13 @@ def test_the_image_s_steps_make_a_daemon_that_runs_without_rights(tmp_path: Path
     healthy = [word.replace("9464", port) for word in image.words["HEALTHCHECK"]]
     with subprocess.Popen(image.command(*image.words["ENTRYPOINT"], *image.words["CMD"])) as daemon:
         try:
-            ask = image.command(*healthy)
-            eventually(
-                lambda: not subprocess.run(ask, stderr=subprocess.DEVNULL, check=False).returncode
-            )
+            ask = image.command(*healthy, beside=daemon.pid)
+
+            def is_healthy() -> bool:
+                assert daemon.poll() is None, "it has ended"
+                return subprocess.run(ask, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+            eventually(is_healthy)
             events = image.at("/var/lib/tailer/orders.jsonl")
             eventually(lambda: events.exists() and events.read_bytes().count(b"\n") == 2)
             assert events.stat().st_uid == 10001
