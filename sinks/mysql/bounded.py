@@ -33,6 +33,8 @@ def connection_class(pymysql: Any) -> Any:
             return super()._read_packet(*kind)
 
         def _read_bytes(self, num_bytes: int) -> bytes:
+            if self._sock.gettimeout() != self._read_timeout:  # versions set it in different places
+                self._sock.settimeout(self._read_timeout)
             self._left -= num_bytes
             if self._left < 0:
                 raise self._lost(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
