@@ -255,7 +255,7 @@ def test_timestamps_of_96_bits(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
     found, is_native = decoded(path, 3000)
-    assert found.equals(whole(path))
+    assert found.equals(rows)  # the older versions of pyarrow read some of them wrong
     assert is_native
 
 
