@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ __all__ = ["Supervisor"]
 _UNTOLD_LOOK_S = 60.0
 #: When, after the start, feeds that are paused are measured first.
 _FIRST_LOOK_S = 1.0
-#: A store that stands still keeps nobody longer from the feeds that are there.
+#: A store that stands still keeps nobody longer, from the start on, from the feeds that are there.
 _FIRST_ANSWER_S = 3.0
 #: How often to look at the feeds' states, for the history of them.
 _STATES_LOOK_S = 1.0
@@ -58,11 +58,8 @@ class Supervisor:
         self._tasks: Any = None
         self._refused: dict[str, set[str]] = {}  # what was said of tables, by their pattern
         #: The patterns whose tables were never found, and why not.
-        self._unseen = {
-            name: "its tables are looked for"
-            for name, feed in config.feeds.items()
-            if is_pattern(feed.table)
-        }
+        self._unseen: dict[str, str] = {}
+        self._look_for_patterns({})
         self._looked = anyio.Event()
         self._failed = anyio.Event()
         self._change = anyio.Lock()
@@ -93,6 +90,7 @@ class Supervisor:
         async with anyio.create_task_group() as self._tasks:
             for name, runner in self._tables.items():
                 self._start(name, self.config.feeds[name], runner)
+            self._tasks.start_soon(self._answering)
             await self._discover_all()
             self._looked.set()
             self._tasks.start_soon(self._discovering)
@@ -120,6 +118,20 @@ class Supervisor:
         self._progress.gone(name, runner.feed.progress)
         self._families.forget(name)
 
+    async def _answering(self) -> None:
+        await anyio.sleep(_FIRST_ANSWER_S)
+        self._looked.set()
+
+    def _look_for_patterns(self, old: Mapping[str, FeedConfig]) -> None:
+        """Count the tables of patterns that are new or have changed as never found."""
+        feeds = self.config.feeds
+        unchanged = {n: why for n, why in self._unseen.items() if old.get(n) == feeds.get(n)}
+        self._unseen = unchanged | {
+            name: "its tables are looked for"
+            for name, feed in feeds.items()
+            if is_pattern(feed.table) and old.get(name) != feed
+        }
+
     async def _discovering(self) -> None:
         while True:
             patterns = [f for f in self.config.feeds.values() if is_pattern(f.table)]
@@ -146,10 +158,12 @@ class Supervisor:
 
     async def _discover(self, feed: FeedConfig) -> list[str]:
         found = await feeds_of_pattern(self.config, feed)
-        self._unseen.pop(feed.name, None)
         started: list[str] = []
         of_pattern = {"feed": feed.name, "event": "refused"}
         async with self._change:
+            if self.config.feeds.get(feed.name) != feed:  # read again during the search
+                return started
+            self._unseen.pop(feed.name, None)
             known = {name for name in self._runners if name.startswith(f"{feed.name}/")}
             followed = set()  # and refused at a start: what somebody makes ends no feed that runs
             for name in sorted(known):
@@ -242,8 +256,8 @@ class Supervisor:
     # Actions
 
     async def looked(self) -> None:
-        """Wait until the tables of all patterns were looked for, though not for long: who asks for
-        the feeds as the daemon starts gets all of them."""
+        """Wait until the tables of all patterns were looked for, or the daemon has run for a few
+        seconds: who asks for the feeds as it starts gets all of them."""
         with anyio.move_on_after(_FIRST_ANSWER_S):
             await self._looked.wait()
 
@@ -254,8 +268,7 @@ class Supervisor:
 
     def unready(self) -> dict[str, str]:
         """Return the feeds that are not ready, and why; a pattern until its tables were found."""
-        unseen = {name: why for name, why in self._unseen.items() if name in self.config.feeds}
-        return unseen | {
+        return self._unseen | {
             name: runner.last_error or runner.feed.progress.state
             for name, runner in self._runners.items()
             if not runner.ready
@@ -366,7 +379,8 @@ class Supervisor:
                 if not is_pattern(feed.table):
                     assemble(config, feed)  # an error in any of them changes nothing
             check_targets(config)
-            self.config = config
+            old, self.config = self.config.feeds, config
+            self._look_for_patterns(old)
             async with anyio.create_task_group() as ends:  # each finishes its current batch
                 for name in changes.ended:
                     ends.start_soon(self._end, name)

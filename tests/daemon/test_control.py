@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import signal
-import socket
 from pathlib import Path
 
 import pyarrow as pa
@@ -399,25 +398,3 @@ def test_check_says_where_a_feed_would_start(setting: Setting) -> None:
     ).returncode == 0  # fmt: skip
     done = run_tailer("check", setting.config)
     assert "from version 2, index 0 (saved" in done.stdout
-
-
-def test_a_pattern_is_not_ready_before_its_tables_were_looked_for(setting: Setting) -> None:
-    """Its store stands still: the feeds that are there are shown, and the daemon is not ready."""
-    setting.table("orders")
-    setting.feed("orders")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        setting.feed(
-            "lake",
-            f'store = {{endpoint_url = "{address}", access_key_id = "a", secret_access_key = "b"}}',
-            table="s3://lake/*/",
-            output="{table}.jsonl",
-        )
-        with setting.program() as program:
-            program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
-            waiting = {"status": "waiting", "feeds": {"lake": "its tables are looked for"}}
-            assert setting.ask("GET", "/readyz") == (503, waiting)
-            (shown,) = setting.ask("GET", "/api/v1/feeds")[1]["feeds"]
-            assert shown["name"] == "orders"
-            assert setting.ask("GET", "/api/v1/feeds/lake/x")[0] == 404
-            assert program.stop() == 0
