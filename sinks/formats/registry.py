@@ -1,14 +1,15 @@
 """A client of a schema registry that speaks Confluent's REST API. Blocking: for worker threads.
 
-Nothing is retried here. An error that may pass (no answer, a time-out, 5xx, too many requests) is a
-:class:`TransientError`, and the feed retries; a permanent one (an incompatible schema, wrong
-credentials) is a :class:`SinkRejected` that names the subject. Messages never contain credentials.
+Nothing is retried here. An error that may pass (no answer, a time-out, 5xx, too many requests, or
+an answer that is not a registry's) is a :class:`TransientError`, and the feed retries; a permanent
+one (an incompatible schema, wrong credentials) is a :class:`SinkRejected` that names the subject.
+Messages never contain credentials.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import http.client
 import json
 import ssl
 from collections.abc import Mapping
@@ -16,9 +17,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
+import aiohttp
+from yarl import URL
+
+from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError, printable
+from tailer.network.http_answers import Oversize, whole_body
 from tailer.network.reach import unreached
 from tailer.secrets import keep_pair
 from tailer.secrets.urls import Url, parse_url
@@ -56,6 +61,15 @@ _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: Of the statuses that are no faults of the registry: of the schema, of the account.
 _FOR_GOOD = (400, 401, 403, 404, 405, 406, 409, 413, 415, 422)
 _BUSY = (408, 429)
+_NO_ACCESS = (401, 403)
+_NOT_IMPLEMENTED = 501
+#: Statuses of a look-up for which there is no right, or no way through a gateway.
+_NOT_TO_BE_READ = (401, 403, 404, 405, _NOT_IMPLEMENTED)
+#: How a registry says that it has no schema with an id.
+_NO_SUCH_SCHEMA = 40403
+#: The wire format has four bytes for an id, and registries count in signed ones.
+_ID_MAX = 2**31 - 1
+_PROXY = ", and any proxy between it and this machine"
 #: An answer has an id, or a sentence or two.
 _ANSWER_BYTES_MAX = 1024 * 1024
 
@@ -90,21 +104,47 @@ class RegistryClient:
         path = f"/subjects/{quote(subject, safe='')}"
         if self.auto_register:
             path += "/versions"
-        status, answer = self._post(path, {"schemaType": "AVRO", "schema": schema})
-        number = answer.get("id")
-        if status == 200 and isinstance(number, int) and not isinstance(number, bool):
+        answer = self._ask("POST", path, {"schemaType": "AVRO", "schema": schema})
+        number = answer.document.get("id")
+        if answer.status == 200 and type(number) is int and 0 <= number <= _ID_MAX:
+            self._look_up(number, subject, schema)
             return number
-        said = str(answer.get("message") or f"status {status}").splitlines()[0]
-        raise self._refusal(subject, status, said)
+        raise self._refusal(subject, answer)
 
-    def _refusal(self, subject: str, status: int, said: str) -> TailerError:
-        where = f"the schema registry at {self.url}"
+    def _look_up(self, number: int, subject: str, schema: str) -> None:
+        """Raise :class:`TransientError` if another schema has this id: nobody could read what is
+        written with it. Who may write need not have the right to read: then it is believed."""
+        answer = self._ask("GET", f"/schemas/ids/{number}")
+        missing = answer.document.get("error_code") == _NO_SUCH_SCHEMA
+        if answer.status in _NOT_TO_BE_READ and not missing:
+            return
+        found = answer.document.get("schema")
+        if answer.status != 200 or not isinstance(found, str) or _shape(found) != _shape(schema):
+            raise TransientError(
+                f"{self._where} gives subject {subject!r} the id {number}, under which it has "
+                f"{'no schema' if missing else 'another schema'}; check the registry{_PROXY}"
+            )
+
+    @property
+    def _where(self) -> str:
+        return f"the schema registry at {self.url}"
+
+    def _refusal(self, subject: str, answer: _Answer) -> TailerError:
+        where, status, said = self._where, answer.status, answer.said
+        if status not in _FOR_GOOD or not said:
+            # A proxy's page has any status.
+            lacks = "an id" if status == 200 else "a registry's message"
+            access = ", its credentials" if status in _NO_ACCESS else ""
+            return TransientError(
+                f"{where} answers with status {status}, {said or f'without {lacks}'}; check its "
+                f"URL{access}{_PROXY}"
+            )
         if status == 409:
             return TargetRefused(
                 f"{where} refuses the schema of subject {subject!r} as incompatible with an "
                 f"earlier one ({said}); change the subject's compatibility, or use a new topic"
             )
-        if status in (401, 403):
+        if status in _NO_ACCESS:
             return TargetRefused(
                 f"{where} refuses access to subject {subject!r} ({said}); check its credentials"
             )
@@ -113,48 +153,92 @@ class RegistryClient:
                 f"{where} does not have this schema under subject {subject!r}, and auto_register "
                 "is off; register it first"
             )
-        if status not in _FOR_GOOD:
-            return TransientError(f"{where} answers with status {status} ({said})")
         return TargetRefused(f"{where} refuses the schema of subject {subject!r} ({said})")
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return status and JSON object of an answer. Raises :class:`TransientError` if there is
-        none."""
-        parts = urlsplit(self.url)
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _Answer:
+        """Return an answer. Raises :class:`TransientError` if there is none."""
+        try:
+            answer = asyncio.run(self._answer(method, path, body))
+        except aiohttp.ClientConnectorCertificateError as e:
+            said = getattr(e.certificate_error, "verify_message", e.certificate_error)
+            raise TargetRefused(
+                f"the certificate of {self._where} is not trusted ({said}); set ca_file"
+            ) from None
+        except Oversize as e:
+            raise TransientError(f"{self._where} gives too large an answer: {e}") from None
+        except (OSError, ValueError, aiohttp.ClientError) as e:
+            raise unreached(self._where, e, "its URL") or TransientError(
+                f"{self._where} does not answer ({self._reason(e)})"
+            ) from e
+        unable = answer.status >= 500 and answer.status != _NOT_IMPLEMENTED
+        if unable or answer.status in _BUSY:
+            raise TransientError(f"{self._where} answers with status {answer.status}")
+        return answer
+
+    def _reason(self, e: Exception) -> str:
+        if isinstance(e, TimeoutError):
+            return f"no whole answer in {self.timeout_s} s"
+        if isinstance(e, aiohttp.ServerDisconnectedError):
+            return "it ended the connection"  # the library's words have the headers of an answer
+        message = getattr(e, "message", None)
+        said = message if isinstance(message, str) else str(e)
+        return printable(said.partition("\n")[0], 300) or type(e).__name__
+
+    async def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> _Answer:
         headers = {"Content-Type": _CONTENT_TYPE, "Accept": _CONTENT_TYPE}
+        headers["Accept-Encoding"] = "identity"
         if self.authorization is not None:
             headers["Authorization"] = self.authorization
-        connection = self._connection(parts.hostname or "", parts.port)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self.tls or True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # For all of it: a server can send a byte before each time-out of its socket.
+            timeout=aiohttp.ClientTimeout(total=self.timeout_s),
+            auto_decompress=False,
+        )
+        url = URL(self.url + path, encoded=True)
+        data = None if body is None else json.dumps(body).encode()
+        async with (
+            session,
+            # A redirect would send the credentials to any server that it names.
+            session.request(
+                method, url, data=data, headers=headers, allow_redirects=False
+            ) as response,
+        ):
+            return _Answer(response.status, b"".join(await whole_body(response, _ANSWER_BYTES_MAX)))
+
+
+class _Answer:
+    """Status and JSON object of an answer; an empty one for anything else."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
         try:
-            connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), headers)
-            answer = connection.getresponse()
-            data = answer.read(_ANSWER_BYTES_MAX)
-        except ssl.SSLCertVerificationError as e:
-            raise TargetRefused(
-                f"the certificate of the schema registry at {self.url} is not trusted "
-                f"({e.verify_message}); set ca_file"
-            ) from None
-        except (OSError, http.client.HTTPException) as e:
-            at = f"the schema registry at {self.url}"
-            raise unreached(at, e, "its URL") or TransientError(
-                f"{at} does not answer ({str(e) or type(e).__name__})"
-            ) from e
-        finally:
-            connection.close()
-        if answer.status >= 500 or answer.status in _BUSY:
-            raise TransientError(
-                f"the schema registry at {self.url} answers with status {answer.status}"
-            )
-        try:
-            document = json.loads(data)
+            document = json.loads(body)
         except (ValueError, RecursionError):
             document = None
-        return answer.status, document if isinstance(document, dict) else {}
+        self.document: dict[str, Any] = document if isinstance(document, dict) else {}
 
-    def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
-        if self.tls is None:
-            return http.client.HTTPConnection(host, port, timeout=self.timeout_s)
-        return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls)
+    @property
+    def said(self) -> str:
+        """What a registry says about an error; "" if these are not the words of one."""
+        message = self.document.get("message")
+        if not isinstance(self.document.get("error_code"), int) or not isinstance(message, str):
+            return ""
+        return printable(message.strip().partition("\n")[0], 500) or f"status {self.status}"
+
+
+def _shape(schema: str) -> object:
+    """Return what no registry rewrites in an Avro schema: a record's name and its fields'."""
+    try:
+        document = json.loads(schema)
+    except (ValueError, RecursionError):
+        return None
+    match document:
+        case {"name": name, "fields": [*fields]}:
+            names = [field.get("name") if isinstance(field, dict) else None for field in fields]
+            return str(name).rpartition(".")[2], names
+    return document
 
 
 def located(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from tests.support.link import Lie
@@ -16,7 +16,7 @@ from tests.support.link import Lie
 __all__ = ["MAY_STOP", "PROTOCOLS", "Protocol", "lies_of", "passing_lies"]
 
 #: What is a mistake of the configuration, by the sentence: a feed says so and stops.
-MAY_STOP = {"any": ("a redirect in a ring",), "kafka": ("TLS",)}
+MAY_STOP = {"any": ("a redirect in a ring",), "kafka": ("TLS",), "registry": ()}
 _MIB = 1024 * 1024
 _CHUNK = bytes(random.Random(7).randbytes(_MIB))
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -150,6 +150,21 @@ def _kafka(body: bytes) -> Lie:
     return lie
 
 
+def _page(status: int, body: bytes = b"<html><body>Sign in</body></html>") -> Lie:
+    return _whole(b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+
+
+def _registered(found: Lie) -> Lie:
+    """An id of a schema, and what is found under the id."""
+    given = _json(b'{"id": 7}')
+
+    async def lie(asked: bytes) -> AsyncIterator[bytes]:
+        async for part in (found if asked.startswith(b"GET ") else given)(asked):
+            yield part
+
+    return lie
+
+
 _WRONG: Mapping[str, Mapping[str, Lie]] = {
     "postgres": {
         "no rows": _postgres(b"CSELECT 0\0", b"ZI"),
@@ -202,6 +217,19 @@ _WRONG: Mapping[str, Mapping[str, Lie]] = {
         "lengths of nothing": _repeated(b"\0\0\0\0"),
     },
     "http": {},
+    "registry": {
+        **{f"{status} with a page": _page(status) for status in (400, 401, 403, 404, 409, 422)},
+        "403 with another's JSON": _page(403, b'{"message": "Forbidden"}'),
+        "an id that is no number": _json(b'{"id": "7"}'),
+        "an id below nothing": _json(b'{"id": -7}'),
+        "an id of 2^40": _json(b'{"id": 1099511627776}'),
+        "an id, whatever is asked": _json(b'{"id": 7}'),
+        "an id of another schema": _registered(_json(b'{"schema": "\\"string\\""}')),
+        "an id of a schema nested 100,000 deep": _registered(
+            _json(b'{"schema": "' + b"[" * _DEEP + b'"}')
+        ),
+        "an id of no schema": _registered(_page(404, b'{"error_code": 40403, "message": "no"}')),
+    },
 }  # fmt: skip
 
 
@@ -220,6 +248,8 @@ PROTOCOLS: Mapping[str, Protocol] = {
         foreign=b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",
     ),
 }  # fmt: skip
+#: Those by HTTP that have answers of their own.
+PROTOCOLS = {**PROTOCOLS, "registry": replace(PROTOCOLS["http"], wrong=_WRONG["registry"])}
 
 
 def _all_protocols(of: Protocol) -> Iterator[tuple[str, Lie]]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from tailer.testing.table import TableBuilder
 from tests.catalog.writer import ManagedTable
 from tests.clouds.servers import Container
+from tests.hostile.lies import PROTOCOLS
 from tests.s3.fixture import Bucket
 from tests.share_server.serving import configuration, token
 from tests.support.components import free_port
@@ -46,16 +47,17 @@ _SINKS = (
     "sns",
     "kinesis",
     "firehose",
+    "registry",
 )
 _STORES = ("s3", "az", "gs", "uc", "sharing")
 PEERS = (*_SINKS, *_STORES)
 #: What each of them speaks.
 PROTOCOL_OF: Mapping[str, str] = {
-    name: name if name in _SINKS[:6] else "http" for name in PEERS
+    name: name if name in PROTOCOLS else "http" for name in PEERS
 }  # fmt: skip
 #: A sink's answer is awaited so long; where nothing can be set, that is far longer.
 _TIMEOUT: Mapping[str, Mapping[str, Any]] = {
-    **{name: {"timeout_s": 1} for name in _SINKS}, "kafka": {"delivery_timeout_ms": 3000},
+    **{name: {"timeout_s": 1} for name in _SINKS[:-1]}, "kafka": {"delivery_timeout_ms": 3000},
 }  # fmt: skip
 
 
@@ -101,12 +103,12 @@ class HostilePeer(ABC):
 class _SinkPeer(HostilePeer):
     """The server of a sink; the table is in a local folder."""
 
-    def __init__(self, folder: Path, kind: str, servers: Servers) -> None:
+    def __init__(self, folder: Path, kind: str, servers: Servers, form: str = "rows") -> None:
         super().__init__(kind, folder)
         self.table = TableBuilder(folder / "orders", SCHEMA, cdf=True)
         self.table.create()
         self.address = str(self.table.folder)
-        form = "log" if kind in ("postgres", "mysql") else "rows"
+        form = "log" if kind in ("postgres", "mysql") else form
         self.target = target_of(Setting(kind, form, folder, random.Random(4)), servers)
         self.link = self.target.peer.link
 
@@ -115,10 +117,28 @@ class _SinkPeer(HostilePeer):
 
     def sink(self) -> dict[str, Any]:
         """See :class:`HostilePeer`."""
-        return {"type": self.kind, **self.target.options(), **_TIMEOUT[self.kind]}
+        return {"type": self.kind, **self.target.options(), **_TIMEOUT.get(self.kind, {})}
 
     def ids(self) -> list[int]:
         return sorted(row["id"] for row in self.target.seen(lambda row: row).rows)
+
+
+class _RegistryPeer(_SinkPeer):
+    """A schema registry. Each row has a column of its own, so that its schema is new."""
+
+    def __init__(self, folder: Path, servers: Servers, link: Link) -> None:
+        super().__init__(folder, "kafka", servers, "avro")
+        self.kind, self.link = "registry", link
+
+    def _insert(self, number: int) -> None:
+        self.table.schema = pa.schema([*SCHEMA, (f"c{number}", pa.int64())])
+        self.table.commit(self.table.metadata(), self.table.add([{"id": number}]))
+
+    def sink(self) -> dict[str, Any]:
+        options = super().sink()
+        url = str(options.pop("registry")["url"])
+        there = url.replace(f":{urlsplit(url).port}", f":{self.link.port}")
+        return {**options, "type": "kafka", "registry.url": there}
 
 
 class _StorePeer(HostilePeer):
@@ -210,7 +230,10 @@ def _sharing(folder: Path) -> Iterator[_SharingPeer]:
 @contextmanager
 def at_peer(kind: str, folder: Path, servers: Servers) -> Iterator[HostilePeer]:
     """A peer of this kind, with its link, as long as the block runs."""
-    if kind in _SINKS:
+    if kind == "registry":
+        with running_link(servers.registry().port) as link:
+            yield _RegistryPeer(folder, servers, link)
+    elif kind in _SINKS:
         yield _SinkPeer(folder, kind, servers)
     elif kind == "sharing":
         with _sharing(folder) as peer:

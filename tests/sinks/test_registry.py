@@ -18,6 +18,8 @@ from sinks.formats.registry import RegistryClient, load_registry
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink.encoder import Encoder
 from tailer.testing.batches import change_batch
+from tests.hostile.lies import lies_of
+from tests.support.link import running_link
 from tests.support.registry import Gateway, Registry, make_certificate
 
 pytestmark = [pytest.mark.java, pytest.mark.needs("registry")]
@@ -151,8 +153,38 @@ def test_a_registry_that_does_not_answer_may_heal() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(TransientError, match="nothing listens there; check its URL"):
+        with pytest.raises(TransientError, match=r"nothing listens at 127.*; check its URL"):
             RegistryClient(url).register("x", LONG)
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ("silence", r"does not answer \(no whole answer in 1 s\)"),
+        ("100 Continue for ever", r"does not answer \(no whole answer in 1 s\)"),
+        ("half an answer", r"does not answer \(it ended the connection\)"),
+        ("chunks without end", "too large an answer"),
+        ("403 with a page", "status 403, without a registry's message; .*, its credentials"),
+        ("an id of 2^40", "status 200, without an id"),
+        ("an id of another schema", "the id 7, under which it has another schema"),
+        ("an id of no schema", "the id 7, under which it has no schema"),
+    ],
+)
+def test_what_no_registry_answers_may_heal(registry: Registry, lie: str, said: str) -> None:
+    with running_link(registry.port) as link:
+        url = registry.url.replace(str(registry.port), str(link.port))
+        client, subject = RegistryClient(url, timeout_s=1), fresh()
+        link.answer_by(lies_of("registry")[lie])
+        with pytest.raises(TransientError, match=said):
+            client.register(subject, LONG)
+        link.heal()
+        assert client.register(subject, LONG) > 0
+
+
+def test_an_id_is_believed_where_nobody_may_look_it_up(registry: Registry) -> None:
+    with Gateway(registry, "Bearer t") as gateway:  # it lets no GET pass
+        client = load_registry({"url": gateway.url, "token": "t"})
+        assert client.register(fresh(), LONG) > 0
 
 
 @pytest.mark.parametrize(
