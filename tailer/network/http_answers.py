@@ -60,12 +60,14 @@ def answering_within(seconds: float) -> ClientMiddlewareType:
     """Return a middleware of aiohttp by which an answer's status and headers come in time. A server
     can send 100 Continue before each time-out of its socket, for ever.
 
-    Raises ServerTimeoutError, which heals as others do.
+    The time is longer for a request with a body, which a slow line takes minutes to send. Raises
+    ServerTimeoutError, which heals as others do.
     """
 
     async def bounded(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        sent_bytes = request.body.size or 0 if request.body else 0
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds + sent_bytes / _BYTES_S_MIN):
                 return await handler(request)
         except ServerTimeoutError:
             raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from tailer.network.http_answers import (
     ByteRange,
     Rounds,
+    answering_within,
     byte_range,
     http_date,
     natural,
@@ -109,3 +113,28 @@ def test_pages_lead_round_in_a_circle_where_a_token_or_nothing_new_repeats() -> 
     assert rounds.closed_by("a", empty=False)
     idle = Rounds(idle_max=3)
     assert [idle.closed_by(str(n), empty=True) for n in range(4)] == [False, False, False, True]
+
+
+@pytest.mark.anyio
+async def test_the_time_of_a_large_upload_is_not_that_of_the_answer() -> None:
+    """A file of 128 MiB takes two minutes on a line of 8 Mbit/s."""
+    size = 1024 * 1024
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(8):
+            await reader.readexactly(size // 8)
+            await asyncio.sleep(0.1)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(reply, "127.0.0.1", 0)
+    address = "http://127.0.0.1:{1}/file".format(*server.sockets[0].getsockname())
+    bounded = [answering_within(0.2)]
+    async with (
+        server,
+        aiohttp.ClientSession(middlewares=bounded) as http,
+        http.put(address, data=bytes(size)) as response,
+    ):
+        assert response.status == 200
