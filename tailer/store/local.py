@@ -207,7 +207,8 @@ class LocalStore(Store, BlockingFiles):
         return self
 
     def rest_mark(self, folder: str) -> str | None:
-        """See :class:`tailer.store.Store`: made of the folder's identity and modification time.
+        """See :class:`tailer.store.Store`: made of the folder's identity and times, of which a
+        backup that is unpacked over it sets the modification time back, and the other one forward.
 
         None for a change so recent that a further one could have the same time.
         """
@@ -217,7 +218,7 @@ class LocalStore(Store, BlockingFiles):
             return None
         if time.time_ns() - found.st_mtime_ns < _REST_NS:
             return None
-        return f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}"
+        return f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
     async def read(
         self, location: str, offset: int = 0, length: int | None = None

@@ -157,3 +157,17 @@ async def test_a_folder_that_rests_is_listed_once(tmp_path: Path) -> None:
     assert store.listings == 4
     made.insert([{"id": 9}])
     assert [file.version for file in await log.files(commit_name(2))] == [3, 4, 5]
+
+
+async def test_a_backup_that_is_unpacked_over_a_log_hides_no_version(tmp_path: Path) -> None:
+    """The folder has the time of the backup then, and is not what it was at that time."""
+    made = written(tmp_path / "orders")
+    folder = made.folder / "_delta_log"
+    os.utime(folder, (1_000_000_000, 1_000_000_000))
+    log = TableLog(LocalStore(str(made.folder)))
+    assert await log.latest_version() == VERSIONS
+    shutil.copytree(made.folder, tmp_path / "backup")
+    made.insert([{"id": 9}])
+    shutil.copytree(tmp_path / "backup", made.folder, dirs_exist_ok=True)
+    assert folder.stat().st_mtime == 1_000_000_000
+    assert await log.latest_version() == VERSIONS + 1
