@@ -1,5 +1,6 @@
-"""The daemon is killed again and again, at any moment, while a real writer commits; in the end its
-output is Spark's change feed: nothing lost, and what came twice is the same to the byte.
+"""Two daemons of one feed: whichever owns it is killed again and again, at any moment, while a real
+writer commits, and the other goes on. In the end their output is Spark's change feed: nothing lost,
+and what came twice is the same to the byte.
 
 ``TAILER_TORTURE_ROUNDS`` is how many times (10); ``--randomly-seed`` repeats the moments.
 """
@@ -12,7 +13,8 @@ import os
 import random
 import time
 from collections import Counter
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +95,7 @@ class Writer(PacedWriter):
 
 
 class Daemon:
-    """`tailer run`, to be killed and started again."""
+    """`tailer run`, to be killed and started again, and its standby."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -161,28 +163,63 @@ class Daemon:
         assert self.offset().position == end.position
 
 
+class Pair:
+    """A daemon and its standby. Who runs longest is the owner."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._running: list[tuple[Process, ExitStack]] = []
+
+    def start(self) -> Process:
+        """Start what is missing; returns the owner, which a standby waits for."""
+        while len(self._running) < 2:
+            stack = ExitStack()
+            self._running.append((stack.enter_context(self._daemon.running()), stack))
+        return self._running[0][0]
+
+    def kill(self, count: int = 1) -> None:
+        """Kill the owner, or both in one moment; a standby that is left is the owner."""
+        ended, self._running = self._running[:count], self._running[count:]
+        for process, _ in ended:
+            process.kill()
+        for _, stack in ended:
+            stack.close()
+
+
+@contextmanager
+def pair_of(daemon: Daemon) -> Iterator[Pair]:
+    """Two daemons, which leave nothing running."""
+    pair = Pair(daemon)
+    try:
+        yield pair
+    finally:
+        pair.kill(2)
+
+
 def torture(daemon: Daemon, writer: Writer, moments: random.Random) -> dict[str, int]:
-    """Kill the daemon ROUNDS times; what was seen."""
-    seen = Counter[str]()
-    for _ in range(ROUNDS):
-        before, starts = daemon.offset(), daemon.starts()
-        with daemon.running() as process:
+    """Kill the owner ROUNDS times, one time in ten with its standby; what was seen."""
+    seen, starts = Counter[str](), 0
+    with pair_of(daemon) as pair:
+        for _ in range(ROUNDS):
+            before, owner = daemon.offset(), pair.start()
             if moments.random() < 0.15:
-                time.sleep(moments.uniform(0.0, 1.0))  # while it starts
-                daemon.check_alive(process)
+                time.sleep(moments.uniform(0.0, 1.0))  # while it starts, or takes over
+                daemon.check_alive(owner)
             else:
-                daemon.wait_for_saves(process, moments.randint(1, 50), writer, starts)
+                daemon.wait_for_saves(owner, moments.randint(1, 50), writer, starts)
                 if moments.random() < 0.4:
                     daemon.wait_for_output()
                 else:
                     time.sleep(moments.uniform(0.0, 0.008))
-            process.kill()
-        assert writer.error is None, writer.error
-        after = daemon.offset()
-        assert after.position >= before.position, "the offset never goes back"
-        seen["kills"] += 1
-        seen["kills that resume inside a version"] += after.index > 0
-        seen["kills before anything was saved"] += after == before
+            starts, both = daemon.starts(), moments.random() < 0.1
+            pair.kill(1 + both)
+            assert writer.error is None, writer.error
+            after = daemon.offset()
+            assert after.position >= before.position, "the offset never goes back"
+            seen["kills"] += 1
+            seen["of both"] += both
+            seen["kills that resume inside a version"] += after.index > 0
+            seen["kills before anything was saved"] += after == before
     return seen
 
 
@@ -209,7 +246,7 @@ def test_a_unique_event_is_told_from_a_changed_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 10 * ROUNDS)
-def test_nothing_is_lost_when_the_daemon_is_killed(
+def test_nothing_is_lost_when_the_owner_is_killed(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = random.randrange(2**32)
@@ -230,6 +267,7 @@ def test_nothing_is_lost_when_the_daemon_is_killed(
     assert found == spark_changes(spark, writer.path)
     assert seen["kills that resume inside a version"] >= ROUNDS // 10
     record_outcome(
-        capsys, "JSON lines, local", seed=seed, **seen, versions=writer.table.version() + 1,
-        events=len(events), repeated=len(lines) - len(events), lost=0, changed=0,
+        capsys, "JSON lines, local, two daemons", seed=seed, **seen,
+        versions=writer.table.version() + 1, events=len(events),
+        repeated=len(lines) - len(events), lost=0, changed=0,
     )  # fmt: skip
