@@ -167,7 +167,8 @@ class ManagedTable:
             with urllib.request.urlopen(request) as answer:  # noqa: S310
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as e:
-            return e.code, json.loads(e.read() or b"null")
+            with e:
+                return e.code, json.loads(e.read() or b"null")
 
     def create(self) -> ManagedTable:
         """Make the table, with version 0."""

@@ -67,7 +67,8 @@ class Still:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}") as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as e:
-            return e.code, json.load(e)
+            with e:
+                return e.code, json.load(e)
         except urllib.error.URLError:
             raise ConnectionError(path) from None  # it does not listen yet
 
