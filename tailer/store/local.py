@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +54,23 @@ def _is_absent(e: OSError) -> bool:
 
 #: Two changes of a folder that are further apart than this differ in time on any file system.
 _REST_NS = 3_000_000_000
+#: The mounted file systems of this process; not on every system.
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+@cache
+def _keeps_times(device: int) -> bool:
+    """Return whether a folder's modification time is sure to change with its names: not on mounted
+    object stores and the like (FUSE), on some of which it is always that of the mount."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return True
+    return not any(
+        mount.split(maxsplit=3)[2] == number and mount.partition(" - ")[2].startswith("fuse")
+        for mount in mounts
+    )
 
 
 class LocalStore(Store, BlockingFiles):
@@ -210,13 +227,14 @@ class LocalStore(Store, BlockingFiles):
         """See :class:`tailer.store.Store`: made of the folder's identity and times, of which a
         backup that is unpacked over it sets the modification time back, and the other one forward.
 
-        None for a change so recent that a further one could have the same time.
+        None for a change so recent that a further one could have the same time, and on file systems
+        that may not keep it.
         """
         try:
             found = self.path(folder).stat()
         except OSError:
             return None
-        if time.time_ns() - found.st_mtime_ns < _REST_NS:
+        if time.time_ns() - found.st_mtime_ns < _REST_NS or not _keeps_times(found.st_dev):
             return None
         return f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 

@@ -14,6 +14,7 @@ import pytest
 
 from tailer.errors import ConfigError, TableError, TransientError
 from tailer.storage import open_store
+from tailer.store import local
 from tailer.store.folders import FolderWatch
 from tailer.store.local import LocalStore
 
@@ -320,3 +321,24 @@ def test_a_folder_at_rest_has_a_mark_that_any_change_changes(tmp_path: Path) -> 
     assert store.rest_mark("_delta_log") is None
     log.mkdir()
     assert mark() != first, "another folder in its place"
+
+
+@pytest.mark.parametrize(("kind", "rests"), [("ext4", True), ("fuse.rclone", False)])
+def test_a_mounted_object_store_has_no_folder_at_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, rests: bool
+) -> None:
+    """Its folders have the time of the mount, and new files do not change it."""
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    os.utime(log, (1_000_000_000, 1_000_000_000))
+    device = log.stat().st_dev
+    mounts = tmp_path / "mountinfo"
+    line = "{} 1 {} / {} rw,relatime shared:1 - {} source rw\n".format
+    mine = line(2, f"{os.major(device)}:{os.minor(device)}", tmp_path, kind)
+    mounts.write_text(line(1, "0:1", "/a\\040-\\040fuse", "proc") + mine)
+    monkeypatch.setattr(local, "_MOUNTS", mounts)
+    local._keeps_times.cache_clear()
+    try:
+        assert (LocalStore(str(tmp_path)).rest_mark("_delta_log") is not None) is rests
+    finally:
+        local._keeps_times.cache_clear()
