@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from aiohttp import ServerTimeoutError
 
-from tailer.errors import printable
+from tailer.errors import TransientError, printable
 
 if TYPE_CHECKING:
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
@@ -32,6 +32,7 @@ __all__ = [
     "byte_range",
     "http_date",
     "natural",
+    "not_too_many",
     "packing",
     "retry_after_s",
     "strong_etag",
@@ -50,6 +51,10 @@ _RETRY_AFTER_MAX_S = 3600.0
 #: server that sends a byte before each time-out of its socket would hold its reader for days.
 _PATIENCE_S = 300.0
 _BYTES_S_MIN = 1024
+
+
+#: Files of one folder. Two for each commit of 30 days with a commit each 1.2 s are as many.
+_LISTED_FILES_MAX = 4 * 1024 * 1024
 
 
 class Oversize(Exception):
@@ -204,6 +209,16 @@ def packing(text: str | None) -> str | None:
     """Return the Content-Encoding of a body, fit for a message; None if it comes as it is."""
     said = (text or "").strip().lower()
     return None if said in ("", "identity", "aws-chunked") else printable(said, 100)
+
+
+def not_too_many(listed: int, what: str) -> None:
+    """Raise :class:`TransientError` for a listing of more files than a log has, and than memory
+    has room for."""
+    if listed > _LISTED_FILES_MAX:
+        raise TransientError(
+            f"{what} has more than {_LISTED_FILES_MAX:,} files; check the server, and any proxy "
+            "between it and this machine; or let the table's log be cleaned up"
+        )
 
 
 class Rounds:

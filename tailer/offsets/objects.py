@@ -10,7 +10,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from tailer.errors import OffsetError, TransientError
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.document import document_name, from_bytes
-from tailer.store.objects.ending import asking
+from tailer.store.objects.asking import asking
 from tailer.store.objects.errors import FAILURES, translated
 
 __all__ = ["CloudObject"]
@@ -42,7 +42,7 @@ class CloudObject:
     async def get(self) -> Seen:
         """See :class:`~tailer.offsets.conditional.ConditionalObject`."""
         try:
-            with asking():
+            async with asking(f"{self._address}: get of {self._path}"):
                 answer = await obstore.get_async(self._container, self._key)
                 body = bytes(await answer.bytes_async())
         except FAILURES as e:
@@ -70,7 +70,7 @@ class CloudObject:
     async def _put(self, body: bytes, etag: str | None) -> str | None:
         mode: Any = "create" if etag is None else _condition(etag)
         try:
-            with asking():
+            async with asking(f"{self._address}: put of {self._path}"):
                 written = await obstore.put_async(self._container, self._key, body, mode=mode)
         except (AlreadyExistsError, PreconditionError):
             return None

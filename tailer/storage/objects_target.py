@@ -10,7 +10,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from tailer.storage.store_target import StoreTarget
-from tailer.store.objects.ending import asking
+from tailer.store.objects.asking import asking
 from tailer.store.objects.errors import FAILURES, translated
 from tailer.store.objects.place import Place
 from tailer.store.objects.store import Client, ObjectStore
@@ -43,7 +43,7 @@ class ObjectsTarget(StoreTarget):
 
     async def _request(self, operation: str, name: str, request: Awaitable[object]) -> None:
         try:
-            with asking():
+            async with asking(f"{self.root}: {operation} of {name}"):
                 await request
         except (AlreadyExistsError, PreconditionError):
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,14 +17,36 @@ from tests.sharing.lying import lying
 pytestmark = pytest.mark.anyio
 
 
-def page(cloud: Cloud, token: str, names: Sequence[str]) -> bytes:
+@asynccontextmanager
+async def at(cloud: str, url: str) -> AsyncIterator[Store]:
+    """A table's store at this server."""
+    if cloud == "s3":
+        options = {"endpoint_url": url, "region": "eu-west-1", "anonymous": True}
+        store = open_store("s3://c/t", options)
+    else:
+        container = Container(cloud, "c", url)  # type: ignore[arg-type]
+        store = open_store(container.address("t"), container.options)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def whole(body: bytes) -> bytes:
+    """An answer with this body."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+def page(cloud: str, token: str, names: Sequence[str]) -> bytes:
     """An answer to a listing, with a token for the next one."""
     paths = [f"t/_delta_log/{name}" for name in names]
     time = "2024-01-01T00:00:00Z"
-    if cloud == "gcs":
+    if cloud != "azure":
         rest = f"<Size>1</Size><LastModified>{time}</LastModified><ETag>a</ETag></Contents>"
         items = [f"<Contents><Key>{path}</Key>{rest}" for path in paths]
-        more = f"<NextContinuationToken>{token}</NextContinuationToken></ListBucketResult>"
+        more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}"
+        more += "</NextContinuationToken></ListBucketResult>"
         return f"<ListBucketResult>{''.join(items)}{more}".encode()
     facts = (
         "<Content-Length>1</Content-Length><Content-Type>x</Content-Type>"
@@ -42,6 +65,64 @@ async def listed(store: Store) -> AsyncIterator[str]:
         yield file.name
 
 
+@pytest.mark.parametrize("cloud", ["azure", "gcs", "s3"])
+async def test_a_listing_of_new_names_for_ever_is_left(
+    monkeypatch: pytest.MonkeyPatch, cloud: str
+) -> None:
+    monkeypatch.setattr("tailer.store.objects.store._PAGE_OBJECTS", 10)
+    monkeypatch.setattr("tailer.network.http_answers._LISTED_FILES_MAX", 500)
+    asked = 0
+
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        names = [f"{asked * 10 + number:020d}.json" for number in range(10)]
+        asked += 1
+        writer.write(whole(page(cloud, str(asked), names)))
+
+    async with lying(reply) as (url, _), at(cloud, url) as store:
+        with pytest.raises(TransientError, match=r"listing of .* has more than 500 files; check"):
+            async with asyncio.timeout(100):
+                _ = [name async for name in listed(store)]
+    assert asked < 100
+
+
+@pytest.mark.parametrize("cloud", ["azure", "gcs"])
+@pytest.mark.parametrize("asked", ["list", "folders", "get"])
+async def test_an_answer_without_end_is_left(
+    monkeypatch: pytest.MonkeyPatch, cloud: Cloud, asked: str
+) -> None:
+    """A listing, or the text of an error, is read whole by obstore."""
+    monkeypatch.setattr("tailer.store.objects.asking._GROWTH_BYTES_MAX", 64 * 1024 * 1024)
+    monkeypatch.setattr("tailer.store.objects.store._AT_ONCE_BYTES_MAX", 64 * 1024 * 1024)
+    sent, part = 0, b"100000\r\n" + b"a" * 2**20 + b"\r\n"
+
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        status = b"200 OK" if asked in ("list", "folders") else b"400 Bad Request"
+        writer.write(b"HTTP/1.1 " + status + b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while sent < 4 * 2**30:
+                writer.write(part)
+                sent += len(part)
+                await writer.drain()
+        finally:
+            writer.transport.abort()
+
+    async def ask(store: Store) -> None:
+        if asked == "list":
+            _ = [name async for name in listed(store)]
+        elif asked == "folders":
+            await store.entries(store.root)
+        else:
+            await store.read("_delta_log/00000000000000000000.json")
+
+    async with lying(reply) as (url, _), at(cloud, url) as store:
+        with pytest.raises(TransientError, match=r"answer has no end .* 64 MiB while"):
+            async with asyncio.timeout(100):
+                await ask(store)
+    assert sent < 2 * 2**30
+
+
 @pytest.mark.parametrize("cloud", ["azure", "gcs"])
 @pytest.mark.parametrize(
     ("names", "said"), [(["1.json"], "form a loop"), ([], "list of _delta_log took longer")]
@@ -56,17 +137,10 @@ async def test_pages_that_lead_on_for_ever_are_left(
     async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
         asked += 1
-        body = page(cloud, str(asked), names)
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + body)
+        writer.write(whole(page(cloud, str(asked), names)))
 
-    async with lying(reply) as (url, _):
-        container = Container(cloud, "c", url)
-        store = open_store(container.address("t"), container.options)
-        try:
-            with pytest.raises(TransientError, match=said):
-                async with asyncio.timeout(100):
-                    _ = [name async for name in listed(store)]
-        finally:
-            await store.aclose()
+    async with lying(reply) as (url, _), at(cloud, url) as store:
+        with pytest.raises(TransientError, match=said):
+            async with asyncio.timeout(100):
+                _ = [name async for name in listed(store)]
     assert asked >= 5

@@ -17,10 +17,10 @@ from urllib.parse import quote
 import obstore
 
 from tailer.errors import TableError, TailerError, TransientError
-from tailer.network.http_answers import Rounds
+from tailer.network.http_answers import Rounds, not_too_many
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
-from tailer.store.objects.ending import asking
+from tailer.store.objects.asking import asking
 from tailer.store.objects.errors import FAILURES, is_refusal, is_without_credentials, translated
 from tailer.store.objects.options import CloudOptions, Credentials
 from tailer.store.objects.place import Place
@@ -54,6 +54,8 @@ _CHECK_S = 120.0
 _URL_TTL_S_MAX = 604_800
 #: Objects of a listing's page: Google's has so many, Azure's five times as many.
 _PAGE_OBJECTS = 1000
+#: Pages in succession without a file of the folder: the files of those below it are listed, too.
+_IDLE_PAGES_MAX = 10_000
 #: For an answer and its repetitions, or for a thousand objects of a listing: a server may say for
 #: ever that there is another page.
 _REQUEST_S = 300.0
@@ -133,22 +135,26 @@ class ObjectStore(Store):
         return self._container if same else self._client.container(place)
 
     async def _request(
-        self, operation: str, location: str, request: Callable[[], Awaitable[T]]
+        self,
+        operation: str,
+        location: str,
+        request: Callable[[], Awaitable[T]],
+        room_bytes: int = 0,
     ) -> T:
-        """Send one request, and count it; raise its failure as this project's error.
+        """Send one request for so many bytes, and count it; raise its failure as this project's
+        error.
 
         What a catalog vends may end before it says so: if refused, it is asked for anew, once.
         """
         async with self._gate:
             for last in (self._client.credentials is None, True):
                 client = self._client
+                what = f"{self.root}: {operation}" + f" of {location}" * bool(location)
                 try:
-                    with asking():
-                        async with asyncio.timeout(_REQUEST_S):
-                            return await request()
+                    async with asyncio.timeout(_REQUEST_S), asking(what, room_bytes):
+                        return await request()
                 except TimeoutError:
                     self._traffic.request(operation, "failed", 0)
-                    what = f"{self.root}: {operation}" + f" of {location}" * bool(location)
                     raise TransientError(f"{what} took longer than {_REQUEST_S:g} s") from None
                 except FAILURES as e:
                     self._traffic.request(operation, _outcome(e), 0)
@@ -184,7 +190,7 @@ class ObjectStore(Store):
         key = self._at(folder)[1] if folder else self._place.key
         prefix = f"{key}/" if key else ""
         last, pages = prefix + start_after if start_after else None, None
-        rounds = Rounds()
+        rounds, listed = Rounds(_IDLE_PAGES_MAX), 0
 
         async def next_page() -> Any | None:
             nonlocal pages
@@ -206,18 +212,22 @@ class ObjectStore(Store):
             self._traffic.request("list", "200", 0)
             if not page:
                 return
+            names = 0
             for meta in page:
                 name = meta["path"].removeprefix(prefix)
                 if name > start_after and "/" not in name:
+                    names += 1
                     yield _status(meta, name)
             if len(page) < _PAGE_OBJECTS:
                 return
             last = page[-1]["path"]
-            if rounds.closed_by(last, empty=False):
+            if rounds.closed_by(last, empty=not names):
                 raise TransientError(
                     f"{self.root}: the pages of the server's listing form a loop; check the "
                     "server, and any proxy between it and this machine"
                 )
+            listed += names
+            not_too_many(listed, f"{self.root}: the listing of {folder or key}")
 
     async def entries(self, address: str) -> Entries | None:
         """See :class:`tailer.store.Store`."""
@@ -271,7 +281,10 @@ class ObjectStore(Store):
 
     async def _get(self, location: str, options: Any) -> tuple[Any, FileStatus]:
         """Return bytes of an object, as they lie in obstore's memory, and its status."""
-        return await self._request("get", location, lambda: self._answer(location, options))
+        first, end = options.get("range", (0, _AT_ONCE_BYTES_MAX))
+        return await self._request(
+            "get", location, lambda: self._answer(location, options), end - first
+        )
 
     async def _answer(self, location: str, options: Any) -> tuple[Any, FileStatus]:
         """Send one request, and return its whole answer."""

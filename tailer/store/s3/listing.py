@@ -9,7 +9,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
 from tailer.errors import TransientError
-from tailer.network.http_answers import Rounds, natural
+from tailer.network.http_answers import Rounds, natural, not_too_many
 from tailer.store.s3.client import Call, S3Client
 from tailer.store.s3.errors import S3Answer, Unfit, refusal
 
@@ -58,7 +58,7 @@ async def list_pages(
     query = {"list-type": "2", "prefix": prefix, "delimiter": "/", "encoding-type": "url"}
     if start_after and bucket not in client.lists_from_the_start:
         query["start-after"] = start_after
-    rounds, last = Rounds(_IDLE_PAGES_MAX), None
+    rounds, last, listed = Rounds(_IDLE_PAGES_MAX), None, 0
     while True:
         taken: list[Page] = []
 
@@ -87,6 +87,8 @@ async def list_pages(
                 "server, and any proxy between it and this machine"
             )
         last = news
+        listed += len(page.objects)
+        not_too_many(listed, f"the listing of s3://{bucket}/{prefix}")
         query["continuation-token"] = page.following
 
 

@@ -1,0 +1,99 @@
+"""What surrounds each request by obstore: the end of the process, and that of its memory.
+
+A thread of obstore that has just delivered an answer still needs Python's lock. If the interpreter
+ended before it had it, the process would be aborted.
+
+obstore reads listings and errors whole, however long they are, and has no limit for it. So this
+process is looked at while an answer is awaited. What obstore has read is freed when nobody waits
+for it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tailer.errors import TransientError
+
+__all__ = ["asking"]
+
+#: How long such a thread may need, in seconds.
+_LOCK_S = 0.05
+#: How often the process is looked at, from so long after a request on: most have ended by then.
+_LOOK_S = 0.1
+#: How far the process may grow meanwhile, beyond what was asked for: other feeds are at work, too.
+_GROWTH_BYTES_MAX = 512 * 1024 * 1024
+_STATM = Path("/proc/self/statm")
+
+_last_s = float("-inf")
+
+
+class asking:  # noqa: N801  # reads as a statement: async with asking(...)
+    """Hold this around each await of obstore's: the interpreter does not end right behind it, and
+    an answer without end is left. ``where`` is for the error, and ``room_bytes`` are asked for.
+
+    Raises :class:`TransientError`.
+    """
+
+    def __init__(self, where: str, room_bytes: int = 0) -> None:
+        self._where, self._most = where, _GROWTH_BYTES_MAX + room_bytes
+        self._limit = asyncio.timeout(None)
+        self._before: int | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        self._next_look()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        global _last_s  # noqa: PLW0603  # one for the process, which ends once
+        self._timer.cancel()
+        _last_s = time.monotonic()
+        left = self._limit.when() is not None
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError:
+            if not left:
+                raise
+            raise TransientError(
+                f"{self._where}: the server's answer has no end (this process has grown by "
+                f"{_GROWTH_BYTES_MAX >> 20} MiB while it was awaited); check the server, and any "
+                "proxy between it and this machine"
+            ) from None
+
+    def _next_look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        now = _resident_bytes()
+        self._before = now if self._before is None else self._before
+        if now - self._before > self._most:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+        else:
+            self._next_look()
+
+
+def _resident_bytes() -> int:
+    """Return the memory of this process; where the system does not say it, the most that it had."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+@atexit.register
+def _wait() -> None:
+    time.sleep(max(0.0, _last_s + _LOCK_S - time.monotonic()))
