@@ -108,11 +108,15 @@ class Watch:
         self._received = 0
 
     def receive(self, size: int) -> bool:
-        """Count received bytes. If they are too many, refuse the connection and return False."""
+        """Count received bytes. If they are too many, refuse the connection and return False; who
+        sends as many again, and so reads no answer, is cut off."""
         if self._idle:
             self._idle, self.since = False, self._connections.now()
         self._received += size
-        if self._received > _RECEIVED_BYTES_MAX + 2 * self._connections.bounds().body_bytes:
+        most = _RECEIVED_BYTES_MAX + 2 * self._connections.bounds().body_bytes
+        if self._received > 2 * most:
+            self.drop()
+        elif self._received > most:
             self.refuse(431)
         return not self.refused
 
@@ -201,7 +205,7 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """See :class:`asyncio.Protocol`."""
         # aiohttp calls it with nothing, to parse what waits.
-        if not self.watch.refused and (not data or self.watch.receive(len(data))):
+        if self.watch.receive(len(data)) if data else not self.watch.refused:
             super().data_received(data)
 
     def handle_error(

@@ -197,6 +197,19 @@ async def test_headers_behind_a_body_and_requests_ahead_of_answers_are_bounded(l
         assert status_of(await client.ask(HEALTH + b"Connection: close\r\n\r\n")) == 200
 
 
+async def test_who_sends_on_behind_a_refusal_is_cut_off() -> None:
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk, sent = b"10000\r\n" + b" " * 65_536 + b"\r\n", 0
+    async with serving() as client:
+        _, writer = await client.connect(head)
+        with suppress(ConnectionError):
+            while sent < 2**30:
+                writer.write(chunk)
+                await writer.drain()
+                sent += len(chunk)
+    assert sent < 32 * 1024 * 1024  # most of it is in the kernel's buffers
+
+
 async def test_a_body_that_is_taken_comes_as_it_was_sent() -> None:
     async with serving(stall_s=5.0) as client:
         for size in (0, 1, 40_000, 65_535):
