@@ -83,6 +83,7 @@ async def follow_spans(
                 case ask.Wait(seconds):
                     if cursor.before is not None:
                         waits(cursor.before)
+                    log.forget_files()
                     if watch is None:
                         watch = await stack.enter_async_context(store.watch(LOG_DIR))
                     await watch.wait(seconds)

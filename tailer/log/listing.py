@@ -51,6 +51,11 @@ class LogListing:
             self._rest = mark, start_after, found
         return [*found]
 
+    def forget_files(self) -> None:
+        """Forget what was listed of a folder that rests: many feeds at their heads would hold
+        megabytes each, which none needs again."""
+        self._rest = None
+
     async def _files_up_to(self, names_max: float, start_after: str = "") -> list[LogFile] | None:
         """Return the files of the log, by version; None if the folder has more names."""
         found, names = [], 0

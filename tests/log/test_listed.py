@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import pyarrow as pa
 import pytest
 
@@ -17,7 +18,7 @@ from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import commit_name
 from tailer.errors import TableError, TableReplaced
-from tailer.log.follow import follow
+from tailer.log.follow import follow, follow_spans
 from tailer.log.table import TableLog
 from tailer.store import FileStatus
 from tailer.store.local import LocalStore
@@ -171,3 +172,24 @@ async def test_a_backup_that_is_unpacked_over_a_log_hides_no_version(tmp_path: P
     shutil.copytree(tmp_path / "backup", made.folder, dirs_exist_ok=True)
     assert folder.stat().st_mtime == 1_000_000_000
     assert await log.latest_version() == VERSIONS + 1
+
+
+async def test_a_feed_that_waits_holds_no_listing(tmp_path: Path) -> None:
+    """One of 10,000 files takes 4 MB: of 500 feeds, 2 GB."""
+    made = written(tmp_path / "orders")
+    os.utime(made.folder / "_delta_log", (1_000_000_000, 1_000_000_000))
+    log = TableLog(LocalStore(str(made.folder)))
+    waiting = anyio.Event()
+
+    async def run() -> None:
+        offset = Offset(VERSIONS + 1)
+        async for _ in follow_spans(log, offset, waits=lambda _: waiting.set()):
+            raise AssertionError
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await waiting.wait()
+            await anyio.wait_all_tasks_blocked()
+            assert log._rest is None
+            tasks.cancel_scope.cancel()
