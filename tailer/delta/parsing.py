@@ -80,6 +80,8 @@ class _RemoveLine(Struct, forbid_unknown_fields=True, gc=False):
 _QUOTED = [f'"{name}"'.encode() for name in _Line.__struct_encode_fields__]
 #: What msgspec may raise; not all of its releases have ValueError as the base.
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+# How deep it may be is Python's to say: some 1,000 levels, and since 3.14 what the stack holds.
+_NESTED = "the line is nested too deep to be read"
 
 
 def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
@@ -167,7 +169,9 @@ def _by_python(line: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
     """Parse a line with Python's parser, its objects made by ``pairs``."""
     try:
         return json.loads(line.decode().removeprefix("\ufeff"), object_pairs_hook=pairs)
-    except (ValueError, RecursionError) as e:
+    except RecursionError:
+        raise CorruptLog(_NESTED) from None
+    except ValueError as e:
         raise CorruptLog(f"the line is not JSON ({e})") from None
 
 
@@ -178,7 +182,9 @@ def _converted(document: Any, kind: type[_Steering]) -> _Steering:
         found = msgspec.convert(document, kind)
         # Strings are converted unseen. A commitInfo may hold what it likes.
         msgspec.json.encode(msgspec.structs.replace(found, commit_info=None))
-    except (msgspec.ValidationError, RecursionError) as e:
+    except RecursionError:
+        raise CorruptLog(_NESTED) from None
+    except msgspec.ValidationError as e:
         raise CorruptLog(_reason(e)) from None
     except UnicodeEncodeError:
         raise CorruptLog("the action has half a surrogate pair") from None

@@ -224,6 +224,12 @@ def test_what_a_commit_info_says_is_free(text: str) -> None:
     assert isinstance(parse_line(f'{{"commitInfo": {text}}}'), CommitInfo)
 
 
+def test_what_is_nested_too_deep_is_said_in_our_words() -> None:
+    line = '{"commitInfo": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}"
+    message = refusal(lambda: parse_line(line), CorruptLog)
+    assert message == "the line is nested too deep to be read"
+
+
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**400])
 def test_a_number_beyond_64_bits_is_refused_by_name(number: int) -> None:
     message = refusal(lambda: parsed(add={**ADD, "size": number}), CorruptLog)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ async def test_every_sink_gets_the_same_texts(rig: Rig, tmp_path: Path, mode: st
         lines = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
         found = [json.loads(line)["s"] for line in lines if '"id"' in line]
     elif mode == "sqlite":
-        with sqlite3.connect(tmp_path / "out") as database:
+        with closing(sqlite3.connect(tmp_path / "out")) as database:
             (name,) = database.execute(
                 "select name from sqlite_master where sql like '%\"s\"%'"
             ).fetchone()

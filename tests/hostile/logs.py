@@ -308,7 +308,7 @@ HEAVY_LOGS: dict[str, Attack] = {
     "a schema of a million levels": Attack(_with_schema(_deep_schema(1_000_000)), ["characters"]),
     "unknown JSON of a million levels": Attack(
         _table(lambda t: raw_commit(t, [b'{"later":' + b"[" * 1_000_000 + b"]" * 1_000_000
-                                        + b"}"])), ["recursion"]
+                                        + b"}"])), ["nested too deep"]
     ),
     "a million files in a commit": Attack(_table(_many_adds), rows=4),
     "a million times the same file": Attack(_table(_many_adds_twice), ["added twice"]),
@@ -328,9 +328,9 @@ LOGS: dict[str, Attack] = {
         _table(_large_checksum), rows=4
     ),
     "a schema of 10000 levels": Attack(_with_schema(_deep_schema(10_000)), ["nested"]),
-    "JSON of 10000 levels": Attack(
-        _table(lambda t: raw_commit(t, [b'{"commitInfo":{"a":' + b"[" * 10_000 + b"]" * 10_000
-                                        + b"}}"])), ["nested", "recursion"]
+    "JSON of 100000 levels": Attack(
+        _table(lambda t: raw_commit(t, [b'{"commitInfo":{"a":' + b"[" * 100_000 + b"]" * 100_000
+                                        + b"}}"])), ["nested too deep"]
     ),
     "a hint of 2^31 parts": Attack(_table(_hint({"version": 1, "size": 3, "parts": 2**31 - 1})),
                                    rows=4),

@@ -114,8 +114,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         _: asyncio.AbstractEventLoop,
         coroutine: Coroutine[Any, Any, Any],
         context: Context | None = None,
+        **options: Any,  # the name, since Python 3.14
     ) -> asyncio.Task[Any]:
-        task = _Task(coroutine, loop=self, context=context)
+        task = _Task(coroutine, loop=self, context=context, **options)
         self._on_task(task, PROCESS.get() if context is None else context.get(PROCESS))
         return task
 
