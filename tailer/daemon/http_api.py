@@ -259,10 +259,11 @@ async def _refusing(request: web.Request, handler: Handler) -> web.StreamRespons
 @asynccontextmanager
 async def serve(
     address: tuple[str, int], routes: list[web.RouteDef], bounds: Bounds | None = None
-) -> AsyncIterator[None]:
-    """Serve these routes while the block runs. Raises OSError if the address can't be bound."""
+) -> AsyncIterator[int]:
+    """Serve these routes while the block runs; the value is the port, also where 0 was asked for.
+    Raises OSError if the address can't be bound."""
     held = bounds or Bounds()
     app = web.Application(client_max_size=held.body_bytes, middlewares=[_refusing])
     app.add_routes(routes)
-    async with serve_application(app, address, lambda: held, shutdown_s=_SHUTDOWN_S):
-        yield
+    async with serve_application(app, address, lambda: held, shutdown_s=_SHUTDOWN_S) as port:
+        yield port

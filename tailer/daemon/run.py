@@ -7,6 +7,7 @@ SIGHUP it reads its configuration again.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,7 +54,7 @@ async def run_daemon(config: Config) -> int:
         config, lambda: load_config(config.path), families, StoreMetrics(registry), logger
     )
 
-    async with _serving(config, registry, supervisor):
+    async with _serving(config, registry, supervisor, logger):
         stopped = await until_stopped(
             supervisor.run, supervisor.hangup, grace_s=config.stop_s, overdue=supervisor.overdue
         )
@@ -65,7 +66,9 @@ async def run_daemon(config: Config) -> int:
 
 
 @asynccontextmanager
-async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> AsyncIterator[None]:
+async def _serving(
+    config: Config, registry: Any, supervisor: Supervisor, logger: logging.Logger
+) -> AsyncIterator[None]:
     """Serve metrics, health and control while the block runs."""
     if config.http is None:
         yield
@@ -76,7 +79,10 @@ async def _serving(config: Config, registry: Any, supervisor: Supervisor) -> Asy
         *console_routes(supervisor, config.token),
     ]
     try:
-        async with serve(config.http, routes):
+        async with serve(config.http, routes) as port:
+            host = config.http[0]
+            place = f"[{host}]" if ":" in host else host
+            logger.info("console, metrics and health checks at http://%s:%d", place, port)
             yield
     except OSError as e:
         raise cannot_listen(f"{config.path}: daemon.http", config.http, e) from e

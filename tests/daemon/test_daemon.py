@@ -472,6 +472,15 @@ def test_a_feed_that_stopped_is_not_ready_and_the_process_is_healthy(setting: Se
         program.stop()
 
 
+def test_the_log_names_the_address_also_where_the_port_is_chosen(setting: Setting) -> None:
+    setting.configure(http="127.0.0.1:0")
+    with setting.program() as program:
+        program.wait_until(lambda: any("health checks at" in line for line in program.errors))
+        (line,) = (line for line in program.errors if "health checks at" in line)
+        assert get(int(line.rpartition(":")[2]), "/healthz")[0] == 200
+        assert program.stop() == 0
+
+
 def test_an_address_that_is_taken_is_none_of_the_configuration_s_mistakes(
     setting: Setting,
 ) -> None:
