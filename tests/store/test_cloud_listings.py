@@ -144,3 +144,57 @@ async def test_pages_that_lead_on_for_ever_are_left(
             async with asyncio.timeout(100):
                 _ = [name async for name in listed(store)]
     assert asked >= 5
+
+
+SIZE = 1024 * 1024
+FOUND = f'HTTP/1.1 206 OK\r\nContent-Length: {SIZE}\r\nETag: "a"\r\n'
+FOUND += f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}\r\n"
+FOUND += "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n"
+
+
+@pytest.mark.parametrize("cloud", ["azure", "gcs"])
+async def test_memory_that_others_take_is_not_taken_for_an_answer_without_end(
+    monkeypatch: pytest.MonkeyPatch, cloud: Cloud
+) -> None:
+    """Another feed of the process takes memory while a file comes over a slow line, each time."""
+    monkeypatch.setattr("tailer.store.objects.asking._GROWTH_BYTES_MAX", 32 * 1024 * 1024)
+    taken: list[bytes] = []
+
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(FOUND.encode() + b"\r\n" + bytes(SIZE // 2))
+        await writer.drain()
+        await asyncio.sleep(0.3)  # the process is looked at
+        taken.append(b"x" * (64 * 1024 * 1024))
+        await asyncio.sleep(0.5)
+        writer.write(bytes(SIZE - SIZE // 2))
+
+    async with lying(reply) as (url, _), at(cloud, url) as store:
+        async with asyncio.timeout(100):
+            data, _ = await store.read("file", 0, SIZE)
+    assert data == bytes(SIZE)
+    assert len(taken) >= 2
+
+
+@pytest.mark.parametrize("cloud", ["azure", "gcs"])
+async def test_a_file_without_end_is_left(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
+    """It is sent in chunks, of which there are more than the length that it says."""
+    monkeypatch.setattr("tailer.store.objects.asking._GROWTH_BYTES_MAX", 64 * 1024 * 1024)
+    monkeypatch.setattr("tailer.store.objects.store._AT_ONCE_BYTES_MAX", 64 * 1024 * 1024)
+    sent, part = 0, b"100000\r\n" + b"a" * 2**20 + b"\r\n"
+
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(FOUND.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
+        try:
+            while sent < 4 * 2**30:
+                writer.write(part)
+                sent += len(part)
+                await writer.drain()
+        finally:
+            writer.transport.abort()
+
+    async with lying(reply) as (url, _), at(cloud, url) as store:
+        with pytest.raises(TransientError, match=rf"bytes of {SIZE}"):
+            async with asyncio.timeout(100):
+                await store.read("file", 0, SIZE)
+    assert sent < 2 * 2**30

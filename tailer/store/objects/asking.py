@@ -22,7 +22,7 @@ from typing import Self
 
 from tailer.errors import TransientError
 
-__all__ = ["asking"]
+__all__ = ["Endless", "asking"]
 
 #: How long such a thread may need, in seconds.
 _LOCK_S = 0.05
@@ -35,14 +35,18 @@ _STATM = Path("/proc/self/statm")
 _last_s = float("-inf")
 
 
+class Endless(TransientError):
+    """An answer seems to have no end: this process grew too far while it was awaited."""
+
+
 class asking:  # noqa: N801  # reads as a statement: async with asking(...)
     """Hold this around each await of obstore's: the interpreter does not end right behind it, and
     an answer without end is left. ``where`` is for the error, and ``room_bytes`` are asked for.
 
-    Raises :class:`TransientError`.
+    Raises :class:`Endless`.
     """
 
-    def __init__(self, where: str, room_bytes: int = 0) -> None:
+    def __init__(self, where: str, room_bytes: float = 0) -> None:
         self._where, self._most = where, _GROWTH_BYTES_MAX + room_bytes
         self._limit = asyncio.timeout(None)
         self._before: int | None = None
@@ -67,7 +71,7 @@ class asking:  # noqa: N801  # reads as a statement: async with asking(...)
         except TimeoutError:
             if not left:
                 raise
-            raise TransientError(
+            raise Endless(
                 f"{self._where}: the server's answer has no end (this process has grown by "
                 f"{_GROWTH_BYTES_MAX >> 20} MiB while it was awaited); check the server, and any "
                 "proxy between it and this machine"

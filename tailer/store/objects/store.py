@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -20,7 +22,7 @@ from tailer.errors import TableError, TailerError, TransientError
 from tailer.network.http_answers import Rounds, not_too_many
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
-from tailer.store.objects.asking import asking
+from tailer.store.objects.asking import Endless, asking
 from tailer.store.objects.errors import FAILURES, is_refusal, is_without_credentials, translated
 from tailer.store.objects.options import CloudOptions, Credentials
 from tailer.store.objects.place import Place
@@ -139,7 +141,7 @@ class ObjectStore(Store):
         operation: str,
         location: str,
         request: Callable[[], Awaitable[T]],
-        room_bytes: int = 0,
+        room_bytes: float = 0,
     ) -> T:
         """Send one request for so many bytes, and count it; raise its failure as this project's
         error.
@@ -280,16 +282,28 @@ class ObjectStore(Store):
         return await side_by_side(self._beginning(place, length) for place, length in reads)
 
     async def _get(self, location: str, options: Any) -> tuple[Any, FileStatus]:
-        """Return bytes of an object, as they lie in obstore's memory, and its status."""
-        first, end = options.get("range", (0, _AT_ONCE_BYTES_MAX))
-        return await self._request(
-            "get", location, lambda: self._answer(location, options), end - first
-        )
+        """Return bytes of an object, as they lie in obstore's memory, and its status.
 
-    async def _answer(self, location: str, options: Any) -> tuple[Any, FileStatus]:
+        If the process grew too far meanwhile, perhaps by another feed's work on a slow day, they
+        are asked for again, and counted as they come, which takes a copy of them.
+        """
+        first, end = options.get("range", (0, _AT_ONCE_BYTES_MAX))
+        try:
+            return await self._request(
+                "get", location, lambda: self._answer(location, options), end - first
+            )
+        except Endless:
+            self._traffic.retry("get")
+            counted = partial(self._answer, location, options, counts=True)
+            return await self._request("get", location, counted, math.inf)
+
+    async def _answer(
+        self, location: str, options: Any, *, counts: bool = False
+    ) -> tuple[Any, FileStatus]:
         """Send one request, and return its whole answer."""
         container, key = self._at(location)
-        answer = await obstore.get_async(container, key, options=options)
+        async with asking(f"{self.root}: get of {location}", 0 if counts else math.inf):
+            answer = await obstore.get_async(container, key, options=options)
         status, (first, end) = _status(answer.meta, location.rpartition("/")[2]), answer.range
         if end - first > _AT_ONCE_BYTES_MAX:
             raise TableError(
@@ -297,7 +311,7 @@ class ObjectStore(Store):
                 table=self.root,
                 path=location,
             )
-        data = await answer.bytes_async()
+        data = await (_counted(answer, end - first) if counts else answer.bytes_async())
         if len(data) != end - first:
             raise TransientError(f"{self.root}, {location}: {len(data)} bytes of {end - first}")
         self._traffic.request("get", "206" if "range" in options else "200", len(data))
@@ -365,6 +379,13 @@ class ObjectStore(Store):
                 raise translated(e, "sign", self.root, location) from None
 
         return url
+
+
+async def _counted(answer: Any, size: int) -> bytes:
+    """Return the bytes of an answer; about twice its size at most, though it may have no end."""
+    pieces = aiter(answer.stream(min_chunk_size=max(size, 1)))
+    data: bytes = await anext(pieces, b"")
+    return data + await anext(pieces, b"")
 
 
 def _outcome(error: Exception) -> str:
