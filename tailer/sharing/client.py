@@ -328,6 +328,12 @@ class SharingClient:
             wish = response.headers.get("Retry-After")
             return TransientError(sentence, retry_after_s(wish, self.clock()))
         hint = None
+        if status == 401 and error is None and body.strip():
+            # A token that is not known is said by an error of the protocol.
+            raise TransientError(
+                f"{sentence} with a page; check the profile {self.profile.source}, and any proxy "
+                "between this machine and the server"
+            )
         if status == 401:
             expires = self._authorization.expires()
             ended = f"; its token ends at {expires.isoformat()}" if expires else ""

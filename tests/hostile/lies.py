@@ -16,7 +16,10 @@ from tests.support.link import Lie
 __all__ = ["MAY_STOP", "PROTOCOLS", "Protocol", "lies_of", "passing_lies"]
 
 #: What is a mistake of the configuration, by the sentence: a feed says so and stops.
-MAY_STOP = {"any": ("a redirect in a ring",), "kafka": ("TLS",), "registry": ()}
+MAY_STOP = {
+    "any": ("a redirect in a ring",), "kafka": ("TLS",), "registry": (),
+    "sharing": ("a redirect in a ring", "changes: another table"),
+}  # fmt: skip
 _MIB = 1024 * 1024
 _CHUNK = bytes(random.Random(7).randbytes(_MIB))
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -165,6 +168,48 @@ def _registered(found: Lie) -> Lie:
     return lie
 
 
+_PROTOCOL = b'{"protocol": {"minReaderVersion": 1}}\n'
+_FIELD = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
+
+
+def _metadata(table: str, column: str = "id") -> bytes:
+    schema = {"type": "struct", "fields": [{**_FIELD, "name": column}]}
+    facts = {"id": table, "format": {"provider": "parquet"}, "partitionColumns": []}
+    return json.dumps({"metaData": {**facts, "schemaString": json.dumps(schema)}}).encode() + b"\n"
+
+
+def _added(version: int) -> bytes:
+    facts = {"url": "https://files.example.org/f", "id": "f", "partitionValues": {}, "size": 9}
+    added = {**facts, "timestamp": 1_700_000_000_000, "version": version}
+    return json.dumps({"add": added}).encode() + b"\n"
+
+
+def _shared(*lines: bytes, header: bytes = b"") -> Lie:
+    """An answer of a sharing server."""
+    return _json(b"".join(lines), b"Delta-Table-Version: 1\r\n" + header)
+
+
+def _paged(token: Callable[[int], str], *lines: bytes) -> Lie:
+    """An answer that says that another page follows."""
+    numbers = itertools.count()
+    said = b"delta-sharing-capabilities: responseformat=parquet;includeendstreamaction=true\r\n"
+
+    async def lie(asked: bytes) -> AsyncIterator[bytes]:
+        end = {"endStreamAction": {"nextPageToken": token(next(numbers))}}
+        page = _shared(*lines, json.dumps(end).encode() + b"\n", header=said)
+        async for part in page(asked):
+            yield part
+
+    return lie
+
+
+def _refusal_of_sharing(status: int) -> Lie:
+    return _shared(
+        _PROTOCOL, _metadata("t"),
+        b'{"endStreamAction": {"errorMessage": "no", "httpStatusErrorCode": %d}}\n' % status,
+    )  # fmt: skip
+
+
 _WRONG: Mapping[str, Mapping[str, Lie]] = {
     "postgres": {
         "no rows": _postgres(b"CSELECT 0\0", b"ZI"),
@@ -217,6 +262,26 @@ _WRONG: Mapping[str, Mapping[str, Lie]] = {
         "lengths of nothing": _repeated(b"\0\0\0\0"),
     },
     "http": {},
+    "sharing": {
+        **{f"changes: {status} with a page": _page(status) for status in (401, 404)},
+        "changes: a line cut in the middle": _shared(_PROTOCOL, _metadata("t")[:-20]),
+        "changes: no protocol": _shared(_added(2**62)),
+        "changes: no metadata": _shared(_PROTOCOL, _added(2**62)),
+        "changes: a version below all": _shared(_PROTOCOL, _added(0)),
+        "changes: another table": _shared(_PROTOCOL, _metadata("another")),
+        "changes: pages in a ring": _paged(lambda _: "a", _PROTOCOL),
+        "changes: pages without end": _paged(str, _PROTOCOL),
+        "changes: broken off": _refusal_of_sharing(500),
+        "version: another below all": _whole(
+            b"HTTP/1.1 200 OK\r\nDelta-Table-Version: 0\r\nContent-Length: 0\r\n\r\n"
+        ),
+        **{f"file: {status} with a page": _page(status) for status in (200, 403)},
+        "file: fewer bytes than it says": _json(b"PAR1", length=9000),
+        "file: bytes without end": _behind(
+            _OK + b"Transfer-Encoding: chunked\r\n\r\n",
+            _repeated(b"1000\r\n" + b"a" * 4096 + b"\r\n"),
+        ),
+    },
     "registry": {
         **{f"{status} with a page": _page(status) for status in (400, 401, 403, 404, 409, 422)},
         "403 with another's JSON": _page(403, b'{"message": "Forbidden"}'),
@@ -249,7 +314,10 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
 }  # fmt: skip
 #: Those by HTTP that have answers of their own.
-PROTOCOLS = {**PROTOCOLS, "registry": replace(PROTOCOLS["http"], wrong=_WRONG["registry"])}
+PROTOCOLS = {
+    **PROTOCOLS,
+    **{name: replace(PROTOCOLS["http"], wrong=_WRONG[name]) for name in ("registry", "sharing")},
+}
 
 
 def _all_protocols(of: Protocol) -> Iterator[tuple[str, Lie]]:

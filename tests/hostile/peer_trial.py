@@ -26,7 +26,6 @@ from typing import Any
 from tests.hostile.lies import MAY_STOP, lies_of
 from tests.hostile.peers import PEERS, PROTOCOL_OF, HostilePeer, at_peer
 from tests.support.components import free_port
-from tests.support.link import Lie
 from tests.support.outcomes import commit
 from tests.support.programs import Program, started
 from tests.support.waiting import eventually
@@ -74,26 +73,26 @@ class Trial:
                 return {feed["name"]: feed for feed in json.load(answer)["feeds"]}
         return {}
 
-    def lie(self, lies: Mapping[str, Lie]) -> dict[str, Seen]:
-        """Have peers lie while there is a row to be delivered, until the daemon has said so of each
-        and tried again; then their rows are delivered."""
+    def lie(self, names: Mapping[str, str]) -> dict[str, Seen]:
+        """Have peers tell lies, by name, while there is a row to be delivered, until the daemon has
+        said so of each and tried again; then their rows are delivered."""
         Path(f"/proc/{self._pid}/clear_refs").write_text("5")
         begun, before = time.monotonic(), len(self.program.errors)
-        for kind, lie in lies.items():
+        for kind, name in names.items():
             peer = self.peers[kind]
             peer.link.met = 0
-            peer.link.answer_by(lie, peer.lied_to)
+            peer.link.answer_by(lies_of(PROTOCOL_OF[kind])[name], peer.lied_to(name))
             peer.insert()
         seen: dict[str, tuple[str, float]] = {}
 
         def all_said() -> bool:
-            for kind in lies.keys() - seen.keys():
+            for kind in names.keys() - seen.keys():
                 if said := self._said(kind, before):
                     seen[kind] = said, time.monotonic() - begun
-            return len(seen) == len(lies)
+            return len(seen) == len(names)
 
-        eventually(all_said, PATIENCE_S, lambda: f"of {lies.keys() - seen.keys()} {self.program}")
-        for kind in lies:
+        eventually(all_said, PATIENCE_S, lambda: f"of {names.keys() - seen.keys()} {self.program}")
+        for kind in names:
             self.peers[kind].link.heal()
             self.peers[kind].insert()  # what the lie was about may have come before it
         self.wait_for_all()
@@ -185,8 +184,11 @@ def main(arguments: Sequence[str]) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = Servers(stack, folder)
         for kind in asked.peers.split(","):
-            lies: Mapping[str, Lie] = lies_of(PROTOCOL_OF[kind])
-            names = [name for name in lies if any(word in name for word in asked.lies)]
+            names = [
+                name
+                for name in lies_of(PROTOCOL_OF[kind])
+                if any(word in name for word in asked.lies)
+            ]
             while names:
                 own = Path(tempfile.mkdtemp(dir=folder))
                 name = names[0]
@@ -194,7 +196,7 @@ def main(arguments: Sequence[str]) -> None:
                     with trying([kind], own, servers) as trial:
                         while names:
                             name = names.pop(0)
-                            seen = trial.lie({kind: lies[name]})
+                            seen = trial.lie({kind: name})
                             print(_line(kind, name, seen[kind]), flush=True)
                             if asked.results:
                                 _record(asked.results, kind, name, seen[kind])

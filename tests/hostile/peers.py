@@ -68,8 +68,6 @@ class HostilePeer(ABC):
     address: str
     sections: str = ""
     written: int = 0
-    #: The requests whose answers are lies begin so.
-    lied_to: bytes = b""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
@@ -78,6 +76,10 @@ class HostilePeer(ABC):
         """Write a row: the next number."""
         self.written += 1
         self._insert(self.written)
+
+    def lied_to(self, lie: str) -> bytes:  # noqa: ARG002
+        """How the requests begin to which the answer is this lie."""
+        return b""
 
     @abstractmethod
     def _insert(self, number: int) -> None:
@@ -144,8 +146,9 @@ class _RegistryPeer(_SinkPeer):
 class _StorePeer(HostilePeer):
     """A server of tables; the events are in a local file."""
 
-    # What HEAD is answered has no body.
-    lied_to = b"GET"
+    def lied_to(self, lie: str) -> bytes:  # noqa: ARG002
+        """See :class:`HostilePeer`. What HEAD is answered has no body."""
+        return b"GET"
 
     def sink(self) -> dict[str, Any]:
         """See :class:`HostilePeer`."""
@@ -201,6 +204,13 @@ class _SharingPeer(_StorePeer):
         super().__init__("sharing", folder)
         self.link, self.table = link, table
         self.address = f"{profile}#s.x.t"
+
+    def lied_to(self, lie: str) -> bytes:
+        """See :class:`HostilePeer`."""
+        table = b"/shares/s/schemas/x/tables/t"
+        places = {"changes": table + b"/changes", "version": table + b"/version", "file": b"/files"}
+        where = places.get(lie.partition(":")[0])
+        return b"GET" if where is None else b"GET /delta-sharing" + where
 
     def _insert(self, number: int) -> None:
         self.table.insert([{"id": number}])

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.lies import lies_of
 from tests.hostile.peer_trial import RESIDENT_MIB_MAX, trying
 from tests.kafka.broker import Broker
 from tests.support.link import running_link
@@ -33,10 +32,9 @@ def test_a_feed_waits_for_a_broker_that_lies(
 ) -> None:
     for name in Servers.environment:
         monkeypatch.setenv(name, "")  # it is set by them, and restored here
-    lies = lies_of("kafka")
     with ExitStack() as stack:
         servers = _Servers(stack, tmp_path, kafka)
         trial = stack.enter_context(trying(["kafka"], tmp_path, servers))
         for name in ("garbage without end", "a compact list of 2^31"):
-            seen = trial.lie({"kafka": lies[name]})
+            seen = trial.lie({"kafka": name})
             assert seen["kafka"].peak_mib <= RESIDENT_MIB_MAX, seen

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.log.table import TableLog
-from tailer.sharing.answers import MetadataLine, read_line
+from tailer.sharing.answers import MetadataLine, ProtocolLine, read_line
 from tailer.sharing.auth import Authorization
 from tailer.sharing.client import SharingClient
 from tailer.sharing.model import Table
 from tailer.sharing.profile import leads_here, load_profile, parse_profile
 from tailer.sharing.query import Query
+from tailer.store.shared.links import Origin
+from tailer.store.shared.ranges import CommitRange
 from tailer.store.shared.state import Timeline
 from tests.sharing.lying import Reply, asking, files_at, lying, saying
 from tests.sharing.reference_server import serving
@@ -189,6 +191,37 @@ async def test_another_version_than_the_one_asked_for_is_refused(
         with pytest.raises(TableError, match="asked for version 1, and answers with version 2"):
             [add async for add in log.live_files(await log.snapshot(1))]
         await store.aclose()
+
+
+def test_an_answer_that_is_of_no_table_may_heal() -> None:
+    for lines, lacking in (([], "protocol"), ([ProtocolLine({"minReaderVersion": 1})], "metaData")):
+        timeline = Timeline(0)
+        for line in lines:
+            timeline.take(line)
+        with pytest.raises(TransientError, match=f"has no {lacking} line"):
+            timeline.at(0)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(3, "version 3, and version 4 and later"), (None, "lacks its version")]
+)
+async def test_a_file_of_no_version_that_was_asked_for_may_heal(
+    tmp_path: Path, version: int | None, said: str
+) -> None:
+    added = {"url": "https://h/f", "id": "1", "partitionValues": {}, "size": 4, "timestamp": 1}
+    more = {} if version is None else {"version": version}
+    line = read_line(json.dumps({"add": {**added, **more}}).encode(), "parquet")
+    assert line is not None
+    span = CommitRange(Origin("changes", 4, 6), tmp_path, Timeline(4), last=6)
+    with pytest.raises(TransientError, match=said):
+        await span.take(line, None)  # type: ignore[arg-type]  # no line gets there
+
+
+async def test_a_page_with_401_is_not_the_server_s_word_on_the_token() -> None:
+    body = b"<html>Sign in</html>"
+    async with lying(saying(body, status="401 No")) as (url, _), asking(url) as client:
+        with pytest.raises(TransientError, match="answered 401 with a page; check the profile"):
+            await lines_of(client)
 
 
 # Lines

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tailer.errors import TableError
+from tailer.errors import TransientError
 from tailer.sharing.answers import Line, SharedFile
 from tailer.sharing.model import EndOfStream
 from tailer.store.shared.links import Origin
@@ -65,10 +65,10 @@ class CommitRange:
         version = line.version
         if version is None:
             if self.first != self.last:
-                raise TableError("a file of the sharing server's answer lacks its version")
+                raise TransientError("a file of the sharing server's answer lacks its version")
             version = self.first
         if version < self.first:
-            raise TableError(
+            raise TransientError(
                 f"the sharing server gave a file of version {version}, and version {self.first} "
                 "and later were asked for"
             )

@@ -9,7 +9,7 @@ from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.features import FEATURES
 from tailer.delta.parsing import action_of
 from tailer.delta.snapshot import TableState
-from tailer.errors import TableError
+from tailer.errors import TableError, TransientError
 from tailer.sharing.answers import MetadataLine, ProtocolLine
 
 __all__ = ["SharedState", "Timeline", "feed_enabled"]
@@ -124,10 +124,11 @@ class Timeline:
         return len(self.metadata) > 1 and len(self.protocols) == 1
 
     def at(self, version: int) -> SharedState:
-        """Return the state after a version. Raises :class:`TableError` if the answer lacks it."""
+        """Return the state after a version. Raises :class:`TransientError` if the answer lacks it:
+        no table of the server's is like that."""
         if not self.complete:
             lacking = "metaData" if self.protocols else "protocol"
-            raise TableError(f"the sharing server's answer has no {lacking} line")
+            raise TransientError(f"the sharing server's answer has no {lacking} line")
         protocol = max((v for v in self.protocols if v <= version), default=self.first)
         metadata = max((v for v in self.metadata if v <= version), default=self.first)
         return SharedState(self.protocols[protocol], self.metadata[metadata])
