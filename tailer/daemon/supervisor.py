@@ -90,13 +90,14 @@ class Supervisor:
         async with anyio.create_task_group() as self._tasks:
             for name, runner in self._tables.items():
                 self._start(name, self.config.feeds[name], runner)
+            # A store may stand still for minutes, and the feeds that are there run.
             self._tasks.start_soon(self._answering)
-            await self._discover_all()
-            self._looked.set()
-            self._tasks.start_soon(self._discovering)
             self._tasks.start_soon(self._measuring)
             self._tasks.start_soon(self._reporting)
             self._tasks.start_soon(self._remembering)
+            await self._discover_all()
+            self._looked.set()
+            self._tasks.start_soon(self._discovering)
             while not self._over():
                 self._failed = anyio.Event()
                 await self._failed.wait()

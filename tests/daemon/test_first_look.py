@@ -65,6 +65,22 @@ def test_a_pattern_is_not_ready_before_its_tables_were_looked_for(setting: Setti
 
 
 @pytest.mark.usefixtures("silent")
+def test_feeds_are_watched_while_a_store_is_silent(setting: Setting) -> None:
+    """Their states are remembered."""
+    with setting.program() as program:
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
+
+        def remembered() -> bool:
+            assert setting.ask("GET", "/readyz")[1]["feeds"] == {
+                "lake": "its tables are looked for"
+            }
+            return bool(setting.ask("GET", "/api/v1/recent/orders")[1]["states"])
+
+        program.wait_for(remembered)
+        assert program.stop() == 0
+
+
+@pytest.mark.usefixtures("silent")
 def test_a_pattern_that_becomes_one_table_is_ready_with_it(setting: Setting) -> None:
     with setting.program() as program:
         program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
