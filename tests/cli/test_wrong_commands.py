@@ -29,7 +29,7 @@ def table(tmp_path: Path) -> TableBuilder:
         (["tail", "T", "-f"], "unrecognized arguments: -f (`tailer tail` follows without it)"),
         (
             ["verify", "T", "--topic", "orders"],
-            "orders (--topic was removed: docs/examples/verify_topic.py compares a topic",
+            " (--topic was removed: docs/examples/verify_topic.py compares a topic",
         ),
         (
             ["tail", "T", "--froom", "1"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +97,12 @@ async def test_a_folder_that_can_t_be_listed_is_named(
     (lake / "lost+found").mkdir()
 
     def refuse(closed: Path) -> None:
-        def listed(folder: Path, list_folder: Any = os.listdir) -> list[str]:
-            if Path(folder) in (closed, lake / "lost+found"):
+        def listed(folder: Path, list_folder: Any = Path.iterdir) -> Iterator[Path]:
+            if folder in (closed, lake / "lost+found"):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-            return list_folder(folder)  # type: ignore[no-any-return]  # os.listdir's own
+            return list_folder(folder)  # type: ignore[no-any-return]  # as pathlib does
 
-        monkeypatch.setattr(os, "listdir", listed)
+        monkeypatch.setattr(Path, "iterdir", listed)
 
     refuse(lake / "people")
     found = await discover(f"{lake}/*/", {})

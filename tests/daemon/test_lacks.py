@@ -158,7 +158,7 @@ def test_a_state_folder_without_descriptors_is_asked_again(
         with pytest.raises(TransientError, match=r"Too many open files\); let this process"):
             anyio.run(offsets.acquire)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "listdir", no_descriptor)
+        patched.setattr(Path, "iterdir", no_descriptor)
         with pytest.raises(TransientError, match="can't be listed"):
             anyio.run(discover, str(tmp_path / "lake/*/"), {})
     assert anyio.run(discover, str(tmp_path / "lake/*/"), {}).tables.keys() == {"orders"}

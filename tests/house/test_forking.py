@@ -19,11 +19,14 @@ from tests.support.source import ROOT
 
 PROGRAM = """
 import json, os, signal, sys
+files = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
 seen = {
     "arguments": sys.argv, "folder": os.getcwd(), "name": __name__, "path": sys.path[0],
     "environment": dict(os.environ), "dev": sys.flags.dev_mode,
     "signals": [str(signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)],
-    "files": os.listdir("/proc/self/fd"), "session": os.getsid(0),
+    # A newer libffi keeps its own file open, once it is loaded.
+    "files": sum("/libffi." not in os.path.realpath(file) for file in files),
+    "session": os.getsid(0),
 }
 json.dump(seen, sys.stdout)
 print("at its end", file=sys.stderr)

@@ -94,7 +94,7 @@ async def test_lies_about_the_length_are_errors_that_may_heal_or_not(reply: Repl
 
 
 async def test_a_deep_line_is_refused_by_a_sentence() -> None:
-    deep = PROTOCOL + b'{"file":' * 50_000
+    deep = PROTOCOL + b'{"file":' * 200_000
     async with lying(saying(deep)) as (url, _), asking(url) as client:
         with pytest.raises(TransientError, match="line of the sharing server's answer is not JSON"):
             await lines_of(client)
