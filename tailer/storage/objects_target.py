@@ -17,6 +17,10 @@ from tailer.store.objects.store import Client, ObjectStore
 
 __all__ = ["ObjectsTarget"]
 
+#: How far the process may grow while a file is sent, in bytes for each of its own: the larger it
+#: is, the longer others are at work meanwhile.
+_ROOM = 32
+
 
 class ObjectsTarget(StoreTarget):
     """Files below a place of a container."""
@@ -32,7 +36,7 @@ class ObjectsTarget(StoreTarget):
         # In one request: parts have no condition.
         put = obstore.put_async(self._container, key, body, mode=mode, use_multipart=False)
         with suppress(AlreadyExistsError, PreconditionError):
-            await self._request("put", name, put)
+            await self._request("put", name, put, _ROOM * len(body))
             return True
         return False
 
@@ -41,9 +45,11 @@ class ObjectsTarget(StoreTarget):
         with suppress(FileNotFoundError):
             await self._request("delete", name, obstore.delete_async(self._container, key))
 
-    async def _request(self, operation: str, name: str, request: Awaitable[object]) -> None:
+    async def _request(
+        self, operation: str, name: str, request: Awaitable[object], room_bytes: float = 0
+    ) -> None:
         try:
-            async with asking(f"{self.root}: {operation} of {name}"):
+            async with asking(f"{self.root}: {operation} of {name}", room_bytes):
                 await request
         except (AlreadyExistsError, PreconditionError):
             raise
