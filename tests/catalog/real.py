@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from tests.support.components import CACHE, free_port
@@ -57,5 +57,8 @@ def _answers(port: int) -> bool:
     try:
         with urlopen(f"http://127.0.0.1:{port}/api/2.1/unity-catalog/catalogs"):
             return True
+    except HTTPError as e:
+        e.close()
+        return False
     except URLError:
         return False

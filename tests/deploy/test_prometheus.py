@@ -33,8 +33,12 @@ RARE = {"tailer_errors_total", "tailer_data_loss_total", "up"}
 
 
 def fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=100) as answer:  # noqa: S310  # of our own making
-        return str(answer.read().decode())
+    try:
+        with urllib.request.urlopen(url, timeout=100) as answer:  # noqa: S310  # of our own making
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as e:
+        e.close()
+        raise
 
 
 class Prometheus:
