@@ -211,6 +211,11 @@ class HttpsFiles:
                 f"{self._root}, {location}: the file's server answered {status}",
                 retry_after_s(response.headers.get("Retry-After"), self._clock()),
             )
+        if status in (200, 206) and response.content_type == "text/html":
+            raise TransientError(
+                f"{self._root}, {location}: a page came in the file's place; check any proxy "
+                "between this machine and the file's server"
+            )
         if (packed := packing(response.headers.get("Content-Encoding"))) is not None:
             # Ranges count the bytes of the file itself, and the request accepted no other encoding.
             raise TableError(
@@ -255,7 +260,11 @@ class HttpsFiles:
     ) -> _Range:
         """Cut a range out of an answer with the whole file, from a server without ranges."""
         total = response.content_length
-        if total is None or total > WHOLE_BYTES_MAX:
+        if total is None:
+            raise TransientError(
+                f"{self._root}, {location}: the file's server answers without a range or a length"
+            )
+        if total > WHOLE_BYTES_MAX:
             raise TableError(
                 "the file's server does not serve ranges, and the file is too large without",
                 table=self._root,

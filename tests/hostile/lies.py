@@ -18,7 +18,11 @@ __all__ = ["MAY_STOP", "PROTOCOLS", "Protocol", "lies_of", "passing_lies"]
 #: What is a mistake of the configuration, by the sentence: a feed says so and stops.
 MAY_STOP = {
     "any": ("a redirect in a ring",), "kafka": ("TLS",), "registry": (),
-    "sharing": ("a redirect in a ring", "changes: another table"),
+    # A table that was replaced or restored, and a URL whose server refuses it when it is new.
+    "sharing": (
+        "a redirect in a ring", "changes: another table", "version: another below all",
+        "file: 403 with a page",
+    ),
 }  # fmt: skip
 _MIB = 1024 * 1024
 _CHUNK = bytes(random.Random(7).randbytes(_MIB))
@@ -154,7 +158,8 @@ def _kafka(body: bytes) -> Lie:
 
 
 def _page(status: int, body: bytes = b"<html><body>Sign in</body></html>") -> Lie:
-    return _whole(b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+    head = b"HTTP/1.1 %d No\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n"
+    return _whole(head % (status, len(body)) + body)
 
 
 def _registered(found: Lie) -> Lie:

@@ -368,6 +368,22 @@ async def test_a_file_that_is_not_what_its_headers_say(reply: Reply, words: str)
             await files.read("data/f", 0, None)
 
 
+async def test_a_page_in_a_files_place_may_heal() -> None:
+    reply = saying(b"<html>Sign in</html>", "Content-Type: text/html; charset=utf-8")
+    async with lying(reply) as (url, _), files_at(url + "/f") as files:
+        with pytest.raises(TransientError, match="a page came in the file's place; check"):
+            await files.read("data/f", 0, 4)
+
+
+async def test_bytes_without_range_or_length_may_heal() -> None:
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n")
+
+    async with lying(reply) as (url, _), files_at(url + "/f") as files:
+        with pytest.raises(TransientError, match="without a range or a length"):
+            await files.read("data/f", 0, 4)
+
+
 async def test_more_bytes_than_were_asked_for_are_not_taken() -> None:
     async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-3/100\r\n\r\n")
