@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
@@ -207,6 +208,8 @@ class OAuthTokens:
             if not 0 < lifetime < math.inf:
                 raise ValueError(f"expires_in is {lifetime}")
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as e:
+            if isinstance(e, urllib.error.HTTPError):
+                e.close()  # it is an answer, and has a connection
             raise OSError(
                 f"no token from {s.sasl_oauthbearer_token_endpoint_url}: {type(e).__name__}: {e}"
             ) from e
