@@ -59,7 +59,7 @@ class Files(Target):
 
     def seen(self, rename: Rename) -> Seen:
         files = tables(self.setting.folder / "out")
-        return rows_seen(pa.concat_tables(files, promote_options="default").to_pylist(), rename)
+        return rows_seen(pa.concat_tables(files, promote_options="permissive").to_pylist(), rename)
 
 
 def rows_seen(rows: list[dict[str, Any]], rename: Rename) -> Seen:
