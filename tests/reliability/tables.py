@@ -15,10 +15,10 @@ DATA = ROOT / "docs" / "reliability.json"
 
 #: What is killed, in the order of the page, with what must hold.
 KILLS = {
-    "JSON lines, local": "P1, P4, P9",
-    "JSON lines, s3": "P1, P4, P9",
-    "JSON lines, az": "P1, P4, P9",
-    "JSON lines, gs": "P1, P4, P9",
+    "JSON lines, local, two daemons": "P1, P4, P6, P9",
+    "JSON lines, s3, two daemons": "P1, P4, P6, P9",
+    "JSON lines, az, two daemons": "P1, P4, P6, P9",
+    "JSON lines, gs, two daemons": "P1, P4, P6, P9",
     "Kafka, exactly once, two daemons": "P1, P3, P5, P6",
     "Kafka, exactly once, broker and daemon, keyed": "P1, P3, P5",
     "Kafka, exactly once, broker and daemon, without keys": "P1, P5",
