@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import shutil
 import socket
 import subprocess
 import threading
@@ -23,6 +24,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.sinks import batch, fresh, made, opened, refused
 from tests.kafka.topics import events
 from tests.sharing.lying import lying, saying
+from tests.support.components import require
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +48,7 @@ OAUTH = {
 
 def make_certificates(folder: Path) -> Path:
     """An authority, and by it a certificate for the broker and one for a client."""
+    require("openssl", shutil.which("openssl") is not None)
 
     def openssl(command: str) -> None:
         arguments = ["openssl", *command.split()]

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import re
+import shutil
 import ssl
 import subprocess
 from base64 import b64encode
@@ -21,7 +22,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.sink import Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
-from tests.support.components import free_port
+from tests.support.components import free_port, require
 from tests.support.sinks import NAMED, named, write
 from tests.support.webhook import Webhook, webhook
 
@@ -153,6 +154,7 @@ async def test_the_halves_of_a_refused_batch_send_nothing_twice(hook: Webhook) -
 @pytest.fixture
 def certificate(tmp_path: Path) -> ssl.SSLContext:
     """Of a server that signed it itself, in ``cert.pem``."""
+    require("openssl", shutil.which("openssl") is not None)
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 "
         "-keyout key.pem -out cert.pem -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"

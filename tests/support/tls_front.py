@@ -7,6 +7,7 @@ do it.
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import ssl
 import struct
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
+
+from tests.support.components import require
 
 __all__ = ["Certificates", "TlsFront"]
 
@@ -28,6 +31,7 @@ class Certificates:
     nobody known; the first two are their own authorities, in one file."""
 
     def __init__(self, folder: Path) -> None:
+        require("openssl", shutil.which("openssl") is not None)
         self.folder = folder
         for name, address in (
             ("right", "127.0.0.1"),
