@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import Reply, Served, configuration, place, token
-from tests.support.components import free_port
+from tests.support.components import free_port, require
 from tests.support.programs import started
 from tests.support.waiting import PATIENCE_S
 
@@ -41,6 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     table.insert([{"id": 1}])
     add = table.add([{"id": 1}])["add"]
     table.commit(*({"add": {**add, "path": f"f{number}.parquet"}} for number in range(FILES)))
+    require("prlimit", shutil.which("prlimit") is not None)
     names = {f"{share}.x.t": table.folder for share in ("s", "m")}
     more = {f"m.x.t{number}": table.folder for number in range(20)}
     port, config, profile = free_port(), folder / "share.toml", folder / "alice.share"

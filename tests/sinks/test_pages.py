@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pytest
 
 from tailer.testing.table import TableBuilder
 from tests.support.aws import Aws
-from tests.support.components import free_port
+from tests.support.components import free_port, require
 from tests.support.mysql import Mysql
 from tests.support.postgres import PASSWORD, Postgres
 from tests.support.programs import run_tailer, started
@@ -30,6 +31,7 @@ SINKS = {found.name for found in entry_points(group="tailer.sinks")}
 
 def on(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> Edit:
     """What puts this server's names in the place of those of the page."""
+    require("psql", shutil.which("psql") is not None)
     # What the page leaves to libpq's environment.
     monkeypatch.setenv("PGHOST", "127.0.0.1")
     monkeypatch.setenv("PGPORT", str(server.port))
