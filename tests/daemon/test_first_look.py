@@ -16,6 +16,7 @@ from tailer.daemon import supervisor as supervising
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.supervisor import Supervisor
 from tests.support.ordered import Setting
+from tests.support.waiting import eventually_async
 
 #: The test has failed if it has waited for so long.
 DEADLINE_S = 60.0
@@ -103,7 +104,7 @@ async def test_nobody_waits_for_a_silent_store_after_the_first_seconds(
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervisor.run)
-            await anyio.wait_all_tasks_blocked()
+            await eventually_async(supervisor.status)
             await supervisor.looked()
             monkeypatch.setattr(supervising, "_FIRST_ANSWER_S", 10 * DEADLINE_S)
             await supervisor.looked()
