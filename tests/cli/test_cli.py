@@ -294,7 +294,8 @@ def test_no_command_shows_the_commands(capsys: Capture) -> None:
 
 def test_the_version_is_printed(capsys: Capture) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"delta-tailer {__version__}\n"
+    # Behind it stands what was not compiled, where no cargo is.
+    assert capsys.readouterr().out.split()[:2] == ["delta-tailer", __version__]
 
 
 # What the table refuses: status 1

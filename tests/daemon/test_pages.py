@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.components import require
 from tests.support.ordered import TOKEN, Setting, wait_for_state
 from tests.support.pages import Block, blocks
 
@@ -23,6 +25,7 @@ def by_shell(block: Block, setting: Setting) -> None:
 def test_a_feed_is_paused_and_started_by_the_pages_orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    require("curl", shutil.which("curl") is not None)
     monkeypatch.setenv("TAILER_TOKEN", TOKEN)
     setting = Setting(tmp_path)
     setting.table("orders")
