@@ -436,6 +436,7 @@ def run() -> None:
     """Run the process's command; end the process with its exit status."""
     install()
     sys.excepthook = _show_traceback
+    status = 0
     try:
         status = main()
         sys.stdout.flush()
@@ -443,7 +444,7 @@ def run() -> None:
         broken = isinstance(e, BrokenPipeError)
         if not broken and (e.errno not in (errno.ENOSPC, errno.EDQUOT) or "--debug" in sys.argv):
             raise
-        if not broken:
+        if not broken and not status:  # or it was said already, and what is left fails again
             where = e.filename or "standard output"
             print(f"tailer: {where}: {e.strerror}; make room there", file=sys.stderr)
         # If the reader of our output has gone, as `head` does, no message is needed. In either
