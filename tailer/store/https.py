@@ -211,7 +211,8 @@ class HttpsFiles:
                 f"{self._root}, {location}: the file's server answered {status}",
                 retry_after_s(response.headers.get("Retry-After"), self._clock()),
             )
-        if status in (200, 206) and response.content_type == "text/html":
+        # A part of a file is one, whatever its server calls it.
+        if status == 200 and response.content_type == "text/html":
             raise TransientError(
                 f"{self._root}, {location}: a page came in the file's place; check any proxy "
                 "between this machine and the file's server"

@@ -375,6 +375,18 @@ async def test_a_page_in_a_files_place_may_heal() -> None:
             await files.read("data/f", 0, 4)
 
 
+async def test_a_part_of_a_file_may_be_called_a_page() -> None:
+    """Some servers give each file that they do not know the type of a page."""
+
+    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
+        head = "HTTP/1.1 206 Partial Content\r\nContent-Type: text/html\r\n"
+        head += "Content-Length: 4\r\nContent-Range: bytes 0-3/4\r\n\r\n"
+        writer.write(head.encode() + b"PAR1")
+
+    async with lying(reply) as (url, _), files_at(url + "/f") as files:
+        assert (await files.read("data/f", 0, 4))[0] == b"PAR1"
+
+
 async def test_bytes_without_range_or_length_may_heal() -> None:
     async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n")
