@@ -198,11 +198,12 @@ class Pair:
 
     def kill(self, *processes: subprocess.Popen[str]) -> None:
         """Kill these in one moment; all, where none are given."""
-        ended = [self._running.pop(p.pid) for p in processes] or list(self._running.values())
+        ended = [
+            self._running.pop(number) for number in [p.pid for p in processes] or [*self._running]
+        ]
         for process, _ in ended:
             process.kill()
-        for process, stack in ended:
-            self._running.pop(process.pid, None)
+        for _, stack in ended:
             stack.close()
 
 

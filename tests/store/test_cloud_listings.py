@@ -60,6 +60,25 @@ def page(cloud: str, token: str, names: Sequence[str]) -> bytes:
     ).encode()
 
 
+class EndlessAnswer:
+    """A head, and behind it chunks of a mebibyte until the reader has gone, or 4 GiB are sent."""
+
+    def __init__(self, head: str) -> None:
+        self.sent = 0
+        self._head = f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()
+
+    async def __call__(self, _: bytes, writer: asyncio.StreamWriter) -> None:
+        chunk = b"100000\r\n" + b"a" * 2**20 + b"\r\n"
+        writer.write(self._head)
+        try:
+            while self.sent < 4 * 2**30:
+                writer.write(chunk)
+                self.sent += len(chunk)
+                await writer.drain()
+        finally:
+            writer.transport.abort()
+
+
 async def listed(store: Store) -> AsyncIterator[str]:
     async for file in store.list("_delta_log"):
         yield file.name
@@ -94,19 +113,8 @@ async def test_an_answer_without_end_is_left(
     """A listing, or the text of an error, is read whole by obstore."""
     monkeypatch.setattr("tailer.store.objects.asking._GROWTH_BYTES_MAX", 64 * 1024 * 1024)
     monkeypatch.setattr("tailer.store.objects.store._AT_ONCE_BYTES_MAX", 64 * 1024 * 1024)
-    sent, part = 0, b"100000\r\n" + b"a" * 2**20 + b"\r\n"
-
-    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        status = b"200 OK" if asked in ("list", "folders") else b"400 Bad Request"
-        writer.write(b"HTTP/1.1 " + status + b"\r\nTransfer-Encoding: chunked\r\n\r\n")
-        try:
-            while sent < 4 * 2**30:
-                writer.write(part)
-                sent += len(part)
-                await writer.drain()
-        finally:
-            writer.transport.abort()
+    status = "200 OK" if asked in ("list", "folders") else "400 Bad Request"
+    reply = EndlessAnswer(f"HTTP/1.1 {status}\r\n")
 
     async def ask(store: Store) -> None:
         if asked == "list":
@@ -120,7 +128,7 @@ async def test_an_answer_without_end_is_left(
         with pytest.raises(TransientError, match=r"answer has no end .* 64 MiB while"):
             async with asyncio.timeout(100):
                 await ask(store)
-    assert sent < 2 * 2**30
+    assert reply.sent < 2 * 2**30
 
 
 @pytest.mark.parametrize("cloud", ["azure", "gcs"])
@@ -180,21 +188,10 @@ async def test_a_file_without_end_is_left(monkeypatch: pytest.MonkeyPatch, cloud
     """It is sent in chunks, of which there are more than the length that it says."""
     monkeypatch.setattr("tailer.store.objects.asking._GROWTH_BYTES_MAX", 64 * 1024 * 1024)
     monkeypatch.setattr("tailer.store.objects.store._AT_ONCE_BYTES_MAX", 64 * 1024 * 1024)
-    sent, part = 0, b"100000\r\n" + b"a" * 2**20 + b"\r\n"
-
-    async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        writer.write(FOUND.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
-        try:
-            while sent < 4 * 2**30:
-                writer.write(part)
-                sent += len(part)
-                await writer.drain()
-        finally:
-            writer.transport.abort()
+    reply = EndlessAnswer(FOUND)
 
     async with lying(reply) as (url, _), at(cloud, url) as store:
         with pytest.raises(TransientError, match=rf"bytes of {SIZE}"):
             async with asyncio.timeout(100):
                 await store.read("file", 0, SIZE)
-    assert sent < 2 * 2**30
+    assert reply.sent < 2 * 2**30
