@@ -122,7 +122,9 @@ def _watch(part: Part, shown: threading.Lock) -> None:
     reader.join(LAST_WORDS_S)
     if part.ending:
         with shown:
-            print(f"\n{part.name}:\n{''.join(part.ending)}", flush=True)
+            # What was skipped comes last, a line for each reason and not for each test.
+            ending = [line for line in part.ending if not SKIPPED.match(COLORS.sub("", line))]
+            print(f"\n{part.name}:\n{''.join(ending)}", flush=True)
 
 
 def _start(expression: str) -> subprocess.Popen[str]:

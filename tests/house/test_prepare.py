@@ -18,7 +18,7 @@ from tests.support.components import Component, NotMade, run_maker
 from tests.support.source import ROOT
 
 #: Of the run that this test is a part of, and not of the one that it starts.
-OURS = ("CI", "PYTEST_ADDOPTS")
+OURS = ("CI", "PYTEST_ADDOPTS", "TAILER_TESTS_WITHOUT")
 
 
 @pytest.fixture(autouse=True)
