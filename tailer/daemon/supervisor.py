@@ -20,6 +20,8 @@ from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import ConfigError, TableError, TailerError, TransientError, unexpected
 from tailer.feed.progress import FeedProgress
 from tailer.feed.where import parse_where
+from tailer.process.memory import return_freed_memory
+from tailer.process.threads import blocking
 from tailer.store.traffic import Traffic
 
 __all__ = ["Supervisor"]
@@ -218,6 +220,7 @@ class Supervisor:
                     runner.past.sample()
             if due:
                 sampled = anyio.current_time()
+                await blocking(return_freed_memory)
             await anyio.sleep(_STATES_LOOK_S)
 
     def _feeds_progress(self) -> dict[str, FeedProgress]:
