@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, default=4.0)
     parser.add_argument("--feeds", type=int, default=200)
     parser.add_argument("--rate", type=float, default=2.0, help="commits a second, of all tables")
+    parser.add_argument("--pace", type=float, default=1.0, help="0.5: twice as many disturbances")
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two samples")
     parser.add_argument("--seed", type=int, default=random.randrange(10**9))
     parser.add_argument("--folder", type=Path, help="by default a new temporary one")
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"seed {asked.seed}, in {folder}, Kafka: {kafka}", flush=True)
     wrong = soak(
         folder, asked.feeds, asked.hours * 3600, rate=asked.rate, every_s=asked.every,
-        seed=asked.seed, kafka=kafka,
+        seed=asked.seed, kafka=kafka, pace=asked.pace,
     )  # fmt: skip
     for line in wrong:
         print(f"WRONG: {line}", flush=True)
@@ -83,7 +84,7 @@ def soak(
 ) -> list[str]:  # fmt: skip
     """Watch a daemon for so long; return what was wrong at the end. ``pace`` shortens the times
     between disturbances."""
-    (folder / "begun.json").write_text(json.dumps({"commit": commit(), "seed": seed}))
+    (folder / "begun.json").write_text(json.dumps({"commit": commit(), "seed": seed, "pace": pace}))
     chance = random.Random(seed)
     sinks = sinks_of(feeds, kafka=kafka)
     for kind in {"jsonl", "guests", *sinks}:

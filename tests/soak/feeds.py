@@ -29,6 +29,8 @@ __all__ = ["MIX", "Surroundings", "TableWriters", "configuration", "copies_diffe
 MIX = {"jsonl": 6, "files": 3, "http": 3, "sqlite": 3, "delta": 2, "duckdb": 2, "kafka": 1}
 #: What a writer does not do by itself here: the soak removes what is old.
 NOT_DONE = ("vacuum", "clean_log", "restore")
+#: Tables, and so their copies, are soon as large as they get.
+ROWS_MAX = 300
 #: How long a table keeps commits and files behind; no feed may stand still for longer.
 LOG_KEPT, FILES_KEPT_HOURS = "interval 15 minutes", 1
 
@@ -110,6 +112,7 @@ class TableWriters(threading.Thread):
         recipe = Recipe(seed, "local", "", "", "deltalake", number % 2 == 0, number % 3 == 0, ())
         folder.mkdir(parents=True)
         writer = DeltaRsWriter(recipe, local_place(folder), without=NOT_DONE)
+        writer.rows_max = ROWS_MAX
         kept = {"delta.logRetentionDuration": LOG_KEPT, "delta.enableExpiredLogCleanup": "true"}
         writer.table.alter.set_table_properties(kept)
         return writer

@@ -40,6 +40,8 @@ class RoundWriter(AnyWriter):
         self.done: Counter[str] = Counter()
         self.extra = 0
         self.moves = 0
+        #: A table has about so many rows at most: older ones are deleted with others.
+        self.rows_max = TABLE_ROWS
         #: The first version that still has all that it needs.
         self.whole_since = 0
         self.renamed: dict[str, str] = {}

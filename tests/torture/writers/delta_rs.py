@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tests.torture.places import Place
 from tests.torture.recipe import Recipe
-from tests.torture.writers.base import MOVED, TABLE_ROWS, VERSION_ROWS, RoundWriter
+from tests.torture.writers.base import MOVED, VERSION_ROWS, RoundWriter
 
 __all__ = ["DeltaRsWriter"]
 
@@ -58,7 +58,7 @@ class DeltaRsWriter(RoundWriter):
 
     def delete(self) -> None:
         part = self.random.randrange(10)
-        old = self.next_id - TABLE_ROWS
+        old = self.next_id - self.rows_max
         self.table.delete(f"id % 20 = {part} or id < {old} or (id >= {MOVED} and id % 3 = 0)")
 
     def move(self) -> None:

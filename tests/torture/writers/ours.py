@@ -14,7 +14,7 @@ import pyarrow as pa
 from tailer.testing.table import TableBuilder
 from tests.torture.places import Place
 from tests.torture.recipe import Recipe
-from tests.torture.writers.base import MOVED, TABLE_ROWS, VERSION_ROWS, RoundWriter
+from tests.torture.writers.base import MOVED, VERSION_ROWS, RoundWriter
 
 __all__ = ["OwnWriter"]
 
@@ -189,7 +189,7 @@ class OwnWriter(RoundWriter):
         )
 
     def delete(self) -> bool:
-        part, old = self.random.randrange(10), self.next_id - TABLE_ROWS
+        part, old = self.random.randrange(10), self.next_id - self.rows_max
 
         def wanted(row: Row) -> bool:
             key: int = row["id"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tests.support.components import start_spark, with_byte_code
 from tests.torture.places import Place
 from tests.torture.recipe import Recipe
-from tests.torture.writers.base import MOVED, TABLE_ROWS, VERSION_ROWS, RoundWriter
+from tests.torture.writers.base import MOVED, VERSION_ROWS, RoundWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +97,7 @@ class SparkWriter(RoundWriter):
 
     def delete(self) -> None:
         part = self.random.randrange(10)
-        old = self.next_id - TABLE_ROWS
+        old = self.next_id - self.rows_max
         where = f"id % 20 = {part} OR id < {old} OR (id >= {MOVED} AND id % 3 = 0)"
         self._sql(f"DELETE FROM {self.name} WHERE {where}")
 
