@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import gc
 import os
 import re
 import sys
@@ -19,7 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
-from tailer.process.signals import install
+from tailer.process.signals import end, install
 from tailer.secrets import hidden
 
 if TYPE_CHECKING:
@@ -451,6 +450,4 @@ def run() -> None:
         # case, nothing more can be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
-    if "duckdb" not in sys.modules:  # which complains of what is left
-        gc.freeze()  # or the interpreter looks for garbage before it ends
-    sys.exit(status)
+    end(status)

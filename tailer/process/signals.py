@@ -12,7 +12,7 @@ default effect, which is to kill the process while it is ending.
 
 from __future__ import annotations
 
-import atexit
+import math
 import os
 import signal
 import sys
@@ -20,14 +20,16 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 from tailer.errors import first_error
+from tailer.process.threads import pause
 
 __all__ = [
     "EXIT_INTERRUPTED",
     "GRACE_S",
     "SignalReceiver",
+    "end",
     "install",
     "listen",
     "signalled",
@@ -60,6 +62,10 @@ class SignalReceiver:
     def __init__(self) -> None:
         #: The signal that requested the end, if one did.
         self.stopped_by: int | None = None
+        #: The exit status of the command, once it is done.
+        self.exit_status: int | None = None
+        #: Whether others may want to see the end of the process, behind :meth:`finish`.
+        self.watched = False
         #: Whether a SIGHUP came that is not handled yet.
         self.hangup = False
         # `nohup` ignores it, and then it ends nothing.
@@ -93,12 +99,19 @@ class SignalReceiver:
     def finish(self) -> None:
         """Ignore all signals, because the command is done and its exit status must not change.
 
-        Its threads have ended, but Python restores the default handlers before the process is gone.
-        If a library's shutdown takes for ever, an alarm ends the process.
+        Its threads have ended, and so has all that was registered for the end: the process ends
+        here. Python would first take apart what was loaded, which takes longer than a small read's
+        own end; so it does only behind a command that has failed unexpectedly, or for others that
+        want to see the end. It then restores the default handlers before the process is gone, and
+        if a library's shutdown takes for ever, an alarm ends the process.
         """
         for number in _RECEIVED:
             signal.signal(number, signal.SIG_IGN)
         signal.alarm(_FINISH_S)
+        if self.exit_status is not None and not self.watched:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+            os._exit(self.exit_status)
 
     def must_stop(self, *, on_hangup: bool) -> bool:
         """Return whether the end was requested; ``on_hangup``: SIGHUP requests it, too."""
@@ -158,8 +171,20 @@ def install() -> None:
     """
     if SignalReceiver.installed is None:
         receiver = SignalReceiver.installed = SignalReceiver()
-        atexit.register(receiver.finish)  # the first function that is registered runs last
+        # The first function that is registered runs last. Of others, such as a measurement of
+        # coverage, one may be registered already.
+        receiver.watched = "atexit" in sys.modules
+        import atexit
+
+        atexit.register(receiver.finish)
         receiver.listen()
+
+
+def end(status: int) -> NoReturn:
+    """End the process with the command's exit status."""
+    if SignalReceiver.installed is not None:
+        SignalReceiver.installed.exit_status = status
+    sys.exit(status)
 
 
 def listen() -> None:
@@ -170,11 +195,9 @@ def listen() -> None:
 
 async def stop_asked(*, on_hangup: bool = False) -> None:
     """Return as soon as a signal requests the end; never, if no signals are received."""
-    from anyio import sleep_forever
-
     receiver = SignalReceiver.installed
     if receiver is None:
-        await sleep_forever()
+        await pause(math.inf)
     else:
         await receiver.until(lambda: receiver.must_stop(on_hangup=on_hangup))
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from tests.support.source import python_files
 
-#: Slow to load, or not installed with every extra: a command or a sink loads what it uses.
+#: Slow to load, or not installed with every extra: a command or a sink loads what it uses. Who has
+#: loaded `atexit` may have registered something.
 SLOW_OR_OPTIONAL = {
-    "_md5", "aiobotocore", "anyio", "asyncinotify", "asyncio", "botocore", "cryptography",
-    "deltalake", "difflib", "duckdb", "hashlib", "importlib", "jwt", "nats", "obstore", "pika",
-    "prometheus_client", "psycopg", "pyarrow", "pymysql", "pyspark", "redis", "socket",
-    "tempfile", "tqdm", "traceback", "zoneinfo",
+    "_md5", "aiobotocore", "anyio", "asyncinotify", "asyncio", "atexit", "botocore",
+    "cryptography", "deltalake", "difflib", "duckdb", "hashlib", "importlib", "jwt", "nats",
+    "obstore", "pika", "prometheus_client", "psycopg", "pyarrow", "pymysql", "pyspark", "redis",
+    "socket", "tempfile", "tqdm", "traceback", "zoneinfo",
 }  # fmt: skip
 #: Folders and files where a part is loaded when it is asked for: a command, a kind of storage, a
 #: format, what a table's log or a commit seldom needs, Spark's classes by release.

@@ -273,3 +273,40 @@ def test_nohup_keeps_a_hangup_from_ending_a_command(config: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.stdout.read()
         assert process.wait(PATIENCE_S) == 0
+
+
+_ENDS = """
+import os, sys
+
+class Loaded:
+    def __del__(self, write=os.write):
+        write(1, b"taken apart")
+
+sys.loaded = Loaded()
+{before}
+from tailer.__main__ import run
+from tailer.process.signals import install
+install()
+import atexit
+atexit.register(print, "registered")
+sys.argv = ["tailer", {command!r}]
+run()
+"""
+
+
+def ended(command: str, before: str = "") -> tuple[int, list[str]]:
+    """The exit status of a program that runs a command, and its last lines."""
+    program = [sys.executable, "-c", _ENDS.format(command=command, before=before)]
+    done = subprocess.run(program, check=False, stdout=subprocess.PIPE, text=True)
+    lines = done.stdout.splitlines()
+    return done.returncode, lines[lines.index("registered") :]
+
+
+def test_a_process_ends_behind_what_is_registered_without_being_taken_apart() -> None:
+    assert ended("version") == (0, ["registered"])
+    assert ended("nonsense") == (2, ["registered", "taken apart"])
+
+
+def test_what_others_registered_before_runs_at_the_end() -> None:
+    before = "import atexit; atexit.register(print, 'theirs')"
+    assert ended("version", before) == (0, ["registered", "theirs", "taken apart"])
