@@ -329,6 +329,8 @@ def _table(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 def zone_name(text: str) -> str:
     """Check the name of a time zone, as a ``parse``."""
+    if text == "UTC":
+        return text
     from zoneinfo import ZoneInfo
 
     try:

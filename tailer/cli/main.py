@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import tailer
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
 from tailer.process.signals import end, install
 from tailer.secrets import hidden
@@ -37,9 +38,8 @@ def _reader(kind: Kind, **bounds: Any) -> Callable[[str], Any]:
     """Return a parser of an argument, with the bounds of a setting."""
 
     def read(text: str) -> Any:
-        from tailer.settings import Setting  # on demand: most commands have few arguments
-
-        setting = Setting(kind, None, "", **bounds)
+        # Loaded on first use: most commands have few arguments.
+        setting = tailer.settings.Setting(kind, None, "", **bounds)
         try:
             return setting.value(text, text=True)
         except ValueError:
@@ -49,8 +49,7 @@ def _reader(kind: Kind, **bounds: Any) -> Callable[[str], Any]:
 
 
 def _zone(text: str) -> Any:
-    from tailer.settings import zone_name
-
+    zone_name = tailer.settings.zone_name
     return _reader("text", form="an IANA time zone name", parse=zone_name)(text)
 
 
@@ -66,8 +65,7 @@ def _moment(text: str) -> str:
 
 
 def _own_prefix(text: str) -> Any:
-    from tailer.settings import own_prefix
-
+    own_prefix = tailer.settings.own_prefix
     return _reader("text", form="letters, digits and _, no digit first", parse=own_prefix)(text)
 
 
@@ -398,11 +396,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _refuse_foreign_owner()
         if arguments.version:
-            from tailer import __version__
             from tailer.native.compiled import absent
 
             slower = f" (not compiled: {', '.join(absent())})" if absent() else ""
-            print(f"delta-tailer {__version__}{slower}")
+            print(f"delta-tailer {tailer.__version__}{slower}")
             return 0
         if arguments.command is None:
             parser().print_help(sys.stderr)
