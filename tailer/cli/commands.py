@@ -40,6 +40,9 @@ _WITHOUT_FOLDERS = (
     "completion", "history", "init", "offsets", "shares", "sinks", "snapshot", "version",
 )  # fmt: skip
 
+#: These write rows, if they have an output.
+_OF_ROWS = ("read", "snapshot")
+
 #: These read the log of one table, and write no file.
 _OF_A_LOG = ("history", "snapshot")
 
@@ -81,6 +84,11 @@ def _without_pandas() -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    output = getattr(arguments, "output", None)
+    if output is not None and arguments.command in _OF_ROWS:
+        from tailer.process.reading import begin_reading
+
+        begin_reading()
     command = _command(arguments.command)
     if not gc.isenabled():
         # To look for garbage among what was loaded takes a tenth of the start, and finds none.
@@ -90,7 +98,6 @@ def _run(arguments: argparse.Namespace) -> int:
         from tailer.files.spill import sweep
 
         sweep()
-    output = getattr(arguments, "output", None)
     if arguments.command in _OF_A_LOG and output is None and is_local(arguments.table):
         status = until_interrupted(lambda: without_loop(command(arguments)))
     else:

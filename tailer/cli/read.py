@@ -10,7 +10,6 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
-from tailer.process.memory import keep_freed_memory
 from tailer.process.threads import loading
 
 __all__ = ["SUFFIXES", "output_kind", "read"]
@@ -22,7 +21,6 @@ SUFFIXES = (".arrow", ".parquet", ".jsonl")
 async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the changes; return the exit status."""
     kind = output_kind(arguments.output)
-    keep_freed_memory()
     async with loading("tailer.cli.rows", aside=log.store.ahead() is not None):
         log = await log.as_listed()
         first, snapshot = await _range(arguments, log)

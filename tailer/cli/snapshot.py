@@ -14,7 +14,6 @@ from tailer.delta.snapshot import Snapshot
 from tailer.log.checksums import checksum_errors
 from tailer.log.table import TableLog
 from tailer.log.times import last_version
-from tailer.process.memory import keep_freed_memory
 
 __all__ = ["snapshot"]
 
@@ -22,8 +21,6 @@ __all__ = ["snapshot"]
 @on_table
 async def snapshot(arguments: argparse.Namespace, log: TableLog) -> int:
     """Print the description, or write the rows; return the exit status."""
-    if arguments.output:
-        keep_freed_memory()
     at = arguments.at
     found = await log.snapshot(None if at is None else await last_version(log, at))
     if arguments.output:

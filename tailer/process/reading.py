@@ -1,37 +1,33 @@
-"""What glibc does with freed memory: kept by a process that reads much and ends soon, given back by
-one that runs for weeks."""
+"""What a process that reads much and ends soon does first."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from contextlib import suppress
+from importlib.machinery import PathFinder
+from pathlib import Path
 
-__all__ = ["keep_freed_memory", "return_freed_memory"]
+from tailer.process.memory import keep_freed_memory
 
-_FREED_BYTES = 8 * 1024 * 1024
-#: In glibc's malloc.h.
-_ARENA_MAX = -8
+__all__ = ["begin_reading"]
 
-
-def keep_freed_memory() -> None:
-    """Let each batch reuse the memory of the one before it; to be called before the first thread.
-
-    glibc returns freed memory to the system, and the next rows fault it in again page by page. How
-    much it keeps, it learns from the largest block that was freed: twice that. Nothing is touched
-    of this block, and another C library only frees it. Each thread gets memory that no other may
-    use, unless glibc is told that all share one: here threads decode what another one writes.
-    """
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
-    bytearray(_FREED_BYTES)
+#: This library needs all others of Arrow's, and nothing of Python's.
+_ARROW = "libarrow_substrait.so.*"
 
 
-def return_freed_memory() -> None:
-    """Give freed memory back to the system; takes milliseconds, and waits for nothing.
+def begin_reading() -> None:
+    """Begin to load Arrow's libraries in another thread, the process's first one. The system needs
+    10 ms for them, and none of Python's lock: meanwhile modules are loaded, pyarrow last, which
+    finds its libraries there. Where they lie elsewhere than the wheels for Linux have them, pyarrow
+    loads them."""
+    keep_freed_memory()
+    threading.Thread(target=_load_arrow).start()
 
-    glibc returns by itself only what lies at the end of one of its regions, of which a process with
-    many threads has dozens. What is freed between two blocks that stay would be the process's for
-    ever, a little more each hour.
-    """
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+
+def _load_arrow() -> None:
+    package = PathFinder.find_spec("pyarrow")
+    for folder in (package and package.submodule_search_locations) or ():
+        for library in Path(folder).glob(_ARROW):
+            with suppress(OSError):  # pyarrow will say it
+                ctypes.CDLL(str(library))
