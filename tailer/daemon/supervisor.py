@@ -147,17 +147,26 @@ class Supervisor:
     async def _discover_all(self) -> list[str]:
         """Follow the tables that patterns find now; return the feeds that were started."""
         started: list[str] = []
-        for feed in list(self.config.feeds.values()):
-            if is_pattern(feed.table):
-                try:
-                    started += await self._discover(feed)
-                except ConfigError:
-                    raise
-                except TailerError as e:
-                    self._logger.warning("feed %s: %s", feed.name, e, extra={"feed": feed.name})
-                    if feed.name in self._unseen:
-                        self._unseen[feed.name] = str(e)
-        return started
+        wrong: list[ConfigError] = []
+
+        async def search(feed: FeedConfig) -> None:
+            try:
+                started.extend(await self._discover(feed))
+            except ConfigError as e:
+                wrong.append(e)
+            except TailerError as e:
+                self._logger.warning("feed %s: %s", feed.name, e, extra={"feed": feed.name})
+                if feed.name in self._unseen:
+                    self._unseen[feed.name] = str(e)
+
+        # Side by side: a store that stands still keeps the tables of no other pattern waiting.
+        async with anyio.create_task_group() as searches:
+            for feed in self.config.feeds.values():
+                if is_pattern(feed.table):
+                    searches.start_soon(search, feed)
+        if wrong:
+            raise wrong[0]
+        return sorted(started)
 
     async def _discover(self, feed: FeedConfig) -> list[str]:
         found = await feeds_of_pattern(self.config, feed)

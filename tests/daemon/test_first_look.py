@@ -82,6 +82,17 @@ def test_feeds_are_watched_while_a_store_is_silent(setting: Setting) -> None:
 
 
 @pytest.mark.usefixtures("silent")
+def test_a_silent_store_keeps_no_other_pattern_waiting(setting: Setting) -> None:
+    setting.table("pond/one")
+    setting.feed("pond", table="pond/*/", output="{table}.jsonl")
+    with setting.program() as program:
+        program.wait_for(lambda: setting.ids("one") == [0, 1, 2])
+        ready = setting.ask("GET", "/readyz")[1]
+        assert ready["feeds"] == {"lake": "its tables are looked for"}
+        assert program.stop() == 0
+
+
+@pytest.mark.usefixtures("silent")
 def test_a_pattern_that_becomes_one_table_is_ready_with_it(setting: Setting) -> None:
     with setting.program() as program:
         program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
