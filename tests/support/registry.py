@@ -57,13 +57,13 @@ class Registry:
     """One registry process. ``url`` is the address of its Confluent API."""
 
     def __init__(self) -> None:
+        [self._jar] = REGISTRY.path().rglob("apicurio-registry-app-*-runner.jar")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
         self._folder = tempfile.TemporaryDirectory(prefix="registry-")
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        [jar] = REGISTRY.path().rglob("apicurio-registry-app-*-runner.jar")
         environment = {
             **os.environ,
             "QUARKUS_HTTP_HOST": "127.0.0.1",
@@ -77,7 +77,7 @@ class Registry:
         log = Path(self._folder.name, "log")
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [str(java), *options, "-jar", str(jar)],
+                [str(java), *options, "-jar", str(self._jar)],
                 cwd=self._folder.name,
                 env=environment,
                 stdin=subprocess.DEVNULL,
