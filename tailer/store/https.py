@@ -148,7 +148,7 @@ class HttpsFiles:
         answer = await self._get(link, location, offset, length)
         if answer is None:
             link = await self._links.renewed(location, link)
-            answer = await self._get(link, location, offset, length)
+            answer = await self._get(link, location, offset, length, new=True)
         if answer is None:
             raise TableError(
                 "the file's server refuses a URL that the sharing server has just issued",
@@ -168,9 +168,10 @@ class HttpsFiles:
         return answer
 
     async def _get(
-        self, link: Link, location: str, offset: int, length: int | None
+        self, link: Link, location: str, offset: int, length: int | None, *, new: bool = False
     ) -> _Range | None:
-        """Return the range; None if the URL has expired.
+        """Return the range; None if the URL has expired. A file's server may say that in a page,
+        but not of a ``new`` one.
 
         Raises FileNotFoundError if the file does not exist.
         """
@@ -185,6 +186,8 @@ class HttpsFiles:
                     if response.status in (301, 302, 303, 307, 308):
                         url = self._checked(_joined(url, response.headers.get("Location", "")))
                         continue
+                    if new or response.status not in _EXPIRED:
+                        self._check_no_page(response, location)
                     return await self._taken(response, location, offset, length)
         raise TableError(
             "the file's URL leads from redirect to redirect", table=self._root, path=location
@@ -198,6 +201,15 @@ class HttpsFiles:
             )
         return check_url(url, what, allow_http=self._allow_http)
 
+    def _check_no_page(self, response: ClientResponse, location: str) -> None:
+        """Raise :class:`TransientError` if a proxy has answered, and not the file's server. A part
+        of a file is no page, whatever its server calls it."""
+        if response.status in (200, *_EXPIRED) and response.content_type == "text/html":
+            raise TransientError(
+                f"{self._root}, {location}: a page came in the file's place; check any proxy "
+                "between this machine and the file's server"
+            )
+
     async def _taken(
         self, response: ClientResponse, location: str, offset: int, length: int | None
     ) -> _Range | None:
@@ -210,12 +222,6 @@ class HttpsFiles:
             raise TransientError(
                 f"{self._root}, {location}: the file's server answered {status}",
                 retry_after_s(response.headers.get("Retry-After"), self._clock()),
-            )
-        # A part of a file is one, whatever its server calls it.
-        if status == 200 and response.content_type == "text/html":
-            raise TransientError(
-                f"{self._root}, {location}: a page came in the file's place; check any proxy "
-                "between this machine and the file's server"
             )
         if (packed := packing(response.headers.get("Content-Encoding"))) is not None:
             # Ranges count the bytes of the file itself, and the request accepted no other encoding.

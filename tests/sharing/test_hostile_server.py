@@ -368,8 +368,11 @@ async def test_a_file_that_is_not_what_its_headers_say(reply: Reply, words: str)
             await files.read("data/f", 0, None)
 
 
-async def test_a_page_in_a_files_place_may_heal() -> None:
-    reply = saying(b"<html>Sign in</html>", "Content-Type: text/html; charset=utf-8")
+@pytest.mark.parametrize("status", ["200 OK", "401 Unauthorized", "403 Forbidden"])
+async def test_a_page_in_a_files_place_may_heal(status: str) -> None:
+    """A file's server may say in a page that a URL has expired; a proxy says it of each."""
+    page = "Content-Type: text/html; charset=utf-8"
+    reply = saying(b"<html>Sign in</html>", page, status=status)
     async with lying(reply) as (url, _), files_at(url + "/f") as files:
         with pytest.raises(TransientError, match="a page came in the file's place; check"):
             await files.read("data/f", 0, 4)
