@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import cache, partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,10 +58,11 @@ _REST_NS = 3_000_000_000
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-@cache
-def _keeps_times(device: int) -> bool:
+@lru_cache(maxsize=256)
+def _keeps_times(device: int, minute: int) -> bool:  # noqa: ARG001 - for the cache
     """Return whether a folder's modification time is sure to change with its names: not on mounted
-    object stores and the like (FUSE), on some of which it is always that of the mount."""
+    object stores and the like (FUSE), on some of which it is always that of the mount. Looked at
+    once a ``minute``: what is mounted later may have the number of a device that is gone."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = _MOUNTS.read_text(errors="replace").splitlines()
@@ -234,7 +235,8 @@ class LocalStore(Store, BlockingFiles):
             found = self.path(folder).stat()
         except OSError:
             return None
-        if time.time_ns() - found.st_mtime_ns < _REST_NS or not _keeps_times(found.st_dev):
+        minute = int(time.monotonic() / 60)
+        if time.time_ns() - found.st_mtime_ns < _REST_NS or not _keeps_times(found.st_dev, minute):
             return None
         return f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
