@@ -22,9 +22,13 @@ from msgspec import Struct
 
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.files.reserved import give_back, reserve
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
 
 __all__ = ["Ids", "open_output", "until_reader_gone"]
+
+#: For less, the disk's room is not worth a call.
+_RESERVED_BYTES_MIN = 1024 * 1024
 
 _IDS = {"_event_id": pa.string(), "_origin": pa.string(), "_row_id": pa.int64()}
 
@@ -58,8 +62,10 @@ class _ColumnarOutput:
         self.traits = SinkTraits(spans=True, own=ids.own)
         self.schema = pa.schema([*schema, *ids.fields()])
         self._writer: Any
+        self._descriptor: int | None = None
         if kind == "arrow":
             self._writer = pa.ipc.new_file(str(path), self.schema)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         else:
             import pyarrow.parquet as pq
 
@@ -80,10 +86,20 @@ class _ColumnarOutput:
                 row_ids = pa.nulls(rows.num_rows, pa.int64())
             columns = [*rows.columns, batch.event_ids(), origin, row_ids]
             rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if self._descriptor is not None and (size := int(rows.nbytes)) >= _RESERVED_BYTES_MIN:
+            reserve(self._descriptor, size)
         self._writer.write_batch(rows)
 
     async def aclose(self) -> None:
-        await anyio.to_thread.run_sync(self._writer.close)
+        await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        try:
+            self._writer.close()
+        finally:
+            if self._descriptor is not None:
+                give_back(self._descriptor)
+                os.close(self._descriptor)
 
 
 @asynccontextmanager
