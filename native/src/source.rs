@@ -1,11 +1,12 @@
 //! The bytes of a column chunk: of a file that Python has open, or in memory.
 
 use std::fs::File;
+use std::mem::take;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::buf::Reader;
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 use pyo3::prelude::*;
@@ -46,21 +47,28 @@ impl Source {
         }
     }
 
-    /// Return the bytes of a range that begins with `known`: no byte of a file is read twice, for
-    /// a file on a server keeps only what was not read.
-    fn read_on(&self, known: Bytes, start: u64, size: u64) -> Result<Bytes> {
+    /// Return the bytes of a range that begins as `last` goes on behind `passed` bytes: no byte of
+    /// a file is read twice, for a file on a server keeps only what was not read.
+    fn read_on(&self, last: Bytes, passed: usize, start: u64, size: u64) -> Result<Bytes> {
         match self {
             Self::Python(file) => {
-                let passed = known.len() as u64;
-                let more = read_of_python(file, start + passed, size - passed)?;
+                let known = last.slice(passed..);
+                let rest = start + known.len() as u64;
+                let more = read_of_python(file, rest, size - known.len() as u64)?;
                 Ok(if known.is_empty() { more } else { [known, more].concat().into() })
             }
             Self::System(file) => {
-                let mut bytes = vec![0; usize::try_from(size)?];
-                let (first, rest) = bytes.split_at_mut(known.len());
-                first.copy_from_slice(&known);
-                file.read_exact_at(rest, start + known.len() as u64)?;
-                Ok(bytes.into())
+                let (known, size) = (last.len() - passed, usize::try_from(size)?);
+                // Memory that no page lies in any more is used again: new memory would be zeroed.
+                let mut bytes = last.try_into_mut().unwrap_or_else(|last| {
+                    let mut bytes = BytesMut::with_capacity(size.max(last.len()));
+                    bytes.extend_from_slice(&last);
+                    bytes
+                });
+                bytes.copy_within(passed.., 0);
+                bytes.resize(size, 0);
+                file.read_exact_at(&mut bytes[known..], start + known as u64)?;
+                Ok(bytes.freeze())
             }
             Self::Memory(bytes) => {
                 let (start, end) = (usize::try_from(start)?, usize::try_from(start + size)?);
@@ -106,16 +114,17 @@ impl ChunkBytes {
         }
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let (begin, bytes) = &*window;
-        let known = match start.checked_sub(*begin) {
-            Some(passed) if passed <= bytes.len() as u64 => bytes.slice(usize::try_from(passed)?..),
-            _ => Bytes::new(),
+        let passed = match start.checked_sub(*begin) {
+            Some(passed) => usize::try_from(passed)?.min(bytes.len()),
+            None => bytes.len(),
         };
-        if known.len() as u64 >= least {
-            return Ok(known);
+        if (bytes.len() - passed) as u64 >= least {
+            return Ok(bytes.slice(passed..));
         }
         // Behind a large page the next one's header is read along.
         let size = self.window_bytes.max(least + HEADER_BYTES).min(self.end - start);
-        *window = (start, self.source.read_on(known, start, size)?);
+        let before = take(&mut window.1);
+        *window = (start, self.source.read_on(before, passed, start, size)?);
         Ok(window.1.clone())
     }
 }
