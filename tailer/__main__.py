@@ -13,7 +13,7 @@ def run() -> None:
     """Run the console script. It receives signals before it loads anything else, which takes
     time."""
     install()
-    gc.disable()  # what is loaded stays: see tailer.cli.commands
+    gc.disable()  # what is loaded stays: see tailer.process.garbage
     from tailer.cli.main import run as run_command
 
     run_command()

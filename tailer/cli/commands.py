@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 from tailer.errors import TableError
+from tailer.process.garbage import collect_from_now_on
 from tailer.process.signals import (
     EXIT_INTERRUPTED,
     GRACE_S,
@@ -90,20 +90,18 @@ def _run(arguments: argparse.Namespace) -> int:
 
         begin_reading()
     command = _command(arguments.command)
-    if not gc.isenabled():
-        # To look for garbage among what was loaded takes a tenth of the start, and finds none.
-        gc.freeze()
-        gc.enable()
     if arguments.command not in _WITHOUT_FOLDERS:
         from tailer.files.spill import sweep
 
         sweep()
     if arguments.command in _OF_A_LOG and output is None and is_local(arguments.table):
+        collect_from_now_on()
         status = until_interrupted(lambda: without_loop(command(arguments)))
     else:
         import anyio
 
         if arguments.command in _WITH_OWN_END:
+            collect_from_now_on()
             return anyio.run(command, arguments)
         status = anyio.run(_until_stopped, command, arguments)
     if status is not None:
@@ -118,6 +116,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 async def _until_stopped(command: Command, arguments: argparse.Namespace) -> int | None:
     """Run a command; return its exit status, or None if a signal has interrupted it."""
+    if arguments.command != "read":  # which loads more
+        collect_from_now_on()
     status: int | None = None
 
     async def work() -> None:

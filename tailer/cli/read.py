@@ -10,6 +10,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
+from tailer.process.garbage import collect_from_now_on
 from tailer.process.threads import loading
 
 __all__ = ["SUFFIXES", "output_kind", "read"]
@@ -27,6 +28,7 @@ async def read(arguments: argparse.Namespace, log: TableLog) -> int:
         await log.settle(first)
     from tailer.cli.rows import write_changes
 
+    collect_from_now_on()
     await write_changes(arguments, kind, log, first, snapshot)
     return 0
 

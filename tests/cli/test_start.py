@@ -115,3 +115,22 @@ def test_rows_are_made_without_pandas(table: TableBuilder, tmp_path: Path, comma
     found = loaded(tmp_path, command, str(table.folder), *more)
     assert "pyarrow" in found
     assert "pandas" not in found
+
+
+@pytest.mark.parametrize("command", ["history", "read", "verify"])
+def test_garbage_is_collected_once_a_command_is_loaded(
+    table: TableBuilder, tmp_path: Path, command: str
+) -> None:
+    more = {
+        "history": [],
+        "read": ["--from", "1", "--output", str(tmp_path / "rows.arrow")],
+        "verify": ["--from", "1", "--to", "1"],
+    }[command]
+    program = (
+        "import atexit, gc\nfrom tailer.__main__ import run\n"
+        "atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 10_000))\nrun()"
+    )
+    ended = subprocess.check_output(
+        [sys.executable, "-c", program, command, str(table.folder), *more], text=True
+    )
+    assert ended.splitlines()[-1] == "True True"
