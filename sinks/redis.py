@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha1
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 
 from sinks.formats.json import text_of
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
@@ -167,7 +167,7 @@ class RedisSink(MessageSink):
         )
         url = taken.pop("url")
         user, password = credentials("redis", "url", taken, url.user, url.password)
-        url = replace(url, user=user, password=password)
+        url = structs.replace(url, user=user, password=password)
         del taken["user"], taken["password"]
         return cls(url, **taken, options=of_format)
 

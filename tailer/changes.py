@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap64
 
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
@@ -92,8 +93,7 @@ def check_key(key: Iterable[str], columns: Collection[str], version: int | None 
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Some rows of one file: ``batch`` with the metadata columns, ``positions`` in the file.
 
     ``row_ids`` are their stable ids, if they were requested and the version has them. ``utf8``: all
@@ -119,8 +119,7 @@ class Rows:
         return Rows(batch, self.positions.slice(0, count).filter(mask), ids, self.utf8)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeFile:
+class ChangeFile(Struct, frozen=True):
     """One data file: which of its rows are changes, of what kind, in which schema.
 
     ``path`` is as in the log, ``location`` decoded (relative to the table, or absolute).
@@ -138,7 +137,7 @@ class ChangeFile:
     timestamp_ms: int
     table_id: str
     state: TableState
-    partition_values: StringMap = field(hash=False)
+    partition_values: StringMap
     change_type: ChangeType | None
     origin: Origin
     size: int | None = None
@@ -149,9 +148,9 @@ class ChangeFile:
     bounds: tuple[Bounds, ...] = ()
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
-    rows: BitMap64 | None = field(default=None, hash=False)
-    updated: BitMap64 | None = field(default=None, hash=False)
-    kept: tuple[Rows, ...] | None = field(default=None, compare=False, repr=False)
+    rows: BitMap64 | None = None
+    updated: BitMap64 | None = None
+    kept: tuple[Rows, ...] | None = None
 
     def logged_rows(self) -> int | None:
         """Return how many changes the file has according to the log; None if it does not say. This

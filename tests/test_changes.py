@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeBatch, ChangeFile, Offset
 from tailer.errors import OffsetError
@@ -121,12 +122,14 @@ def test_event_ids_stay_the_same_for_ever() -> None:
 
 @pytest.mark.parametrize("change", [{"table_id": "u"}, {"version": 6}, {"path": "b.parquet"}])
 def test_another_table_version_or_file_gives_other_ids(change: dict[str, Any]) -> None:
-    other = replace(FILE, **change)
+    other = structs.replace(FILE, **change)
     assert other.event_prefix() != FILE.event_prefix()
 
 
 def test_what_does_not_tell_events_apart_does_not_change_their_ids() -> None:
-    other = replace(FILE, location="/moved/a.parquet", timestamp_ms=9, size=5, origin="files")
+    other = structs.replace(
+        FILE, location="/moved/a.parquet", timestamp_ms=9, size=5, origin="files"
+    )
     assert ids("delete", file=other) == ids("delete")
 
 

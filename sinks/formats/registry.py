@@ -13,13 +13,14 @@ import base64
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 import aiohttp
+from msgspec import structs
 from yarl import URL
 
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError, printable
@@ -270,7 +271,7 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
         pair = f"{taken['user']}:{taken['password']}".encode()
         authorization = f"Basic {base64.b64encode(pair).decode()}"
     return RegistryClient(
-        replace(url, path=url.path.rstrip("/"), query="").text(),
+        structs.replace(url, path=url.path.rstrip("/"), query="").text(),
         authorization,
         tls,
         taken["auto_register"],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from sinks.mysql.database import Mysql
 from sinks.shared.credentials import CREDENTIALS, credentials
@@ -58,7 +59,7 @@ class MysqlSink(SqlSink):
         url, ca = more.pop("url"), more.pop("ca_file")
         user, password = credentials("mysql", "url", more, url.user, url.password)
         database = Mysql(
-            replace(url, user=user, password=password),
+            structs.replace(url, user=user, password=password),
             tls=more.pop("tls"), ca_file=folder / ca if ca else None,
             timeout_s=more.pop("timeout_s"),
         )  # fmt: skip

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import anyio
 import pyarrow.compute as pc
+from msgspec import structs
 
 from sinks.formats.json_formats import FORMAT, listed_options, take_options
 from sinks.messages.messages import Limits, Messages
@@ -109,7 +109,10 @@ class RabbitmqSink(MessageSink):
         self._ca = folder / options["ca_file"] if options["ca_file"] else None
         url = options["url"]
         user, password = credentials("rabbitmq", "url", options, url.user, url.password)
-        self._url, self._tls = replace(url, user=user, password=password), url.scheme == "amqps"
+        self._url, self._tls = (
+            structs.replace(url, user=user, password=password),
+            url.scheme == "amqps",
+        )
         self._location = f"RabbitMQ at {url.host_port(5671 if self._tls else 5672)}"
         self._channel: Channel | None = None
         self._pace = Pace()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+
+from msgspec import structs
 
 from tailer.decode.rows import DecodeOptions
 from tailer.decode.tracking import OnRead
@@ -30,7 +31,7 @@ def feed_options(
         follow=FollowOptions(same_table=not bounded),
         change_source=arguments.change_source,
         key=tuple(arguments.key),
-        decode=replace(_decode_options(arguments, target), on_read=on_read),
+        decode=structs.replace(_decode_options(arguments, target), on_read=on_read),
         spans=True,
     )
 

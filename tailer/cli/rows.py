@@ -6,6 +6,8 @@ import argparse
 from dataclasses import replace
 from functools import partial
 
+from msgspec import structs
+
 from tailer.changes import ChangeBatch, Offset
 from tailer.cli.feed_options import check_columns, feed_options
 from tailer.cli.output import Ids, open_output
@@ -36,7 +38,7 @@ async def write_changes(
     options = feed_options(arguments, target, on_read=drawn)
     if target is not None:
         removals = await mapping_removals(log, first, last, end)
-        options = replace(options, decode=replace(options.decode, removals=removals))
+        options = replace(options, decode=structs.replace(options.decode, removals=removals))
     schema = output_schema(end, options.decode.columns)
     changes = partial(send_changes, ReadContext.of(log, options), Offset(first), last)
     ids = Ids(arguments.with_ids, arguments.own_prefix)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 import pyarrow as pa
+from msgspec import structs
 from pyroaring import BitMap64
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
@@ -97,7 +98,7 @@ class Comparison:
 
     def _head(self, side: int, number: int) -> Rows | None:
         """Return the first few rows of a file; its bytes are counted when all of it is read."""
-        few = replace(self.decode, batch_rows_max=_HEAD_ROWS, on_read=None)
+        few = structs.replace(self.decode, batch_rows_max=_HEAD_ROWS, on_read=None)
         with closing(self._rows(side, number, few)) as rows:
             return next(rows, None)
 
@@ -179,7 +180,7 @@ class Comparison:
         if self.only is not None:
             selection = RowSelection.of(self.only[side].get(number, BitMap64()), None)
         version = next(f.version for f in (*self.leaving, *self.coming))
-        options = replace(
+        options = structs.replace(
             decode or self.decode,
             target=self.after,
             target_version=version,

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+from msgspec import structs
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile, Origin, Rows
@@ -205,10 +206,12 @@ def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> l
     ):
         for number, file in enumerate(files):
             if number in changed:
-                changed_file = replace(
+                changed_file = structs.replace(
                     file, origin=origin, rows=changed[number], updated=updated.get(number)
                 )
                 files_changed.append(
-                    replace(changed_file, kept=settled(changed_file, kept_rows.pop(number, ())))
+                    structs.replace(
+                        changed_file, kept=settled(changed_file, kept_rows.pop(number, ()))
+                    )
                 )
     return files_changed

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pyarrow as pa
+from msgspec import structs
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
 from tailer.compare.pairs import PAIR, Pairs, VersionRows, plan_pairs
@@ -61,9 +62,9 @@ def find_pairs(
 
 def _set_aside(reading: VersionRows, pairs: Pairs, waiting: Preimages) -> None:
     """Put all paired preimages aside, in the schema that the version leads to."""
-    options = replace(reading.decode, row_ids=False)
+    options = structs.replace(reading.decode, row_ids=False)
     if options.target is None:
-        options = replace(options, target=reading.after, target_version=reading.version)
+        options = structs.replace(options, target=reading.after, target_version=reading.version)
     for _, at, rows in reading.rows(options):
         places = positions_within(pairs.paired, at, at + rows.batch.num_rows)
         if len(places):

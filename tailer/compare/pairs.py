@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
+from msgspec import structs
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
@@ -154,7 +155,7 @@ def _images(reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Count
     fields = list(output_schema(reading.after, key))[: -len(METADATA_FIELDS)]
     named = [pa.field(f"c{i}", f.type) for i, f in enumerate(fields)]
     schema = pa.schema([*REF_FIELDS, *([_ROW_ID] if by_id else []), *named])
-    options = replace(
+    options = structs.replace(
         reading.decode,
         columns=key,
         target=reading.after,
@@ -192,8 +193,10 @@ _Run = tuple[int, int, int, int]
 
 def _runs(reading: VersionRows) -> list[_Run]:
     """Return the cdc files that are strictly preimage, postimage, from first row to last."""
-    options = replace(reading.decode, columns=(), target=None, row_ids=False)
-    whole = replace(reading, files=[replace(f, kinds=None) for f in _cdc_files(reading.files)])
+    options = structs.replace(reading.decode, columns=(), target=None, row_ids=False)
+    whole = replace(
+        reading, files=[structs.replace(f, kinds=None) for f in _cdc_files(reading.files)]
+    )
     counts: dict[str, _Counts] = {}
     for file, _, rows in whole.rows(options):
         counts.setdefault(file.path, _Counts()).add(rows)

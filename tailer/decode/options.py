@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ __all__ = ["SMALL_FILE_BYTES_MAX", "Bucket", "DecodeOptions", "DiffOptions"]
 SMALL_FILE_BYTES_MAX = 128 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeOptions:
+class DecodeOptions(Struct, frozen=True):
     """Bounds and settings of decoding.
 
     ``target`` casts all rows into that state's schema (a range in one schema); None leaves them
@@ -44,7 +42,7 @@ class DecodeOptions:
     page_checksums: bool = True
     row_ids: bool = False
     own_columns: bool = False
-    on_read: OnRead | None = field(default=None, compare=False)
+    on_read: OnRead | None = None
 
 
 class Bucket(Struct, frozen=True):
@@ -57,8 +55,7 @@ class Bucket(Struct, frozen=True):
     of: int
 
 
-@dataclass(frozen=True, slots=True)
-class DiffOptions:
+class DiffOptions(Struct, frozen=True):
     """Bounds of the comparison. ``memory_bytes_max`` is the engine's; ``spill_folder`` None: the
     system's temporary folder. ``keep_bytes_max`` bounds the decoded rows that are kept for output,
     so that a file need not be read a second time. ``bucket`` None: all rows."""

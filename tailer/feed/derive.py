@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec import structs
 
 from tailer.changes import ChangeFile, Origin, check_key
 from tailer.compare.comparison import Comparison
@@ -80,7 +81,7 @@ def _changes(
             # The removed rows can't even be read in the new schema, so none of them is equal.
             origin = "files"
     files = _in_order(rewrite, apart, changed)
-    return [replace(file, origin=origin) for file in files], 0
+    return [structs.replace(file, origin=origin) for file in files], 0
 
 
 def _without(rewrite: Rewrite, numbers: tuple[set[int], set[int]]) -> Rewrite:

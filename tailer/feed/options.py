@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tailer.changes import counting_id
 from tailer.decode.options import DiffOptions
@@ -64,7 +64,7 @@ class FeedOptions:
         keys = frozenset({*self.key, *traits.key_columns})
         options = replace(self, spans=traits.spans, keys=keys)
         if traits.paired or traits.row_ids:
-            options = replace(options, decode=replace(self.decode, row_ids=True))
+            options = replace(options, decode=structs.replace(self.decode, row_ids=True))
         if not traits.paired:
             return options
         return replace(options, paired=True, key=self.key or traits.key_columns)

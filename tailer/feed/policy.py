@@ -5,8 +5,10 @@ The defaults stop: nothing is lost, skipped or read again unless the configurati
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
+
+from msgspec import Struct
 
 from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.schemadiff import schema_diff
@@ -33,8 +35,7 @@ OnDataLoss = Literal["fail", "skip", "snapshot"]
 OnReject = Literal["fail", "park"]
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
+class Policies(Struct, frozen=True):
     """What to do when the table, a sink or a text is not as it should be."""
 
     on_schema_change: OnSchemaChange = "continue"

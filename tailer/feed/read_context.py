@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct, structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.output import Shapes, check_names, output_schema
@@ -38,8 +38,7 @@ Emit: TypeAlias = Callable[[FeedItem], Awaitable[None]]
 EmitBatch: TypeAlias = Callable[[ChangeBatch], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadContext:
+class ReadContext(Struct, frozen=True):
     """What all versions that one feed reads have in common.
 
     ``decode`` are the options' decode options, for the selected columns and with the observer
@@ -85,7 +84,7 @@ class ReadContext:
         texts = TextRule(options.policies.on_invalid_text, keys, observer)
         selector = Selector(options.selection, zone, partitions, texts)
         columns = options.selection.columns or options.decode.columns
-        decode = replace(options.decode, columns=columns, on_read=on_read)
+        decode = structs.replace(options.decode, columns=columns, on_read=on_read)
         store = log.store
         return cls(
             log=log,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TableError, TailerError, TransientError, healing
@@ -144,7 +145,7 @@ async def _attempt(feed: Feed) -> bool:
         context = ReadContext.of(
             feed.log, options, feed.progress, orders=feed.orders, lost=feed.lost, live=feed.live
         )
-        context = replace(context, fits=fitting.check_schema)
+        context = structs.replace(context, fits=fitting.check_schema)
         items = partial(send_items, context, offset, feed.last, read=feed.read)
 
         async def read(emit: Emit) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -136,7 +136,7 @@ class Selector:
         if not self._masks and self.selection.columns is None:
             return file
         known = {} if self._masks else file.partition_values
-        return replace(file, state=self.state(file.state), partition_values=known)
+        return structs.replace(file, state=self.state(file.state), partition_values=known)
 
     def rows(
         self, rows: pa.RecordBatch, *, counted: bool = True, utf8: bool = False

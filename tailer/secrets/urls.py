@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote
+
+from msgspec import Struct
 
 from tailer.secrets import keep_pair, keep_secrets
 
@@ -31,8 +32,7 @@ class UrlError(ValueError):
     """A text is not the URL that was asked for. The message says why, and shows no part of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
+class Url(Struct, frozen=True):
     """A URL. ``user`` and ``password`` are decoded, and None where there is none; ``path`` and
     ``query`` are as they are written. ``host`` has no brackets, and may be empty."""
 
@@ -40,9 +40,13 @@ class Url:
     host: str
     port: int | None = None
     user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    path: str = field(default="", repr=False)
-    query: str = field(default="", repr=False)
+    password: str | None = None
+    path: str = ""
+    query: str = ""
+
+    def __repr__(self) -> str:
+        """Return where it leads, without what may be a secret."""
+        return f"Url({self.scheme!r}, {self.host!r}, {self.port!r})"
 
     @property
     def server(self) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from msgspec import structs
+
 from tailer.changes import Offset, counting_id
 from tailer.config.settings import FEED
 from tailer.decode.naming import Removal
@@ -84,7 +86,7 @@ class SourceOptions:
         ``removals`` are the column mapping removals between that version and the versions read.
         """
         state, version = target
-        return replace(
+        return structs.replace(
             self.decode,
             target=state,
             target_version=version,

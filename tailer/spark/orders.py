@@ -171,7 +171,7 @@ def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...
     groups = independent(rewrite, commit.after, key)
     alone = _chosen(order, [group for group in groups if not all(group)]).rewrite
     files = (*alone.leaving, *alone.coming)
-    found: list[Order] = [FileOrder(replace(file, origin="cancel_out")) for file in files]
+    found: list[Order] = [FileOrder(structs.replace(file, origin="cancel_out")) for file in files]
     return [*found, *_joined(order, [group for group in groups if all(group)], tasks, bytes_max)]
 
 

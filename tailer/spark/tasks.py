@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import groupby
 
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
 from tailer.compare.row_cache import kept_rows
@@ -87,7 +87,7 @@ def _files(
 ) -> Iterable[tuple[ChangeFile, ByteRange | None]]:
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
-    diff = replace(_checked(options.diff), bucket=order.bucket)
+    diff = structs.replace(_checked(options.diff), bucket=order.bucket)
     files = portal.call(
         derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
     )

@@ -19,6 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
+from msgspec import structs
 
 from tailer.changes import CHANGE_TYPE, COMING_KINDS, METADATA_FIELDS, ChangeBatch, Offset
 from tailer.compare.engine import Engine
@@ -87,7 +88,9 @@ async def verify(
 async def _verify(log: TableLog, first: int, last: int, options: FeedOptions) -> Verdict:
     state = (await log.snapshot(last)).state
     removals = await mapping_removals(log, first, last, state)
-    options = replace(options, decode=replace(options.decode, removals=removals), spans=True)
+    options = replace(
+        options, decode=structs.replace(options.decode, removals=removals), spans=True
+    )
     try:
         return await _verify_in(log, first, last, options, state)
     except CorruptRow:
@@ -118,7 +121,7 @@ async def _verify_in(
     side: _Side | None = None,
 ) -> Verdict:
     """Return the verdict in one schema: on all rows, or on those of one side."""
-    decode = replace(options.decode, target=None if side else state, columns=None)
+    decode = structs.replace(options.decode, target=None if side else state, columns=None)
     options = replace(options, decode=decode)
     try:
         async with BlockingPortal() as portal:

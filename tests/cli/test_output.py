@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from tailer.changes import concat_batches
 from tailer.cli.main import main
@@ -63,7 +64,7 @@ async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path,
     output = tmp_path / f"out.{kind}"
     first, second = change_span(SCHEMA, [[[{"id": 1}]], [[{"id": 2}]]]).by_file()
     assert second.file is not None
-    second = replace(second, file=replace(second.file, origin="row_ids"))
+    second = replace(second, file=structs.replace(second.file, origin="row_ids"))
     run = concat_batches([first, second])
     async with open_output(str(output), kind, run.rows.schema, Ids(wanted=True)) as opened:
         assert sink_traits(opened).spans

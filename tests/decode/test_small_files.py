@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from tailer.changes import ChangeFile, Rows
 from tailer.decode.options import DecodeOptions
@@ -132,7 +132,7 @@ def test_many_files_of_few_rows_come_together() -> None:
     """Each takes the memory of its own rows, not of as many as a batch may have."""
     data = parquet(random.Random(1), 3, WIDE)
     files = [order(i, data, state(WIDE)) for i in range(200)]
-    files = [replace(file, state=files[0].state) for file in files]
+    files = [structs.replace(file, state=files[0].state) for file in files]
     ((places, _, rows),) = together(files, [data] * 200, DecodeOptions())
     assert len(places) == 200
     assert rows is not None

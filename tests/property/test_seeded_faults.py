@@ -4,7 +4,6 @@ alone, and a short history made for it is no longer read right."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -161,7 +160,7 @@ def a_removed_file_s_vector_is_not_applied(patch: Patch) -> None:
 
     def whole(commit: Commit, action: Any, *args: Any, **more: Any) -> ChangeFile:
         order = work_order(commit, action, *args, **more)
-        return replace(order, without=None) if isinstance(action, RemoveFile) else order
+        return structs.replace(order, without=None) if isinstance(action, RemoveFile) else order
 
     patch.setattr(rules, "_change_file", whole)
 
@@ -230,7 +229,7 @@ def equal_rows_cancel_however_many_they_are(patch: Patch) -> None:
 def the_base_row_id_is_off_by_one(patch: Patch) -> None:
     def shifted(source: Any, file: ChangeFile, *rest: Any) -> Any:
         base = (file.base_row_id or 0) + 1
-        return tracked_rows(source, replace(file, base_row_id=base), *rest)
+        return tracked_rows(source, structs.replace(file, base_row_id=base), *rest)
 
     patch.setattr(comparison, "tracked_rows", shifted)
 

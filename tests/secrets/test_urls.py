@@ -46,7 +46,7 @@ def test_a_password_as_it_is_is_read_right_or_refused(word: str) -> None:
     else:
         assert set(secret) & set("/#?%")
         assert "secret" not in refused
-        assert "as %2F" in refused
+        assert "as %2F" in refused or "is not UTF-8" in refused
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from sinks.formats.load import load_encoder
 from sinks.jsonl import batch_lines
@@ -54,7 +55,7 @@ def from_file(
     origins: list[Origin] = ["files", "row_ids"]
     origin = draw(st.sampled_from(origins))
     ids = pa.array(range(7, 7 + len(rows)), pa.int64()) if row_ids else None
-    return replace(batch, file=replace(batch.file, origin=origin), row_ids=ids)
+    return replace(batch, file=structs.replace(batch.file, origin=origin), row_ids=ids)
 
 
 def ended(batch: ChangeBatch) -> ChangeBatch:

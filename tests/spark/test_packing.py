@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tailer.changes import ChangeFile
 from tailer.spark.orders import FileOrder, Order, pack
@@ -23,7 +23,9 @@ FILE = ChangeFile("f", "f", 3, 0, "t", state(), {}, "insert", "files")
 
 
 def files(*sizes: int) -> list[Order]:
-    return [FileOrder(replace(FILE, path=str(n), size=size)) for n, size in enumerate(sizes)]
+    return [
+        FileOrder(structs.replace(FILE, path=str(n), size=size)) for n, size in enumerate(sizes)
+    ]
 
 
 def bytes_of(share: list[Order]) -> int:

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset, Part, Rows, concat_batches
 from tailer.errors import OffsetError
@@ -80,7 +81,7 @@ class BatchAssembler:
     def _batch(self, rows: Rows, parts: list[Part], following: Offset) -> ChangeBatch:
         file = parts[-1].file
         if file.kept is not None:  # what is written need not be kept too
-            file = replace(file, kept=())
+            file = structs.replace(file, kept=())
         return ChangeBatch(
             rows.batch,
             rows.positions,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterator
-from dataclasses import replace
 
 import anyio
 import anyio.to_thread
 import pyarrow as pa
+from msgspec import structs
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
 from tailer.decode.rows import EARLY_KINDS, Skip
@@ -43,7 +43,7 @@ async def count_changes(store: Store, file: ChangeFile) -> int:
         return len(file.rows)
     # The deletion vector's cardinality is checked when its rows are read.
     gone = file.without.cardinality if file.without and file.only is None else 0
-    fetched = await fetch(store, replace(file, without=None) if gone else file)
+    fetched = await fetch(store, structs.replace(file, without=None) if gone else file)
     with fetched.source as source:
         return await anyio.to_thread.run_sync(_count, source, file, fetched.selection) - gone
 

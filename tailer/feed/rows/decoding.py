@@ -23,10 +23,9 @@ event loop. It would wait for itself. So :meth:`SpanDecoder.is_quick` is never t
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import kept_rows
@@ -192,7 +191,7 @@ class SpanDecoder:
 
     def _masked(self, rows: Rows) -> Rows:
         masked = self._context.selector.rows(rows.batch, utf8=rows.utf8)
-        return rows if masked is rows.batch else replace(rows, batch=masked)
+        return rows if masked is rows.batch else structs.replace(rows, batch=masked)
 
     def _count_read(self, files: Sequence[ChangeFile]) -> None:
         self._read.files_read += len(files)

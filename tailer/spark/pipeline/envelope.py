@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError
@@ -114,7 +115,7 @@ def _row(item: FeedItem) -> pa.RecordBatch:
         return _of(pickle.dumps(item), b"")
     # The file's row selection is already applied: it need not be sent.
     kept_rows = None if item.file is None or item.file.kept is None else ()
-    file = item.file and replace(item.file, rows=None, updated=None, kept=kept_rows)
+    file = item.file and structs.replace(item.file, rows=None, updated=None, kept=kept_rows)
     rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
     bare = replace(item, rows=rows, positions=positions, file=file)
     bare = replace(bare, row_ids=None, before=None, indices=None, partner=None)

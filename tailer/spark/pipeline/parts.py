@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from msgspec import structs
+
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.feed.commit import commit_plan
 from tailer.feed.read_context import FeedItem, ReadContext
@@ -40,7 +42,7 @@ async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[
     if not first.snapshot and (order.cost <= size or order.files < 2):
         return [order]
     # What the planner has found out of the files before is not read again.
-    context = replace(context, live=LiveFiles(order.ineffective))
+    context = structs.replace(context, live=LiveFiles(order.ineffective))
     files = await _files(context, first)
     if files is None:
         return [order]

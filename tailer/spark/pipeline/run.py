@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+from msgspec import structs
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
@@ -214,7 +215,7 @@ class _ClusterReader:
         source = self._source(context)
         planner = Planner(context.log, source)
         # The feed itself decides about a loss, and a row of the frame is a batch of one file.
-        policies = replace(context.options.policies, on_data_loss="fail")
+        policies = structs.replace(context.options.policies, on_data_loss="fail")
         feed = replace(context.options, policies=policies, spans=False)
         reader = VersionReader(source, feed, context.lost, context.selector.partitions)
         while True:

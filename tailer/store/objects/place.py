@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from tailer.errors import ConfigError
 
@@ -22,8 +23,7 @@ _AZURE_HOST = re.compile(
 _PUBLIC = "core.windows.net"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A container (Google: bucket) and a key in it; of Azure, the account if the address says it.
 
     ``domain`` is that of the account's host: ``core.windows.net``, another cloud's or Fabric's.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import obstore
+from msgspec import structs
 
 from tailer.errors import TableError, TailerError, TransientError
 from tailer.network.http_answers import Rounds, not_too_many
@@ -132,7 +133,7 @@ class ObjectStore(Store):
         """Return the container of a place; without an account, it is of the table's."""
         home = self._place
         if place.account is None:
-            place = replace(place, account=home.account, domain=home.domain)
+            place = structs.replace(place, account=home.account, domain=home.domain)
         same = (place.container, place.account) == (home.container, home.account)
         return self._container if same else self._client.container(place)
 
