@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import os
 import re
 import sys
@@ -447,4 +448,6 @@ def run() -> None:
         # case, nothing more can be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
+    if "duckdb" not in sys.modules:  # which complains of what is left
+        gc.freeze()  # or the interpreter looks for garbage before it ends
     end(status)
