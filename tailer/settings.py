@@ -44,18 +44,15 @@ _NAMES: dict[Kind, str] = {
 }  # fmt: skip
 _TYPES: dict[Kind, Any] = {"text": str, "flag": bool, "texts": list, "table": dict, "any": object}
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
+_PREFIX = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
+_SIZE = r"(\d+)\s*([kmgt]?)b?"
 _UNITS = ((1024**3, "GiB"), (1024**2, "MiB"))
 #: The most options that a message lists behind the one that was meant.
 _LISTED_MAX = 12
 #: Names of entries, in a table with secrets, that have none.
-_PLAIN = re.compile(
-    r"region|endpoint|url|host|bucket|accept|content|agent|allow|timeout|retr|style|type",
-    re.IGNORECASE,
-)
+_PLAIN = r"(?i)region|endpoint|url|host|bucket|accept|content|agent|allow|timeout|retr|style|type"
 #: A URL that says nothing but where a server is, which messages name.
-_SERVER = re.compile(r"[a-z0-9+]+://[^/@?#]*/?", re.IGNORECASE)
+_SERVER = r"(?i)[a-z0-9+]+://[^/@?#]*/?"
 #: The bound of all numbers: 64-bit integers end there, and it excludes infinity.
 _NUMBERS_END = 2**63
 
@@ -118,7 +115,7 @@ class Setting:
 
     def _from_text(self, text: str) -> Any:
         match self.kind:
-            case "whole" if self.unit and (size := _SIZE.fullmatch(text.strip().lower())):
+            case "whole" if self.unit and (size := re.fullmatch(_SIZE, text.strip().lower())):
                 return int(size[1]) * 1024 ** " kmgt".index(size[2] or " ")
             case "whole":
                 return int(text)
@@ -277,7 +274,7 @@ def _secrets_in(value: Any) -> Iterator[str]:
     also what follows the scheme, and of a table all but what has a plain name. A URL without user,
     path and query has none."""
     if isinstance(value, str):
-        if _SERVER.fullmatch(value):
+        if re.fullmatch(_SERVER, value):
             return
         yield value
         scheme, _, rest = value.partition(" ")
@@ -285,7 +282,7 @@ def _secrets_in(value: Any) -> Iterator[str]:
             yield rest
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            if not _PLAIN.search(str(name)):
+            if not re.search(_PLAIN, str(name)):
                 yield from _secrets_in(each)
     elif isinstance(value, list | tuple):
         for each in value:
@@ -343,6 +340,6 @@ def zone_name(text: str) -> str:
 def own_prefix(text: str) -> str:
     """Check what the names of an output's own columns begin with, as a ``parse``: some targets
     would not take other texts as part of a name."""
-    if not _PREFIX.fullmatch(text):
+    if not re.fullmatch(_PREFIX, text):
         raise ValueError(text)
     return text

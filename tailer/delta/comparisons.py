@@ -14,14 +14,11 @@ from msgspec import Struct
 __all__ = ["FLIPPED", "And", "Comparison", "IsNull", "Literal", "Node", "Not", "NotUnderstood",
            "Or", "Parser"]  # fmt: skip
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?![\w.])
+_LEXEME = r"""(?x)\s*(?:(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?![\w.])
     |(?P<text>'(?:[^']|'')*')
     |(?P<quoted>`(?:[^`]|``)+`)
     |(?P<sign><=>|<=|>=|<>|!=|==|[=<>(),])
-    |(?P<word>[^\W\d]\w*))""",
-    re.VERBOSE,
-)
+    |(?P<word>[^\W\d]\w*))"""
 _T = TypeVar("_T")
 _RESERVED = ("AND", "IN", "IS", "NOT", "NULL", "OR")
 _DEPTH_MAX = 64
@@ -94,9 +91,9 @@ class Parser:
         self._text = text.rstrip()
         self._at = 0
         self.tokens: list[tuple[str, str, int]] = []
-        end = 0
+        lexeme_at, end = re.compile(_LEXEME).match, 0
         while end < len(self._text):
-            match = _TOKEN.match(self._text, end)
+            match = lexeme_at(self._text, end)
             if match is None or match.lastgroup is None:
                 raise NotUnderstood(self._text[end:].strip())
             kind = match.lastgroup

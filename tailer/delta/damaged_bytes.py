@@ -23,8 +23,8 @@ UNREADABLE = (
 )
 
 #: pyarrow's messages about bytes that can't be right, in all supported versions.
-_BROKEN_BYTES = re.compile(
-    r"corrupt|damaged|malformed|truncated|magic bytes|no more data"
+_BROKEN_BYTES = (
+    r"(?i)corrupt|damaged|malformed|truncated|magic bytes|no more data"
     # Of a whole page alone: its values end so, too, where pyarrow can't decode their kind.
     r"|unexpected end(?! of stream(?!: page))"
     r"|couldn't deserialize thrift(?!.*exceeded)|decompress|gzipcodec failed|brotli|lz4"
@@ -32,8 +32,7 @@ _BROKEN_BYTES = re.compile(
     r"|spanned by list offsets|child array|smaller than the size|file size is|invalid byte_array"
     r"|do not match num_values|expected to read|must be before data page|too small for levels"
     r"|histogram size mismatch|columnmetadata type|invalid column metadata|invalid utf"
-    r"|invalid base64|invalid number of indices|reading schema message|output buffer size",
-    re.IGNORECASE,
+    r"|invalid base64|invalid number of indices|reading schema message|output buffer size"
 )
 
 
@@ -42,7 +41,7 @@ def shows_damage(e: Exception) -> bool:
     if isinstance(e, UnicodeDecodeError):  # a name in the footer
         return True
     of_bytes = isinstance(e, pa.ArrowInvalid | OSError)
-    return of_bytes and _BROKEN_BYTES.search(str(e)) is not None
+    return of_bytes and re.search(_BROKEN_BYTES, str(e)) is not None
 
 
 def library_reason(e: Exception) -> str:

@@ -22,14 +22,13 @@ __all__ = ["partition_scalar", "partition_text"]
 
 _INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 #: Numbers as writers spell them. Python would accept more: "1_0", and digits of any script.
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_INTEGER = r"[+-]?[0-9]+"
+_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_NOT_FINITE = r"(?i)[+-]?(?:nan|inf|infinity)"
 _BLANKS = " \t\n\r"
-_TIMESTAMP = re.compile(
-    r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
-    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|[+-]\d{2}:?\d{2})?)?",
-    re.ASCII,
+_TIMESTAMP = (
+    r"(?a)([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|[+-]\d{2}:?\d{2})?)?"
 )
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _DAY_US = 86_400_000_000
@@ -102,13 +101,13 @@ def _value(text: str, name: str, target: pa.DataType, zone: str) -> object:
     raise ValueError("no partition column can be of that type")
 
 
-def _spelled(text: str, *forms: re.Pattern[str]) -> str:
+def _spelled(text: str, *forms: str) -> str:
     """Return the text without surrounding blanks if it has one of these forms.
 
     Raises ValueError if it has none of them.
     """
     stripped = text.strip(_BLANKS)
-    if not any(form.fullmatch(stripped) for form in forms):
+    if not any(re.fullmatch(form, stripped) for form in forms):
         raise ValueError("not a number as the protocol spells it")
     return stripped
 
@@ -128,7 +127,7 @@ def _boolean(text: str) -> bool:
 
 
 def _match(text: str) -> re.Match[str]:
-    match = _TIMESTAMP.fullmatch(text.strip(_BLANKS))
+    match = re.fullmatch(_TIMESTAMP, text.strip(_BLANKS))
     if match is None:
         raise ValueError("not year-month-day, with or without hour:minute:second")
     return match

@@ -15,7 +15,7 @@ from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import TableLog
 
 #: The physical name that writers give a column created under a mapping.
-_GENERATED = re.compile(r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+_GENERATED = r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 __all__ = ["KnownRemovals", "mapping_removals"]
 
@@ -90,7 +90,9 @@ def _same_mapping(before: TableState, after: TableState) -> bool:
     if "none" in (before.mapping, after.mapping):
         return False
     known = set(_columns(before.schema))
-    return any(column in known and _GENERATED(column[1]) for column in _columns(after.schema))
+    return any(
+        column in known and re.fullmatch(_GENERATED, column[1]) for column in _columns(after.schema)
+    )
 
 
 def _columns(schema: StructType) -> Iterator[tuple[int | None, str]]:

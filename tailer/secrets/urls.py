@@ -17,11 +17,11 @@ from tailer.secrets import keep_pair, keep_secrets
 
 __all__ = ["Url", "UrlError", "parse_url", "split_url"]
 
-_AUTHORITY = re.compile(r"[^/?#]*")
-_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\] ]*))(?::(?P<port>[^:]*))?")
-_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_REST = re.compile(r"(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?", re.DOTALL)
-_SECRET_NAMES = re.compile(r"pass|token|key|secret|sig|auth", re.IGNORECASE)
+_AUTHORITY = r"[^/?#]*"
+_HOST = r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\] ]*))(?::(?P<port>[^:]*))?"
+_BAD_ESCAPE = r"%(?![0-9A-Fa-f]{2})"
+_REST = r"(?s)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?"
+_SENSITIVE_NAMES = r"(?i)pass|token|key|secret|sig|auth"
 _ENCODE = (
     "its user or password has characters that end it: write % as %25, / as %2F, ? as %3F, # as "
     "%23, @ as %40 and : as %3A, or leave both out and set the options 'user' and 'password'"
@@ -77,9 +77,9 @@ def parse_url(
     encoded, a user in it without ``login``, and a missing host unless it is not needed.
     """
     scheme, user, password, rest = split_url(text, schemes, login=login)
-    authority = _AUTHORITY.match(rest)
+    authority = re.match(_AUTHORITY, rest)
     assert authority is not None
-    found = _HOST.fullmatch(authority[0])
+    found = re.fullmatch(_HOST, authority[0])
     if found is None:
         raise UrlError("its host is not a name or an address")
     host = found["v6"] or found["name"] or ""
@@ -88,10 +88,10 @@ def parse_url(
     port = found["port"] or None
     if port is not None and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise UrlError("its port is not a number from 1 to 65535")
-    parts = _REST.fullmatch(rest, authority.end())
+    parts = re.fullmatch(_REST, rest[authority.end() :])
     assert parts is not None
     given = parse_qsl(parts["query"] or "", keep_blank_values=True)
-    keep_secrets(value for name, value in given if _SECRET_NAMES.search(name))
+    keep_secrets(value for name, value in given if re.search(_SENSITIVE_NAMES, name))
     return Url(
         scheme, host, None if port is None else int(port), user, password,
         parts["path"], parts["query"] or "",
@@ -109,7 +109,7 @@ def split_url(
     scheme = scheme.lower()
     if not mark or scheme not in schemes:
         raise UrlError(f"it does not begin with {' or '.join(f'{each}://' for each in schemes)}")
-    found = _AUTHORITY.match(rest)
+    found = re.match(_AUTHORITY, rest)
     assert found is not None
     authority, rest = found[0], rest[found.end() :]
     if login and "@" in rest:
@@ -127,7 +127,7 @@ def split_url(
 
 
 def _decoded(text: str) -> str:
-    if _BAD_ESCAPE.search(text):
+    if re.search(_BAD_ESCAPE, text):
         raise UrlError(_ENCODE)
     try:
         return unquote(text, errors="strict")

@@ -15,10 +15,9 @@ __all__ = ["Cloud", "Place", "azure_place", "gcs_place", "is_azure_url"]
 Cloud = Literal["azure", "gcs"]
 
 #: Hosts of Azure's storage, without the account: all of its clouds, and Fabric's OneLake.
-_AZURE_HOST = re.compile(
-    r"(?P<account>[^./]+)\.(?P<service>blob|dfs)\."
-    r"(?P<domain>core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)|fabric\.microsoft\.com)",
-    re.IGNORECASE,
+_AZURE_HOST = (
+    r"(?i)(?P<account>[^./]+)\.(?P<service>blob|dfs)\."
+    r"(?P<domain>core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)|fabric\.microsoft\.com)"
 )
 _PUBLIC = "core.windows.net"
 
@@ -85,7 +84,7 @@ def azure_place(address: str) -> Place | None:
         raise ConfigError(f"{address!r} names no container: az://container/key does")
     if not at:
         return Place("azure", container, key.strip("/"))
-    found = _AZURE_HOST.fullmatch(host)
+    found = re.fullmatch(_AZURE_HOST, host)
     if found is None:
         raise ConfigError(
             f"{address!r} names no host of Azure's storage: "
@@ -98,12 +97,14 @@ def azure_place(address: str) -> Place | None:
 def is_azure_url(address: str) -> bool:
     """Return whether this is ``https://`` and a host of Azure's storage."""
     scheme, _, rest = address.partition("://")
-    return scheme.lower() == "https" and _AZURE_HOST.fullmatch(rest.partition("/")[0]) is not None
+    return (
+        scheme.lower() == "https" and re.fullmatch(_AZURE_HOST, rest.partition("/")[0]) is not None
+    )
 
 
 def _of_url(rest: str) -> Place | None:
     host, _, path = rest.partition("/")
-    found = _AZURE_HOST.fullmatch(host)
+    found = re.fullmatch(_AZURE_HOST, host)
     if found is None:
         return None
     container, _, key = unquote(path).partition("/")
