@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 from tailer.errors import TableError
+from tailer.process.arrow_pool import choose_arrow_pool
 from tailer.process.garbage import collect_from_now_on
 from tailer.process.signals import (
     EXIT_INTERRUPTED,
@@ -89,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from tailer.process.reading import begin_reading
 
         begin_reading()
+    choose_arrow_pool("jemalloc")
     command = _command(arguments.command)
     if arguments.command not in _WITHOUT_FOLDERS:
         from tailer.files.spill import sweep

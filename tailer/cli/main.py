@@ -383,16 +383,8 @@ def _installed() -> Iterator[str]:
             yield from os.listdir(folder or ".")  # noqa: PTH208  # no path for each of thousands
 
 
-def _choose_memory_pool() -> None:
-    """Make pyarrow, which is not loaded yet, use the pool that returns freed memory: a process then
-    keeps little more than it needs. Platforms whose wheel lacks that pool report it."""
-    if sys.platform == "linux":
-        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
-    _choose_memory_pool()
     arguments = _parsed(list(sys.argv[1:] if argv is None else argv))
     try:
         _refuse_foreign_owner()

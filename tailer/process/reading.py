@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from tailer.process.arrow_pool import choose_arrow_pool
 from tailer.process.memory import keep_freed_memory
 
 __all__ = ["begin_reading"]
@@ -17,11 +18,12 @@ _ARROW = "libarrow_substrait.so.*"
 
 
 def begin_reading() -> None:
-    """Begin to load Arrow's libraries in another thread, the process's first one. The system needs
-    10 ms for them, and none of Python's lock: meanwhile modules are loaded, pyarrow last, which
-    finds its libraries there. Where they lie elsewhere than the wheels for Linux have them, pyarrow
-    loads them."""
+    """Let all memory come from one heap, and begin to load Arrow's libraries in another thread, the
+    process's first one. The system needs 10 ms for them, and none of Python's lock: meanwhile
+    modules are loaded, pyarrow last, which finds its libraries there. Where they lie elsewhere than
+    the wheels for Linux have them, pyarrow loads them."""
     keep_freed_memory()
+    choose_arrow_pool("system")
     threading.Thread(target=_load_arrow).start()
 
 

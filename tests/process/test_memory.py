@@ -1,50 +1,76 @@
-"""Memory that was freed, and whose it is then."""
+"""What glibc does with freed memory."""
 
 from __future__ import annotations
 
+import mmap
+import platform
+import re
 import subprocess
 import sys
-
-from tests.support.source import ROOT
-
-#: 100 MB in small blocks that are freed below one that stays, as in a process that runs long.
-_PROGRAM = """
-import ctypes
 from pathlib import Path
 
-from tailer.process.memory import return_freed_memory
+import pytest
 
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-if not hasattr(libc, "malloc_trim"):
-    raise SystemExit(77)
+from tailer.process import memory
 
+_MIB = 1024 * 1024
+_IS_GLIBC = platform.libc_ver()[0] == "glibc"
 
-def resident_mib():
-    return int(Path("/proc/self/statm").read_text().split()[1]) // 256
+_TOUCHES = """
+import sys
+from pathlib import Path
+from tailer.process import memory
 
+memory._free_huge_bytes = lambda: int(sys.argv[1])
+memory.keep_freed_memory()
+print(Path("/proc/self/smaps").read_text())
+"""
+_RESIDENT = """
+from pathlib import Path
+from tailer.process.memory import keep_freed_memory
 
-def block():
-    at = libc.malloc(1000)
-    ctypes.memset(at, 1, 1000)
-    return at
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-
-blocks = [block() for _ in range(100_000)]
-stays = block()
-for at in blocks:
-    libc.free(ctypes.c_void_p(at))
-kept = resident_mib()
-return_freed_memory()
-print(kept - resident_mib())
+keep_freed_memory()
+before = resident()
+blocks = [bytearray(4 * 1024 * 1024) for _ in range(20)]
+del blocks
+print(resident() - before)
 """
 
 
-def test_what_was_freed_is_given_back() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False
+def _advised(free_bytes: int) -> int:
+    """Return how much memory is to lie in huge pages where so much of them is free."""
+    command = [sys.executable, "-c", _TOUCHES, str(free_bytes)]
+    smaps = subprocess.check_output(command, text=True)
+    regions = re.findall(r"^Size: +(\d+) kB\n(?:.*\n)*?VmFlags:(.*)", smaps, re.MULTILINE)
+    assert len(regions) > 10
+    return sum(int(size) * 1024 for size, flags in regions if "hg" in flags.split())
+
+
+@pytest.mark.skipif(not _IS_GLIBC or mmap.PAGESIZE != 4096, reason="it knows glibc alone")
+def test_the_heap_has_huge_pages_only_where_they_are_free() -> None:
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("the system has no huge pages")
+    enough = _advised(2**40)
+    assert 128 * _MIB <= enough < 192 * _MIB
+    assert _advised(128 * _MIB) == _advised(0) == 0
+
+
+@pytest.mark.skipif(not _IS_GLIBC, reason="it knows glibc alone")
+def test_freed_memory_stays() -> None:
+    kept = int(subprocess.check_output([sys.executable, "-c", _RESIDENT], text=True))
+    assert kept >= 80 * _MIB
+
+
+@pytest.mark.skipif(mmap.PAGESIZE != 4096, reason="huge pages are others")
+def test_free_huge_pages_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = tmp_path / "buddyinfo"
+    monkeypatch.setattr(memory, "_FREE_BLOCKS", blocks)
+    assert memory._free_huge_bytes() == 0  # a container may not show them
+    blocks.write_text(
+        "Node 0, zone    DMA32   4906   3800   3278   1961   1317   917   585   375   235    3 4\n"
+        "Node 0, zone   Normal 226187 206980  72074  11838   4091  1428   765   562   188    5 0\n"
     )
-    if done.returncode == 77:
-        return  # another C library keeps its own ways
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 80
+    assert memory._free_huge_bytes() == (3 + 2 * 4 + 5) * 2 * _MIB
