@@ -78,9 +78,11 @@ class Spool:
 
 def sweep(parent: str | Path | None = None, prefix: str = _PREFIX) -> None:
     """Remove the folders of processes that have ended. Those of other users are left alone."""
+    folder = Path(parent or tempfile.gettempdir())
     with suppress(OSError):
-        for folder in Path(parent or tempfile.gettempdir()).glob(f"{prefix}*"):
-            _remove_if_left(folder)
+        for name in os.listdir(folder):  # noqa: PTH208  # no path for each of thousands
+            if name.startswith(prefix):
+                _remove_if_left(folder / name)
 
 
 def _remove_if_left(folder: Path) -> None:
