@@ -428,7 +428,7 @@ def run() -> None:
     status = 0
     try:
         status = main()
-        sys.stdout.flush()
+        print(end="", flush=True)  # sys.stdout is None where it was closed
     except OSError as e:
         broken = isinstance(e, BrokenPipeError)
         if not broken and (e.errno not in (errno.ENOSPC, errno.EDQUOT) or "--debug" in sys.argv):

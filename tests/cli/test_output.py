@@ -204,6 +204,12 @@ def test_a_full_disk_under_standard_output_is_one_sentence(table: TableBuilder) 
         assert re.fullmatch("tailer: standard output: No space left on device.*\n", done.stderr)
 
 
+def test_a_closed_standard_output_is_no_failure(table: TableBuilder) -> None:
+    command = ["sh", "-c", 'exec "$@" >&-', "-", sys.executable, "-m", "tailer", "history"]
+    done = subprocess.run([*command, table.folder], check=True, stderr=subprocess.PIPE)
+    assert done.stderr == b""
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "arrow", "parquet"])
 def test_a_struct_of_nothing_but_void_columns_is_read_and_refused_for_parquet_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
