@@ -44,6 +44,9 @@ _WITHOUT_FOLDERS = (
 #: These write rows, if they have an output.
 _OF_ROWS = ("read", "snapshot")
 
+#: These run until they are ended.
+_LONG = ("run", "share", "tail")
+
 #: These read the log of one table, and write no file.
 _OF_A_LOG = ("history", "snapshot")
 
@@ -90,6 +93,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from tailer.process.reading import begin_reading
 
         begin_reading()
+    elif arguments.command in _LONG:
+        from tailer.process.memory import share_heaps
+
+        share_heaps()
     choose_arrow_pool("jemalloc")
     command = _command(arguments.command)
     if arguments.command not in _WITHOUT_FOLDERS:
