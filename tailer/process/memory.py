@@ -23,6 +23,9 @@ _HUGE_BYTES, _HUGE_ORDER, _MADV_HUGEPAGE = 128 * 1024 * 1024, 9, 14
 _SMALL_PAGE_BYTES = 4096
 #: Zone by zone, how many blocks of 1, 2, 4, 8, ... pages are free.
 _FREE_BLOCKS = Path("/proc/buddyinfo")
+#: Of how many pages, as a power of two, the blocks are that a virtual machine returns to its host
+#: when they are free; another number where it returns none.
+_RETURNED = Path("/sys/module/page_reporting/parameters/page_reporting_order")
 
 
 def keep_freed_memory() -> None:
@@ -31,14 +34,14 @@ def keep_freed_memory() -> None:
     glibc returns freed memory to the system, and the next rows fault it in again page by page,
     unless it is told to keep it. Each thread gets memory that no other may use, unless all share
     one heap: here threads decode what another one writes. Where the system has many huge pages
-    free, the heap's begin lies in them: one fault brings as much as 512 do.
+    free, and keeps them, the heap's begin lies in them: one fault brings as much as 512 do.
     """
     with suppress(AttributeError, OSError):  # another C library
         libc = ctypes.CDLL(None)
         libc.mallopt(_ARENA_MAX, 1)
         libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         libc.mallopt(_MMAP_THRESHOLD, _BLOCK_BYTES)
-        if _free_huge_bytes() >= 2 * _HUGE_BYTES:
+        if _free_huge_bytes() >= 2 * _HUGE_BYTES and not _are_returned():
             _take_huge_pages(libc)
 
 
@@ -88,3 +91,12 @@ def _free_huge_bytes() -> int:
             if order >= _HUGE_ORDER:
                 free += int(count) << order
     return free * _SMALL_PAGE_BYTES
+
+
+def _are_returned() -> bool:
+    """Return whether this is a virtual machine that returns free huge pages to its host. To get
+    them again takes longer than small pages do, of which none is returned."""
+    try:
+        return 0 <= int(_RETURNED.read_text()) <= _HUGE_ORDER
+    except (OSError, ValueError):
+        return False
