@@ -150,8 +150,10 @@ def imports(wheel: Path, python: list[str]) -> str:
     """What a Python of the wheel's machine says when it loads the compiled modules, e.g. one that
     qemu runs."""
     code = (
-        "import platform, sys; from tailer.native import _parquet, _rowbytes; "
-        "print(platform.machine(), *platform.libc_ver(), sys.version.split()[0])"
+        "import platform, sysconfig; from tailer.native import _parquet, _rowbytes; "
+        # Python finds glibc's version, and of musl not even the name: what it was built for has it.
+        "print(sysconfig.get_config_var('MULTIARCH'), platform.libc_ver()[1], "
+        "platform.python_version())"
     )
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(wheel).extractall(folder)

@@ -6,6 +6,7 @@ import argparse
 import platform
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as version_of
@@ -23,9 +24,10 @@ async def version(arguments: argparse.Namespace) -> int:
     slower = f" (not compiled: {', '.join(absent())})" if absent() else ""
     print(f"{_DISTRIBUTION} {__version__}{slower}")
     if arguments.verbose:
-        libc = " ".join(platform.libc_ver()).strip()
         print(f"python {platform.python_version()} ({platform.python_implementation()})")
-        print(f"system {platform.platform()} {libc}".rstrip())
+        # On musl, Python's own names say nothing of the C library: what it was built for does.
+        built_for = sysconfig.get_config_var("MULTIARCH") or sysconfig.get_platform()
+        print(f"system {platform.platform()} {built_for}")
         print(f"decoder {'pyarrow' if '_parquet' in absent() else 'compiled'}")
         print(f"installed in {sys.prefix}")
         for name in _dependencies():

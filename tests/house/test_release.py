@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from importlib.metadata import packages_distributions
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.release import bill_of_materials, checksums, differing
-from tests.release_machines import MACHINES, with_modules
+from tests.release_machines import MACHINES, imports, with_modules
 from tests.support.source import ROOT
 from tests.versions import CORE, supported_pythons, tools_of_core
 
@@ -170,3 +172,17 @@ def test_a_wheel_for_another_machine_has_its_modules_and_its_name(tmp_path: Path
     }
     with pytest.raises(SystemExit, match=r"not .*_rowbytes"):
         with_modules(proved, tmp_path, MACHINES[0], modules | {"_rowbytes.abi3.so": module})
+
+
+def test_a_python_that_loads_a_wheel_says_for_which_c_library_it_is(tmp_path: Path) -> None:
+    wheel = tmp_path / "wheel.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in ("tailer/__init__.py", "tailer/native/__init__.py"):
+            archive.writestr(name, "")
+        for name in ("_parquet.py", "_rowbytes.py"):
+            archive.writestr(f"tailer/native/{name}", "")
+    assert imports(wheel, [sys.executable]).startswith(sysconfig.get_config_var("MULTIARCH"))
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("tailer/native/_parquet.abi3.so", "another machine's")
+    with pytest.raises(subprocess.CalledProcessError):
+        imports(wheel, [sys.executable])
