@@ -11,8 +11,10 @@ from tailer.errors import TransientError
 __all__ = ["unreached"]
 
 _REFUSED = re.compile("Connection refused|ECONNREFUSED")
+#: As glibc, macOS, librdkafka and musl say it; some libraries pass on nothing but these words.
 _UNKNOWN_NAME = re.compile(
-    "Name or service not known|nodename nor servname|DNS Resolution failure|No address associated"
+    "Name or service not known|No address associated|nodename nor servname|DNS Resolution failure|"
+    "Name does not resolve|Name has no usable address"
 )
 
 

@@ -45,6 +45,18 @@ async def test_an_unknown_name_is_told_from_a_resolver_that_is_away() -> None:
     assert said(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")) is None
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["[Errno -2] Name or service not known", "[Errno -2] Name does not resolve"],
+    ids=["glibc", "musl"],
+)
+async def test_an_unknown_name_is_known_by_the_words_alone(words: str) -> None:
+    by_psycopg = RuntimeError(f"failed to resolve host 'db.invalid': {words}")
+    assert said(by_psycopg) == (
+        "Redis at x: this machine's DNS does not know the name; check the option 'url'"
+    )
+
+
 async def test_other_errors_are_left_to_the_caller() -> None:
     assert said(TimeoutError(errno.ETIMEDOUT, "Connection timed out")) is None
     assert said(ValueError("WRONGTYPE")) is None
