@@ -54,6 +54,14 @@ def _is_stopped(pid: int) -> bool:
     return all(stat.rpartition(")")[2].split()[0] in "TZ" for stat in stats)
 
 
+def _is_there(pid: int) -> bool:
+    """Whether a process has anything left; nobody may have asked yet how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 class Server:
     """A server on a free port, with its data in a folder. ``user`` runs it where the tests run as
     root, if it refuses to be root's."""
@@ -123,6 +131,8 @@ class Server:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self.process.wait()
+            # While one of them still has the memory that they share, the server does not start.
+            eventually(lambda: not any(map(_is_there, family[1:])), START_S)
 
     def still(self) -> AbstractContextManager[None]:
         """Have it stand still within the block."""
