@@ -152,6 +152,14 @@ class ChangeFile(Struct, frozen=True):
     updated: BitMap64 | None = None
     kept: tuple[Rows, ...] | None = None
 
+    def __hash__(self) -> int:
+        """Return the hash of what names the file, so that a sink may keep something by file."""
+        return hash((self.table_id, self.version, self.path))
+
+    def __repr__(self) -> str:
+        """Return what names the file, without rows or values of the table."""
+        return f"ChangeFile({self.path!r}, version={self.version}, origin={self.origin!r})"
+
     def logged_rows(self) -> int | None:
         """Return how many changes the file has according to the log; None if it does not say. This
         is a hint, but it is exact where changes were derived."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeBatch, ChangeFile, Offset
+from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeBatch, ChangeFile, Offset, Rows
 from tailer.errors import OffsetError
 from tests.support.feeds import refusal, state
 
@@ -42,6 +42,13 @@ def batch(*kinds: str, file: ChangeFile | None = FILE, offset: Offset | None = N
     rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     positions = pa.array(range(10, 10 + count), pa.int64())
     return ChangeBatch(rows, positions, FILE.state, file, 0, offset, offset)
+
+
+def test_a_sink_may_keep_something_by_file() -> None:
+    rows = Rows(pa.record_batch({"id": ["secret"]}), pa.array([0], pa.int64()))
+    partition = structs.replace(FILE, partition_values={"part": "secret"}, kept=(rows,))
+    assert {FILE: 1, partition: 2}[structs.replace(FILE)] == 1
+    assert "secret" not in repr(partition)
 
 
 def ids(*kinds: str, **options: Any) -> list[str]:
