@@ -10,8 +10,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 from tailer.errors import TableError
+from tailer.process import memory
 from tailer.process.arrow_pool import choose_arrow_pool
 from tailer.process.garbage import collect_from_now_on
+from tailer.process.loop_library import anyio
 from tailer.process.signals import (
     EXIT_INTERRUPTED,
     GRACE_S,
@@ -19,7 +21,7 @@ from tailer.process.signals import (
     until_interrupted,
     until_stopped,
 )
-from tailer.process.threads import without_loop
+from tailer.process.threads import BegunWork
 from tailer.storage import is_local
 
 __all__ = ["run"]
@@ -47,8 +49,8 @@ _OF_ROWS = ("read", "snapshot")
 #: These run until they are ended.
 _LONG = ("run", "share", "tail")
 
-#: These read the log of one table, and write no file.
-_OF_A_LOG = ("history", "snapshot")
+#: These begin without an event loop if the table's files are local.
+_OF_A_TABLE = ("history", "read", "snapshot")
 
 
 def _command(name: str) -> Command:
@@ -90,31 +92,27 @@ def _without_pandas() -> Iterator[None]:
 def _run(arguments: argparse.Namespace) -> int:
     output = getattr(arguments, "output", None)
     if output is not None and arguments.command in _OF_ROWS:
-        from tailer.process.reading import begin_reading
-
-        begin_reading()
+        memory.keep_freed_memory()
+        choose_arrow_pool("system")  # the same heap
     elif arguments.command in _LONG:
-        from tailer.process.memory import share_heaps
-
-        share_heaps()
+        memory.share_heaps()
     choose_arrow_pool("jemalloc")
     command = _command(arguments.command)
     if arguments.command not in _WITHOUT_FOLDERS:
         from tailer.files.spill import sweep
 
         sweep()
-    if arguments.command in _OF_A_LOG and output is None and is_local(arguments.table):
+    if arguments.command in _WITH_OWN_END:
         collect_from_now_on()
-        status = until_interrupted(lambda: without_loop(command(arguments)))
-    else:
-        import anyio
-
-        if arguments.command in _WITH_OWN_END:
-            collect_from_now_on()
-            return anyio.run(command, arguments)
-        status = anyio.run(_until_stopped, command, arguments)
-    if status is not None:
-        return status
+        return anyio.run(command, arguments)
+    if arguments.command != "read":  # which loads more
+        collect_from_now_on()
+    work = BegunWork(lambda: command(arguments))
+    begins = arguments.command in _OF_A_TABLE and is_local(arguments.table)
+    if not begins or until_interrupted(work.begin, grace_s=GRACE_S) is False:
+        anyio.run(_until_stopped, work)
+    if work.result is not None:
+        return work.result
     if arguments.command == "tail":
         return 0
     if output is not None:
@@ -123,15 +121,15 @@ def _run(arguments: argparse.Namespace) -> int:
     return signalled() or EXIT_INTERRUPTED
 
 
-async def _until_stopped(command: Command, arguments: argparse.Namespace) -> int | None:
-    """Run a command; return its exit status, or None if a signal has interrupted it."""
-    if arguments.command != "read":  # which loads more
-        collect_from_now_on()
-    status: int | None = None
+async def _until_stopped(work: BegunWork[int]) -> None:
+    """Do a command's work, or the rest of it, until a signal interrupts it."""
+    started = False
 
-    async def work() -> None:
-        nonlocal status
-        status = await command(arguments)
+    async def go_on() -> None:
+        nonlocal started
+        started = True
+        await work.go_on()
 
-    await until_stopped(work, grace_s=GRACE_S)
-    return status
+    await until_stopped(go_on, grace_s=GRACE_S)
+    if not started:
+        await work.give_up()

@@ -5,7 +5,6 @@ The file appears under its name only when it is complete; a failed read leaves n
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
@@ -15,14 +14,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import pyarrow as pa
 from msgspec import Struct
 
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.files.reserved import give_back, reserve
+from tailer.process.loop_library import anyio, asyncio
+from tailer.process.threads import blocking, event_loop, shielded
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
 
 __all__ = ["Ids", "open_output", "until_reader_gone"]
@@ -73,7 +72,7 @@ class _ColumnarOutput:
 
     async def write(self, batch: ChangeBatch) -> None:
         if batch.num_rows:
-            await anyio.to_thread.run_sync(self._write, batch)
+            await blocking(self._write, batch)
 
     def _write(self, batch: ChangeBatch) -> None:
         rows = batch.rows
@@ -91,7 +90,7 @@ class _ColumnarOutput:
         self._writer.write_batch(rows)
 
     async def aclose(self) -> None:
-        await anyio.to_thread.run_sync(self._close)
+        await blocking(self._close)
 
     def _close(self) -> None:
         try:
@@ -113,11 +112,14 @@ async def open_output(
     can't be written to its end.
     """
     if output == "-":
+        await event_loop()
         sink = load_sink("jsonl").from_options(ids.of_jsonl("-"), Path())
         await sink.open("read")
         yield sink
         await sink.aclose()
         return
+    if kind == "jsonl":
+        await event_loop()  # for the sink
     path = Path(output)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -133,7 +135,7 @@ async def open_output(
         try:
             yield opened
         finally:
-            with anyio.CancelScope(shield=True):
+            with shielded():
                 await opened.aclose()
         temporary.replace(path)
     except (OSError, TransientError) as e:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import anyio.to_thread
-
 from tailer.changes import ChangeBatch, ChangeFile, Offset
 from tailer.compare.pairing import Pairing, find_pairs, from_index
 from tailer.compare.pairs import VersionRows, may_have_images
@@ -17,6 +15,7 @@ from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.feed.rows.comparing import compare_files
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
+from tailer.process.threads import blocking
 
 __all__ = ["pair_updates", "read_paired"]
 
@@ -59,7 +58,7 @@ async def read_paired(
         nonlocal at
         rows = batch.offset.index + batch.num_rows
         last = batch.next_offset.version != first.version
-        folded = await anyio.to_thread.run_sync(pairing.fold, batch)
+        folded = await blocking(pairing.fold, batch)
         folded = replace(from_index(folded, first.index), offset=at)
         if last and first.index > rows:
             raise OffsetError(

@@ -33,7 +33,6 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import IO
 
-import anyio.to_thread
 import msgspec
 from msgspec import structs
 
@@ -52,6 +51,7 @@ from tailer.feed.rows.span_reader import read_span
 from tailer.log.same_table import check_listed, seen_tag, snapshot_for
 from tailer.plan.rules import plan_snapshot
 from tailer.process.json_decoders import json_decoder
+from tailer.process.threads import blocking
 from tailer.store import LOG_DIR
 
 __all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "snapshot_files", "sorted_files"]
@@ -72,7 +72,7 @@ async def sorted_files(
         async for add in found:
             held.append(_counted(add))
             if len(held) == run_files:
-                runs.append(await anyio.to_thread.run_sync(_spilled, held, spill_folder))
+                runs.append(await blocking(_spilled, held, spill_folder))
                 held = []
     held.sort(key=_by_path)
     if not runs:

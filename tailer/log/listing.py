@@ -12,6 +12,7 @@ from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from tailer.delta.segment import LogFile, LogKind, commit_name, log_file, segments
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, first_error
 from tailer.log.json_files import MEMORY_BYTES_MAX
+from tailer.process.loop_library import anyio
 from tailer.store import LOG_DIR, Store
 
 __all__ = ["LogListing", "buildable", "versions_of"]
@@ -193,15 +194,13 @@ class LogListing:
 
 async def _both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
     """Wait for both at the same time. The first error is raised unchanged."""
-    from anyio import create_task_group  # on demand: no store on this machine is slow
-
     found: list[U] = []
 
     async def wait() -> None:
         found.append(await other)
 
     try:
-        async with create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             first = await one
     except BaseExceptionGroup as group:

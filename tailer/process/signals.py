@@ -23,6 +23,7 @@ from types import FrameType
 from typing import ClassVar, NoReturn, TypeVar
 
 from tailer.errors import first_error
+from tailer.process.loop_library import anyio, asyncio
 from tailer.process.threads import pause
 
 __all__ = [
@@ -121,8 +122,6 @@ class SignalReceiver:
 
     async def until(self, asked: Callable[[], bool]) -> None:
         """Wait until ``asked`` returns True; it is called after each signal."""
-        import asyncio  # on demand: a process loads this module first
-
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
 
@@ -143,9 +142,12 @@ class SignalReceiver:
 
     def interrupt(self, work: Callable[[], T]) -> T | None:
         """Do some work that knows no event loop, in the main thread; None if it was interrupted."""
+        interrupted = False
 
         def stop() -> None:
-            if self.must_stop(on_hangup=True):
+            nonlocal interrupted
+            if not interrupted and self.must_stop(on_hangup=True):
+                interrupted = True  # once: then it cleans up
                 raise _Interrupted
 
         self._waiting.append(stop)
@@ -156,6 +158,35 @@ class SignalReceiver:
             return None
         finally:
             self._waiting.remove(stop)
+
+    @contextmanager
+    def watch(self, begin_grace: Callable[[], None]) -> Iterator[None]:
+        """Let another thread see signals, too: the main thread runs no handler while it waits for a
+        file system that does not answer. The first signal that requests the end begins the grace, a
+        second SIGINT ends the process."""
+        seen, wakeup = os.pipe()
+        os.set_blocking(wakeup, False)
+        before = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(seen, begin_grace), daemon=True).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+            os.close(wakeup)  # which ends the thread
+
+    def _watch(self, seen: int, begin_grace: Callable[[], None]) -> None:
+        numbers = b""
+        while found := os.read(seen, 1):
+            number = found[0]
+            if number not in _RECEIVED or (number == signal.SIGHUP and self.hangup_ignored):
+                continue
+            numbers += found
+            if numbers.count(signal.SIGINT) > 1:
+                os._exit(EXIT_INTERRUPTED)
+            if len(numbers) == 1:
+                self.stopped_by = self.stopped_by or number
+                begin_grace()
+        os.close(seen)
 
     def _drain(self) -> None:
         """Read the pipe's bytes, which only wake: the handler has recorded the signal."""
@@ -208,11 +239,15 @@ def signalled() -> int | None:
     return None if receiver is None or receiver.stopped_by is None else 128 + receiver.stopped_by
 
 
-def until_interrupted(work: Callable[[], T]) -> T | None:
+def until_interrupted(work: Callable[[], T], *, grace_s: float | None = None) -> T | None:
     """Do some work without an event loop; return None if a signal requests the end, which
-    interrupts the work wherever it is. If signals are not received, the work is just done."""
+    interrupts the work wherever it is. If signals are not received, the work is just done.
+    ``grace_s``: see :func:`until_stopped`."""
     receiver = SignalReceiver.installed
-    return work() if receiver is None else receiver.interrupt(work)
+    if receiver is None:
+        return work()
+    with _grace(grace_s, _say_overdue) as begin_grace, receiver.watch(begin_grace):
+        return receiver.interrupt(work)
 
 
 @contextmanager
@@ -258,8 +293,6 @@ async def until_stopped(
     ended ``grace_s`` seconds after the signal, if there is a limit, ends with the process:
     ``overdue`` says so, and returns the exit status.
     """
-    import anyio
-
     receiver = SignalReceiver.installed
     if receiver is None:
         await work()

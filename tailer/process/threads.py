@@ -7,18 +7,33 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+import types
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from tailer.process.loop_library import anyio, asyncio
 
 __all__ = [
+    "BegunWork",
     "blocking",
+    "event_loop",
+    "has_event_loop",
     "in_thread",
     "listed",
     "loading",
+    "now",
     "one_by_one",
     "pause",
     "shielded",
@@ -36,17 +51,77 @@ _LIST = 2048
 _INLINE_BYTES_MAX = 16 * 1024
 
 
+class BegunWork(Generic[T]):
+    """Work that may begin without an event loop, and goes on in one from where it calls
+    :func:`event_loop`. To load a loop takes as long as to read a small table.
+
+    ``result`` is None until the work is done.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.result: T | None = None
+        self._begin = work
+        self._work: Coroutine[Any, Any, T] | None = None
+
+    def begin(self) -> bool:
+        """Do the work, in the calling thread; return whether it is done, or else wants a loop."""
+        self._work = self._begin()
+        token = _no_loop.set(True)
+        try:
+            self._work.send(None)
+        except StopIteration as done:
+            self.result = done.value
+            return True
+        finally:
+            _no_loop.reset(token)
+        return False
+
+    async def go_on(self) -> None:
+        """Do the work, or the rest of it, in an event loop."""
+        if self._work is None:
+            self.result = await self._begin()
+        else:
+            self.result = await _rest(self._work)
+
+    async def give_up(self) -> None:
+        """Let what was begun clean up after itself, in an event loop, before that has gone on."""
+        if self._work is not None:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await self.go_on()
+
+
+@types.coroutine
+def _rest(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    result: T = yield from work  # a coroutine that has begun can't be awaited
+    return result
+
+
 def without_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run work that waits for nothing but local files. It needs no event loop, and to load one
-    takes as long as to load all the rest."""
-    token = _no_loop.set(True)
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]  # what the work returns
-    finally:
-        _no_loop.reset(token)
-    raise AssertionError("the work waits for something that only an event loop has")
+    """Run work that waits for nothing but local files, and needs no event loop."""
+    begun = BegunWork(lambda: work)
+    if not begun.begin():
+        raise AssertionError("the work waits for something that only an event loop has")
+    return begun.result  # type: ignore[return-value]  # it is done
+
+
+def has_event_loop() -> bool:
+    """Return whether the calling coroutine runs in an event loop."""
+    return not _no_loop.get()
+
+
+@types.coroutine
+def event_loop() -> Generator[None, None, None]:
+    """Go on in an event loop, if the work was begun without one."""
+    if _no_loop.get():
+        yield
+
+
+def now() -> float:
+    """Return the event loop's clock, in seconds; without a loop, a steady one."""
+    if _no_loop.get():
+        return time.monotonic()
+    return anyio.current_time()
 
 
 async def blocking(work: Callable[..., T], *arguments: Any) -> T:
@@ -75,18 +150,14 @@ async def pause(seconds: float) -> None:
     if _no_loop.get():
         time.sleep(seconds)  # noqa: ASYNC251  # nothing else could run meanwhile
         return
-    from anyio import sleep
-
-    await sleep(seconds)
+    await anyio.sleep(seconds)
 
 
 def shielded() -> AbstractContextManager[object]:
     """Guard a block against cancellation."""
     if _no_loop.get():
         return nullcontext()
-    from anyio import CancelScope
-
-    return CancelScope(shield=True)
+    return anyio.CancelScope(shield=True)
 
 
 @asynccontextmanager
@@ -97,9 +168,7 @@ async def loading(module: str, *, aside: bool) -> AsyncIterator[None]:
         import_module(module)
         yield
         return
-    from asyncio import create_task
-
-    loaded = create_task(blocking(import_module, module))
+    loaded = asyncio.create_task(blocking(import_module, module))
     try:
         yield
     finally:

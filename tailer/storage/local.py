@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
-
 from tailer.errors import ConfigError, healing
+from tailer.process.threads import blocking
 from tailer.storage import Storage, take_also
 from tailer.store.local import LocalStore
 
@@ -75,7 +74,7 @@ class LocalStorage(Storage):
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
-        return await anyio.to_thread.run_sync(scan)
+        return await blocking(scan)
 
 
 def _folder(address: str) -> Path:

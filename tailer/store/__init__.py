@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from tailer.errors import TableError
 from tailer.plugins.contract import Contract
+from tailer.process.loop_library import anyio
 
 if typing.TYPE_CHECKING:
     import datetime as dt
@@ -70,9 +71,7 @@ class Watch:
 
     async def wait(self, seconds: float) -> None:
         """Return when something changed in the folder, after ``seconds`` at the latest."""
-        from anyio import sleep  # on demand: a table is read once without an event loop
-
-        await sleep(seconds)
+        await anyio.sleep(seconds)
 
 
 class BlockingFiles(ABC):

@@ -11,9 +11,9 @@ from tests.support.source import python_files
 #: loaded `atexit` may have registered something.
 SLOW_OR_OPTIONAL = {
     "_md5", "aiobotocore", "anyio", "asyncinotify", "asyncio", "atexit", "botocore",
-    "cryptography", "deltalake", "difflib", "duckdb", "hashlib", "importlib", "jwt", "nats",
-    "obstore", "pika", "prometheus_client", "psycopg", "pyarrow", "pymysql", "pyspark", "redis",
-    "socket", "tempfile", "tqdm", "traceback", "zoneinfo",
+    "cryptography", "deltalake", "difflib", "duckdb", "hashlib", "importlib", "jwt",
+    "logging", "nats", "obstore", "pika", "prometheus_client", "psycopg", "pyarrow", "pymysql",
+    "pyspark", "redis", "socket", "tempfile", "tqdm", "traceback", "zoneinfo",
 }  # fmt: skip
 #: Folders and files where a part is loaded when it is asked for: a command, a kind of storage, a
 #: format, what a table's log or a commit seldom needs, Spark's classes by release.
@@ -62,7 +62,7 @@ def test_a_late_import_is_of_a_slow_library_or_at_a_border() -> None:
 
 def test_late_imports_get_no_more() -> None:
     """Whoever adds one finds another that can go."""
-    assert len(found()) <= 124
+    assert len(found()) <= 113
 
 
 def test_imports_in_functions_and_in_their_blocks_are_seen() -> None:

@@ -17,14 +17,6 @@ import pyarrow
 
 print(pyarrow.default_memory_pool().backend_name)
 """
-_OF_A_READ = """
-from tailer.process.reading import begin_reading
-
-begin_reading()
-import pyarrow
-
-print(pyarrow.default_memory_pool().backend_name)
-"""
 _NAME = "ARROW_DEFAULT_MEMORY_POOL"
 
 
@@ -38,4 +30,3 @@ def _pool(code: str, **chosen: str) -> str:
 def test_the_first_choice_holds_and_the_user_s_before_it() -> None:
     assert _pool(_CHOSEN) == "system"
     assert _pool(_CHOSEN, **{_NAME: "mimalloc"}) == "mimalloc"
-    assert _pool(_OF_A_READ) == "system"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tailer.config.feeds import load_config
@@ -235,6 +237,82 @@ def test_what_does_not_end_ends_with_the_process(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
         assert "does not end and is abandoned" in process.stderr.read()
+
+
+_STUCK_IN_C = """
+import ctypes
+from tailer.process.signals import install, until_interrupted
+install()
+libc = ctypes.CDLL(None)
+mutex = ctypes.create_string_buffer(64)
+
+def work():
+    libc.pthread_mutex_lock(mutex)
+    print("works", flush=True)
+    libc.pthread_mutex_lock(mutex)  # for ever, as a file system that does not answer
+
+until_interrupted(work, grace_s={grace_s})
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a mutex is so large there")
+@pytest.mark.parametrize(
+    ("grace_s", "numbers", "status", "said"),
+    [
+        (0.1, [signal.SIGTERM], 143, "tailer: the current work does not end and is abandoned\n"),
+        (600, [signal.SIGINT, signal.SIGINT], 130, ""),
+    ],
+)
+def test_a_main_thread_that_runs_no_handler_ends_with_the_process(
+    grace_s: float, numbers: list[signal.Signals], status: int, said: str
+) -> None:
+    command = [sys.executable, "-c", _STUCK_IN_C.format(grace_s=grace_s)]
+    with subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "works\n"
+        state = Path(f"/proc/{process.pid}/stat")  # of the main thread
+        eventually(lambda: ") S " in state.read_text(), why="it does not wait", pause_s=0.002)
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.1)  # two of a kind that wait are one
+        assert end(process) == (status, said)
+
+
+def test_a_read_is_interrupted_while_threads_decode(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    count = 500_000
+    for version in range(4):  # more than one group of files
+        values = [None, pa.py_buffer(os.urandom(8 * count))]
+        file = tmp_path / "orders" / f"{version}.parquet"
+        pq.write_table(pa.table({"id": pa.Array.from_buffers(pa.int64(), count, values)}), file)
+        add = {"path": file.name, "partitionValues": {}, "size": file.stat().st_size}
+        table.commit({"add": {**add, "modificationTime": 0, "dataChange": True}})
+    output = tmp_path / "out.arrow"
+    interrupted = 0
+    for _ in range(20):
+        with received("read", tmp_path / "orders", "--from", "1", "--output", output) as process:
+            temporary = tmp_path / f".out.arrow.{process.pid}.tmp"
+            while process.poll() is None and not temporary.exists():
+                time.sleep(0.001)
+            process.send_signal(signal.SIGSTOP)
+            is_open = temporary.exists()
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)
+            status, errors = end(process)
+        assert not temporary.exists()
+        if is_open:
+            assert status == 1, errors
+            assert "no output file was written" in errors
+            assert not output.exists()
+            interrupted += 1
+        else:
+            output.unlink(missing_ok=True)
+        if interrupted > 3:
+            return
+    pytest.fail("no read was interrupted while its output was open")
 
 
 def test_a_signal_that_another_thread_is_given_is_seen_at_once(tmp_path: Path) -> None:

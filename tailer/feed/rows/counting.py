@@ -8,11 +8,8 @@ count is used only for a file that no longer exists, because nothing else is lef
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterator
 
-import anyio
-import anyio.to_thread
 import pyarrow as pa
 from msgspec import structs
 
@@ -24,6 +21,8 @@ from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
 from tailer.feed.rows.fetch import fetch
 from tailer.native import compute as pc
+from tailer.process.loop_library import asyncio
+from tailer.process.threads import blocking, event_loop, shielded
 from tailer.store import Store
 
 __all__ = ["IndexFinder", "count_changes", "known_changes"]
@@ -45,7 +44,7 @@ async def count_changes(store: Store, file: ChangeFile) -> int:
     gone = file.without.cardinality if file.without and file.only is None else 0
     fetched = await fetch(store, structs.replace(file, without=None) if gone else file)
     with fetched.source as source:
-        return await anyio.to_thread.run_sync(_count, source, file, fetched.selection) - gone
+        return await blocking(_count, source, file, fetched.selection) - gone
 
 
 async def known_changes(store: Store, file: ChangeFile) -> int:
@@ -112,6 +111,7 @@ class IndexFinder:
 
     async def _passed(self, files: list[ChangeFile]) -> int:
         """Return how many of these files, the first ones, lie before the index."""
+        await event_loop()
         counts = [asyncio.create_task(self._count(file)) for file in files]
         try:
             for number, file in enumerate(files):
@@ -121,7 +121,7 @@ class IndexFinder:
         finally:
             for task in counts:
                 task.cancel()
-            with anyio.CancelScope(shield=True):
+            with shielded():
                 await asyncio.gather(*counts, return_exceptions=True)
 
     async def _count(self, file: ChangeFile) -> int:

@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, TypeAlias, TypeVar
 
-import anyio
-
 from tailer.errors import first_error
+from tailer.process.loop_library import anyio
 
-__all__ = ["Use", "in_lanes"]
+__all__ = ["WAITING_BYTES", "Use", "in_lanes"]
 
 Group = TypeVar("Group")
 Chunk = TypeVar("Chunk")
@@ -28,7 +27,7 @@ Use: TypeAlias = Callable[[Chunk], Awaitable[None]]
 #: Groups that are decoded at the same time, and those that wait behind the one in use.
 _DECODED, _WAITING = 3, 3
 #: The chunks of all groups that wait have no more bytes, or each group has but one.
-_WAITING_BYTES = 48 * 1024 * 1024
+WAITING_BYTES = 48 * 1024 * 1024
 
 
 class _Room:
@@ -64,7 +63,7 @@ class _Lane(Generic[Chunk]):
         """Add a chunk. Returns when the next one may be made."""
         self._waiting.append(chunk)
         self._room.change(self._weigh(chunk))
-        while self._waiting and self._room.size > _WAITING_BYTES:
+        while self._waiting and self._room.size > WAITING_BYTES:
             await self._room.next_change()
 
     def end(self, error: Exception | None = None) -> None:

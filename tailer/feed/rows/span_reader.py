@@ -19,10 +19,9 @@ decoded when it asks for a step. What is asked decides what is in memory.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, nullcontext
 from operator import attrgetter
-
-import anyio
 
 from tailer.decode.small_files import SmallFiles
 from tailer.errors import TableError
@@ -32,7 +31,9 @@ from tailer.feed.rows.decoding import SpanDecoder, Step
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
 from tailer.feed.rows.group_lanes import Use, in_lanes
 from tailer.feed.rows.span import Span, SpanEntry
-from tailer.process.threads import blocking
+from tailer.feed.rows.thread_lanes import in_threads
+from tailer.process.loop_library import anyio
+from tailer.process.threads import blocking, has_event_loop
 
 __all__ = ["read_span"]
 
@@ -48,7 +49,17 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
     finder = context.finder(span.first)
     assembler = BatchAssembler(context, finder, span.first, joins=joins)
     small = SmallFiles(context.decode, context.shapes) if joins else None
-    turns = anyio.Lock()
+
+    def steps(group: list[SpanEntry]) -> Iterator[Step]:
+        decoder = SpanDecoder(context, small, group, finder.skip)
+        try:
+            while True:
+                step = decoder.take()
+                yield step
+                if step.is_last:
+                    return
+        finally:
+            decoder.close()
 
     async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
         decoder = SpanDecoder(context, small, group, finder.skip)
@@ -63,10 +74,6 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
         finally:
             decoder.close()
 
-    async def decode_in_turn(group: list[SpanEntry], use: Use[Step]) -> None:
-        async with turns if _is_tiny(group) else nullcontext():
-            await decode(group, use)
-
     async def use(step: Step) -> None:
         for batch in assembler.add(step.decoded):
             await emit(batch)
@@ -78,11 +85,26 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
             if finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
                 async for group in groups:
                     await decode(group, use)
+            elif not has_event_loop():
+                await in_threads(groups, steps, use, attrgetter("size"))
             else:
-                await in_lanes(groups, decode_in_turn, use, attrgetter("size"))
+                await in_lanes(groups, _in_turns(decode), use, attrgetter("size"))
     except TableError as e:
         e.at(table=context.log.store.root)
         raise
+
+
+def _in_turns(
+    decode: Callable[[list[SpanEntry], Use[Step]], Awaitable[None]],
+) -> Callable[[list[SpanEntry], Use[Step]], Awaitable[None]]:
+    """Return what decodes as ``decode`` does, but one tiny group at a time."""
+    turns = anyio.Lock()
+
+    async def in_turn(group: list[SpanEntry], use: Use[Step]) -> None:
+        async with turns if _is_tiny(group) else nullcontext():
+            await decode(group, use)
+
+    return in_turn
 
 
 def _is_tiny(group: list[SpanEntry]) -> bool:
