@@ -20,20 +20,20 @@ def keep_freed_memory() -> None:
     """Let each batch reuse the memory of the one before it; to be called before the first thread.
 
     glibc returns freed memory to the system, and the next rows fault it in again page by page,
-    unless it is told to keep it. Each thread gets memory that no other may use, unless all share
-    one heap: here threads decode what another one writes.
+    unless it is told to keep it. Threads decode here what another one writes, so they share heaps;
+    in a single one they would wait for each other.
     """
+    share_heaps()
     with suppress(AttributeError, OSError):  # another C library
         libc = ctypes.CDLL(None)
-        libc.mallopt(_ARENA_MAX, 1)
         libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         libc.mallopt(_MMAP_THRESHOLD, _BLOCK_BYTES)
 
 
 def share_heaps() -> None:
-    """Let the threads of a process that runs for weeks share as many heaps as there are processors;
-    to be called before the first thread. glibc takes eight times as many. What stays for long then
-    lies here and there in all of them, and keeps more of their pages each hour."""
+    """Let the threads share as many heaps as there are processors; to be called before the first
+    thread. glibc takes eight times as many. What stays for long then lies here and there in all of
+    them, and keeps more of their pages each hour."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_ARENA_MAX, max(2, os.cpu_count() or 2))
 

@@ -8,6 +8,8 @@ decoded when it asks for a step. What is asked decides what is in memory.
 - **Where the worker thread begins:** at ``decoder.take``. A step takes long, so it is taken in a
   worker thread; only where it takes no longer than the hop into one, as the first step of a single
   small local file, is it taken in the event loop. All else in this file runs in the event loop.
+  A read that has none takes all steps of a small span where it is, and those of a large one in
+  threads of :mod:`thread_lanes`.
 - **Lanes:** of a large span, three groups are decoded at the same time, each by this loop, and
   their batches are made in the groups' order. Files of a few KiB are mostly the interpreter's work:
   two threads that decode them wait for each other's turn and take longer than one, so groups of
