@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import anyio.to_thread
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,6 +31,7 @@ from sinks.shared.line_file import LineFile, try_line_file
 from sinks.shared.own_prefix import renamed
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
+from tailer.process.threads import blocking
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, FaultTable, OwnNames, SinkTraits
 from tailer.sink.encoder import Encoder
@@ -95,7 +95,7 @@ def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
 
 
 class JsonlSink:
-    """Events as JSON lines in a file, or on standard output.
+    """Events as JSON lines in a file, or on standard output. It needs no event loop.
 
     ``path`` None is standard output.
     Attributes: ``private``, the file is created for its owner alone; ``sync``, each batch is synced
@@ -195,7 +195,7 @@ class JsonlSink:
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # a file's lines have any columns
         """See :class:`tailer.sink.Rehearses`."""
         if self.path is not None:
-            await anyio.to_thread.run_sync(try_line_file, self.path)
+            await blocking(try_line_file, self.path)
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
@@ -204,19 +204,19 @@ class JsonlSink:
             self._target = _StandardOutput()
         else:
             file = LineFile(self.path, feed, sync=self.sync, private=self.private)
-            await anyio.to_thread.run_sync(file.open)
+            await blocking(file.open)
             self._target = file
         return None
 
     async def reopen(self) -> None:
         """See :class:`tailer.sink.Reopens`."""
         if isinstance(self._target, LineFile):
-            await anyio.to_thread.run_sync(self._target.reopen)
+            await blocking(self._target.reopen)
 
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
         if batch.num_rows:
-            await anyio.to_thread.run_sync(lambda: self._write(self._lines(batch)))
+            await blocking(lambda: self._write(self._lines(batch)))
 
     async def announce(self, notice: Notice) -> None:
         """Write a notice as one line, which has the field ``_notice``; see
@@ -227,7 +227,7 @@ class JsonlSink:
                 for name, value in notice.to_json().items()
             }
             text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-            await anyio.to_thread.run_sync(self._write, text.encode() + b"\n")
+            await blocking(self._write, text.encode() + b"\n")
 
     def _write(self, lines: pa.Buffer | bytes) -> None:
         if self._target is None:
@@ -249,7 +249,7 @@ class JsonlSink:
         """See :class:`tailer.sink.Sink`."""
         target, self._target = self._target, None
         if target is not None:
-            await anyio.to_thread.run_sync(target.close)
+            await blocking(target.close)
 
 
 #: In UTF-8: control characters beyond ASCII, which some terminals obey (U+009B begins a command);

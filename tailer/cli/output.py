@@ -21,7 +21,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.files.reserved import give_back, reserve
 from tailer.process.loop_library import anyio, asyncio
-from tailer.process.threads import blocking, event_loop, shielded
+from tailer.process.threads import blocking, shielded
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
 
 __all__ = ["Ids", "open_output", "until_reader_gone"]
@@ -112,14 +112,11 @@ async def open_output(
     can't be written to its end.
     """
     if output == "-":
-        await event_loop()
         sink = load_sink("jsonl").from_options(ids.of_jsonl("-"), Path())
         await sink.open("read")
         yield sink
         await sink.aclose()
         return
-    if kind == "jsonl":
-        await event_loop()  # for the sink
     path = Path(output)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

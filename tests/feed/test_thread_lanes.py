@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 
@@ -30,7 +30,7 @@ class _Decoded:
         self.open = self.most = 0
         self.threads: set[int] = set()
 
-    def __call__(self, group: list[int]) -> Iterator[int]:
+    def __call__(self, group: list[int]) -> Generator[int]:
         with self.lock:
             self.open += 1
             self.most = max(self.most, self.open)
@@ -76,7 +76,7 @@ def test_groups_are_decoded_while_another_one_is_used() -> None:
     decoded = _Decoded()
     behind = threading.Event()
 
-    def decode(group: list[int]) -> Iterator[int]:
+    def decode(group: list[int]) -> Generator[int]:
         if group == [2]:
             behind.set()
         yield from decoded(group)
@@ -101,7 +101,7 @@ def test_an_error_comes_in_its_place_and_leaves_nothing_open(lane: str, size: in
             raise ValueError(lane)
         yield [4, 5, 6]
 
-    def decode(group: list[int]) -> Iterator[int]:
+    def decode(group: list[int]) -> Generator[int]:
         yield from decoded(group)
         if lane == "decode" and group == [3]:
             raise ValueError(lane)

@@ -59,6 +59,7 @@ SINKS_MAY_IMPORT = {
     "native",
     "network",
     "plugins",
+    "process",
     "secrets",
     "settings",
     "sink",

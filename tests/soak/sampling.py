@@ -53,6 +53,7 @@ class Sampler:
         out, state = files_of(self.folder / "out"), files_of(self.folder / "state")
         manifests = [path for path in out if "_delta_tailer" in path]
         logs = [path for path in out if "_delta_log" in path]
+        wals = [size for path, size in out.items() if path.endswith((".wal", "-wal"))]
         return {
             "hours": (now - self.began) / 3600,
             **self._memory(),
@@ -61,7 +62,9 @@ class Sampler:
             "state_files": len(state),
             "state_kib": sum(state.values()) / 2**10,
             "sink_files": len(out) - len(manifests) - len(logs),
-            "sink_mib": sum(out.values()) / 2**20,
+            "sink_mib": (sum(out.values()) - sum(wals)) / 2**20,
+            "wal_mib": sum(wals) / 2**20,
+            "wal_mib_max": max(wals, default=0) / 2**20,
             "manifest_files": len(manifests),
             "target_log_files": len(logs),
             "series": len(re.findall(rb"^[a-z]", self.ask("/metrics"), re.MULTILINE)),

@@ -16,7 +16,9 @@ from tests.soak.sampling import Sample
 __all__ = ["BOUNDS", "Flatness", "judge", "picture"]
 
 #: A measure may grow in the last half by such a part of its median, or by so much. Not judged is
-#: what grows when other processes end: a daemon's share of the libraries' pages (``pss_mib``).
+#: what grows when other processes end: a daemon's share of the libraries' pages (``pss_mib``); and
+#: the databases' own logs (``wal_mib``), each of which fills until the database puts it into its
+#: file: at 4 MiB for SQLite, at 16 MiB for DuckDB.
 BOUNDS = {
     "rss_mib": (0.05, 10.0),
     "anonymous_mib": (0.05, 10.0),

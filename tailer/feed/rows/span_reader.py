@@ -21,7 +21,7 @@ decoded when it asks for a step. What is asked decides what is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, nullcontext
 from operator import attrgetter
 
@@ -52,7 +52,7 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
     assembler = BatchAssembler(context, finder, span.first, joins=joins)
     small = SmallFiles(context.decode, context.shapes) if joins else None
 
-    def steps(group: list[SpanEntry]) -> Iterator[Step]:
+    def steps(group: list[SpanEntry]) -> Generator[Step]:
         decoder = SpanDecoder(context, small, group, finder.skip)
         try:
             while True:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import closing
 from threading import Condition, Lock, Thread
 from typing import Generic, TypeVar
 
@@ -41,7 +42,9 @@ class _Room:
 class _Lane(Generic[Chunk]):
     """The chunks of one group, decoded by a thread."""
 
-    def __init__(self, room: _Room, chunks: Iterator[Chunk], weigh: Callable[[Chunk], int]) -> None:
+    def __init__(
+        self, room: _Room, chunks: Generator[Chunk], weigh: Callable[[Chunk], int]
+    ) -> None:
         self._room = room
         self._chunks = chunks
         self._weigh = weigh
@@ -54,16 +57,15 @@ class _Lane(Generic[Chunk]):
     def _decode(self) -> None:
         error: BaseException | None = None
         try:
-            for chunk in self._chunks:
-                if not self._put(chunk):
-                    break
+            with closing(self._chunks) as chunks:
+                for chunk in chunks:
+                    if not self._put(chunk):
+                        break
         except BaseException as e:  # noqa: BLE001 - raised in its turn
             error = e
-        finally:
-            self._chunks.close()  # type: ignore[attr-defined]  # a generator
-            with self._room.lock:
-                self._is_ended, self._error = True, error
-                self._room.changed.notify_all()
+        with self._room.lock:
+            self._is_ended, self._error = True, error
+            self._room.changed.notify_all()
 
     def _put(self, chunk: Chunk) -> bool:
         """Add a chunk; return whether the next one is wanted, when there is room for it."""
@@ -94,14 +96,14 @@ class _Lane(Generic[Chunk]):
 
 async def in_threads(
     groups: AsyncIterator[Group],
-    decode: Callable[[Group], Iterator[Chunk]],
+    decode: Callable[[Group], Generator[Chunk]],
     use: Use[Chunk],
     weigh: Callable[[Chunk], int],
 ) -> None:
     """Decode all groups, several at the same time, and use their chunks in the order of the groups.
 
-    ``decode`` is a generator. ``weigh`` gives a chunk's size in bytes. ``groups`` is not closed
-    here. The first error is raised unchanged, after the chunks before it were used.
+    ``weigh`` gives a chunk's size in bytes. ``groups`` is not closed here. The first error is
+    raised unchanged, after the chunks before it were used.
     """
     room = _Room()
     lanes: deque[_Lane[Chunk]] = deque()
