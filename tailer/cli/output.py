@@ -21,6 +21,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.files.reserved import give_back, reserve
 from tailer.process.loop_library import anyio, asyncio
+from tailer.process.signals import take_effect
 from tailer.process.threads import blocking, shielded
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
 
@@ -134,6 +135,7 @@ async def open_output(
         finally:
             with shielded():
                 await opened.aclose()
+        take_effect()
         temporary.replace(path)
     except (OSError, TransientError) as e:
         reason = (isinstance(e, OSError) and e.strerror) or str(e)

@@ -35,6 +35,7 @@ __all__ = [
     "listen",
     "signalled",
     "stop_asked",
+    "take_effect",
     "until_interrupted",
     "until_stopped",
 ]
@@ -69,6 +70,8 @@ class SignalReceiver:
         self.watched = False
         #: Whether a SIGHUP came that is not handled yet.
         self.hangup = False
+        #: Whether a signal interrupts work that knows no event loop.
+        self.interrupts = False
         # `nohup` ignores it, and then it ends nothing.
         self.hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self._interrupts = 0
@@ -142,12 +145,11 @@ class SignalReceiver:
 
     def interrupt(self, work: Callable[[], T]) -> T | None:
         """Do some work that knows no event loop, in the main thread; None if it was interrupted."""
-        interrupted = False
+        self.interrupts = True
 
         def stop() -> None:
-            nonlocal interrupted
-            if not interrupted and self.must_stop(on_hangup=True):
-                interrupted = True  # once: then it cleans up
+            if self.interrupts and self.must_stop(on_hangup=True):
+                self.interrupts = False  # once: then it cleans up
                 raise _Interrupted
 
         self._waiting.append(stop)
@@ -248,6 +250,13 @@ def until_interrupted(work: Callable[[], T], *, grace_s: float | None = None) ->
         return work()
     with _grace(grace_s, _say_overdue) as begin_grace, receiver.watch(begin_grace):
         return receiver.interrupt(work)
+
+
+def take_effect() -> None:
+    """Let no signal interrupt the work without an event loop from now on: what it was done for is
+    about to be there."""
+    if SignalReceiver.installed is not None:
+        SignalReceiver.installed.interrupts = False
 
 
 @contextmanager
