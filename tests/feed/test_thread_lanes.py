@@ -89,6 +89,26 @@ def test_groups_are_decoded_while_another_one_is_used() -> None:
     assert decoded.used == [1, 2]
 
 
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_no_thread_is_left_behind_an_error_or_an_interruption(error: type[BaseException]) -> None:
+    decoded, go_on = _Decoded(), threading.Event()
+
+    def decode(group: list[int]) -> Generator[int]:
+        yield from decoded(group)
+        if group == [2]:
+            assert go_on.wait(60)
+            threading.Event().wait(0.2)  # a step takes its time
+
+    async def use(number: int) -> None:
+        go_on.set()
+        raise error(number)
+
+    threads = threading.active_count()
+    with pytest.raises(error):
+        without_loop(in_threads(_given([1], [2]), decode, use, lambda _: 1))
+    assert threading.active_count() == threads
+
+
 @pytest.mark.parametrize("lane", ["decode", "use", "groups"])
 @pytest.mark.parametrize("size", [1, 64 * MIB])
 def test_an_error_comes_in_its_place_and_leaves_nothing_open(lane: str, size: int) -> None:

@@ -4,8 +4,9 @@ What :mod:`tailer.feed.rows.group_lanes` does in an event loop, for a read of lo
 none: while the calling thread uses the chunks of one group, in the groups' order, the groups behind
 it are decoded. Chunks wait for their turn within the same bounds.
 
-What must never happen: a thread that decodes on when nobody wants its chunks. Whoever leaves by an
-error waits for the threads' steps to end. A signal's interruption does not wait: the process ends.
+What must never happen: a thread that decodes on when nobody wants its chunks, and while the
+interpreter is taken apart. Whoever leaves by an error waits for the threads' steps to end. A
+signal's interruption waits a moment: a file system that does not answer must not keep the process.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ Chunk = TypeVar("Chunk")
 #: Groups that are begun: the one in use, and those behind it. With two processors, a third one
 #: takes memory and saves no time.
 _BEGUN = min(4, max(2, os.cpu_count() or 2))
+#: How long an interruption waits for a thread's step, which takes a tenth of it, in seconds.
+_INTERRUPTED_S = 1.0
 
 
 class _Room:
@@ -122,12 +125,12 @@ async def in_threads(
             while (chunk := lanes[0].take()) is not None:
                 await use(chunk)
             lanes.popleft()
-    except Exception:
+    except BaseException as e:
         with room.lock:
             room.is_closed = True
             room.changed.notify_all()
         for lane in lanes:
-            lane.thread.join()
+            lane.thread.join(None if isinstance(e, Exception) else _INTERRUPTED_S)
         raise
     if error is not None:
         raise error
