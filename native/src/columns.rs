@@ -12,9 +12,7 @@ use arrow_schema::{ArrowError, Fields, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{
     ParquetRecordBatchReader, RowGroups, RowSelection, RowSelector,
 };
-use parquet::arrow::{
-    ProjectionMask, parquet_to_arrow_field_levels, parquet_to_arrow_schema_by_columns,
-};
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use parquet::errors::Result;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
@@ -22,11 +20,12 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
-use crate::errors::{fields_of, guarded, odd, panicked, to_python};
-use crate::footer::parsed;
+use crate::errors::{guarded, odd, panicked, to_python};
+use crate::footer::{RowGroup, groups_of, parsed};
 use crate::lists::BatchValues;
 use crate::pages::longest_of;
 use crate::source::{ChunkBytes, Source};
+use crate::types::{fields_of, has_texts_alone};
 
 /// All columns together are read so many bytes at a time.
 const WINDOWS_BYTES: u64 = 8 * 1024 * 1024;
@@ -36,7 +35,7 @@ const WINDOWS_BYTES: u64 = 8 * 1024 * 1024;
 pub struct Columns {
     source: Arc<Source>,
     metadata: Arc<ParquetMetaData>,
-    fields: Option<Fields>,
+    fields: Fields,
     opened: Opened,
 }
 
@@ -45,20 +44,51 @@ type Opened = Mutex<HashMap<(usize, usize), Pages>>;
 
 #[pymethods]
 impl Columns {
-    /// Open a file by its footer, the Thrift struct alone. `schema` has the Arrow types of all
-    /// columns, without which they follow from Parquet's. Raises `ValueError`.
+    /// Open a file by its footer, the Thrift struct alone. The columns in `dictionaries` come as
+    /// dictionaries. Raises `ValueError`.
     #[new]
     fn new(
         py: Python<'_>,
         source: Bound<'_, PyAny>,
         footer: PyBackedBytes,
-        schema: Option<Bound<'_, PyAny>>,
+        dictionaries: Vec<String>,
     ) -> PyResult<Self> {
-        let fields = schema.map(|schema| fields_of(&schema)).transpose();
-        let fields = fields.map_err(|e| to_python(&e))?;
-        let metadata = py.detach(|| guarded(|| parsed(&footer))).map_err(|e| to_python(&e))?;
+        let read = || {
+            let metadata = parsed(&footer)?;
+            let fields = fields_of(metadata.file_metadata().schema_descr(), &dictionaries)?;
+            Ok((metadata, fields))
+        };
+        let (metadata, fields) = py.detach(|| guarded(read)).map_err(|e| to_python(&e))?;
         let source = Arc::new(Source::new(source));
         Ok(Self { source, metadata: Arc::new(metadata), fields, opened: Opened::default() })
+    }
+
+    /// Return the number of rows.
+    #[getter]
+    fn num_rows(&self) -> i64 {
+        self.metadata.file_metadata().num_rows()
+    }
+
+    /// Return each row group as (rows, bytes, chunks).
+    fn groups(&self) -> Vec<RowGroup> {
+        groups_of(&self.metadata)
+    }
+
+    /// Return the Arrow types of all columns.
+    fn schema(&self) -> PyArrowType<Schema> {
+        PyArrowType(Schema::new(self.fields.clone()))
+    }
+
+    /// Return what the writer noted: names and values.
+    fn key_values(&self) -> Vec<(String, Option<String>)> {
+        let noted = self.metadata.file_metadata().key_value_metadata();
+        noted.into_iter().flatten().map(|kv| (kv.key.clone(), kv.value.clone())).collect()
+    }
+
+    /// Return whether texts are all that columns of bytes have.
+    #[getter]
+    fn has_texts_alone(&self) -> bool {
+        has_texts_alone(self.metadata.file_metadata().schema_descr())
     }
 
     /// Return the size of the longest text in the dictionary of a leaf; 0 if it has none. The
@@ -79,15 +109,6 @@ impl Columns {
         leaves.map(|leaf| leaf.path().parts().to_vec()).collect()
     }
 
-    /// Return the Arrow types of these leaves, as they follow from Parquet's. Raises `ValueError`.
-    fn schema(&self, leaves: Vec<usize>) -> PyResult<PyArrowType<Schema>> {
-        let descriptor = self.metadata.file_metadata().schema_descr();
-        let mask = ProjectionMask::leaves(descriptor, leaves);
-        guarded(|| parquet_to_arrow_schema_by_columns(descriptor, mask, None))
-            .map(PyArrowType)
-            .map_err(|e| to_python(&e))
-    }
-
     /// Return a reader of a row group's rows, from `first` on, `rows_max` at a time; of these
     /// leaves. `threads`: the most that share the columns. Raises `ValueError`.
     fn rows(
@@ -103,7 +124,7 @@ impl Columns {
             let mut chosen = Group::new(&self.source, &self.metadata, group, leaves.len())?;
             chosen.opened = Mutex::new(take(&mut *locked(&self.opened)));
             chosen.first = first;
-            Batches::new(chosen, self.fields.as_ref(), &leaves, rows_max, threads)
+            Batches::new(chosen, &self.fields, &leaves, rows_max, threads)
         };
         let batches = py.detach(|| guarded(opened)).map_err(|e| to_python(&e))?;
         Ok(PyArrowType(Box::new(batches)))
@@ -164,7 +185,7 @@ impl<'a> Group<'a> {
     /// Return a reader of these leaves, which chooses among all rows, `batch_rows` at a time.
     pub fn reader(
         &self,
-        fields: Option<&Fields>,
+        fields: &Fields,
         leaves: &[usize],
         selection: Option<RowSelection>,
     ) -> Result<ParquetRecordBatchReader> {
@@ -173,7 +194,7 @@ impl<'a> Group<'a> {
             return Err(odd("no such column"));
         }
         let mask = ProjectionMask::leaves(descriptor, leaves.iter().copied());
-        let levels = parquet_to_arrow_field_levels(descriptor, mask, fields)?;
+        let levels = parquet_to_arrow_field_levels(descriptor, mask, Some(fields))?;
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, self, self.batch_rows, selection)
     }
 }
@@ -290,7 +311,7 @@ struct Batches {
 impl Batches {
     fn new(
         mut group: Group,
-        fields: Option<&Fields>,
+        fields: &Fields,
         leaves: &[usize],
         rows_max: usize,
         threads: usize,

@@ -3,8 +3,6 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 
-use arrow_pyarrow::PyArrowType;
-use arrow_schema::{Fields, Schema};
 use parquet::errors::{ParquetError, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -30,14 +28,6 @@ pub fn odd(what: &str) -> ParquetError {
 /// A panic is reported as an exception, not on standard error.
 pub fn silence_panics() {
     set_hook(Box::new(|_| {}));
-}
-
-/// Take an Arrow schema from Python. A damaged footer may have names that are no texts.
-pub fn fields_of(schema: &Bound<'_, PyAny>) -> Result<Fields> {
-    guarded(|| match schema.extract::<PyArrowType<Schema>>() {
-        Ok(schema) => Ok(schema.0.fields),
-        Err(error) => Err(ParquetError::External(Box::new(error))),
-    })
 }
 
 pub fn to_python(error: &ParquetError) -> PyErr {

@@ -4,31 +4,34 @@ use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
     ParquetStatisticsPolicy,
 };
-use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 
-use crate::errors::{guarded, odd};
+use crate::errors::odd;
+use crate::thrift::{LIST, Reader, STRUCT, is_number};
+
+/// The most items of a list in a footer, and the most columns in each other: the crate `parquet`
+/// descends into each, and the stack has an end.
+const ITEMS_MAX: u64 = 100_000;
+const DEPTH_MAX: usize = 64;
+/// Fields of parquet.thrift: those of `FileMetaData` that are lists of structs (the schema, row
+/// groups, pairs of metadata, orders of columns), and `num_children` of `SchemaElement`.
+const SCHEMA: i64 = 2;
+const LISTS: [i64; 4] = [SCHEMA, 4, 5, 7];
+const NUM_CHILDREN: i64 = 5;
 
 /// A chunk's physical type, codec, mask of encodings, values, unpacked bytes, start and size.
 type Chunk = (i64, i64, i64, i64, i64, i64, i64);
 
 /// A row group's rows, bytes and chunks.
-type RowGroup = (i64, i64, Vec<Option<Chunk>>);
+pub type RowGroup = (i64, i64, Vec<Option<Chunk>>);
 
-/// Return each row group as (rows, bytes, chunks); None if the footer can't be read.
-///
-/// A chunk is None if it is in another file, or if one of its numbers can't be right.
-#[pyfunction]
-pub fn groups(py: Python<'_>, footer: PyBackedBytes) -> Option<Vec<RowGroup>> {
-    let metadata = py.detach(|| guarded(|| parsed(&footer))).ok()?;
-    let groups = metadata.row_groups();
+/// Return each row group. A chunk is None if it is in another file, or if one of its numbers can't
+/// be right.
+pub fn groups_of(metadata: &ParquetMetaData) -> Vec<RowGroup> {
     let chunks = |group: &[ColumnChunkMetaData]| group.iter().map(chunk).collect();
-    Some(
-        groups
-            .iter()
-            .map(|group| (group.num_rows(), group.total_byte_size(), chunks(group.columns())))
-            .collect(),
-    )
+    let groups = metadata.row_groups().iter();
+    groups
+        .map(|group| (group.num_rows(), group.total_byte_size(), chunks(group.columns())))
+        .collect()
 }
 
 /// Parse a footer, the Thrift struct alone, without its statistics.
@@ -38,6 +41,7 @@ pub fn parsed(footer: &[u8]) -> parquet::errors::Result<ParquetMetaData> {
         .with_column_stats_policy(skip.clone())
         .with_size_stats_policy(skip.clone())
         .with_encoding_stats_policy(skip);
+    check_form(footer).ok_or_else(|| odd("the footer is too large, too deep, or cut short"))?;
     let metadata = ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&options))?;
     for group in metadata.row_groups() {
         if group.num_rows() < 0 || group.total_byte_size() < 0 {
@@ -45,6 +49,48 @@ pub fn parsed(footer: &[u8]) -> parquet::errors::Result<ParquetMetaData> {
         }
     }
     Ok(metadata)
+}
+
+/// Return None for a footer that would take too much memory or stack.
+fn check_form(footer: &[u8]) -> Option<()> {
+    let mut reader = Reader::new(footer);
+    reader.fields(0, |reader, field, wire| {
+        if wire != LIST || !LISTS.contains(&field) {
+            return reader.skip(wire, 0);
+        }
+        // The children that are still to come, of each group around the next element.
+        let mut around: Vec<i64> = Vec::new();
+        reader.items(1, |reader, number, wire| {
+            if number >= ITEMS_MAX {
+                return None;
+            }
+            if field != SCHEMA || wire != STRUCT {
+                return reader.skip(wire, 1);
+            }
+            let children = children(reader)?;
+            if let Some(last) = around.last_mut() {
+                *last -= 1;
+            }
+            around.push(children);
+            while around.last().is_some_and(|left| *left <= 0) {
+                around.pop();
+            }
+            (around.len() <= DEPTH_MAX).then_some(())
+        })
+    })
+}
+
+/// Read a schema element; return how many children it has.
+fn children(reader: &mut Reader) -> Option<i64> {
+    let mut children = 0;
+    reader.fields(2, |reader, field, wire| {
+        if field == NUM_CHILDREN && is_number(wire) {
+            children = reader.signed()?;
+            return Some(());
+        }
+        reader.skip(wire, 2)
+    })?;
+    Some(children)
 }
 
 fn chunk(chunk: &ColumnChunkMetaData) -> Option<Chunk> {

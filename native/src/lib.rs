@@ -14,18 +14,19 @@ mod lists;
 mod pages;
 mod small_files;
 mod source;
+mod thrift;
+mod types;
 
 use pyo3::prelude::*;
 
 /// The version of this module's functions. The Python that calls them names the one that it needs.
-const INTERFACE: u32 = 3;
+const INTERFACE: u32 = 4;
 
 #[pymodule(gil_used = false)]
 fn _parquet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::silence_panics();
     module.add("INTERFACE", INTERFACE)?;
     module.add_class::<columns::Columns>()?;
-    module.add_function(wrap_pyfunction!(footer::groups, module)?)?;
     module.add_function(wrap_pyfunction!(pages::page_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(pages::longest, module)?)?;
     module.add_function(wrap_pyfunction!(small_files::small_files, module)?)

@@ -15,10 +15,11 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
 use crate::columns::{Group, check_keys};
-use crate::errors::{fields_of, guarded, odd, panicked};
+use crate::errors::{guarded, odd, panicked};
 use crate::footer::parsed;
 use crate::pages::sizes;
 use crate::source::Source;
+use crate::types::fields_of;
 
 /// So few files are not worth another thread.
 const FILES_A_THREAD: usize = 8;
@@ -44,21 +45,18 @@ struct File {
 
 /// Decode the first files that are alike and within `bounds`: (rows, bytes by the footers, bytes).
 ///
-/// `schema` has the Arrow types of all columns, `names` are the top-level ones that are wanted.
-/// Return the rows of each file and all of them together; without these, the files have to be
+/// `names` are the top-level columns that are wanted. Return the rows of each file and all of them together; without these, the files have to be
 /// decoded one by one. Last, whether that is because they outgrew the bounds.
 #[pyfunction]
 pub fn small_files(
     py: Python<'_>,
     contents: Vec<PyBackedBytes>,
-    schema: &Bound<'_, PyAny>,
     names: Vec<String>,
     bounds: (usize, usize, usize),
     threads: usize,
 ) -> (Vec<usize>, Option<PyArrowType<RecordBatch>>, bool) {
     let (rows, stored_bytes, bytes) = bounds;
     let bounds = Bounds { rows, stored_bytes, bytes };
-    let Ok(fields) = fields_of(schema) else { return (vec![], None, false) };
     py.detach(|| {
         let files = alike(contents, bounds);
         let counts = files.iter().map(|file| file.rows).collect();
@@ -66,7 +64,7 @@ pub fn small_files(
             return (counts, None, false);
         }
         let held = AtomicUsize::new(0);
-        let rows = guarded(|| together(&files, &fields, &names, bounds, threads, &held));
+        let rows = guarded(|| together(&files, &names, bounds, threads, &held));
         let outgrown = rows.is_err() && held.load(Ordering::Relaxed) > bounds.bytes;
         (counts, rows.ok().map(PyArrowType), outgrown)
     })
@@ -131,13 +129,13 @@ fn check_values(group: &RowGroupMetaData) -> Result<()> {
 
 fn together(
     files: &[File],
-    fields: &Fields,
     names: &[String],
     bounds: Bounds,
     threads: usize,
     held: &AtomicUsize,
 ) -> Result<RecordBatch> {
     let descriptor = files[0].metadata.file_metadata().schema_descr();
+    let fields = fields_of(descriptor, &[])?;
     let leaves: Vec<usize> = (0..descriptor.num_columns())
         .filter(|leaf| names.iter().any(|name| name == descriptor.get_column_root(*leaf).name()))
         .collect();
@@ -147,7 +145,7 @@ fn together(
     // With a dictionary, each row may have a value that is as large as its row group.
     let least = if largest <= LARGEST_BYTES { ROWS_MIN } else { 1 };
     let step = (bounds.bytes / largest).max(least).min(bounds.rows);
-    let decode = |share: &[File]| decoded(share, fields, &leaves, step, bounds.bytes, held);
+    let decode = |share: &[File]| decoded(share, &fields, &leaves, step, bounds.bytes, held);
     let threads = threads.min(files.len() / FILES_A_THREAD).max(1);
     let batches = thread::scope(|scope| {
         let mut shares = files.chunks(files.len().div_ceil(threads));
@@ -179,7 +177,7 @@ fn decoded(
             let mut group = Group::new(&file.source, &file.metadata, number, leaves.len())?;
             // A batch has room for as many rows as are asked for, whether they come or not.
             group.batch_rows = step.min(file.rows).max(1);
-            for batch in group.reader(Some(fields), leaves, None)? {
+            for batch in group.reader(fields, leaves, None)? {
                 let batch = batch?;
                 check_keys(&batch)?;
                 rows += batch.num_rows();

@@ -27,6 +27,7 @@ from tailer.errors import (
     printable,
 )
 from tailer.files.durable import is_everyones
+from tailer.native.parquet import native
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
 from tailer.store.traffic import StoreMetrics
@@ -45,6 +46,11 @@ async def run_daemon(config: Config) -> int:
         logger.warning(
             "daemon.state: every user may write to %s, and so replace offsets; chmod 700 it",
             config.state,
+        )
+    if native is None:
+        logger.warning(
+            "the decoder is not compiled: pyarrow decodes, slower, and a file that someone made to "
+            "take much memory is not refused (see `tailer version --verbose`)"
         )
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

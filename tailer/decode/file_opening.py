@@ -26,7 +26,7 @@ def open_parquet(source: pa.NativeFile, file: ChangeFile, options: DecodeOptions
             buffer_bytes=_BUFFER_BYTES if large else 0,
             checksums=options.page_checksums,
             # Four values, repeated millions of times.
-            dictionaries=[CHANGE_TYPE] if file.change_type is None else None,
+            dictionaries=[CHANGE_TYPE] if file.change_type is None else (),
         )
     except KeyError:
         raise CorruptRow(f"the cdc file has no column {CHANGE_TYPE}") from None

@@ -69,7 +69,7 @@ class Projection:
         self._file = file
         self._options = options
         self._present = FileFields(parquet.schema)
-        self._calendar = calendar_of(parquet.metadata.metadata)
+        self._calendar = calendar_of(parquet.footer.key_values)
         self._partitions = {state.physical_name(f): f for f in state.partition_fields()}
         self._own = {state.physical_name(f).lower() for f in state.schema}
         schema, mapping = state.schema, state.mapping
@@ -190,7 +190,7 @@ class Shapes:
 
     def of(self, parquet: ParquetColumns, file: ChangeFile) -> Shape:
         """Return the shape of a file, as :meth:`Shape.of` does. Threads may share this."""
-        schema, calendar = parquet.schema, calendar_of(parquet.metadata.metadata)
+        schema, calendar = parquet.schema, calendar_of(parquet.footer.key_values)
         if self._last is not None:
             like, its_schema, its_calendar, shape = self._last
             if (

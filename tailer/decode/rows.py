@@ -23,7 +23,6 @@ from tailer.changes import (
     Rows,
 )
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.column_prefetch import announce_columns
 from tailer.decode.constants import constant, kinds_column, of_kind, texts_of
 from tailer.decode.file_opening import SMALL_BYTES, check_nested, open_parquet
 from tailer.decode.options import DecodeOptions
@@ -158,7 +157,7 @@ class _Decoder:
 
     def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
-            self.options.on_read(int(self.parquet.metadata.serialized_size))
+            self.options.on_read(self.parquet.footer.size)
         total = self.parquet.num_rows
         if part is not None:
             self.selection = part.narrowed(self.selection, total, self.size)
@@ -186,9 +185,7 @@ class _Decoder:
             return (file.kinds,)
         if part is None and self.selection.count(0, total) <= skip.remaining:
             return (None,)  # none of it is read
-        announce_columns(
-            self.source, self.row_groups, [CHANGE_TYPE], range(self.parquet.num_row_groups)
-        )
+        self.row_groups.announce([CHANGE_TYPE], range(self.parquet.num_row_groups))
         return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
 
     def _pass(
@@ -196,7 +193,7 @@ class _Decoder:
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield the rows of each kind, batch by batch."""
         groups = self._groups(skip, part, passes)
-        announce_columns(self.source, self.row_groups, self.names, list(groups))
+        self.row_groups.announce(self.names, list(groups))
         for group, first in groups.items():
             yield from self._row_group(group, first, skip, passes)
 
@@ -205,8 +202,7 @@ class _Decoder:
     ) -> dict[int, int]:
         """Return the row groups to read, with their first rows; those before them are skipped."""
         first, total, first_rows = 0, self.parquet.num_rows, dict[int, int]()
-        for group in range(self.parquet.num_row_groups):
-            rows = int(self.parquet.metadata.row_group(group).num_rows)
+        for group, rows in enumerate(group.rows for group in self.parquet.groups):
             if part is None or part.holds(first, rows, max(1, total), self.size):
                 wanted = self.selection.count(first, first + rows)
                 if passes != (None,) or wanted > (0 if first_rows else skip.remaining):
@@ -220,12 +216,12 @@ class _Decoder:
         self, group: int, first: int, skip: Skip, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield one row group's selected rows; ``first`` is the position of its first row."""
-        meta = self.parquet.metadata.row_group(group)
-        end = first + meta.num_rows
+        count = self.parquet.groups[group].rows
+        end = first + count
         row_bytes = self._row_bytes(group)
         size = min(self.options.batch_rows_max, self.options.batch_bytes_max // row_bytes)
         if not self.names:  # only constants: there is no column to take the length from
-            for rows in self._constant_rows(first, meta.num_rows, max(1, size)):
+            for rows in self._constant_rows(first, count, max(1, size)):
                 yield passes[0], rows
             return
         begin = first if passes != (None,) else self._begin(first, skip)
@@ -297,8 +293,8 @@ class _Decoder:
         of the decoded size; so a few values are decoded to measure them, where their type does not
         say their size.
         """
-        meta = self.parquet.metadata.row_group(group)
-        encoded = int(meta.total_byte_size) // max(1, int(meta.num_rows))
+        said = self.parquet.groups[group]
+        encoded = said.bytes // max(1, said.rows)
         decoded = self.fixed_bits // 8
         varying = self.varying
         if not varying or self.bounded.fits(self.options.batch_rows_max, group, varying):

@@ -92,7 +92,7 @@ class SmallFiles:
         stored_bytes_max = int(options.batch_bytes_max / self._growth)
         bounds = options.batch_rows_max, stored_bytes_max, options.batch_bytes_max
         counts, rows, is_outgrown = native.small_files(
-            list(contents), schema, list(names), bounds, pa.cpu_count()
+            list(contents), list(names), bounds, pa.cpu_count()
         )
         self._growth *= 2 if is_outgrown else 1
         if rows is None or any(f.type != schema.field(f.name).type for f in rows.schema):

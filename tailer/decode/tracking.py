@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.decode.column_prefetch import announce_columns
 from tailer.decode.unreadable_files import UNREADABLE, unreadable_file
 from tailer.decode.vectors import RowSelection
 from tailer.delta.features import row_tracking_enabled
@@ -91,7 +90,7 @@ def _tracked(
     of_versions = file.state.metadata.configuration.get(_COMMIT_VERSION)
     present = [n for n in (of_ids, of_versions) if n is not None and n in parquet.schema.names]
     row_groups.check(file.num_records, present)
-    announce_columns(source, row_groups, present, range(parquet.num_row_groups))
+    row_groups.announce(present, range(parquet.num_row_groups))
     for first, columns, count in _column_batches(parquet, present):
         positions = pa.arange(first, first + count)
         versions = pa.repeat(pa.scalar(file.default_row_commit_version, pa.int64()), count)
@@ -103,7 +102,7 @@ def _tracked(
         yield batch if indices is None else batch.take(indices)
     if on_read is not None:
         groups = range(parquet.num_row_groups)
-        on_read(int(parquet.metadata.serialized_size))
+        on_read(parquet.footer.size)
         on_read(sum(row_groups.read_bytes(group, present) for group in groups))
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, TooManyValues
-from tailer.delta.row_groups import BYTE_ARRAY, Chunk, PageSize, RowGroups
+from tailer.delta.row_groups import BYTE_ARRAY, Chunk, PageSize, RowGroups, chunk_of
 from tailer.errors import UnsupportedTable
 
 __all__ = ["SAMPLE_ROWS", "BoundedColumns", "Sizes", "halved"]
@@ -83,7 +83,7 @@ class BoundedColumns:
         """
         check = partial(self._check_pages, group, self.parquet.numbers(names))
         step = self._step(rows_max, group, varying)
-        done, total = first, int(self.parquet.metadata.row_group(group).num_rows)
+        done, total = first, self.parquet.groups[group].rows
         while done < total:
             before = done
             found = self.parquet.rows(step, group, names, threads=threads, first=done, check=check)
@@ -114,7 +114,7 @@ class BoundedColumns:
             return False
         most = 0
         for leaf in self.parquet.numbers(names):
-            chunk = said.chunk(leaf)
+            chunk = chunk_of(said, leaf)
             if chunk is None or chunk.encodings & _PREFIXED:
                 return False
             count = chunk.values if chunk.values > said.rows else min(chunk.values, rows_max)
@@ -160,9 +160,11 @@ class BoundedColumns:
         """Return the bytes of a row's texts if each is the longest of its dictionary; None if that
         is not known, or texts may be longer than what tells of them."""
         said, total = self.row_groups[group], 0
+        if said is None:
+            return None
         for leaf in self.parquet.numbers(names):
-            chunk = None if said is None else said.chunk(leaf)
-            if said is None or chunk is None or chunk.encodings & _PREFIXED:
+            chunk = chunk_of(said, leaf)
+            if chunk is None or chunk.encodings & _PREFIXED:
                 return None
             each = -(-chunk.values // max(1, said.rows))  # of a row, on the average
             total += each * self._longest_text(group, leaf, chunk)
@@ -181,23 +183,33 @@ class BoundedColumns:
         return self._longest[group, leaf]
 
     def _check_pages(self, group: int, leaves: Sequence[int]) -> None:
-        """Refuse a page that would take much memory although it is small in the file."""
+        """Refuse a page that would take much memory although it is small in the file. Where nothing
+        is known of pages, that is a row group."""
         said = self.row_groups[group]
         most = max(_PAGE_BYTES_MAX, _PAGE_BATCHES_MAX * self.bytes_max)
+        if said is None:
+            stored, unpacked = self.parquet.size, self.parquet.groups[group].bytes
+            if unpacked > most and unpacked > _PAGE_TIMES * stored:
+                raise _too_large("row group", stored, unpacked, most)
+            return
         for leaf in leaves:
-            chunk = None if said is None else said.chunk(leaf)
+            chunk = chunk_of(said, leaf)
             pages = self.row_groups.pages(chunk) if chunk is not None else []
             for page in pages:
                 times = page.unpacked > _PAGE_TIMES * page.stored
                 if page.unpacked > most and (times or page.unpacked > 2 * most):
-                    raise UnsupportedTable(
-                        f"a page of {page.stored} bytes in the data file has {page.unpacked} when "
-                        f"it is unpacked, and {most} are the most that are held in memory",
-                        hint="rewrite the file with smaller pages, let batch_bytes_max be a "
-                        "quarter of it, or skip this version",
-                    )
-            if said is not None and chunk is not None:
+                    raise _too_large("page", page.stored, page.unpacked, most)
+            if chunk is not None:
                 _check_lists(said.rows, chunk, pages, most)
+
+
+def _too_large(what: str, stored: int, unpacked: int, most: int) -> UnsupportedTable:
+    return UnsupportedTable(
+        f"a {what} of {stored} bytes in the data file has {unpacked} when it is unpacked, and "
+        f"{most} are the most that are held in memory",
+        hint="rewrite the file with smaller pages, let batch_bytes_max be a quarter of it, or skip "
+        "this version",
+    )
 
 
 def _check_lists(rows: int, chunk: Chunk, pages: Sequence[PageSize], most: int) -> None:

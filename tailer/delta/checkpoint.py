@@ -73,6 +73,7 @@ def _batches(
     # For a few actions, threads would cost more than they save, and memory.
     if not columns:
         return iter(())
+    parquet.row_groups.announce(columns, [group])
     return parquet.batches(_BATCH_ROWS, group, columns, varying=columns, threads=threads)
 
 
@@ -278,7 +279,7 @@ def _json_object(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open(source: pa.NativeFile) -> BoundedColumns:
-    parquet = ParquetColumns(source, prefetch=True)
+    parquet = ParquetColumns(source)
     return BoundedColumns(parquet, RowGroups(parquet, source), _BATCH_BYTES)
 
 

@@ -1,9 +1,8 @@
 """Columns of a Parquet file, read by the crate in ``native/`` and by pyarrow.
 
-pyarrow opens each file, and stays the judge: what the crate refuses, it decodes, or it says what is
-wrong. It is used without ``pyarrow.parquet``, which wraps the same reader and loads all of its
-file systems besides, those of S3 among them: this takes half as long as to load pyarrow. Once it
-loads them on demand, it can replace this module.
+The crate opens each file and decodes it. What it refuses, pyarrow opens or decodes from there on,
+or it says what is wrong. So ``pyarrow.parquet`` is loaded for few files: it takes half as long as
+to load pyarrow.
 """
 
 from __future__ import annotations
@@ -14,42 +13,49 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from tailer.delta.arrow_views import plain_type, without_views
+from tailer.delta.arrow_views import without_views
 from tailer.delta.damaged_bytes import UNREADABLE
-from tailer.errors import UnsupportedTable
+from tailer.delta.parquet_footer import (
+    Footer,
+    LeafPath,
+    RowGroup,
+    footer_size,
+    of_crate,
+    of_pyarrow,
+    too_large,
+)
 from tailer.native.parquet import native
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ColumnPath", "ParquetColumns", "TooManyValues", "footer_bytes"]
+__all__ = ["ColumnPath", "ParquetColumns", "TooManyValues"]
 
 #: A column by its name, or a field of nested columns by its names.
-ColumnPath: TypeAlias = "str | tuple[str, ...]"
+ColumnPath: TypeAlias = "str | LeafPath"
 
 #: pyarrow's refusal of a file with a map whose keys are declared optional, as Flink, Hive, Athena
 #: and Trino do. The crate reads it.
 _OPTIONAL_KEYS = "Map keys must be annotated as required"
-#: pyarrow takes up to 25 times the bytes of a footer, and 1.7 kB for each column.
-_FOOTER_BYTES_MAX, _FOOTER_ITEMS_MAX = 64 * 1024 * 1024, 100_000
+#: The most columns or row groups of a footer, as in the crate: each takes up to 1.7 kB.
+_ITEMS_MAX = 100_000
 #: The crate's refusal of rows with too many values in lists.
 _TOO_MANY = "the rows of a batch have too many values"
 #: Each has a batch of its own columns in memory, and few files have enough columns for more.
 _THREADS_MAX = 4
 
 
-class TooManyValues(Exception):
+class TooManyValues(ValueError):
     """Rows have so many values in lists that they can't be decoded at once; fewer rows may."""
 
 
 class ParquetColumns:
     """An open Parquet file, whose pages are checked unless ``checksums`` is false.
 
-    It is read ``buffer_bytes`` at a time, 0: whole column
-    chunks; with ``prefetch``, those of a row group are requested together. The values of the
-    top-level columns in ``dictionaries`` come as dictionaries.
+    pyarrow reads it ``buffer_bytes`` at a time, 0: whole column chunks. The values of the top-level
+    columns in ``dictionaries`` come as dictionaries.
 
-    Raises :class:`pyarrow.ArrowException` or OSError for a file that pyarrow refuses, KeyError if a
+    Raises :class:`pyarrow.ArrowException` or OSError for a file that is refused, KeyError if a
     column of ``dictionaries`` does not exist, :class:`UnsupportedTable` for a footer that would
     take too much memory.
     """
@@ -59,87 +65,86 @@ class ParquetColumns:
         source: pa.NativeFile,
         *,
         buffer_bytes: int = 0,
-        prefetch: bool = False,
-        dictionaries: Sequence[str] | None = None,
+        dictionaries: Sequence[str] = (),
         checksums: bool = True,
     ) -> None:
-        from pyarrow._parquet import ParquetReader  # on demand: many logs have no checkpoint
-
-        self.dictionaries = frozenset(dictionaries or ())
+        self.dictionaries = frozenset(dictionaries)
         self._source = source
-        self._is_native = not prefetch  # pyarrow alone requests many ranges together
-        self._refusal: pa.ArrowInvalid | None = None
-        self._reader = ParquetReader()
-        footer_size = _checked_footer(source)
+        self._buffer_bytes, self._checksums = buffer_bytes, checksums
+        self._refusal: BaseException | None = None
+        size = footer_size(source)
+        self._native = self._opened(size) if native is not None and size else None
+        self._is_native = self._native is not None
+        self.footer: Footer = (
+            of_pyarrow(self._pyarrow) if self._native is None else of_crate(self._native, size)
+        )
+        for name in self.dictionaries.difference(self.footer.schema.names):
+            raise KeyError(name)
+
+    def _opened(self, size: int) -> Any | None:
+        """Return the file as the crate opens it; None if it refuses it."""
+        footer = bytes(self._source.read_at(size, self._source.size() - 8 - size))
         try:
-            self._reader.open(
-                source,
-                buffer_size=buffer_bytes,
-                pre_buffer=prefetch,
-                read_dictionary=dictionaries,
+            return native.Columns(self._source, footer, list(self.dictionaries))
+        except ValueError:
+            return None
+
+    @cached_property
+    def _pyarrow(self) -> pq.ParquetFile:
+        """The file as pyarrow opens it."""
+        from pyarrow.parquet import ParquetFile  # on demand: the crate reads most files
+
+        try:
+            return ParquetFile(
+                self._source,
+                buffer_size=self._buffer_bytes,
+                read_dictionary=list(self.dictionaries),
                 coerce_int96_timestamp_unit="us",
-                page_checksum_verification=checksums,
-                thrift_container_size_limit=_FOOTER_ITEMS_MAX,
+                page_checksum_verification=self._checksums,
+                thrift_container_size_limit=_ITEMS_MAX,
                 arrow_extensions_enabled=True,
             )
         except OSError as e:
-            if "Exceeded size limit" not in str(e) or footer_size < _FOOTER_ITEMS_MAX:
+            if "Exceeded size limit" not in str(e) or footer_size(self._source) < _ITEMS_MAX:
                 raise  # it has not the items that it counts
-            raise _large_footer(f"more than {_FOOTER_ITEMS_MAX} columns or row groups") from None
-        except pa.ArrowInvalid as refusal:
-            if native is None or _OPTIONAL_KEYS not in str(refusal):
-                raise
-            self._refusal, self._is_native = refusal, True
+            raise too_large(f"more than {_ITEMS_MAX} columns or row groups") from None
 
-    @cached_property
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return int(self._source.size())
+
+    @property
     def schema(self) -> pa.Schema:
         """The file's schema, as Arrow types without views."""
-        fields = self._reader.schema_arrow if self._refusal is None else self._fields_of_crate()
-        return pa.schema([field.with_type(plain_type(field.type)) for field in fields])
+        return self.footer.schema
 
-    def _fields_of_crate(self) -> list[pa.Field]:
-        """Return the columns of a file that pyarrow refuses, as pyarrow would decode them."""
-        parsed, leaves = self.metadata.schema, range(self.metadata.num_columns)
-        physical = iter([parsed.column(i).physical_type for i in leaves])
-        footer = footer_bytes(self._source, _FOOTER_BYTES_MAX)
-        try:
-            fields = native.Columns(self._source, footer or b"", None).schema(list(leaves))
-        except ValueError:
-            raise self._refusal from None  # type: ignore[misc]
-        types = [_with_micros(field.type, physical) for field in fields]
-        return [
-            field.with_type(
-                pa.dictionary(pa.int32(), kind) if field.name in self.dictionaries else kind
-            )
-            for field, kind in zip(fields, types, strict=True)
-        ]
-
-    @cached_property
-    def metadata(self) -> pq.FileMetaData:
-        """The file's footer."""
-        return self._reader.metadata
+    @property
+    def groups(self) -> list[RowGroup]:
+        """The row groups."""
+        return self.footer.groups
 
     @property
     def num_rows(self) -> int:
         """The number of rows, by the footer."""
-        return int(self.metadata.num_rows)
+        return self.footer.rows
 
     @property
     def num_row_groups(self) -> int:
         """The number of row groups."""
-        return int(self.metadata.num_row_groups)
+        return len(self.footer.groups)
 
     @cached_property
-    def _leaves(self) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
+    def _leaves(self) -> dict[str, list[tuple[int, LeafPath]]]:
         """The number and path of each column that has values itself, by its top-level column."""
-        found: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
-        paths = self._reader.column_paths if self._refusal is None else self._native.paths()
-        for i, path in enumerate(paths):
-            found.setdefault(path[0], []).append((i, tuple(path)))
+        found: dict[str, list[tuple[int, LeafPath]]] = {}
+        for i, path in enumerate(self.footer.leaves):
+            found.setdefault(path[0], []).append((i, path))
         return found
 
     def numbers(self, columns: Iterable[ColumnPath]) -> list[int]:
-        """Return the numbers, in the footer, of these columns and of all fields below them."""
+        """Return the numbers, in the footer, of these columns and of all fields below them, as far
+        as they are known."""
         paths = ((column,) if isinstance(column, str) else column for column in columns)
         return [
             i
@@ -148,33 +153,21 @@ class ParquetColumns:
             if leaf[: len(path)] == path
         ]
 
-    @cached_property
-    def _native(self) -> Any:
-        """The file as the crate opens it."""
-        footer = footer_bytes(self._source, _FOOTER_BYTES_MAX)
-        return native.Columns(self._source, footer or b"", self.schema)
-
     @property
     def skips_rows(self) -> bool:
         """Whether rows before those that are wanted are passed without decoding them."""
-        return native is not None and self._is_native
+        return self._is_native
 
     @property
     def gives_utf8(self) -> bool:
         """Whether all texts that were read until now are UTF-8: the crate checks the columns that
         are of such texts by the footer, and pyarrow none."""
-        return self.skips_rows and self._is_utf8
-
-    @cached_property
-    def _is_utf8(self) -> bool:
-        parsed, leaves = self.metadata.schema, range(self.metadata.num_columns)
-        columns = (parsed.column(i) for i in leaves)
-        return all(c.physical_type != "BYTE_ARRAY" or c.converted_type == "UTF8" for c in columns)
+        return self._is_native and self.footer.has_texts_alone
 
     def longest_text(self, group: int, leaf: int) -> int | None:
         """Return the size of the longest text in a leaf's dictionary, 0 if it has none; None if the
         crate does not read this."""
-        if not self.skips_rows:
+        if self._native is None or not self._is_native:
             return None
         try:
             return int(self._native.longest_text(group, leaf))
@@ -192,11 +185,11 @@ class ParquetColumns:
         first: int = 0,
         check: Callable[[], None] = lambda: None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a row group from ``first`` on: those that the crate decodes and, from
-        where it gives up, pyarrow's. The crate itself refuses a page that would take too much
-        memory; before pyarrow begins, ``check`` is called."""
-        total = int(self.metadata.row_group(group).num_rows)
-        if self.skips_rows:
+        """Yield the rows of a row group from ``first`` on, of these columns with all fields below
+        them: those that the crate decodes and, from where it gives up, pyarrow's. The crate itself
+        refuses a page that would take too much memory; before pyarrow begins, ``check`` is
+        called."""
+        if self._is_native:
             try:
                 for batch in self._native_rows(rows_max, group, columns, first, threads=threads):
                     first += batch.num_rows
@@ -204,15 +197,10 @@ class ParquetColumns:
             except UNREADABLE as e:
                 if _TOO_MANY in str(e):
                     raise TooManyValues from None
-                if self._refusal is not None:
-                    raise
-                self._is_native = False
-        if first < total:
+                self._is_native, self._refusal = False, e
+        if first < self.groups[group].rows:
             check()
-            found = self.batches(rows_max, [group], columns, threads=threads)
-            for batch in _behind(found, first):
-                arrays = [without_views(column) for column in batch.columns]
-                yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+            yield from _behind(self._pyarrow_rows(rows_max, group, columns, threads=threads), first)
 
     def _native_rows(
         self,
@@ -224,35 +212,44 @@ class ParquetColumns:
         threads: bool,
     ) -> Iterator[pa.RecordBatch]:
         parts = min(_THREADS_MAX, int(pa.cpu_count())) if threads else 1
+        assert self._native is not None
         reader = self._native.rows(group, self.numbers(columns), first, rows_max, parts)
-        wanted = pa.schema([self.schema.field(field.name) for field in reader.schema])
-        if all(own.type == theirs.type for own, theirs in zip(reader.schema, wanted, strict=True)):
-            yield from reader
-        elif all(map(_is_same, reader.schema, wanted)):
-            yield from (batch.cast(wanted) for batch in reader)
-        else:
-            raise ValueError("the crate takes a column for another type than pyarrow does")
+        yield from reader
+
+    def _pyarrow_rows(
+        self, rows_max: int, group: int, columns: Sequence[ColumnPath], *, threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            file = self._pyarrow
+        except pa.ArrowInvalid as refusal:
+            if self._refusal is None or _OPTIONAL_KEYS not in str(refusal):
+                raise
+            raise self._refusal from None
+        paths = [(column,) if isinstance(column, str) else column for column in columns]
+        wanted = {path[0] for path in paths}
+        found = file.iter_batches(
+            rows_max,
+            row_groups=[group],
+            columns=[".".join(path) for path in paths],
+            use_threads=threads,
+        )
+        for batch in found:
+            # A column whose name has a dot may have the path of a field of another one.
+            names = [name for name in batch.schema.names if name in wanted]
+            arrays = [_like(batch.column(n), self.schema.field(n).type) for n in names]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
 
     def batches(
         self,
         rows_max: int,
-        groups: Sequence[int],
+        groups: Iterable[int],
         columns: Sequence[ColumnPath],
         *,
         threads: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some row groups as pyarrow decodes them, of these columns with all
-        fields below them."""
-        if self._refusal is not None:
-            for group in groups:
-                yield from self.rows(rows_max, group, columns, threads=threads)
-            return
-        yield from self._reader.iter_batches(
-            rows_max,
-            row_groups=groups,
-            column_indices=self.numbers(columns),
-            use_threads=threads,
-        )
+        """Yield the rows of some row groups."""
+        for group in groups:
+            yield from self.rows(rows_max, group, columns, threads=threads)
 
 
 def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -264,50 +261,17 @@ def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
             yield batch.slice(passed) if passed else batch
 
 
-def _checked_footer(source: pa.NativeFile) -> int:
-    """Return how long the footer says that it is."""
-    end = max(0, int(source.size()) - 8)
-    size = int.from_bytes(source.read_at(4, end), "little")
-    if _FOOTER_BYTES_MAX < size <= end:
-        raise _large_footer(f"{size} bytes, of {_FOOTER_BYTES_MAX} at most")
-    return size
-
-
-def _large_footer(what: str) -> UnsupportedTable:
-    return UnsupportedTable(
-        f"the Parquet file has a footer of {what}",
-        hint="rewrite it as several files, or with larger row groups, or skip this version",
-    )
-
-
-def footer_bytes(source: pa.NativeFile, bytes_max: int) -> bytes | None:
-    """Return a file's footer, the Thrift struct alone; None if it is longer or has no such size."""
-    end = max(0, int(source.size()) - 8)
-    size = int.from_bytes(source.read_at(4, end), "little")
-    return bytes(source.read_at(size, end - size)) if 0 < size <= min(end, bytes_max) else None
-
-
-def _is_same(own: pa.Field, theirs: pa.Field) -> bool:
-    """Return whether a column has the type that pyarrow takes it for, if also of more bytes: 38
-    digits may lie in 20, which pyarrow itself does not read."""
-    kind, wanted = own.type, theirs.type
-    is_wide = pa.types.is_decimal256(kind) and pa.types.is_decimal128(wanted)
-    return kind == wanted or (
-        is_wide and (kind.precision, kind.scale) == (wanted.precision, wanted.scale)
-    )
-
-
-def _with_micros(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
-    """Return a type with microseconds for INT96. ``physical``: the types of its leaves in the
-    file."""
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([f.with_type(_with_micros(f.type, physical)) for f in kind])
-    if types.is_map(kind):
-        key, item = (
-            f.with_type(_with_micros(f.type, physical)) for f in (kind.key_field, kind.item_field)
-        )
-        return pa.map_(key, item)
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_micros(kind.value_type, physical)))
-    return pa.timestamp("us", kind.tz) if next(physical) == "INT96" else kind
+def _like(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return pyarrow's values in the type that the crate gives: without views, and without what the
+    writer noted of its own types. A struct may have fewer fields."""
+    plain = without_views(array)
+    if plain.type == wanted:
+        return plain
+    if not (pa.types.is_struct(plain.type) and pa.types.is_struct(wanted)):
+        return plain.cast(wanted)
+    fields = [wanted.field(field.name) for field in plain.type]
+    children = [_like(plain.field(i), field.type) for i, field in enumerate(fields)]
+    mask = plain.is_null() if plain.null_count else None
+    types = [child.type for child in children]
+    fields = [field.with_type(kind) for field, kind in zip(fields, types, strict=True)]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)

@@ -1,33 +1,27 @@
 """What a footer says of its row groups, and whether it contradicts itself or the log.
 
-pyarrow has this too, but ``RowGroupMetaData.column()`` must never be called: for an encrypted
-column, and for some damaged ones, it throws out of a function that must not throw, which ends the
-whole process and all feeds in it. So the footer is read here: by the crate in ``native/``, or
-where that is absent or finds something unusual, by :mod:`tailer.delta.footer`.
+Of columns and pages only the crate in ``native/`` tells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 import pyarrow as pa
-from msgspec import Struct
 
 from tailer.delta.damaged_bytes import UNREADABLE
-from tailer.delta.footer import group_numbers, page_sizes
-from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
+from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
+from tailer.delta.parquet_footer import RowGroup
 from tailer.errors import CorruptLog
 from tailer.native.parquet import native
 
-__all__ = ["BYTE_ARRAY", "Chunk", "PageSize", "RowGroup", "RowGroups"]
+__all__ = ["BYTE_ARRAY", "Chunk", "PageSize", "RowGroups", "chunk_of"]
 
 #: The number of a physical type in parquet.thrift.
 BYTE_ARRAY = 6
 
-#: Longer footers are not read here: the compiled module takes some 2 ms for a MiB, Python 200.
-_BYTES_MAX = 64 * 1024 * 1024
-_BYTES_MAX_PYTHON = 1024 * 1024
 #: A dictionary's header is shorter. The number of its kind is parquet.thrift's.
 _HEADER_BYTES, _DICTIONARY_PAGE = 256, 2
 #: The codecs that are known here, by the numbers of parquet.thrift, with pyarrow's names.
@@ -60,63 +54,49 @@ class PageSize(NamedTuple):
     values: int
 
 
-class RowGroup(Struct, frozen=True):
-    """A row group. ``numbers`` are those of its columns, in the order of the schema's leaves; None
-    for a column that is encrypted, that lies in another file, or whose numbers can't be right."""
-
-    rows: int
-    bytes: int
-    numbers: Sequence[tuple[int, ...] | None]
-
-    def chunk(self, leaf: int) -> Chunk | None:
-        """Return a column; None if nothing is known of it."""
-        numbers = self.numbers[leaf]
-        return None if numbers is None else Chunk._make(numbers)
+def chunk_of(group: RowGroup, leaf: int) -> Chunk | None:
+    """Return a column of a row group; None if nothing is known of it."""
+    numbers = None if group.chunks is None else group.chunks[leaf]
+    return None if numbers is None else Chunk._make(numbers)
 
 
 class RowGroups:
-    """The row groups of an open file, as far as its footer tells. Each is known, or none."""
+    """The row groups of an open file, as far as its footer tells."""
 
     def __init__(self, parquet: ParquetColumns, source: pa.NativeFile) -> None:
         self._parquet = parquet
         self._source = source
         self._pages: dict[int, list[PageSize]] = {}
-        self._found = _read(source)
-        columns = int(parquet.metadata.num_columns)
-        if self._found is not None and (
-            len(self._found) != parquet.num_row_groups
-            or any(len(group.numbers) != columns for group in self._found)
-        ):
-            self._found = None  # the file was opened with another footer, or this one is damaged
 
-    def __getitem__(self, group: int) -> RowGroup | None:
-        return None if self._found is None else self._found[group]
+    def __getitem__(self, number: int) -> RowGroup | None:
+        """Return a row group; None if nothing is known of its columns."""
+        group = self._parquet.groups[number]
+        return None if group.chunks is None else group
 
     def check(self, logged: int | None, flat: Iterable[str]) -> None:
         """Raise :class:`CorruptLog` if the numbers of rows contradict each other: those of the
         file, its row groups, their ``flat`` columns, which have a value for each row, and what the
         log says, if it does (``logged``)."""
         parquet = self._parquet
-        said = [int(parquet.metadata.row_group(i).num_rows) for i in range(parquet.num_row_groups)]
-        if sum(said) != parquet.num_rows:
+        rows = sum(group.rows for group in parquet.groups)
+        if rows != parquet.num_rows:
             raise _contradiction(
                 f"its footer says that it has {parquet.num_rows} rows, and its row groups have "
-                f"{sum(said)}"
+                f"{rows}"
             )
         if logged is not None and logged != parquet.num_rows:
             raise _contradiction(
                 f"the log says that it has {logged} rows (numRecords), and its footer "
                 f"{parquet.num_rows}"
             )
-        if self._found is not None:
-            for name in flat:
-                for leaf in parquet.numbers([(name,)]):
-                    self._check_leaf(name, leaf)
+        for name in flat:
+            for leaf in parquet.numbers([(name,)]):
+                self._check_leaf(name, leaf)
 
     def _check_leaf(self, name: str, leaf: int) -> None:
         begun = set()
-        for number, group in enumerate(self._found or ()):
-            chunk = group.chunk(leaf)
+        for number, group in enumerate(self._parquet.groups):
+            chunk = chunk_of(group, leaf)
             if chunk is None:
                 continue
             if chunk.values != group.rows:
@@ -149,7 +129,7 @@ class RowGroups:
                 texts = pa.Codec(_CODECS[chunk.codec]).decompress(texts, size, asbytes=True)
         except (KeyError, *UNREADABLE):
             return size
-        return int(_longest(texts) if native is None else native.longest(texts))
+        return int(native.longest(texts))
 
     def pages(self, chunk: Chunk) -> list[PageSize]:
         """Return the sizes of a column's first pages: of all, if it is small. They are what is
@@ -157,17 +137,16 @@ class RowGroups:
         if chunk.start not in self._pages:
             count = chunk.size if chunk.size <= _WALKED_BYTES_MAX else _HEADER_BYTES
             start = bytes(self._source.read_at(count, chunk.start))
-            sizes = page_sizes(start) if native is None else native.page_sizes(start)
-            self._pages[chunk.start] = [PageSize._make(page) for page in sizes]
+            self._pages[chunk.start] = [PageSize._make(page) for page in native.page_sizes(start)]
         return self._pages[chunk.start]
 
-    def ranges(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
-        """Return the bytes [start, end) of these top-level columns' chunks of a row group, as far
-        as they are known, in the order of the file."""
+    def ranges(self, group: int, names: Sequence[ColumnPath]) -> list[tuple[int, int]]:
+        """Return the bytes [start, end) of these columns' chunks of a row group, as far as they are
+        known, in the order of the file."""
         row_group = self[group]
         if row_group is None:
             return []
-        chunks = (row_group.chunk(leaf) for leaf in self._parquet.numbers(names))
+        chunks = (chunk_of(row_group, leaf) for leaf in self._parquet.numbers(names))
         placed = [chunk for chunk in chunks if chunk is not None]
         return sorted((chunk.start, chunk.start + chunk.size) for chunk in placed)
 
@@ -175,34 +154,23 @@ class RowGroups:
         """Return how many bytes these top-level columns of a row group take in the file."""
         return sum(end - start for start, end in self.ranges(group, names))
 
+    def announce(self, columns: Sequence[ColumnPath], groups: Sequence[int]) -> None:
+        """Let a remote file fetch these columns of these row groups, which are read from now on.
 
-def _longest(texts: bytes) -> int:
-    """Return the size of the longest of texts that lie behind their sizes."""
-    at = most = 0
-    while at + 4 <= len(texts):
-        size = int.from_bytes(texts[at : at + 4], "little")
-        at += 4 + size
-        if at <= len(texts):
-            most = max(most, size)
-    return most
+        Such a file has a method ``will_read``, which takes ranges of bytes by row group, ascending.
+        Nothing depends on it: bytes that were not announced are fetched when they are read.
+        """
+        will_read = getattr(self._source, "will_read", None)
+        if will_read is None or any(self[group] is None for group in groups):
+            return
+        ranges = [self.ranges(group, columns) for group in groups]
+        # Ranges that overlap are damage: the decoder says how.
+        if all(left <= right for each in ranges for left, right in pairwise([0, *chain(*each)])):
+            will_read(ranges)
 
 
 def _contradiction(what: str) -> CorruptLog:
     return CorruptLog(
         f"the data file contradicts itself or the log: {what}",
         hint="restore it from a backup, or skip this version",
-    )
-
-
-def _read(source: pa.NativeFile) -> list[RowGroup] | None:
-    footer = footer_bytes(source, _BYTES_MAX)
-    if footer is None:
-        return None
-    groups: Any = native.groups(footer) if native is not None else None
-    if groups is None and len(footer) <= _BYTES_MAX_PYTHON:
-        groups = group_numbers(footer)
-    return (
-        None
-        if groups is None
-        else [RowGroup(rows, size, numbers) for rows, size, numbers in groups]
     )

@@ -13,4 +13,4 @@ from tailer.native.compiled import loaded
 __all__ = ["native"]
 
 #: The crate's module, or None.
-native: Any = loaded("_parquet", 3)
+native: Any = loaded("_parquet", 4)

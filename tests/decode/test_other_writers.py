@@ -17,7 +17,7 @@ from tailer.errors import CorruptRow, UnsupportedTable
 from tailer.native.parquet import native
 from tailer.testing.table import TableBuilder
 from tests.decode.test_rows import decoded, order, values
-from tests.support.components import require
+from tests.support.components import require_crate
 from tests.support.feeds import ID, events, refusal, state
 from tests.support.raw_parquet import (
     BYTES,
@@ -89,7 +89,7 @@ def test_a_map_may_declare_its_keys_optional(
     data = maps(tmp_path / "a.parquet", outer, entries, inner, (3, 3, 1, 0, 3))
     with pytest.raises(pa.ArrowInvalid, match="Map keys"):
         pq.read_schema(pa.BufferReader(data))
-    require("tailer.native._parquet, which `make native` builds,", native is not None)
+    require_crate()
     found = decoded(data, order(state(MAPS)))
     assert values(found, "m") == ROWS
     assert values(found) == list(range(4))
@@ -98,7 +98,7 @@ def test_a_map_may_declare_its_keys_optional(
 
 
 def test_a_key_that_is_null_is_refused_by_its_column(tmp_path: Path) -> None:
-    require("tailer.native._parquet, which `make native` builds,", native is not None)
+    require_crate()
     data = maps(tmp_path / "a.parquet", MAP, "key_value", None, (3, 2, 1, 0, 3))
     with pytest.raises(UnsupportedTable, match="'m' has a key that is null"):
         decoded(data, order(state(MAPS)))

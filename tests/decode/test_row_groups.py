@@ -18,19 +18,18 @@ import pytest
 
 from tailer.decode.tracking import tracked_rows
 from tailer.decode.vectors import ALL_ROWS
-from tailer.delta import footer, row_groups
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.delta.row_groups import RowGroups
+from tailer.delta.row_groups import RowGroups, chunk_of
 from tailer.errors import CorruptLog
 from tests.decode.test_rows import decoded, numbers, order, parquet, values
 from tests.support import thrift
+from tests.support.components import require_crate
 from tests.support.damaged_footers import (
     I64,
     ROWS,
     SCHEMA,
     Fields,
     changes,
-    footer_of,
     groups,
     in_metadata,
     put,
@@ -95,7 +94,6 @@ def twice(fields: Fields) -> None:
     found[1] = found[0]
 
 
-@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -107,10 +105,9 @@ def twice(fields: Fields) -> None:
     ids=["rows of a group", "rows of the file", "values of a column", "a group twice"],
 )
 def test_a_footer_that_contradicts_itself_is_refused(
-    change: Callable[[Fields], None], said: str, *, native: bool, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[Fields], None], said: str
 ) -> None:
-    if not native:
-        monkeypatch.setattr(row_groups, "native", None)
+    require_crate()
     message = refusal(lambda: decoded(with_footer(numbers(2000, 1000), change)), CorruptLog)
     assert message.startswith("version 5, a.parquet: the data file contradicts itself or the log: ")
     assert said in message
@@ -119,6 +116,7 @@ def test_a_footer_that_contradicts_itself_is_refused(
 
 def test_a_group_and_the_file_that_hide_rows_are_refused() -> None:
     """The pages have more rows than the row group and the file say."""
+    require_crate()
 
     def change(fields: Fields) -> None:
         put(fields, 3, I64, zigzag(900))
@@ -153,34 +151,21 @@ def test_nested_columns_have_other_numbers_of_values() -> None:
     {}, {"use_dictionary": False, "compression": "zstd"}, {"row_group_size": 100},
     {"version": "1.0", "data_page_version": "2.0"},
 ])  # fmt: skip
-def test_the_numbers_are_those_that_pyarrow_finds(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_numbers_are_those_that_pyarrow_finds(options: dict[str, Any]) -> None:
+    require_crate()
     data = whole(1000, **options)
     metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
-
-    def read() -> RowGroups:
-        source = pa.BufferReader(data)
-        return RowGroups(ParquetColumns(source), source)
-
-    here = read()
-    monkeypatch.setattr(row_groups, "native", None)
-    there = read()
+    source = pa.BufferReader(data)
+    row_groups = RowGroups(ParquetColumns(source), source)
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        assert here[number] == there[number]
-        found = here[number]
+        found = row_groups[number]
         assert found is not None
         assert (found.rows, found.bytes) == (group.num_rows, group.total_byte_size)
         for leaf in range(len(SCHEMA)):
-            chunk, column = found.chunk(leaf), group.column(leaf)
+            chunk, column = chunk_of(found, leaf), group.column(leaf)
             assert chunk is not None
             assert (chunk.values, chunk.unpacked, chunk.size, chunk.start) == (
                 column.num_values, column.total_uncompressed_size, column.total_compressed_size,
                 column.dictionary_page_offset or column.data_page_offset,
             )  # fmt: skip
-
-
-def test_what_is_no_footer_has_no_groups() -> None:
-    assert footer.group_numbers(footer_of(whole(10))[:-60]) is None
-    assert footer.group_numbers(b"") is None

@@ -20,8 +20,7 @@ from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
-from tailer.native.parquet import native
-from tests.support.components import require
+from tests.support.components import require_crate
 from tests.support.feeds import ID, state
 
 WIDE = pa.schema(
@@ -45,7 +44,7 @@ NESTED = pa.schema(
 
 @pytest.fixture(autouse=True)
 def compiled() -> None:
-    require("tailer.native._parquet, which `make native` builds,", native is not None)
+    require_crate()
 
 
 def row(dice: random.Random, number: int) -> dict[str, Any]:

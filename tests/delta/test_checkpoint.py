@@ -23,9 +23,8 @@ from tailer.delta.actions import (
 from tailer.delta.add_fields import FILES, WITH_STATISTICS
 from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
 from tailer.errors import CorruptLog, TableError
-from tailer.native.parquet import native
 from tailer.testing.table import TableBuilder
-from tests.support.components import require
+from tests.support.components import require_crate
 from tests.support.feeds import ID, refusal
 from tests.support.raw_parquet import (
     BOOLEAN,
@@ -232,7 +231,7 @@ def test_maps_may_declare_their_keys_optional(tmp_path: Path) -> None:
         ],
         rows=1,
     )  # fmt: skip
-    require("tailer.native._parquet, which `make native` builds,", native is not None)
+    require_crate()
     (add,) = actions((tmp_path / NAME).read_bytes(), files=True)
     assert isinstance(add, AddFile)
     assert (add.path, add.partition_values, add.size) == ("a", {"p": "7"}, 5)
@@ -309,6 +308,7 @@ def test_a_batch_of_adds_is_bounded_by_bytes() -> None:
 
 
 def test_a_page_that_is_small_in_the_file_alone_is_refused() -> None:
+    require_crate()
     text = '{"numRecords":3,"x":"' + "x" * 2**20 + '"}'
     data = with_statistics(pa.array([text] * 200), compression="zstd", use_dictionary=False,
                            data_page_size=2**30)  # fmt: skip

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.delta import row_groups
 from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.delta.checkpoint import add_batches
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog
 from tests.support import thrift
+from tests.support.components import require_crate
 from tests.support.feeds import refusal
 
 NAME = "00000000000000000002.checkpoint.parquet"
@@ -105,12 +105,10 @@ def test_a_schema_that_can_not_be_is_refused_by_the_files_name(name: bytes, chan
 
 @pytest.mark.parametrize("version", ["1.0", "2.6"])
 @pytest.mark.parametrize("use_dictionary", [True, False])
-@pytest.mark.parametrize("compiled", [True, False])
 def test_the_places_of_columns_are_those_that_pyarrow_finds(
-    version: str, *, use_dictionary: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    version: str, *, use_dictionary: bool
 ) -> None:
-    if not compiled:
-        monkeypatch.setattr(row_groups, "native", None)
+    require_crate()
     sink = pa.BufferOutputStream()
     table = pa.table({"a": [1, 2, 3], "s": [{"x": "u", "y": [1]}] * 3, "sx": [None, "v", "v"]})
     pq.write_table(table, sink, row_group_size=2, version=version, use_dictionary=use_dictionary)

@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.delta.row_groups import RowGroups
-from tailer.native.parquet import native
-from tests.support.components import require
+from tailer.delta.row_groups import RowGroups, chunk_of
+from tests.support.components import require_crate
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    require("tailer.native._parquet, which `make native` builds,", native is not None)
+    require_crate()
 
 
 ROWS = 10_000
@@ -71,7 +70,7 @@ def decoded(path: Path, rows_max: int, names: list[str] | None = None) -> tuple[
     batches: list[pa.RecordBatch] = []
     for group in range(parquet.num_row_groups):
         found = list(parquet.rows(rows_max, group, names, threads=True))
-        rows = parquet.metadata.row_group(group).num_rows
+        rows = parquet.groups[group].rows
         assert [b.num_rows for b in found] == [
             min(rows_max, rows - at) for at in range(0, rows, rows_max)
         ]
@@ -82,9 +81,13 @@ def decoded(path: Path, rows_max: int, names: list[str] | None = None) -> tuple[
 def whole(path: Path, names: list[str] | None = None) -> pa.Table:
     """What pyarrow reads of a file."""
     parquet = ParquetColumns(pa.OSFile(str(path)), checksums=False)
-    groups = range(parquet.num_row_groups)
     names = names or parquet.schema.names
-    return pa.Table.from_batches(parquet.batches(1000, groups, names, threads=False)).select(names)
+    batches = [
+        batch
+        for group in range(parquet.num_row_groups)
+        for batch in parquet._pyarrow_rows(1000, group, names, threads=False)
+    ]
+    return pa.Table.from_batches(batches).select(names)
 
 
 @pytest.mark.parametrize("options", [
@@ -295,7 +298,7 @@ def test_a_dictionary_is_read_ahead_of_its_values(tmp_path: Path) -> None:
     known = RowGroups(parquet, source)
     for group, first in ((0, 0), (1, 0), (1, 300), (0, 2499)):
         for leaf, longest in ((1, 77), (2, 0)):
-            chunk = known[group].chunk(leaf)  # type: ignore[union-attr]
+            chunk = chunk_of(parquet.groups[group], leaf)
             assert chunk is not None
             assert parquet.longest_text(group, leaf) == known.longest_text(chunk) == longest
         found = list(parquet.rows(700, group, rows.column_names, threads=True, first=first))

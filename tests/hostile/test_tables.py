@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tailer.native.compiled import absent
 from tests.hostile.attack import Attack
 from tests.hostile.data_files import DATA_FILES
 from tests.hostile.logs import HEAVY_LOGS, LOGS
 from tests.hostile.trial import RESIDENT_MIB_MAX, try_attacks
+from tests.support.components import require_crate
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def check(folder: Path, attacks: Mapping[str, Attack], *, crate: bool) -> None:
+def check(folder: Path, attacks: Mapping[str, Attack]) -> None:
     """Run the attacks in one daemon; tell of all that went otherwise than they say."""
-    outcome = try_attacks(folder, attacks, crate=crate)
+    outcome = try_attacks(folder, attacks)
     wrong = []
     for name, attack in attacks.items():
         said, rows = outcome.said.get(name), outcome.rows[name]
@@ -34,20 +34,16 @@ def check(folder: Path, attacks: Mapping[str, Attack], *, crate: bool) -> None:
     assert outcome.peak_mib <= RESIDENT_MIB_MAX
 
 
-@pytest.mark.parametrize("crate", [True, False])
-def test_data_files_take_no_more_memory_than_the_configuration_says(
-    tmp_path: Path, *, crate: bool
-) -> None:
-    if crate and absent():
-        pytest.skip("the crate in native/ was not built")
-    check(tmp_path, DATA_FILES, crate=crate)
+def test_data_files_take_no_more_memory_than_the_configuration_says(tmp_path: Path) -> None:
+    require_crate()
+    check(tmp_path, DATA_FILES)
 
 
 def test_logs_are_read_or_refused_within_the_same_memory(tmp_path: Path) -> None:
-    check(tmp_path, LOGS, crate=True)
+    check(tmp_path, LOGS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEAVY_LOGS)
 def test_large_logs_are_read_or_refused_within_the_same_memory(tmp_path: Path, name: str) -> None:
-    check(tmp_path, {name: HEAVY_LOGS[name]}, crate=True)
+    check(tmp_path, {name: HEAVY_LOGS[name]})

@@ -2,8 +2,8 @@
 
     python -m tests.hostile.trial [WORD ...]
 
-tries each attack whose name has one of the words, with the crate and without it, and prints a line
-for each: what came of it, and the most memory that the daemon had.
+tries each attack whose name has one of the words, and prints a line for each: what came of it, and
+the most memory that the daemon had.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Outcome:
 
 
 class _Daemon:
-    def __init__(self, folder: Path, attacks: Mapping[str, Attack], *, crate: bool) -> None:
+    def __init__(self, folder: Path, attacks: Mapping[str, Attack]) -> None:
         self.folder = folder
         self.attacks = {f"h{i}": attack for i, attack in enumerate(attacks.values())}
         self.titles = dict(zip(self.attacks, attacks, strict=True))
@@ -59,7 +59,6 @@ class _Daemon:
                 [sys.executable, "-m", "tailer", "run", str(folder / "tailer.toml")],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **({} if crate else {"TAILER_NATIVE": "0"})},
             )
         limits = (ADDRESS_BYTES_MAX, ADDRESS_BYTES_MAX)
         resource.prlimit(self.process.pid, resource.RLIMIT_AS, limits)
@@ -112,9 +111,9 @@ def _feed(name: str, options: Mapping[str, object]) -> str:
     return f"[feeds.{name}]\n{settings}sink = {{type = 'jsonl', path = '{name}.jsonl'}}\n"
 
 
-def try_attacks(folder: Path, attacks: Mapping[str, Attack], *, crate: bool) -> Outcome:
+def try_attacks(folder: Path, attacks: Mapping[str, Attack]) -> Outcome:
     """Run a daemon on these attacks until each feed has ended."""
-    daemon = _Daemon(folder, attacks, crate=crate)
+    daemon = _Daemon(folder, attacks)
     try:
         daemon.wait()
         peak_mib, said = daemon.peak_mib(), daemon.said()
@@ -137,17 +136,15 @@ def main(words: Sequence[str]) -> None:
     for name, attack in {**DATA_FILES, **LOGS, **HEAVY_LOGS}.items():
         if words and not any(word in name for word in words):
             continue
-        for crate in (True, False):
-            began = time.monotonic()
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    found = try_attacks(Path(folder), {name: attack}, crate=crate)
-                    text = found.said.get(name) or f"{found.rows[name]} rows"
-                    line = f"{found.peak_mib} MiB: {text}"
-                except AssertionError as e:
-                    line = f"FAILED {e}"
-            way, took = "crate" if crate else "python", time.monotonic() - began
-            print(f"{name} [{way}] {took:.1f} s {line[:900]}", flush=True)
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found = try_attacks(Path(folder), {name: attack})
+                text = found.said.get(name) or f"{found.rows[name]} rows"
+                line = f"{found.peak_mib} MiB: {text}"
+            except AssertionError as e:
+                line = f"FAILED {e}"
+        print(f"{name} {time.monotonic() - began:.1f} s {line[:900]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -14,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailer.delta import footer, row_groups
-from tailer.delta.parquet_columns import ParquetColumns, footer_bytes
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.native.parquet import native
-from tests.support.components import require
+from tests.support import thrift
+from tests.support.components import require_crate
 from tests.support.parquet_fuzz import damaged, whole_files
 from tests.support.source import ROOT
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    require("tailer.native._parquet, which `make native` builds,", native is not None)
+    require_crate()
 
 
 def test_damaged_files_have_pyarrows_rows_or_none() -> None:
@@ -38,42 +39,63 @@ def test_damaged_files_have_pyarrows_rows_or_none() -> None:
     assert not done.stderr, "a panic is an exception"
 
 
-def test_a_panic_is_an_exception() -> None:
-    """Arrow's names are UTF-8, which those of a damaged footer may not be."""
-    name = b"\xff".decode("utf-8", "surrogateescape")
-    with pytest.raises((ValueError, UnicodeError)):
-        native.Columns(None, b"", pa.schema([(name, pa.int32())]))
+def test_what_is_no_footer_is_refused() -> None:
+    """By an exception, whatever is in it."""
     for content in (b"", b"\x00" * 100, b"\xff" * 100):
         with pytest.raises(ValueError, match=r"."):
-            native.Columns(None, content, pa.schema([]))
+            native.Columns(None, content, [])
 
 
-def test_row_groups_are_those_of_the_other_way() -> None:
-    for data in whole_files():
-        thrift = footer_bytes(pa.BufferReader(data), 2**20)
-        assert thrift is not None
-        assert native.groups(thrift) == footer.group_numbers(thrift)
+def pages_of(start: bytes) -> list[tuple[int, ...]]:
+    """Kind, bytes unpacked and stored, those of the header, and values of the pages that begin
+    so."""
+    pages, at = [], 0
+    with suppress(IndexError, OverflowError, TypeError, ValueError):
+        while at < len(start):
+            header, end = thrift.read_struct(start, at, 0)
+            numbers = [thrift.signed(thrift.value(header, number)) for number in (1, 2, 3)]
+            values = 0
+            for number, wire, fields in header:
+                if number in (5, 7, 8) and wire == thrift.STRUCT:
+                    of_integers = [f[2] for f in fields if f[0] == 1 and f[1] in (4, 5, 6)]
+                    values = thrift.signed(of_integers[-1]) if of_integers else values
+            if min(*numbers, values) < 0:
+                break
+            pages.append((*numbers, end - at, values))
+            at = end + numbers[2]
+    return pages
 
 
-def test_pages_are_those_of_the_other_way() -> None:
+def test_pages_are_those_that_their_headers_tell() -> None:
     dice = random.Random(1)
     whole, several = whole_files(), 0
     for _ in range(2000):
         data = damaged(dice, dice.choice(whole))
         start = data[dice.choice([4, dice.randrange(len(data))]) :] if data else b""
         pages = native.page_sizes(start)
-        assert pages == footer.page_sizes(start)
+        assert pages == pages_of(start)
         several += len(pages) > 1
     assert several > 100
 
 
-def test_the_longest_text_is_that_of_the_other_way() -> None:
+def longest(texts: bytes) -> int:
+    """The size of the longest of texts that lie behind their sizes."""
+    at = most = 0
+    while at + 4 <= len(texts):
+        size = int.from_bytes(texts[at : at + 4], "little")
+        at += 4 + size
+        if at <= len(texts):
+            most = max(most, size)
+    return most
+
+
+def test_the_longest_text_is_found() -> None:
     dice = random.Random(2)
     for _ in range(500):
         texts = [dice.randbytes(dice.randrange(20)) for _ in range(dice.randrange(5))]
         data = b"".join(len(t).to_bytes(4, "little") + t for t in texts)
         data += dice.randbytes(dice.randrange(7))
-        assert native.longest(data) == row_groups._longest(data)
+        assert native.longest(data) == longest(data)
 
 
 class _Noted(pa.PythonFile):  # type: ignore[misc]  # it has no types
@@ -103,7 +125,7 @@ def test_no_byte_of_a_column_is_read_twice(page_bytes: int) -> None:
     pq.write_table(rows, data, data_page_size=page_bytes, use_dictionary=False, compression="none")
     source = _Noted(data, mode="r")
     parquet = ParquetColumns(source)
-    footer_start = len(data.getvalue()) - 8 - parquet.metadata.serialized_size
+    footer_start = len(data.getvalue()) - 8 - parquet.footer.size
     found = list(parquet.rows(50_000, 0, rows.column_names, threads=True))
     assert pa.Table.from_batches(found).equals(rows)
     reads = sorted(read for read in source.reads if read[0] < footer_start)

@@ -11,7 +11,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tailer.native.parquet import native
 from tailer.spark import changes
 from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.frames import spark_reader
@@ -19,7 +18,7 @@ from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.golden.compare import difference
 from tests.golden.test_golden import hold
-from tests.support.components import require
+from tests.support.components import require_crate
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
 
@@ -153,7 +152,7 @@ def test_many_versions_are_one_scan(spark: SparkSession, table: TableBuilder) ->
 def test_hundreds_of_small_files_are_the_decoders(
     spark: SparkSession, table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require("tailer.native._parquet, which `make native` builds,", native is not None)
+    require_crate()
     monkeypatch.setattr(spark_reader, "_SMALL_FILES_MAX", 20)
     for number in range(5, 40):
         table.insert(rows(number))

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.cli.main import main
-from tailer.decode.column_prefetch import announce_columns
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import TransientError
@@ -40,7 +39,7 @@ async def read_parquet(store: S3Store, columns: list[str] | None = None) -> pa.T
             parquet = ParquetColumns(source, buffer_bytes=256 * 1024)
             names = columns or parquet.schema.names
             groups = range(parquet.num_row_groups)
-            announce_columns(source, RowGroups(parquet, source), names, groups)
+            RowGroups(parquet, source).announce(names, groups)
             batches = list(parquet.batches(8192, groups, names, threads=True))
             return pa.Table.from_batches(batches)
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
+from tailer.native.parquet import native
 from tests.support.source import ROOT
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "npm_package",
     "python_tag",
     "require",
+    "require_crate",
     "run_maker",
     "run_maven",
     "start_spark",
@@ -76,6 +78,11 @@ def require(component: str, present: bool) -> None:  # noqa: FBT001 - reads as o
     if os.environ.get("CI") == "true":
         pytest.fail(f"{component} is missing, and with CI=true no test is skipped", pytrace=False)
     pytest.skip(f"{component} is missing")
+
+
+def require_crate() -> None:
+    """Skip the test where the crate in ``native/`` was not built; with CI=true, fail."""
+    require("tailer.native._parquet, which `make native` builds,", native is not None)
 
 
 class Component:

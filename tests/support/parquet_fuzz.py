@@ -89,10 +89,10 @@ def outcome(data: bytes) -> str:
         RowGroups(parquet, source).check(None, flat)
     except (CorruptLog, *UNREADABLE):
         return "the footer is refused before"
-    by_crate = _rows(parquet, partial(parquet._native_rows, first=0, threads=True))
-    by_pyarrow = _rows(
-        parquet, lambda rows, group, names: parquet.batches(rows, [group], names, threads=False)
-    )
+    by_crate = None
+    if parquet.skips_rows:
+        by_crate = _rows(parquet, partial(parquet._native_rows, first=0, threads=True))
+    by_pyarrow = _rows(parquet, partial(parquet._pyarrow_rows, threads=False))
     if by_crate is None:
         return "both refuse" if by_pyarrow is None else "the crate alone refuses"
     if by_pyarrow is None:
@@ -107,7 +107,7 @@ def _rows(
     try:
         for group in range(parquet.num_row_groups):
             found = list(decode(1000, group, schema.names))
-            if sum(b.num_rows for b in found) != parquet.metadata.row_group(group).num_rows:
+            if sum(b.num_rows for b in found) != parquet.groups[group].rows:
                 return None
             batches += found
         table = pa.Table.from_batches(batches, None if batches else schema)

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeFile
-from tailer.decode.column_prefetch import announce_columns
 from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tests.decode.test_rows import KINDS, WIDE, only, order, parquet, values, without
+from tests.support.components import require_crate
 from tests.support.damaged_footers import I64, footer_of, in_metadata, with_footer, zigzag
 from tests.support.feeds import state
 
@@ -69,6 +69,7 @@ def within(source: Remote, data: bytes) -> bool:
 
 
 def test_the_columns_of_the_row_groups_that_are_read_are_told() -> None:
+    require_crate()
     rows = [{"id": i, "s": "x" * 9, "p": i} for i in range(40)]
     data = parquet(rows, WIDE, row_group_size=10)
     ranges = places(data, ["id", "p"])
@@ -83,6 +84,7 @@ def test_the_columns_of_the_row_groups_that_are_read_are_told() -> None:
 
 
 def test_of_a_cdc_file_the_kinds_are_told_first() -> None:
+    require_crate()
     rows = [{"id": i, "_change_type": "insert"} for i in range(20)]
     data = parquet(rows, KINDS, row_group_size=10)
     source, found = read(data, order(change_type=None), without(), DecodeOptions())
@@ -99,5 +101,5 @@ def test_columns_that_overlap_or_lie_nowhere_are_not_told(start: int) -> None:
         data = with_footer(data, in_metadata(number, I64, zigzag(start)))
     source = Remote(Bytes(data), mode="r")
     row_groups = RowGroups(ParquetColumns(source), source)
-    announce_columns(source, row_groups, ["id", "s", "p"], [0])
+    row_groups.announce(["id", "s", "p"], [0])
     assert not any(extents for groups in source.told for extents in groups)
