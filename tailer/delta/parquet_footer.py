@@ -78,13 +78,13 @@ def too_large(what: str) -> UnsupportedTable:
     )
 
 
-def of_crate(columns: Any, size: int) -> Footer:
-    """Return the footer of what the crate has open: its ``Columns``."""
+def of_crate(columns: Any, own_size: int) -> Footer:
+    """Return the footer, of so many bytes, of what the crate has open: its ``Columns``."""
     return Footer(
         rows=columns.num_rows,
-        size=size,
+        size=own_size,
         schema=columns.schema(),
-        groups=[RowGroup(*group) for group in columns.groups()],
+        groups=[RowGroup(rows, size, chunks) for rows, size, chunks in columns.groups()],
         leaves=[tuple(path) for path in columns.paths()],
         key_values={k.encode(): v.encode() for k, v in columns.key_values() if v is not None},
         has_texts_alone=columns.has_texts_alone,

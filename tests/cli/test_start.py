@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.testing.table import TableBuilder
+from tests.support.components import require_crate
 
 PROBE = """
 import json, sys
@@ -53,11 +54,13 @@ def test_a_log_without_checkpoints_is_read_without_pyarrow_or_event_loop(
 def test_a_checkpoint_needs_pyarrow_without_its_functions_and_file_systems(
     table: TableBuilder, tmp_path: Path
 ) -> None:
+    require_crate()
     table.checkpoint(1)
     table.commit_path(0).unlink()
     found = loaded(tmp_path, "history", str(table.folder))
-    wanted = "pyarrow._parquet"
-    assert found & {wanted, "pyarrow.compute", "pyarrow.fs", "hashlib", "pandas"} == {wanted}
+    needless = {"pyarrow.compute", "pyarrow.fs", "pyarrow._parquet", "hashlib", "pandas"}
+    assert "pyarrow" in found
+    assert found & needless == set()
 
 
 #: What a read may load that is not Python's, ours, or one of these packages' own dependencies.
@@ -71,6 +74,7 @@ ARROW = {"ipc", "lib", "types", "util"}
 def test_a_read_loads_arrow_without_its_functions_and_file_systems(
     table: TableBuilder, tmp_path: Path, version: str
 ) -> None:
+    require_crate()
     arguments = ["--from", version, "--to", version, "--output", str(tmp_path / "rows.arrow")]
     modules = loaded(tmp_path, "read", str(table.folder), *arguments)
     foreign = {name.split(".")[0] for name in modules} - sys.stdlib_module_names
