@@ -45,26 +45,34 @@ def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
     """
     with _named(name):
         parquet = _open(source)
-        for group in range(parquet.parquet.num_row_groups):
-            for batch in _batches(parquet, group, _columns_with_values(parquet, group)):
+        for group, columns in _columns_with_values(parquet):
+            parquet.row_groups.announce(columns, [group])
+            for batch in _batches(parquet, group, columns):
                 for field, column in zip(batch.schema, batch.columns, strict=True):
                     yield from _column_actions(field.name, column)
 
 
-def _columns_with_values(parquet: BoundedColumns, group: int) -> list[str]:
-    """Return the steering columns that have a value in the group: most groups have files alone.
+def _columns_with_values(parquet: BoundedColumns) -> list[tuple[int, list[str]]]:
+    """Return the row groups in which steering columns have a value, with these columns: most
+    groups have files alone.
 
     One field of each is read for that. The statistics of a damaged footer would abort the process.
     """
     kinds = {f.name: f.type for f in parquet.parquet.schema if f.name in _STEERING}
     keys = {name: _key_field(kind) for name, kind in kinds.items()}
     fields: list[ColumnPath] = [(name, key) if key else name for name, key in keys.items()]
-    found = set()
-    for batch in _batches(parquet, group, fields):
-        for field, column in zip(batch.schema, batch.columns, strict=True):
-            if _key_values(column).null_count < len(column):
-                found.add(field.name)
-    return [name for name in keys if name in found]
+    groups = range(parquet.parquet.num_row_groups)
+    parquet.row_groups.announce(fields, groups)
+    with_values = []
+    for group in groups:
+        found = set()
+        for batch in _batches(parquet, group, fields):
+            for field, column in zip(batch.schema, batch.columns, strict=True):
+                if _key_values(column).null_count < len(column):
+                    found.add(field.name)
+        if found:
+            with_values.append((group, [name for name in keys if name in found]))
+    return with_values
 
 
 def _batches(
@@ -73,7 +81,6 @@ def _batches(
     # For a few actions, threads would cost more than they save, and memory.
     if not columns:
         return iter(())
-    parquet.row_groups.announce(columns, [group])
     return parquet.batches(_BATCH_ROWS, group, columns, varying=columns, threads=threads)
 
 
@@ -100,7 +107,9 @@ def add_batches(
                     "are not known"
                 )
             return
-        for group in range(parquet.parquet.num_row_groups):
+        groups = range(parquet.parquet.num_row_groups)
+        parquet.row_groups.announce(columns, groups)
+        for group in groups:
             for batch in _batches(parquet, group, columns, threads=True):
                 for column in batch.columns:
                     rows = _present_rows(column)
