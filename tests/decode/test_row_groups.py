@@ -4,6 +4,7 @@ ends the process."""
 from __future__ import annotations
 
 import base64
+import os
 import re
 import subprocess
 import sys
@@ -62,15 +63,18 @@ def encrypted(columns: list[str]) -> bytes:
     return whole(1000, encryption_properties=keys)
 
 
-def test_no_column_of_a_footer_ends_the_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("native", ["1", "0"])
+def test_no_column_of_a_footer_ends_the_process(tmp_path: Path, native: str) -> None:
     """Each kind of damaged column metadata, and flipped bits, in a process of its own: pyarrow
     throws out of a function that must not throw when it is asked for some of them."""
     (tmp_path / "one encrypted.parquet").write_bytes(encrypted(["s"]))
     (tmp_path / "all encrypted.parquet").write_bytes(encrypted(["id", "s"]))
     program = [sys.executable, "-m", "tests.support.damaged_footers", str(tmp_path), "7"]
     done = subprocess.run(
-        [*program, str(FLIPS)], capture_output=True, text=True, timeout=300, check=False
-    )
+        [*program, str(FLIPS)],
+        env={**os.environ, "TAILER_NATIVE": native},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     lines = done.stdout.splitlines()
     assert done.returncode == 0, f"ended by {lines[-1]!r}: {done.stderr[-300:]}"
     assert len(lines) == 2 + 2 * len(changes()) + FLIPS
