@@ -1,17 +1,26 @@
 //! What a footer tells of its row groups.
 
+use std::thread;
+
+use parquet::errors::Result;
 use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
     ParquetStatisticsPolicy,
 };
+use parquet::schema::types::Type;
 
-use crate::errors::odd;
+use crate::errors::{guarded, odd, panicked};
 use crate::thrift::{LIST, Reader, STRUCT, is_number};
 
 /// The most items of a list in a footer, and the most columns in each other: the crate `parquet`
 /// descends into each, and the stack has an end.
 const ITEMS_MAX: u64 = 100_000;
 const DEPTH_MAX: usize = 64;
+/// The least bytes of a schema element with children, and what the crate takes on the stack for
+/// one within another: 850, measured. So much stack threads have, but for those of musl.
+const ELEMENT_BYTES: usize = 7;
+const FRAME_BYTES: usize = 1536;
+const STACK_BYTES: usize = 2 * 1024 * 1024;
 /// Fields of parquet.thrift: those of `FileMetaData` that are lists of structs (the schema, row
 /// groups, pairs of metadata, orders of columns), and `num_children` of `SchemaElement`.
 const SCHEMA: i64 = 2;
@@ -35,20 +44,50 @@ pub fn groups_of(metadata: &ParquetMetaData) -> Vec<RowGroup> {
 }
 
 /// Parse a footer, the Thrift struct alone, without its statistics.
-pub fn parsed(footer: &[u8]) -> parquet::errors::Result<ParquetMetaData> {
+///
+/// The crate descends into each column of the schema, and reads numbers that the check before may
+/// pass over, because it looks at no types. So it gets as much stack as there may be elements.
+pub fn parsed(footer: &[u8]) -> Result<ParquetMetaData> {
+    check_form(footer).ok_or_else(|| odd("the footer is too large, too deep, or cut short"))?;
+    let stack_size = footer.len() / ELEMENT_BYTES * FRAME_BYTES;
+    if stack_size <= STACK_BYTES {
+        return read(footer);
+    }
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().stack_size(stack_size + STACK_BYTES);
+        let reader = builder.spawn_scoped(scope, || guarded(|| read(footer)))?;
+        reader.join().map_err(|panic| panicked(&*panic))?
+    })
+}
+
+fn read(footer: &[u8]) -> Result<ParquetMetaData> {
     let skip = ParquetStatisticsPolicy::SkipAll;
     let options = ParquetMetaDataOptions::new()
         .with_column_stats_policy(skip.clone())
         .with_size_stats_policy(skip.clone())
         .with_encoding_stats_policy(skip);
-    check_form(footer).ok_or_else(|| odd("the footer is too large, too deep, or cut short"))?;
     let metadata = ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&options))?;
+    if depth(metadata.file_metadata().schema()) > DEPTH_MAX {
+        return Err(odd("the columns are nested too deeply"));
+    }
     for group in metadata.row_groups() {
         if group.num_rows() < 0 || group.total_byte_size() < 0 {
             return Err(odd("a size is negative"));
         }
     }
     Ok(metadata)
+}
+
+/// Return how deeply columns are nested.
+fn depth(root: &Type) -> usize {
+    let (mut deepest, mut rest) = (0, vec![(root, 1)]);
+    while let Some((column, depth)) = rest.pop() {
+        deepest = deepest.max(depth);
+        if column.is_group() {
+            rest.extend(column.get_fields().iter().map(|field| (field.as_ref(), depth + 1)));
+        }
+    }
+    deepest
 }
 
 /// Return None for a footer that would take too much memory or stack.

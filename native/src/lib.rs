@@ -7,6 +7,7 @@
 #![warn(clippy::all, clippy::pedantic)]
 #![allow(clippy::needless_pass_by_value)] // arguments from Python come by value
 
+mod batches;
 mod columns;
 mod errors;
 mod footer;

@@ -14,7 +14,8 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMeta
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
-use crate::columns::{Group, check_keys};
+use crate::batches::check_keys;
+use crate::columns::Group;
 use crate::errors::{guarded, odd, panicked};
 use crate::footer::parsed;
 use crate::pages::sizes;
@@ -45,8 +46,9 @@ struct File {
 
 /// Decode the first files that are alike and within `bounds`: (rows, bytes by the footers, bytes).
 ///
-/// `names` are the top-level columns that are wanted. Return the rows of each file and all of them together; without these, the files have to be
-/// decoded one by one. Last, whether that is because they outgrew the bounds.
+/// `names` are the top-level columns that are wanted. Return the rows of each file and all of them
+/// together; without these, the files have to be decoded one by one. Last, whether that is because
+/// they outgrew the bounds.
 #[pyfunction]
 pub fn small_files(
     py: Python<'_>,

@@ -235,8 +235,10 @@ def _columns(count: int) -> bytes:
     return _footer(_list(count + 1, root + _element(b"c") * count))
 
 
-def _nested(depth: int) -> bytes:
-    groups = _element(b"id", 1) * depth
+def _nested(depth: int, number: int = thrift.I32) -> bytes:
+    """Columns within each other; the wire type of their numbers of children."""
+    group = [[3, thrift.I32, 2], [4, thrift.BINARY, b"id"], [5, number, 2]]
+    groups = thrift.thrift_struct(group) * depth
     return _footer(_list(depth + 2, _element(b"schema", 1) + groups + _element(b"x")))
 
 
@@ -300,6 +302,10 @@ DATA_FILES: dict[str, Attack] = {
     ),
     "a footer nested 50000 levels deep": Attack(
         _with_file(TEXT, _of_footer(lambda: _nested(50_000)), 1), ["too deeply nested"]
+    ),
+    "a footer nested 50000 levels deep, as bytes": Attack(
+        # pyarrow passes over a number of another type
+        _with_file(TEXT, _of_footer(lambda: _nested(50_000, thrift.BYTE)), 1), ["Malformed Parquet"]
     ),
     "a footer of 250 MiB in one value": Attack(
         _with_file(TEXT, _of_footer(lambda: _metadata_value(250)), 1), FOOTER
