@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
+from tailer.decode.constants import constant, of_kind
 from tailer.decode.file_opening import check_nested
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
 from tailer.decode.output import Shape, Shapes, converted
@@ -121,7 +122,9 @@ def _output(
 def _spread(values: list[Any], ends: list[int], data_type: pa.DataType) -> pa.Array:
     """Return an array with the first value up to its end, then the next one."""
     if all(value == values[0] for value in values):
-        return pa.repeat(pa.scalar(values[0], data_type), ends[-1])
+        if pa.types.is_string(data_type):
+            return of_kind(values[0], ends[-1])
+        return constant(pa.scalar(values[0], data_type), ends[-1])
     runs = pa.RunEndEncodedArray.from_buffers(  # from_arrays makes a scalar without a type
         pa.run_end_encoded(pa.int32(), data_type), ends[-1], [None],
         children=[pa.array(ends, pa.int32()), pa.array(values, data_type)],
