@@ -305,7 +305,8 @@ DATA_FILES: dict[str, Attack] = {
     ),
     "a footer nested 50000 levels deep, as bytes": Attack(
         # pyarrow passes over a number of another type
-        _with_file(TEXT, _of_footer(lambda: _nested(50_000, thrift.BYTE)), 1), ["Malformed Parquet"]
+        _with_file(TEXT, _of_footer(lambda: _nested(50_000, thrift.BYTE)), 1),
+        ["Malformed Parquet"],
     ),
     "a footer of 250 MiB in one value": Attack(
         _with_file(TEXT, _of_footer(lambda: _metadata_value(250)), 1), FOOTER
