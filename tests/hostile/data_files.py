@@ -237,7 +237,7 @@ def _columns(count: int) -> bytes:
 
 def _nested(depth: int, number: int = thrift.I32) -> bytes:
     """Columns within each other; the wire type of their numbers of children."""
-    group = [[3, thrift.I32, 2], [4, thrift.BINARY, b"id"], [5, number, 2]]
+    group: thrift.Fields = [[3, thrift.I32, 2], [4, thrift.BINARY, b"id"], [5, number, 2]]
     groups = thrift.thrift_struct(group) * depth
     return _footer(_list(depth + 2, _element(b"schema", 1) + groups + _element(b"x")))
 
