@@ -71,7 +71,7 @@ class SmallFiles:
             return [0], None
         if not shape.names:
             return [0], None
-        counts, rows = self._decoded(parquet.schema, shape.names, contents[:alike])
+        counts, rows = self._decoded(shape.names, contents[:alike])
         logged = (file.num_records for file in files)
         if rows is None or any(n not in (None, c) for n, c in zip(logged, counts, strict=False)):
             return counts or [0], None  # what contradicts the log is found by its own reading
@@ -86,7 +86,7 @@ class SmallFiles:
         return counts, output
 
     def _decoded(
-        self, schema: pa.Schema, names: Sequence[str], contents: Sequence[bytes]
+        self, names: Sequence[str], contents: Sequence[bytes]
     ) -> tuple[list[int], pa.RecordBatch | None]:
         """Return the rows of each file, and all of them, as far as they are in one batch."""
         options = self._options
@@ -96,8 +96,6 @@ class SmallFiles:
             list(contents), list(names), bounds, pa.cpu_count()
         )
         self._growth *= 2 if is_outgrown else 1
-        if rows is None or any(f.type != schema.field(f.name).type for f in rows.schema):
-            return counts, None
         return counts, rows
 
 

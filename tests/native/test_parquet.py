@@ -1,4 +1,4 @@
-"""The crate beside what stands in for it: damaged files, footers and pages."""
+"""The crate alone: damaged files, footers, pages, and what it reads of a file."""
 
 from __future__ import annotations
 
