@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 from pyroaring import BitMap64
 
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
@@ -175,8 +174,7 @@ class ChangeFile(Struct, frozen=True):
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The rows of a batch that come from one file: those from row ``first`` of the batch on.
     ``offset`` is that of the first of them, or of one before it that is not published."""
 
@@ -185,8 +183,7 @@ class Part:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeBatch:
+class ChangeBatch(Struct, frozen=True):
     """Rows of one file in one version, or of a span of small files and versions, in order.
 
     ``rows`` has the data columns in ``state``'s schema, then the three metadata columns;
@@ -227,7 +224,7 @@ class ChangeBatch:
     counted_by: str | None = None
     partner: pa.StructArray | None = None
     span: tuple[Part, ...] = ()
-    prepared: object = field(default=None, repr=False, compare=False)
+    prepared: object = None
 
     @property
     def version(self) -> int:
@@ -294,9 +291,9 @@ class ChangeBatch:
         """Return the rows ``first`` to ``end`` (exclusive) as a separate batch."""
         end = min(end, self.num_rows)
         arrays = {
-            f.name: value.slice(first, end - first)
-            for f in fields(self)
-            if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
+            name: value.slice(first, end - first)
+            for name in self.__struct_fields__
+            if isinstance(value := getattr(self, name), pa.Array | pa.RecordBatch)
         }
         last = end == self.num_rows
         cut = {
@@ -309,7 +306,7 @@ class ChangeBatch:
             cut |= self._sliced_span(first, end)
             if last:
                 cut["timestamp_ms"] = self.timestamp_ms
-        return replace(self, **cut)
+        return structs.replace(self, **cut)
 
     def _offset_at(self, row: int) -> Offset:
         if not row:
@@ -323,9 +320,9 @@ class ChangeBatch:
         else:
             index = self.row_indices()[row].as_py()
         if not index:
-            return offset if part is None else replace(offset, index=0)
+            return offset if part is None else structs.replace(offset, index=0)
         counted_by = self.counted_by or self.next_offset.counted_by
-        return replace(offset, index=index, counted_by=counted_by)
+        return structs.replace(offset, index=index, counted_by=counted_by)
 
     def _part_of(self, row: int) -> Part | None:
         """Return the part of a span that has a row."""
@@ -341,7 +338,7 @@ class ChangeBatch:
             file = parts[0].file if parts else None
             return {"span": (), "file": file, "timestamp_ms": timestamp_ms}
         head = Part(0, parts[0].file, self._offset_at(first))
-        rest = (replace(part, first=part.first - first) for part in parts[1:])
+        rest = (structs.replace(part, first=part.first - first) for part in parts[1:])
         return {"span": (head, *rest), "timestamp_ms": timestamp_ms}
 
     def of_kinds(self, kinds: pa.StringArray) -> ChangeBatch:
@@ -351,21 +348,21 @@ class ChangeBatch:
         if wanted.true_count == self.num_rows:
             return self
         arrays = {
-            f.name: value.filter(wanted)
-            for f in fields(self)
-            if isinstance(value := getattr(self, f.name), pa.Array | pa.RecordBatch)
+            name: value.filter(wanted)
+            for name in self.__struct_fields__
+            if isinstance(value := getattr(self, name), pa.Array | pa.RecordBatch)
         }
         arrays["indices"] = self.row_indices().filter(wanted)
-        kept = replace(self, **arrays, span=())
+        kept = structs.replace(self, **arrays, span=())
         if not kept.num_rows:
-            return replace(kept, file=None)
+            return structs.replace(kept, file=None)
         parts, first = [], 0
         for part, end in zip(self.parts(), self._ends(), strict=True):
             count = wanted.slice(part.first, end - part.first).true_count
             if count:
-                parts.append(replace(part, first=first))
+                parts.append(structs.replace(part, first=first))
                 first += count
-        return replace(
+        return structs.replace(
             kept,
             file=parts[0].file if len(parts) == 1 else None,
             timestamp_ms=parts[-1].file.timestamp_ms,
@@ -399,11 +396,11 @@ def concat_batches(batches: Sequence[ChangeBatch]) -> ChangeBatch:
         return batches[0]
     parts, at = [], 0
     for batch in batches:
-        parts += [replace(part, first=at + part.first) for part in batch.parts()]
+        parts += [structs.replace(part, first=at + part.first) for part in batch.parts()]
         at += batch.num_rows
     ids = [batch.row_ids for batch in batches]
     last = batches[-1]
-    return replace(
+    return structs.replace(
         batches[0],
         rows=pa.concat_batches([batch.rows for batch in batches]),
         positions=pa.concat_arrays([batch.positions for batch in batches]),
@@ -415,8 +412,7 @@ def concat_batches(batches: Sequence[ChangeBatch]) -> ChangeBatch:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """A record about the feed itself, in its place between the changes.
 
     ``details`` is JSON and depends on the kind. Only a heartbeat contains a clock's time, so a
@@ -429,7 +425,7 @@ class Notice:
     timestamp_ms: int
     offset: Offset
     next_offset: Offset
-    details: dict[str, Any] = field(hash=False)
+    details: dict[str, Any]
 
     def notice_id(self) -> str:
         """Return 32 hex digits, the same on every run, from table id, version, kind and details."""

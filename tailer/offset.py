@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Self
+
+from msgspec import Struct, structs
 
 from tailer.errors import OffsetError
 
@@ -20,8 +21,7 @@ def counting_id(*named: Any) -> str:
     return blake2b(json.dumps([_COUNTING, *named]).encode(), digest_size=6).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(Struct, frozen=True):
     """The next change to read: the ``index``-th change (from 0) of ``version``.
 
     With ``snapshot``, the ``index``-th row of the initial snapshot of ``version``.
@@ -53,7 +53,7 @@ class Offset:
 
     def behind(self, changes: int, counted_by: str) -> Offset:
         """Return the offset behind so many changes, counted so, of the same version."""
-        # dataclasses.replace takes several times as long.
+        # structs.replace takes longer.
         index, floor_ms = self.index + changes, self.timestamp_floor_ms
         return Offset(self.version, index, self.snapshot, self.table_id, floor_ms, counted_by)
 
@@ -61,7 +61,7 @@ class Offset:
         """Return the offset to resume from if changes are counted so; within a version whose
         changes were counted otherwise, the version's start."""
         if self.index and self.counted_by not in (None, counted_by):
-            return replace(self, index=0, counted_by=None)
+            return structs.replace(self, index=0, counted_by=None)
         return self
 
     def to_json(self) -> dict[str, Any]:

@@ -5,8 +5,8 @@ help, its names in other tools, and whether it is secret. A :class:`SettingTable
 of one component: it checks what was configured, fills in defaults and words the errors. The
 documentation's tables of options are made from the same declarations (:func:`options_table`).
 
-A dataclass declares its fields with :func:`declared`, and a third-party sink its options with
-:class:`tailer.sink.DeclaresSettings`.
+A dataclass declares them as its fields (:mod:`tailer.setting_fields`), and a third-party sink its
+options with :class:`tailer.sink.DeclaresSettings`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from tailer.errors import ConfigError, meant
 from tailer.secrets import keep_secrets
@@ -26,10 +27,8 @@ __all__ = [
     "Kind",
     "Setting",
     "SettingTable",
-    "declared",
     "options_table",
     "own_prefix",
-    "settings_of",
     "zone_name",
 ]
 
@@ -57,8 +56,7 @@ _SERVER = r"(?i)[a-z0-9+]+://[^/@?#]*/?"
 _NUMBERS_END = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One option. ``help`` is one sentence for the documentation.
 
     ``default`` is :data:`REQUIRED`, or the value of an option that is not given; ``unset`` says
@@ -178,8 +176,7 @@ class Setting:
         return "required"
 
 
-@dataclass(frozen=True, slots=True)
-class SettingTable:
+class SettingTable(Struct, frozen=True):
     """The settings of one component, which errors call ``owner``: "sink 'kafka'".
 
     ``text``: every value may be given as text. ``spelling`` converts a given name for the look-up.
@@ -195,8 +192,8 @@ class SettingTable:
     text: bool = False
     spelling: Callable[[str], str] = str
     renames: bool = False
-    answers: Mapping[str, str] = field(default_factory=dict)
-    removed: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = {}
+    removed: Mapping[str, str] = {}
     place: str = ""
 
     def take(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,21 +284,6 @@ def _secrets_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from _secrets_in(each)
-
-
-def declared(setting: Setting) -> Any:
-    """Return a dataclass field with the setting's default; secrets are not in its ``repr``."""
-    default: dict[str, Any] = {"default": setting.default}
-    if setting.default is REQUIRED:
-        default = {}
-    elif isinstance(setting.default, dict):
-        default = {"default_factory": setting.default.copy}
-    return field(**default, repr=not setting.secret, metadata={"setting": setting})
-
-
-def settings_of(options: type) -> dict[str, Setting]:
-    """Return the settings that a dataclass declares, by the names of its fields."""
-    return {f.name: f.metadata["setting"] for f in fields(options) if "setting" in f.metadata}
 
 
 def options_table(settings: Mapping[str, Setting]) -> Iterator[str]:

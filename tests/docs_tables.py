@@ -26,7 +26,8 @@ from sinks.mysql import sink as mysql_sink
 from sinks.postgres import sink as postgres_sink
 from sinks.rabbitmq import sink as rabbitmq_sink
 from tailer.config.settings import DAEMON, FEED
-from tailer.settings import Setting, options_table, settings_of
+from tailer.setting_fields import settings_of
+from tailer.settings import Setting, options_table
 from tailer.share_server.config import SHARE, TABLE
 from tailer.spark.options import SOURCE
 from tailer.store.objects.options import AzureOptions, GcsOptions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset, concat_batches
 from tailer.testing.batches import change_batch
@@ -44,7 +44,7 @@ def versions(draw: st.DrawFn) -> list[ChangeBatch]:
 
 
 def _ended(batch: ChangeBatch) -> ChangeBatch:
-    return replace(batch, next_offset=batch.offset.next_version(batch.timestamp_ms))
+    return structs.replace(batch, next_offset=batch.offset.next_version(batch.timestamp_ms))
 
 
 def facts(batches: list[ChangeBatch]) -> list[tuple[Any, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -100,13 +99,13 @@ def test_the_next_version_begins_at_its_first_change_and_knows_the_time_before_i
 
 
 def test_offsets_are_equal_if_all_their_fields_are() -> None:
-    assert replace(FULL) == FULL
+    assert structs.replace(FULL) == FULL
     for name, other in {
         "version": 6, "index": 8, "snapshot": not FULL.snapshot, "table_id": "another",
         "timestamp_floor_ms": 0, "counted_by": "another",
     }.items():  # fmt: skip
         changes: dict[str, Any] = {name: other}
-        assert replace(FULL, **changes) != FULL, name
+        assert structs.replace(FULL, **changes) != FULL, name
 
 
 def test_offsets_are_ordered_by_position_alone() -> None:

@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from tailer.errors import ConfigError
-from tailer.settings import (
-    REQUIRED,
-    Setting,
-    SettingTable,
-    declared,
-    options_table,
-    settings_of,
-    zone_name,
-)
+from tailer.setting_fields import declared, settings_of
+from tailer.settings import REQUIRED, Setting, SettingTable, options_table, zone_name
 
 SETTINGS = {
     "address": Setting("text", REQUIRED, "Where it is.", elsewhere=("url", "endpoint")),

@@ -11,7 +11,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NotConnected
+from msgspec import structs
 
 from sinks.aws.answers import NoAnswer, Refused, bounded_config
 from sinks.formats.json_formats import FORMAT, message_settings, take_options
@@ -110,7 +110,7 @@ def lone_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the op
     have their ids in it."""
     settings = dict(keyed_settings(format))
     if "ids" in settings:
-        settings["ids"] = replace(settings["ids"], default=True)
+        settings["ids"] = structs.replace(settings["ids"], default=True)
     return settings
 
 

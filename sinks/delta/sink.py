@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio.to_thread
 import pyarrow as pa
+from msgspec import structs
 
 from sinks.delta.copy import DeltaCopy, rows_with_keys
 from sinks.delta.table import FAULTS, Claim, TargetTable
@@ -78,7 +79,7 @@ class DeltaSink:
         own = [EVENT_ID] * (mode == "log") + [_ROW_ID] * self._by_row_id
         names = OwnNames.of(*own, prefix=own_prefix, folded=True)
         if mode == "log":
-            names = replace(names, fixed=tuple(field.name for field in METADATA_FIELDS))
+            names = structs.replace(names, fixed=tuple(field.name for field in METADATA_FIELDS))
         self.key = names.names if self._by_row_id else key
         self.traits = SinkTraits(
             key_columns=key,

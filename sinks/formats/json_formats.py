@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import structs
 
 from sinks.formats.load import REMOVED, encoder_settings, format_setting
 from tailer.settings import Setting, SettingTable
@@ -57,5 +58,5 @@ def take_options(
     own; see :class:`tailer.settings.SettingTable`."""
     table = SettingTable(f"sink {kind!r}", settings, removed={**REMOVED, **removed})
     more = of_format(table.value("format", options))
-    taken = replace(table, settings={**more, **settings}).take(options)
+    taken = structs.replace(table, settings={**more, **settings}).take(options)
     return {name: taken[name] for name in settings}, {name: taken[name] for name in more}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from sinks.formats.load import REMOVED, SETTINGS, encoder_settings, format_setting
 from sinks.formats.registry import located
@@ -14,7 +16,8 @@ from sinks.kafka.client.security import Security
 from sinks.shared.delivery import form_of
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError
-from tailer.settings import REQUIRED, Setting, SettingTable, declared, settings_of
+from tailer.setting_fields import declared, settings_of
+from tailer.settings import REQUIRED, Setting, SettingTable
 
 __all__ = ["LINGER_MS", "KafkaOptions", "topic_name"]
 
@@ -140,7 +143,7 @@ class KafkaOptions:
         """
         of_format = encoder_settings(_TABLE.value("format", options))
         chosen = {name: of_format[name] for name in of_format if name not in _FILLED_IN}
-        taken = replace(_TABLE, settings={**chosen, **_OWN}).take(options)
+        taken = structs.replace(_TABLE, settings={**chosen, **_OWN}).take(options)
         _check_names(taken)
         encoder = {key: taken[key] for key in chosen}
         if "registry" in encoder:

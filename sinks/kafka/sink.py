@@ -24,7 +24,7 @@ from sinks.kafka.settlement import Settlement
 from sinks.shared.delivery import same_form
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
-from tailer.settings import settings_of
+from tailer.setting_fields import settings_of
 from tailer.sink import FaultTable, SinkTraits
 
 __all__ = ["KafkaSink"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from tailer.changes import Offset
 from tailer.cli.feeds import named_feed
@@ -84,6 +85,6 @@ async def _wanted(arguments: argparse.Namespace, config: Config, feed: FeedConfi
         return checkpoint_offset(Path(arguments.checkpoint))
     log = table_log(config, feed)
     try:
-        return replace(await start_to_keep(log, arguments.start), index=arguments.index)
+        return structs.replace(await start_to_keep(log, arguments.start), index=arguments.index)
     finally:
         await log.store.aclose()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from functools import partial
 
 from msgspec import structs
@@ -38,7 +37,9 @@ async def write_changes(
     options = feed_options(arguments, target, on_read=drawn)
     if target is not None:
         removals = await mapping_removals(log, first, last, end)
-        options = replace(options, decode=structs.replace(options.decode, removals=removals))
+        options = structs.replace(
+            options, decode=structs.replace(options.decode, removals=removals)
+        )
     schema = output_schema(end, options.decode.columns)
     changes = partial(send_changes, ReadContext.of(log, options), Offset(first), last)
     ids = Ids(arguments.with_ids, arguments.own_prefix)

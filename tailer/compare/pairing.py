@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pyarrow as pa
 from msgspec import structs
@@ -102,7 +101,7 @@ class Pairing:
         first = batch.offset.index
         places = pa.arange(first, first + batch.num_rows)
         partners = self._partners(first + batch.num_rows)
-        batch = replace(batch, partner=self._neighbours(batch, places, partners))
+        batch = structs.replace(batch, partner=self._neighbours(batch, places, partners))
         rows_kept = None
         leaving = positions_within(self._pairs.paired, first, first + batch.num_rows)
         if len(leaving):
@@ -113,7 +112,7 @@ class Pairing:
             rows_kept = pa.arange(0, batch.num_rows).filter(alone)
             places = places.filter(alone)
         before = self._before(partners, places, _data_fields(batch.rows.schema))
-        return replace(_taken(batch, rows_kept), before=before, indices=places)
+        return structs.replace(_taken(batch, rows_kept), before=before, indices=places)
 
     def _neighbours(
         self, batch: ChangeBatch, places: pa.Int64Array, partners: pa.RecordBatch
@@ -170,14 +169,14 @@ def from_index(batch: ChangeBatch, index: int) -> ChangeBatch:
     places = batch.row_indices().slice(first)
     before = None if batch.before is None else batch.before.slice(first)
     rows_kept = pa.arange(first, batch.num_rows)
-    return replace(_taken(batch, rows_kept), before=before, indices=places)
+    return structs.replace(_taken(batch, rows_kept), before=before, indices=places)
 
 
 def _taken(batch: ChangeBatch, rows_kept: pa.Int64Array | None) -> ChangeBatch:
     """Return the batch with only these of its rows; None: with all."""
     if rows_kept is None:
         return batch
-    return replace(
+    return structs.replace(
         batch,
         rows=batch.rows.take(rows_kept),
         positions=batch.positions.take(rows_kept),

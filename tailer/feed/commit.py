@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -63,7 +62,7 @@ class _CommitReader:
         """Read a commit, or add it to the span that is read later. Return where the next begins."""
         context = self._context
         if at.table_id != commit.after.table_id:
-            at = replace(at, table_id=commit.after.table_id)
+            at = structs.replace(at, table_id=commit.after.table_id)
         first = at.under(context.counted_by)
         if commit.version in context.orders.skips:
             await self._announce(skip_notice(first, commit.timestamp_ms))

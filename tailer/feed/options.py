@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 from msgspec import Struct, structs
 
@@ -32,8 +31,7 @@ class RetryOptions(Struct, frozen=True):
         return Backoff(min(self.pause_min_s, self.pause_max_s), self.pause_max_s, jitter)
 
 
-@dataclass(frozen=True, slots=True)
-class FeedOptions:
+class FeedOptions(Struct, frozen=True):
     """How changes are found, decoded and selected, and what happens when that fails.
 
     ``key`` names the columns by which derived changes without row ids are paired into updates.
@@ -47,12 +45,12 @@ class FeedOptions:
 
     change_source: ChangeSource = "auto"
     key: tuple[str, ...] = ()
-    diff: DiffOptions = field(default_factory=DiffOptions)
-    decode: DecodeOptions = field(default_factory=DecodeOptions)
-    follow: FollowOptions = field(default_factory=FollowOptions)
-    retry: RetryOptions = field(default_factory=RetryOptions)
-    selection: Selection = field(default_factory=Selection)
-    policies: Policies = field(default_factory=Policies)
+    diff: DiffOptions = DiffOptions()
+    decode: DecodeOptions = DecodeOptions()
+    follow: FollowOptions = FollowOptions()
+    retry: RetryOptions = RetryOptions()
+    selection: Selection = Selection()
+    policies: Policies = Policies()
     heartbeat_s: float = 0.0
     paired: bool = False
     spans: bool = False
@@ -62,12 +60,12 @@ class FeedOptions:
         """Return the same options, with row ids and paired updates if the sink requires them."""
         traits = sink_traits(sink)
         keys = frozenset({*self.key, *traits.key_columns})
-        options = replace(self, spans=traits.spans, keys=keys)
+        options = structs.replace(self, spans=traits.spans, keys=keys)
         if traits.paired or traits.row_ids:
-            options = replace(options, decode=structs.replace(self.decode, row_ids=True))
+            options = structs.replace(options, decode=structs.replace(self.decode, row_ids=True))
         if not traits.paired:
             return options
-        return replace(options, paired=True, key=self.key or traits.key_columns)
+        return structs.replace(options, paired=True, key=self.key or traits.key_columns)
 
     def counting_id(self) -> str:
         """Return an id of the options that determine how the changes of a version are counted."""

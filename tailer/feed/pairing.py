@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset
 from tailer.compare.pairing import Pairing, find_pairs, from_index
@@ -59,7 +60,7 @@ async def read_paired(
         rows = batch.offset.index + batch.num_rows
         last = batch.next_offset.version != first.version
         folded = await blocking(pairing.fold, batch)
-        folded = replace(from_index(folded, first.index), offset=at)
+        folded = structs.replace(from_index(folded, first.index), offset=at)
         if last and first.index > rows:
             raise OffsetError(
                 f"the offset names change {first.index} of a version that has {rows}",
@@ -71,6 +72,8 @@ async def read_paired(
             await emit(folded)
 
     try:
-        await read_span(context, Span.of(version, replace(first, index=0)), fold, joins=False)
+        await read_span(
+            context, Span.of(version, structs.replace(first, index=0)), fold, joins=False
+        )
     finally:
         pairing.close()

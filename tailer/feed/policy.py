@@ -5,10 +5,9 @@ The defaults stop: nothing is lost, skipped or read again unless the configurati
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.schemadiff import schema_diff
@@ -154,7 +153,7 @@ async def after_loss(
         lost.record(at.version, loss)
         # If the number of lost changes is unknown, the index may lie among them: what remains of
         # the version is delivered again from its start, with the same ids.
-        then = replace(at, index=0) if at.index and loss.rows is None else at
+        then = structs.replace(at, index=0) if at.index and loss.rows is None else at
         return _loss_notice(at, then, loss, policy, (at.version, at.version))
     if at.snapshot:
         raise loss
@@ -180,6 +179,6 @@ def _loss_notice(
 def skip_notice(at: Offset, timestamp_ms: int | None) -> Notice:
     """Return the notice of a version that the operator had skipped."""
     then = at.next_version(timestamp_ms or at.timestamp_floor_ms or 0)
-    then = replace(then, timestamp_floor_ms=timestamp_ms or at.timestamp_floor_ms)
+    then = structs.replace(then, timestamp_floor_ms=timestamp_ms or at.timestamp_floor_ms)
     details = {"from_index": at.index}
     return Notice("skipped_version", at.version, timestamp_ms or 0, at, then, details)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import SinkRejected, TableError, TailerError
@@ -129,7 +130,7 @@ class Publisher:
         sink = self.calls.sink
         if isinstance(item, ChangeBatch) and isinstance(sink, Prepares):
             prepared = sink.prepare(item)
-            return item if prepared is None else replace(item, prepared=prepared)
+            return item if prepared is None else structs.replace(item, prepared=prepared)
         return item
 
     async def publish(self, item: FeedItem) -> None:

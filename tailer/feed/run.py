@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -136,7 +136,7 @@ async def _attempt(feed: Feed) -> bool:
         )
         feed.progress.started(offset)
         options = feed.options.for_sink(feed.sink)
-        options = replace(options, spans=options.spans and not feed.apart)
+        options = structs.replace(options, spans=options.spans and not feed.apart)
         publisher = _publisher(feed, calls, delivery)
         feed.lost.forget_untold()
         if (delivered or kept is not None) and delivery != feed.orders.delivery:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
-from msgspec import structs
+from msgspec import Struct, structs
 
 from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeFile
 from tailer.delta.commit import CommitHeader
@@ -35,17 +34,22 @@ REDACTED = "[redacted]"
 _DIGEST_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """What is published: ``columns`` (None: all), the partitions that ``where`` selects, the
     ``operations`` (None: all), and how columns are masked (by name, case-insensitive). ``mask_key``
     is the key of hashes; it is not shown."""
 
     columns: tuple[str, ...] | None = None
     where: Where | None = None
-    masks: Mapping[str, Mask] = field(default_factory=dict, hash=False)
-    mask_key: bytes = field(default=b"", repr=False)
+    masks: Mapping[str, Mask] = {}
+    mask_key: bytes = b""
     operations: tuple[Operation, ...] | None = None
+
+    def __repr__(self) -> str:
+        """Return all fields but the key."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        del shown["mask_key"]
+        return f"Selection({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def change_types(self) -> pa.StringArray | None:
         """Return the change types of the rows that are published; None for all."""

@@ -29,7 +29,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import replace
 from operator import attrgetter
 from typing import IO
 
@@ -130,7 +129,7 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     tag = await seen_tag(context.log, start.version)
     snapshot = await snapshot_for(context.log, start, start.version)
     timestamp = await _timestamp(context, snapshot, start.timestamp_floor_ms)
-    first = replace(start, table_id=snapshot.state.table_id)
+    first = structs.replace(start, table_id=snapshot.state.table_id)
     first = first.under(context.counted_by)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
@@ -143,8 +142,8 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     async def noticed(batch: ChangeBatch) -> None:
         end = batch.next_offset
         if notices and not end.snapshot:
-            last = replace(_behind(batch), counted_by=context.counted_by)
-            await emit(replace(batch, next_offset=last))
+            last = structs.replace(_behind(batch), counted_by=context.counted_by)
+            await emit(structs.replace(batch, next_offset=last))
             await emit(Notice("snapshot_end", start.version, timestamp, last, end, details))
         else:
             await emit(batch)
@@ -160,7 +159,7 @@ def _behind(batch: ChangeBatch) -> Offset:
     if not batch.num_rows:
         return batch.offset
     last = batch.parts()[-1]
-    return replace(last.offset, index=last.offset.index + batch.num_rows - last.first)
+    return structs.replace(last.offset, index=last.offset.index + batch.num_rows - last.first)
 
 
 class Resnapshot:
@@ -191,7 +190,7 @@ class Resnapshot:
             live = log.live_files(snapshot)
             spill_folder = self.context.options.diff.spill_folder
             files = await sorted_files(live, spill_folder)
-            at = replace(stream, table_id=snapshot.state.table_id)
+            at = structs.replace(stream, table_id=snapshot.state.table_id)
             await check_listed(log, at, version, tag)
             self._files = files
             await emit(self._notice("snapshot_begin", stream, version, timestamp))
@@ -256,9 +255,9 @@ class Resnapshot:
 
         async def counted(batch: ChangeBatch) -> None:
             if batch.num_rows:
-                offset = replace(first, index=self.rows)
+                offset = structs.replace(first, index=self.rows)
                 self.rows += batch.num_rows
-                await emit(replace(batch, offset=offset, next_offset=stream))
+                await emit(structs.replace(batch, offset=offset, next_offset=stream))
 
         await read_span(self.context, Span.of(version, first), counted, joins=False)
 

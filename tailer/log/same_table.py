@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from tailer.changes import Offset
 from tailer.delta.segment import commit_name
@@ -48,7 +48,7 @@ async def check_same(log: TableLog, offset: Offset) -> Offset:
     except TableError:
         return offset
     check_offset(log, offset, state)
-    return replace(offset, table_id=state.table_id)
+    return structs.replace(offset, table_id=state.table_id)
 
 
 async def check_place(log: TableLog, offset: Offset) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from tailer.changes import Offset
 from tailer.delta.snapshot import TableState
@@ -62,4 +62,4 @@ async def start_to_keep(log: TableLog, start: str) -> Offset:
             state = await log.state_before(offset.version)
     except DataLoss:  # the feed's policy decides how to handle it
         return offset
-    return replace(offset, table_id=state.table_id if state else None)
+    return structs.replace(offset, table_id=state.table_id if state else None)

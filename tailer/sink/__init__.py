@@ -9,9 +9,10 @@ from __future__ import annotations
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, closest, meant
@@ -66,8 +67,7 @@ __all__ = [
 GROUP = "tailer.sinks"
 
 
-@dataclass(frozen=True, slots=True)
-class SinkTraits:
+class SinkTraits(Struct, frozen=True):
     """What a sink requires of its feed. An unknown trait is a ``TypeError`` that names it.
 
     ``paired``: an update is one row, with its preimage in :attr:`ChangeBatch.before`; updates are

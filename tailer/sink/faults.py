@@ -5,7 +5,6 @@ A code is what identifies an error whatever its text says: a SQLSTATE, a number,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -23,7 +22,6 @@ _ERRORS: dict[Verdict, type[TailerError]] = {
 }
 
 
-@dataclass(frozen=True)
 class FaultTable:
     """The codes of a target's errors, separated by blanks; ``*`` stands for any characters.
 
@@ -34,27 +32,22 @@ class FaultTable:
     more faults than anybody has listed, and a fault must cost no row.
     """
 
-    for_good: str = ""
-    rows: str = ""
-    unclear: str = ""
-    passing: str = ""
-    _exact: dict[str, Verdict] = field(init=False, repr=False, compare=False)
-    _patterns: list[tuple[str, Verdict]] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, *, for_good: str = "", rows: str = "", unclear: str = "", passing: str = ""
+    ) -> None:
+        """Take the codes. Raises ``ValueError`` for one that is listed twice."""
         listed: list[tuple[str, Verdict]] = [
-            *((code, "passing") for code in self.passing.split()),
-            *((code, "for good") for code in self.for_good.split()),
-            *((code, "unclear") for code in self.unclear.split()),
-            *((code, "rows") for code in self.rows.split()),
+            *((code, "passing") for code in passing.split()),
+            *((code, "for good") for code in for_good.split()),
+            *((code, "unclear") for code in unclear.split()),
+            *((code, "rows") for code in rows.split()),
         ]
         codes = [code for code, _ in listed]
         if len(codes) > len(set(codes)):
             twice = sorted({code for code in codes if codes.count(code) > 1})
             raise ValueError(f"these codes are listed twice: {', '.join(twice)}")
-        exact = {code: verdict for code, verdict in listed if "*" not in code}
-        object.__setattr__(self, "_exact", exact)
-        object.__setattr__(self, "_patterns", [one for one in listed if "*" in one[0]])
+        self._exact = {code: verdict for code, verdict in listed if "*" not in code}
+        self._patterns = [one for one in listed if "*" in one[0]]
 
     def verdict(self, code: str | int) -> Verdict:
         """Return what an error with this code means."""

@@ -7,7 +7,8 @@ one of the two would hide the other, so it is refused, by name, before a row is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tailer.errors import UnsupportedTable
 
@@ -23,8 +24,7 @@ def fold_case(name: str) -> str:
     return "".join(character.lower()[0] for character in name)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnNames:
+class OwnNames(Struct, frozen=True):
     """``names`` are those of the output's own columns, and ``fixed`` those among its columns that
     nothing renames. ``folded``: the output does not tell names apart that differ in case alone,
     neither these nor the table's."""

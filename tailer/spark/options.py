@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import structs
@@ -176,7 +176,7 @@ SOURCE: dict[str, Setting] = {
         "`readChangeData`.", elsewhere=("readchangedata",), advanced=True,
     ),
     "changeSource": FEED["change_source"],
-    "key": replace(FEED["key"], form=_COLUMNS, parse=_names),
+    "key": structs.replace(FEED["key"], form=_COLUMNS, parse=_names),
     "onSchemaChange": Setting(
         "text", "fail", "What to do with versions whose schema differs from the query's: `fail` "
         "refuses them, `cast` converts their rows to the query's schema; see *Another schema*.",
@@ -203,7 +203,7 @@ SOURCE: dict[str, Setting] = {
         "text", None, "Folder for temporary files of comparisons; every executor must be able to "
         "write to it.", unset="the system's temporary folder", advanced=True,
     ),
-    "writerTimezone": replace(FEED["writer_timezone"], advanced=True),
+    "writerTimezone": structs.replace(FEED["writer_timezone"], advanced=True),
 }  # fmt: skip
 _NO_TABLE = "changes are read from startingVersion to endingVersion, and tables by format delta"
 _TABLE = SettingTable(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from tailer.changes import (
     METADATA_FIELDS,
@@ -123,6 +123,8 @@ def notice(
     kind: NoticeKind, offset: Offset, *, versions: int = 0, timestamp_ms: int = 1_767_225_600_000
 ) -> Notice:
     """Return a notice at an offset, with a next offset this many versions later."""
-    then = replace(offset, version=offset.version + versions, index=0) if versions else offset
+    then = (
+        structs.replace(offset, version=offset.version + versions, index=0) if versions else offset
+    )
     details = {"reason": "größe 😀"}
     return Notice(kind, offset.version, timestamp_ms, offset, then, details)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator, Iterator
 from concurrent.futures import CancelledError
 from contextlib import aclosing, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
 
@@ -88,7 +88,7 @@ async def verify(
 async def _verify(log: TableLog, first: int, last: int, options: FeedOptions) -> Verdict:
     state = (await log.snapshot(last)).state
     removals = await mapping_removals(log, first, last, state)
-    options = replace(
+    options = structs.replace(
         options, decode=structs.replace(options.decode, removals=removals), spans=True
     )
     try:
@@ -122,7 +122,7 @@ async def _verify_in(
 ) -> Verdict:
     """Return the verdict in one schema: on all rows, or on those of one side."""
     decode = structs.replace(options.decode, target=None if side else state, columns=None)
-    options = replace(options, decode=decode)
+    options = structs.replace(options, decode=decode)
     try:
         async with BlockingPortal() as portal:
             signed = SignedRows(portal, log, first, last, options, state, side)

@@ -8,7 +8,6 @@ import re
 import resource
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path,
     output = tmp_path / f"out.{kind}"
     first, second = change_span(SCHEMA, [[[{"id": 1}]], [[{"id": 2}]]]).by_file()
     assert second.file is not None
-    second = replace(second, file=structs.replace(second.file, origin="row_ids"))
+    second = structs.replace(second, file=structs.replace(second.file, origin="row_ids"))
     run = concat_batches([first, second])
     async with open_output(str(output), kind, run.rows.schema, Ids(wanted=True)) as opened:
         assert sink_traits(opened).spans

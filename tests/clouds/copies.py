@@ -6,10 +6,11 @@ import os
 import tarfile
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
+from msgspec import structs
 
 from sinks.jsonl import batch_lines
 from tailer.changes import ChangeBatch, Offset
@@ -98,7 +99,7 @@ async def followed(
     originals."""
     limit = anyio.CapacityLimiter(_AT_ONCE)
     sinks = {original.name: Followed() for original in originals}
-    options = replace(QUICK, change_source=source)
+    options = structs.replace(QUICK, change_source=source)
 
     async def follow(original: Original) -> None:
         sink, address = sinks[original.name], str(original.table)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from tailer.changes import Offset
@@ -125,7 +125,7 @@ def test_lag_is_what_is_not_delivered_whole(
     progress.newest(4)
     assert lag() == (1, 0.0), "nor is the new version as old as the last one that was delivered"
     fourth = change_batch(SCHEMA, [{"id": 1}], version=4, last=True)
-    progress.read(replace(fourth, timestamp_ms=round((clock.now - 3) * 1000)))
+    progress.read(structs.replace(fourth, timestamp_ms=round((clock.now - 3) * 1000)))
     assert lag() == (1, 3.0)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tailer.config.feeds import load_config
 from tailer.config.settings import DAEMON, FEED
-from tailer.settings import settings_of
+from tailer.setting_fields import settings_of
 from tailer.store.s3.options import S3Options
 from tests.support.components import require
 from tests.support.source import ROOT

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from tailer.changes import Offset
 from tailer.errors import CorruptLog, FileGone, OffsetError
@@ -168,6 +168,6 @@ def test_spark_begins_again_where_an_index_was_counted_otherwise(
 ) -> None:
     version = table.commit(*some_adds(table, wrong=True))
     own = PLAN if plan == "own" else plan
-    found = plan_of(table, replace(Offset(version, 7), counted_by=own), files=100)
+    found = plan_of(table, structs.replace(Offset(version, 7), counted_by=own), files=100)
     rows = [i for several in found for order in several for i in rows_in(table, order)]
     assert rows == list(range(first, TOTAL))

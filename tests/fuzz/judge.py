@@ -10,13 +10,13 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import anyio
 import anyio.to_thread
 import duckdb
+from msgspec import structs
 
 import tailer.feed.rows.comparing
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, Offset
@@ -130,7 +130,7 @@ class _Reading:
             change_source=source, diff=self.options.diff, decode=self.options.decode
         )  # fmt: skip
         found: AsyncGenerator[ChangeBatch, None] = read_changes(
-            log, start, last, replace(options, spans=True)
+            log, start, last, structs.replace(options, spans=True)
         )
         async with aclosing(found) as runs:
             return [batch async for run in runs for batch in run.by_file()]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 from confluent_kafka import Producer
+from msgspec import structs
 
 from sinks.kafka.client.failures import Fenced
 from sinks.kafka.cluster import Cluster, TransactionStatus
@@ -288,7 +288,9 @@ async def test_a_notice_that_passes_over_a_version_is_progress(kafka: Broker) ->
     async with opened(kafka.bootstrap, topic) as (sink, offset):
         assert position_of(offset) == (3, 0)
         # Without a topic for them, notices are progress all the same.
-        await sink.announce(replace(skipped, version=3, offset=Offset(3), next_offset=Offset(4)))
+        await sink.announce(
+            structs.replace(skipped, version=3, offset=Offset(3), next_offset=Offset(4))
+        )
     async with opened(kafka.bootstrap, topic) as (_, offset):
         assert position_of(offset) == (4, 0)
     notices = [event.row for event in read_topic(kafka.bootstrap, f"{topic}-notices")]

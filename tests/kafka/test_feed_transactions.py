@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from sinks.kafka.client.failures import Fenced
 from sinks.kafka.feed_transactions import FeedTransactions, SeenTopic, Transaction
@@ -131,7 +132,7 @@ def test_rows_of_a_snapshot_beside_the_stream_do_not_move_its_offset(
     monkeypatch.setattr("sinks.kafka.feed_transactions._ROWS_MAX", 2)
     transactions = idle()
     rows = [{"id": i, "name": "x"} for i in range(3)]
-    beside = replace(
+    beside = structs.replace(
         change_batch(SCHEMA, rows, version=5),
         offset=Offset(5, snapshot=True),
         next_offset=Offset(7),

@@ -7,12 +7,12 @@ import shutil
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
@@ -327,6 +327,9 @@ async def test_who_is_at_the_end_of_the_log_is_told_so(table: TableBuilder) -> N
 async def test_the_timestamp_floor_of_the_offset_holds(table: TableBuilder) -> None:
     table.commit(timestamp_ms=1_000_000)
     start = Offset(3, timestamp_floor_ms=2_000_000)
-    for offset, expected in ((start, 2_000_001), (replace(start, timestamp_floor_ms=None), 10**6)):
+    for offset, expected in (
+        (start, 2_000_001),
+        (structs.replace(start, timestamp_floor_ms=None), 10**6),
+    ):
         async with aclosing(follow(log_of(table), offset)) as commits:
             assert (await anext(commits)).timestamp_ms == expected

@@ -11,12 +11,13 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import anyio
+from msgspec import structs
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.compare.engine import DiffOptions
@@ -292,7 +293,9 @@ async def _batches(
     async with aclosing(read_changes(log, start, last, options)) as found:
         batches = [batch async for batch in found]
     if (start.version + last + size) % 3 == 0:  # it takes its time
-        async with aclosing(read_changes(log, start, last, replace(options, spans=True))) as found:
+        async with aclosing(
+            read_changes(log, start, last, structs.replace(options, spans=True))
+        ) as found:
             runs = [batch async for batch in found]
         _check_runs(f"{start} to {last}", batches, runs)
     return batches

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import replace
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 from hypothesis import given
+from msgspec import structs
 
 from sinks.formats.avro_schema import Names, avro_name, record_schema
 from sinks.formats.avro_values import join_parts, record_parts
@@ -71,7 +71,7 @@ def test_any_value_is_what_a_reader_of_the_topic_finds(array: pa.Array) -> None:
     field = pa.field("x", array.type)
     batch = change_batch(pa.schema([field]), [{"x": None}] * len(array))
     columns = [array, *batch.rows.columns[1:]]
-    batch = replace(
+    batch = structs.replace(
         batch, rows=pa.RecordBatch.from_arrays(columns, schema=pa.schema([field, *METADATA_FIELDS]))
     )
     expected = [canonical_row({"x": value}) for value in array.to_pylist()]

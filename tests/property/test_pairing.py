@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tailer.changes import CHANGE_TYPES
 from tailer.feed.options import FeedOptions
@@ -79,6 +79,6 @@ def test_updates_are_paired_by_their_keys(
         assert listed(paired(table, offset_of(table, 1), key=("id",), rows=rows)) == whole
         count = sum(len(found) for _, found in files)
         index = data.draw(st.integers(0, count))
-        start = replace(offset_of(table, 1, index), counted_by=PLAN)
+        start = structs.replace(offset_of(table, 1, index), counted_by=PLAN)
         rest = listed(paired(table, start, key=("id",), rows=rows))
         assert rest == [row for row in whole if row[0] >= index]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+from msgspec import structs
 
 import tailer.feed.run
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -97,7 +98,9 @@ def _off_by_one(put: Any) -> None:
 
     async def save(self: Saver, offsets: Any, offset: Offset) -> None:
         await real(
-            self, offsets, replace(offset, index=offset.index + 1) if offset.index else offset
+            self,
+            offsets,
+            structs.replace(offset, index=offset.index + 1) if offset.index else offset,
         )
 
     put(Saver, "save", save)
@@ -207,7 +210,9 @@ def _beyond_the_run(put: Any) -> None:
 
     async def publish(self: Publisher, item: ChangeBatch | Notice) -> None:
         if isinstance(item, ChangeBatch) and item.span:
-            item = replace(item, next_offset=item.next_offset.next_version(item.timestamp_ms))
+            item = structs.replace(
+                item, next_offset=item.next_offset.next_version(item.timestamp_ms)
+            )
         await real(self, item)
 
     put(Publisher, "publish", publish)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from tailer.changes import ChangeBatch
 from tailer.delta.arrow_types import VARIANT
@@ -111,12 +111,12 @@ def all_types(*, paired: bool = False, snapshot: bool = False) -> ChangeBatch:
     rows = [{**row, "_change_type": kind} for row, kind in zip(ROWS, kinds, strict=True)]
     batch = change_batch(SCHEMA, rows, version=7, index=3)
     if snapshot:
-        return replace(batch, offset=replace(batch.offset, snapshot=True))
+        return structs.replace(batch, offset=structs.replace(batch.offset, snapshot=True))
     if not paired:
         return batch
     kept = pa.array([0, 1, 3])
     image = pa.array([None, None, ROWS[2]], pa.struct(list(SCHEMA)))
-    return replace(
+    return structs.replace(
         batch,
         rows=batch.rows.take(kept),
         positions=batch.positions.take(kept),

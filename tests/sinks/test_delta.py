@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TransientError
@@ -38,7 +38,7 @@ def copy(folder: Path) -> list[dict[str, Any]]:
 
 async def test_a_mirror_by_row_id_keeps_rows_of_equal_values_apart(tmp_path: Path) -> None:
     def with_ids(batch: ChangeBatch, *ids: int) -> ChangeBatch:
-        return replace(batch, row_ids=pa.array(ids, pa.int64()))
+        return structs.replace(batch, row_ids=pa.array(ids, pa.int64()))
 
     first, gone = rows((1, "a"), (1, "a")), rows((1, "a"), kind="delete", version=2)
     await write(new(tmp_path, key=[]), with_ids(first, 10, 11), with_ids(gone, 11))

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.delta.actions import Metadata, Protocol
@@ -41,7 +41,7 @@ def copy(folder: Path, query: str = "FROM orders ORDER BY ALL") -> list[dict[str
 
 async def test_a_mirror_by_row_id_keeps_rows_of_equal_values_apart(tmp_path: Path) -> None:
     def with_ids(batch: ChangeBatch, *ids: int) -> ChangeBatch:
-        return replace(batch, row_ids=pa.array(ids, pa.int64()))
+        return structs.replace(batch, row_ids=pa.array(ids, pa.int64()))
 
     await write(
         new(tmp_path, key=[]),
@@ -71,7 +71,7 @@ def mapped(batch: ChangeBatch, **physical: str) -> ChangeBatch:
     ]  # fmt: skip
     text = delta_schema(pa.schema(fields))
     metadata = Metadata(batch.state.table_id, text, (), {"delta.columnMapping.mode": "name"})
-    return replace(batch, state=TableState.of(Protocol(2, 5), metadata))
+    return structs.replace(batch, state=TableState.of(Protocol(2, 5), metadata))
 
 
 async def test_a_renamed_column_keeps_its_values(tmp_path: Path) -> None:
@@ -126,7 +126,8 @@ async def test_a_variant_is_its_json_and_refused_within_another_type(tmp_path: P
     fields = list(batch.rows.schema)
     schema = pa.schema([*fields[:2], pa.field("v", values.type), *fields[2:]])
     await write(
-        new(tmp_path), replace(batch, rows=pa.RecordBatch.from_arrays(columns, schema=schema))
+        new(tmp_path),
+        structs.replace(batch, rows=pa.RecordBatch.from_arrays(columns, schema=schema)),
     )
     found = copy(tmp_path, "SELECT v ->> '$.a[1]' AS x FROM orders ORDER BY id")
     assert found == [{"x": "x"}, {"x": None}]
@@ -136,7 +137,9 @@ async def test_a_variant_is_its_json_and_refused_within_another_type(tmp_path: P
     sink = new(tmp_path, table="other")
     await sink.open("orders")
     with pytest.raises(SinkRejected, match="'s' has a variant within another type"):
-        await sink.write(replace(batch, rows=pa.RecordBatch.from_arrays(columns, schema=schema)))
+        await sink.write(
+            structs.replace(batch, rows=pa.RecordBatch.from_arrays(columns, schema=schema))
+        )
     await sink.aclose()
 
 
@@ -153,7 +156,7 @@ async def test_rows_of_a_snapshot_that_is_read_again_replace_their_keys(tmp_path
     again = rows((2, "new"), (3, "c"), version=1)
     at = Offset(1, snapshot=True, table_id=again.offset.table_id)
     first = rows((1, "a"), (2, "b"))
-    again = replace(again, offset=at, next_offset=first.next_offset)
+    again = structs.replace(again, offset=at, next_offset=first.next_offset)
     await write(new(tmp_path), first, again)
     assert [row["name"] for row in copy(tmp_path)] == ["a", "new", "c"]
 

@@ -7,13 +7,13 @@ import datetime as dt
 import io
 import json
 import math
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from sinks.formats.load import FORMATS as NAMES
 from sinks.formats.load import encoder_settings, load_encoder
@@ -309,7 +309,7 @@ def test_a_slice_gives_the_bytes_that_its_rows_have_in_the_whole(name: str) -> N
     for start in range(batch.num_rows):
         for count in range(1, batch.num_rows - start + 1):
             part = made.encode(
-                replace(
+                structs.replace(
                     batch,
                     rows=batch.rows.slice(start, count),
                     positions=batch.positions.slice(start, count),
@@ -417,7 +417,7 @@ def test_what_lies_beneath_a_null_struct_is_never_shown() -> None:
     batch = change_batch(SMALL, [{"id": 1}])
     rows = batch.rows.add_column(2, pa.field("s", hidden.type), hidden)
     for name in ("rows", "debezium_schema", "avro"):
-        assert encoder(name).encode(replace(batch, rows=rows)).num_records == 1
+        assert encoder(name).encode(structs.replace(batch, rows=rows)).num_records == 1
 
 
 def test_the_table_of_types_in_the_docs_leaves_none_out() -> None:
@@ -432,7 +432,7 @@ def test_the_table_of_types_in_the_docs_leaves_none_out() -> None:
 
 
 def test_row_ids_have_their_place_in_every_format() -> None:
-    batch = replace(all_types(), row_ids=pa.array([5, None, 2**62, 0], pa.int64()))
+    batch = structs.replace(all_types(), row_ids=pa.array([5, None, 2**62, 0], pa.int64()))
     expected = [5, None, 2**62, 0]
     registry = MemoryRegistry()
     enveloped = encoder("avro_debezium", registry).encode(batch)

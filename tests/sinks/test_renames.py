@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tailer.changes import ChangeBatch
 from tailer.errors import TargetRefused
@@ -62,7 +62,7 @@ def version_of(names: Sequence[str], version: int, types: Sequence[pa.DataType])
     )  # fmt: skip
     state = table_state(mapped)
     metadata = replace_properties(state.metadata, {"delta.columnMapping.mode": "name"})
-    return replace(batch, state=type(state).of(type(state.protocol)(2, 5), metadata))
+    return structs.replace(batch, state=type(state).of(type(state.protocol)(2, 5), metadata))
 
 
 def replace_properties(metadata: Any, properties: dict[str, str]) -> Any:

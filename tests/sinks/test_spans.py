@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -55,17 +54,17 @@ def from_file(
     origins: list[Origin] = ["files", "row_ids"]
     origin = draw(st.sampled_from(origins))
     ids = pa.array(range(7, 7 + len(rows)), pa.int64()) if row_ids else None
-    return replace(batch, file=structs.replace(batch.file, origin=origin), row_ids=ids)
+    return structs.replace(batch, file=structs.replace(batch.file, origin=origin), row_ids=ids)
 
 
 def ended(batch: ChangeBatch) -> ChangeBatch:
-    return replace(batch, next_offset=batch.offset.next_version(batch.timestamp_ms))
+    return structs.replace(batch, next_offset=batch.offset.next_version(batch.timestamp_ms))
 
 
 def as_paired(batch: ChangeBatch) -> ChangeBatch:
     """The batch as a feed that pairs updates gives it, if it has none."""
     nothing = pa.nulls(batch.num_rows, pa.struct(list(NARROW)))
-    return replace(batch, before=nothing, indices=batch.row_indices())
+    return structs.replace(batch, before=nothing, indices=batch.row_indices())
 
 
 def record_list(records: Records) -> list[tuple[Any, ...]]:

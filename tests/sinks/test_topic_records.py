@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from sinks.formats.load import load_encoder
 from tailer.testing.batches import change_batch
@@ -28,7 +28,7 @@ def test_columns_with_the_names_of_ids_have_their_own_values(kind: str, *, ids: 
     batch = change_batch(SCHEMA, [ROW], last=True)
     if kind == "debezium":
         before = pa.nulls(1, pa.struct(list(SCHEMA)))
-        batch = replace(batch, before=before, indices=pa.array([0]))
+        batch = structs.replace(batch, before=before, indices=pa.array([0]))
     records = load_encoder(kind, options).encode(batch)
     headers = {
         name: value if isinstance(value, bytes) else value.cast(pa.binary())[0].as_py()

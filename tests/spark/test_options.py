@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailer.errors import ConfigError
-from tailer.settings import settings_of
+from tailer.setting_fields import settings_of
 from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.options import source_options
 from tailer.spark.source import TailerSource

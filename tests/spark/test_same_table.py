@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailer.changes import Offset
@@ -133,7 +133,7 @@ def test_a_snapshot_that_was_begun_is_not_read_on_in_another_table(
     assert place.table_id == table.table_id, "a place that is pinned is one in this table"
     make(folder, 1)
     with pytest.raises(TailerSourceError, match=ANOTHER):
-        reader(folder).latestOffset(replace(place, index=cut).to_json(), ALL)
+        reader(folder).latestOffset(structs.replace(place, index=cut).to_json(), ALL)
 
 
 def test_a_table_without_news_is_not_read_again_and_again(

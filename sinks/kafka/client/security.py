@@ -21,7 +21,8 @@ from typing import Any
 from tailer.errors import ConfigError
 from tailer.secrets import keep_pair, keep_secrets
 from tailer.secrets.urls import UrlError, parse_url
-from tailer.settings import Setting, declared, settings_of
+from tailer.setting_fields import declared, settings_of
+from tailer.settings import Setting
 
 __all__ = ["MECHANISMS", "OAuthTokens", "Security"]
 

@@ -17,7 +17,6 @@ What must never happen: a batch that leads to the next version before its last r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pyarrow as pa
 from msgspec import structs
@@ -57,7 +56,7 @@ class BatchAssembler:
 
     def _add(self, decoded: Decoded) -> None:
         if self._at is None:
-            self._at = replace(self._first, index=self._finder.index)
+            self._at = structs.replace(self._first, index=self._finder.index)
         selector, counted_by, at = self._context.selector, self._context.counted_by, self._at
         parts: list[Part] = []
         row = 0
@@ -69,7 +68,7 @@ class BatchAssembler:
                 at = following
                 continue
             if entry.is_lost:
-                at = replace(at, index=at.index + count)
+                at = structs.replace(at, index=at.index + count)
             elif count:
                 parts.append(Part(row, selector.file(entry.file), at))
                 at = at.behind(count, counted_by)
@@ -109,7 +108,7 @@ class BatchAssembler:
         if last is None or not (self._joins or last.version == version.number):
             self._made.append(self._empty(version, at, following))
         else:
-            self._made[-1] = replace(last, next_offset=following)
+            self._made[-1] = structs.replace(last, next_offset=following)
 
     def _empty(self, version: Version, at: Offset, following: Offset) -> ChangeBatch:
         context = self._context

@@ -90,10 +90,10 @@ class VersionReader:
             try:
                 live = LiveFiles(order.ineffective)
                 # The driver leaves out operations: it counts all rows.
-                selection = replace(self.feed.selection, operations=None)
+                selection = structs.replace(self.feed.selection, operations=None)
                 context = ReadContext.of(
                     log,
-                    replace(self.feed, selection=selection),
+                    structs.replace(self.feed, selection=selection),
                     live=live,
                     lost=self.lost,
                     part=part,
@@ -117,8 +117,8 @@ def _row(item: FeedItem) -> pa.RecordBatch:
     kept_rows = None if item.file is None or item.file.kept is None else ()
     file = item.file and structs.replace(item.file, rows=None, updated=None, kept=kept_rows)
     rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
-    bare = replace(item, rows=rows, positions=positions, file=file)
-    bare = replace(bare, row_ids=None, before=None, indices=None, partner=None)
+    bare = structs.replace(item, rows=rows, positions=positions, file=file)
+    bare = structs.replace(bare, row_ids=None, before=None, indices=None, partner=None)
     return _of(pickle.dumps(bare), _packed(item))
 
 
@@ -167,4 +167,4 @@ def _unpacked(bare: ChangeBatch, packed: bytes) -> ChangeBatch:
     # To its end, because the second stream begins there.
     (data,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
     more = dict(zip(besides.schema.names, besides.columns, strict=True))
-    return replace(bare, rows=data, **more)
+    return structs.replace(bare, rows=data, **more)

@@ -47,15 +47,15 @@ async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[
     if files is None:
         return [order]
     whole = context.lost.has(first.version)
-    cut = await _cut(context, replace(first, index=0) if whole else first, files, size)
+    cut = await _cut(context, structs.replace(first, index=0) if whole else first, files, size)
     if whole or len(cut.costs) < 2:
         return [replace(order, cost=sum(cut.costs), files=cut.edges[-1] - cut.edges[0])]
-    start = replace(first, index=0, counted_by=context.counted_by)
+    start = structs.replace(first, index=0, counted_by=context.counted_by)
     last = len(cut.costs) - 1
     return [
         replace(
             order,
-            start=start if number else replace(first, index=cut.skip),
+            start=start if number else structs.replace(first, index=cut.skip),
             cost=cut.costs[number],
             files=end - begin,
             part=VersionPart(
@@ -150,8 +150,8 @@ def fitted(items: Iterable[FeedItem], part: VersionPart) -> Iterator[FeedItem]:
             yield item
         elif item.num_rows:
             index = item.offset.index + item.num_rows
-            behind = replace(item.offset, index=index, counted_by=item.counted_by)
-            yield replace(item, next_offset=behind)
+            behind = structs.replace(item.offset, index=index, counted_by=item.counted_by)
+            yield structs.replace(item, next_offset=behind)
 
 
 def _is_within(batch: ChangeBatch) -> bool:
@@ -169,5 +169,7 @@ def moved(item: FeedItem, by: int) -> FeedItem:
         return item
     at, behind = item.offset, item.next_offset
     if _same_version(at, behind):
-        behind = replace(behind, index=behind.index + by)
-    return replace(item, offset=replace(at, index=at.index + by), next_offset=behind)
+        behind = structs.replace(behind, index=behind.index + by)
+    return structs.replace(
+        item, offset=structs.replace(at, index=at.index + by), next_offset=behind
+    )

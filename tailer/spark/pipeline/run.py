@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -216,7 +216,7 @@ class _ClusterReader:
         planner = Planner(context.log, source)
         # The feed itself decides about a loss, and a row of the frame is a batch of one file.
         policies = structs.replace(context.options.policies, on_data_loss="fail")
-        feed = replace(context.options, policies=policies, spans=False)
+        feed = structs.replace(context.options, policies=policies, spans=False)
         reader = VersionReader(source, feed, context.lost, context.selector.partitions)
         while True:
             orders, end = await self._planned(planner, context, sent.at, last)

@@ -48,6 +48,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
@@ -149,7 +151,7 @@ class Planner:
             try:
                 async with aclosing(follow(self.log, start, last, options)) as commits:
                     async for commit in commits:
-                        at = replace(start, table_id=commit.after.table_id)
+                        at = structs.replace(start, table_id=commit.after.table_id)
                         planned = await self._commit(commit, at, files=files)
                         yield planned
                         start = planned.next_offset
@@ -174,7 +176,7 @@ class Planner:
         snapshot = await self.log.snapshot(start.version)
         timestamp = await self.log.timestamp(start.version, snapshot, start.timestamp_floor_ms)
         check_offset(self.log, start, snapshot.state)
-        first = replace(start, table_id=snapshot.state.table_id)
+        first = structs.replace(start, table_id=snapshot.state.table_id)
         planned = Planned(snapshot.state, first, first.next_version(timestamp))
         if self.options.paired:
             return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
@@ -262,7 +264,7 @@ class Planner:
                     yield planned
             return
         if same_table and start.table_id is None:  # a replay finds no other table than it had
-            start = replace(start, table_id=end.table_id)
+            start = structs.replace(start, table_id=end.table_id)
         async with aclosing(self.versions(start, last, same_table=same_table)) as versions:
             async for planned in versions:
                 yield planned
@@ -311,7 +313,7 @@ class Planner:
                 left = budget.rows
                 over = left is not None and budget.taken and passed - index > left
                 if over or not budget.admits(1, file.size or 0):
-                    end = replace(planned.offset, index=index, counted_by=self._counted_by)
+                    end = structs.replace(planned.offset, index=index, counted_by=self._counted_by)
                     return end, False
                 budget.take(1, file.size or 0)
                 budget.rows = None if left is None else max(0, left - (passed - index))

@@ -10,10 +10,10 @@ meaning.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import pyarrow as pa
+from msgspec import structs
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailer.changes import Offset
@@ -221,7 +221,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         offset = await start_to_keep(planner.log, start)
         ending = self._ending(planner)
         if offset.snapshot and ending is not None and ending < offset.version:
-            return replace(offset, version=ending)
+            return structs.replace(offset, version=ending)
         return offset
 
     def query_schema(self, planner: Planner) -> QuerySchema:

@@ -20,7 +20,8 @@ from typing import Any
 
 from tailer.errors import ConfigError, TailerError
 from tailer.secrets.urls import parse_url
-from tailer.settings import Setting, SettingTable, declared, settings_of
+from tailer.setting_fields import declared, settings_of
+from tailer.settings import Setting, SettingTable
 from tailer.store.objects.place import Place
 
 __all__ = ["AzureOptions", "CloudOptions", "Credentials", "GcsOptions"]

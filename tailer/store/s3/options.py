@@ -12,7 +12,8 @@ from typing import Any
 
 from tailer.errors import ConfigError
 from tailer.secrets.urls import parse_url
-from tailer.settings import Setting, SettingTable, declared, settings_of
+from tailer.setting_fields import declared, settings_of
+from tailer.settings import Setting, SettingTable
 from tailer.store.vended import Vendor
 
 __all__ = ["S3Options", "parse_s3_address"]

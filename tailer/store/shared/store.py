@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from tailer.errors import ConfigError, TableError, spilling
 from tailer.files.spill import SpillFolder
-from tailer.settings import Setting, SettingTable, declared, settings_of
+from tailer.setting_fields import declared, settings_of
+from tailer.settings import Setting, SettingTable
 from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.http import Refused, timestamp_text
 from tailer.sharing.model import Table

@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from tailer.errors import ConfigError
 from tailer.secrets.urls import parse_url
-from tailer.settings import Setting, SettingTable, declared, settings_of
+from tailer.setting_fields import declared, settings_of
+from tailer.settings import Setting, SettingTable
 from tailer.sharing.profile import BearerToken, ClientCredentials
 
 __all__ = ["CatalogOptions", "TableName", "parse_uc_address"]

@@ -7,13 +7,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError, UnsupportedTable
@@ -201,8 +202,8 @@ class SinkConformance(FaultConformance):
         await sink.write(batches[0])
         for batch, following in pairwise(batches[1:]):
             prepared = sink.prepare(batch)
-            late = replace(following, prepared=sink.prepare(following))
-            await sink.write(replace(batch, prepared=prepared))
+            late = structs.replace(following, prepared=sink.prepare(following))
+            await sink.write(structs.replace(batch, prepared=prepared))
         await sink.aclose()  # the last one was begun twice, and not written
         assert [e.event_id for e in read_events()] == _ids(batches[:-1])
         await sink.open("orders")
