@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
+from tailer.cli.main import LOOPLESS
 from tailer.errors import TableError
 from tailer.process import memory
 from tailer.process.arrow_pool import choose_arrow_pool
 from tailer.process.garbage import collect_from_now_on
+from tailer.process.hidden_modules import without_module
 from tailer.process.loop_library import anyio
 from tailer.process.signals import (
     EXIT_INTERRUPTED,
@@ -49,9 +51,6 @@ _OF_ROWS = ("read", "snapshot")
 #: These run until they are ended.
 _LONG = ("run", "share", "tail")
 
-#: These begin without an event loop if the table's files are local.
-_OF_A_TABLE = ("history", "read", "snapshot")
-
 
 def _command(name: str) -> Command:
     module = importlib.import_module(f"tailer.cli.{_MODULES.get(name, name)}")
@@ -64,29 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises :class:`TableError` if a signal leaves the command's output file unwritten.
     """
-    with _without_pandas() if arguments.command in _WITHOUT_PANDAS else nullcontext():
+    # pyarrow loads it at the first value of Python's that becomes one of Arrow's: 0.3 s.
+    with without_module("pandas") if arguments.command in _WITHOUT_PANDAS else nullcontext():
         return _run(arguments)
-
-
-class _NoPandas:
-    """Finds the module pandas missing, and says nothing of others."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        """See ``importlib.abc.MetaPathFinder``."""
-        if name == "pandas":
-            raise ModuleNotFoundError("no command needs pandas", name=name)
-
-
-@contextmanager
-def _without_pandas() -> Iterator[None]:
-    """Keep pyarrow from loading pandas where it is installed, as it does at the first value of
-    Python's that becomes one of Arrow's: a third of a second."""
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -108,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command != "read":  # which loads more
         collect_from_now_on()
     work = BegunWork(lambda: command(arguments))
-    begins = arguments.command in _OF_A_TABLE and is_local(arguments.table)
+    begins = arguments.command in LOOPLESS and is_local(arguments.table)
     if not begins or until_interrupted(work.begin, grace_s=GRACE_S) is False:
         anyio.run(_until_stopped, work)
     if work.result is not None:

@@ -20,16 +20,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import tailer
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
+from tailer.process.hidden_modules import without_module
 from tailer.process.signals import end, install
 from tailer.secrets import hidden
 
 if TYPE_CHECKING:
     from tailer.settings import Kind
 
-__all__ = ["main", "parser", "run"]
+__all__ = ["LOOPLESS", "main", "parser", "run"]
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
+
+#: These commands begin without an event loop if the table's files are local.
+LOOPLESS = ("history", "read", "snapshot")
 
 #: The metadata of an installed distribution ``tailer``.
 _FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
@@ -357,6 +361,10 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
     """Return the arguments; `help COMMAND` is `COMMAND --help`."""
     if given[:1] == ["help"]:
         given = [*given[1:2], "--help"]
+    if given and given[0] in LOOPLESS:
+        # It loads half of what inspects Python's code; msgspec makes do with `typing`.
+        with without_module("typing_extensions"):
+            import msgspec  # noqa: F401
     top = parser(given[0]) if given else parser()
     arguments, rest = top.parse_known_args(given)
     if rest:
