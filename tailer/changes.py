@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
 from msgspec import Struct, structs
 from pyroaring import BitMap64
 
+from tailer.blake2 import blake2b
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
 from tailer.delta.arrow_types import is_arrow_variant
 from tailer.delta.snapshot import TableState

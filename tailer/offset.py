@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from hashlib import blake2b
 from typing import Any, Self
 
 from msgspec import Struct, structs
 
+from tailer.blake2 import blake2b
 from tailer.errors import OffsetError
 
 __all__ = ["Offset", "counting_id"]

@@ -32,6 +32,7 @@ from tailer.delta.actions import (
     SetTransaction,
     Sidecar,
 )
+from tailer.delta.digests import digest
 from tailer.delta.parsing import parse_entries, parse_line
 from tailer.delta.paths import location, locations
 from tailer.delta.snapshot import TableState
@@ -115,13 +116,7 @@ class Commit(Struct, frozen=True):
 
     def is_added_again(self, path: str) -> bool:
         """Return whether this location is both removed and added in this commit."""
-        return _digest()(location(path)) in self.header.added_again
-
-
-def _digest() -> Callable[[str], bytes]:
-    from tailer.delta.digests import digest  # on demand: hashlib is slow to load
-
-    return digest
+        return digest(location(path)) in self.header.added_again
 
 
 def _file_actions(name: str, lines: Iterable[bytes]) -> Iterator[FileAction]:
@@ -279,7 +274,7 @@ def read_header(name: str, lines: Iterable[bytes], *, digests: bool = True) -> C
     try:
         if not digests:
             return _Scan(str).read(name, lines, keeps_files=False)
-        scan = _Scan(_digest())
+        scan = _Scan(digest)
         header = scan.read(name, lines, keeps_files=True)
     except TableError as e:
         raise e.at(path=name) from None

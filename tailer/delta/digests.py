@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from hashlib import blake2b
 
+from tailer.blake2 import blake2b
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.delta.snapshot import file_key
 

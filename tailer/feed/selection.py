@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
 from msgspec import Struct, structs
 
+from tailer.blake2 import blake2b
 from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeFile
 from tailer.delta.commit import CommitHeader
 from tailer.delta.schema import parse_schema
