@@ -44,8 +44,7 @@ def _unequal(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
     if types.is_struct(a.type):
         return _unequal_structs(a, b)
     if types.is_map(a.type):
-        entries = pa.list_(pa.struct([("key", a.type.key_type), ("value", a.type.item_type)]))
-        return _unequal_lists(a.cast(entries), b.cast(entries))
+        return _unequal_lists(_entries(a), _entries(b))
     if types.is_list(a.type) or types.is_large_list(a.type):
         return _unequal_lists(a, b)
     unequal = pc.not_equal(a, b)
@@ -64,6 +63,19 @@ def _unequal_structs(a: pa.StructArray, b: pa.StructArray) -> pa.BooleanArray:
     if not count:
         return nulls
     return pc.or_(nulls, pc.and_(inside, a.is_valid()))
+
+
+def _entries(maps: pa.MapArray) -> pa.ListArray:
+    """Return maps as lists of entries. pyarrow's cast loses values of the null type in a slice, and
+    who uses it then ends the process."""
+    offsets = maps.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    columns = [column.slice(first, last - first) for column in (maps.keys, maps.items)]
+    return pa.ListArray.from_arrays(
+        pc.subtract(offsets, pa.scalar(first, offsets.type)),
+        pa.StructArray.from_arrays(columns, ["key", "value"]),
+        mask=maps.is_null() if maps.null_count else None,
+    )
 
 
 def _unequal_lists(a: pa.Array, b: pa.Array) -> pa.BooleanArray:

@@ -72,6 +72,16 @@ def test_rows_differ_where_their_values_do_at_any_depth(data: st.DataObject) -> 
     assert count == sum(expected)
 
 
+def test_a_slice_of_maps_with_values_of_the_null_type_is_compared() -> None:
+    """pyarrow ends the process that uses its cast to lists."""
+    kind = pa.map_(pa.string(), pa.struct([("x", pa.null()), ("y", pa.int8())]))
+    full = [("a", {"x": None, "y": 1}), ("b", {"x": None, "y": 0})]
+    one = pa.array([None, [("a", None)], None, []], kind).slice(2)
+    other = pa.array([[], [], full, []], kind).slice(2)
+    mask, count = differ([one], [other], 2)
+    assert (mask.to_pylist(), count) == ([True, False], 1)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(FLOATS), st.integers(0, 2)), min_size=1)
 )
