@@ -16,7 +16,6 @@ import pyarrow as pa
 from msgspec import Struct, structs
 from pyroaring import BitMap64
 
-from tailer.blake2 import blake2b
 from tailer.delta.actions import DeletionVectorDescriptor, StringMap
 from tailer.delta.arrow_types import is_arrow_variant
 from tailer.delta.snapshot import TableState
@@ -24,6 +23,7 @@ from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
 from tailer.native import compute as pc
+from tailer.native.blake2 import blake2b
 from tailer.native.rowbytes import Column, JoinedText, whole_numbers
 from tailer.offset import Offset, counting_id
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from msgspec import Struct, structs
 
-from tailer.blake2 import blake2b
 from tailer.errors import OffsetError
+from tailer.native.blake2 import blake2b
 
 __all__ = ["Offset", "counting_id"]
 

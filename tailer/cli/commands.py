@@ -9,13 +9,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
-from tailer.cli.main import LOOPLESS
 from tailer.errors import TableError
 from tailer.process import memory
 from tailer.process.arrow_pool import choose_arrow_pool
 from tailer.process.garbage import collect_from_now_on
 from tailer.process.hidden_modules import without_module
-from tailer.process.loop_library import anyio
+from tailer.process.loop_library import LOOPLESS, anyio
 from tailer.process.signals import (
     EXIT_INTERRUPTED,
     GRACE_S,
@@ -40,9 +39,10 @@ _WITHOUT_PANDAS = ("history", "read", "snapshot", "tail", "verify")
 #: A signal ends these cleanly, and they handle it themselves.
 _WITH_OWN_END = ("run", "share", "spark")
 
-#: These make no temporary folders, so they do not look for those that killed processes left.
+#: These make no temporary folders, so they do not look for those that killed processes left. A read
+#: makes some seldom, and then looks.
 _WITHOUT_FOLDERS = (
-    "completion", "history", "init", "offsets", "shares", "sinks", "snapshot", "version",
+    "completion", "history", "init", "offsets", "read", "shares", "sinks", "snapshot", "version",
 )  # fmt: skip
 
 #: These write rows, if they have an output.

@@ -21,19 +21,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import tailer
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
 from tailer.process.hidden_modules import without_module
+from tailer.process.loop_library import LOOPLESS
 from tailer.process.signals import end, install
 from tailer.secrets import hidden
 
 if TYPE_CHECKING:
     from tailer.settings import Kind
 
-__all__ = ["LOOPLESS", "main", "parser", "run"]
+__all__ = ["main", "parser", "run"]
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
-
-#: These commands begin without an event loop if the table's files are local.
-LOOPLESS = ("history", "read", "snapshot")
 
 #: The metadata of an installed distribution ``tailer``.
 _FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
@@ -286,8 +284,26 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+@cache
+def _columns() -> int:
+    """Return the width of the terminal, as ``shutil`` would, which takes long to load."""
+    with suppress(ValueError, OSError):
+        return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(1).columns or 80
+    return 80
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Formats help; argparse makes one for each argument of a command."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that says what was meant."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_Formatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, behind the usage, and end with the status of a wrong command."""

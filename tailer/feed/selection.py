@@ -14,7 +14,6 @@ from typing import Any, Literal
 import pyarrow as pa
 from msgspec import Struct, structs
 
-from tailer.blake2 import blake2b
 from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeFile
 from tailer.delta.commit import CommitHeader
 from tailer.delta.schema import parse_schema
@@ -23,6 +22,7 @@ from tailer.errors import SchemaChanged, TableError
 from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns, Where
 from tailer.native import compute as pc
+from tailer.native.blake2 import blake2b
 
 __all__ = ["MASKS", "OPERATIONS", "Mask", "Operation", "Selection", "Selector"]
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["anyio", "asyncio"]
+__all__ = ["LOOPLESS", "anyio", "asyncio"]
+
+#: The commands that begin without an event loop if the table's files are local.
+LOOPLESS = ("history", "read", "snapshot")
 
 if TYPE_CHECKING:
     import asyncio

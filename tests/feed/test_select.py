@@ -110,7 +110,10 @@ async def test_columns_leave_in_the_order_asked_for(rig: Rig) -> None:
 
 
 def masked(**masks: Mask) -> Selection:
-    return Selection(masks=masks, mask_key=KEY)
+    selection = Selection(masks=masks, mask_key=KEY)
+    assert "masks=" in repr(selection)
+    assert repr(KEY) not in repr(selection), "the key is not shown"
+    return selection
 
 
 async def test_masked_values_never_leave(rig: Rig) -> None:

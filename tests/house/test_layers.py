@@ -30,7 +30,8 @@ LAYERS = (
     ("__init__",),  # loaded before all others: what it imports, everyone does
     ("changes",),
     ("delta",),
-    ("offset", "settings"),
+    ("offset", "setting_fields"),
+    ("settings",),
     ("network", "plugins", "process"),
     ("errors", "files", "native"),
     ("secrets",),
@@ -61,6 +62,7 @@ SINKS_MAY_IMPORT = {
     "plugins",
     "process",
     "secrets",
+    "setting_fields",
     "settings",
     "sink",
     "storage",
