@@ -39,10 +39,9 @@ _WITHOUT_PANDAS = ("history", "read", "snapshot", "tail", "verify")
 #: A signal ends these cleanly, and they handle it themselves.
 _WITH_OWN_END = ("run", "share", "spark")
 
-#: These make no temporary folders, so they do not look for those that killed processes left. A read
-#: makes some seldom, and then looks.
+#: These make no temporary folders, so they do not look for those that killed processes left.
 _WITHOUT_FOLDERS = (
-    "completion", "history", "init", "offsets", "read", "shares", "sinks", "snapshot", "version",
+    "completion", "history", "init", "offsets", "shares", "sinks", "snapshot", "version",
 )  # fmt: skip
 
 #: These write rows, if they have an output.

@@ -284,26 +284,8 @@ def _spark_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-@cache
-def _columns() -> int:
-    """Return the width of the terminal, as ``shutil`` would, which takes long to load."""
-    with suppress(ValueError, OSError):
-        return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(1).columns or 80
-    return 80
-
-
-class _Formatter(argparse.HelpFormatter):
-    """Formats help; argparse makes one for each argument of a command."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
-
-
 class _Parser(argparse.ArgumentParser):
     """A parser that says what was meant."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=_Formatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, behind the usage, and end with the status of a wrong command."""

@@ -92,7 +92,7 @@ def test_a_read_loads_arrow_without_its_functions_and_file_systems(
     assert foreign - PACKAGES == set()
     arrow = {name.split(".")[1] for name in modules if name.startswith("pyarrow.")}
     assert {name for name in arrow if not name.startswith("_")} <= ARROW
-    needless = {"email", "hashlib", "http", "multiprocessing", "shutil", "tempfile", "xml"}
+    needless = {"email", "hashlib", "http", "multiprocessing", "xml"}
     assert (needless | {"tailer.decode.variant"}) & modules == set()
     assert looked_at(modules) == set()
 
