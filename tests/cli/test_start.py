@@ -47,8 +47,12 @@ INSPECTION = {"ast", "dataclasses", "dis", "inspect", "typing_extensions"}
 
 
 def looked_at(modules: set[str]) -> set[str]:
-    """What looks at Python's code, but where others load it: numpy, and argparse from 3.14 on."""
-    return set() if "numpy" in modules or sys.version_info >= (3, 14) else modules & INSPECTION
+    """What looks at Python's code, but where others load it: numpy; Python's protocols from 3.12
+    on, which load inspect; argparse from 3.14 on."""
+    if "numpy" in modules or sys.version_info >= (3, 14):
+        return set()
+    ours = {"dataclasses", "typing_extensions"} if sys.version_info >= (3, 12) else INSPECTION
+    return modules & ours
 
 
 @pytest.mark.parametrize("command", ["history", "snapshot"])
