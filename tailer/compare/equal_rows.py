@@ -39,7 +39,7 @@ def _unequal(a: pa.Array, b: pa.Array) -> pa.BooleanArray:
     types = pa.types
     if isinstance(a, pa.ExtensionArray):
         return _unequal(a.storage, b.storage)
-    if types.is_null(a.type):
+    if not len(a) or types.is_null(a.type):  # no rows: a map may then have no offsets at all
         return pa.repeat(pa.scalar(False), len(a))
     if types.is_struct(a.type):
         return _unequal_structs(a, b)

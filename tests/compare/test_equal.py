@@ -82,6 +82,15 @@ def test_a_slice_of_maps_with_values_of_the_null_type_is_compared() -> None:
     assert (mask.to_pylist(), count) == ([True, False], 1)
 
 
+def test_no_maps_are_compared_without_offsets() -> None:
+    """Arrow lets an array without rows have no offsets, which pyarrow would read all the same."""
+    kind = pa.map_(pa.string(), pa.int32())
+    entry = pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.int32())])
+    none = pa.MapArray.from_buffers(kind, 0, [None, None], children=[pa.array([], entry)])
+    mask, count = differ([none], [none], 0)
+    assert (mask.to_pylist(), count) == ([], 0)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(FLOATS), st.integers(0, 2)), min_size=1)
 )
