@@ -8,7 +8,6 @@ carried out.
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,9 +22,9 @@ from sinks.messages.tls import trusting
 from sinks.mysql.bounded import connection_class
 from sinks.mysql.statements import insertions
 from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
-from sinks.shared.merge import Step
+from sinks.shared.merge import Step, unused_name
 from sinks.shared.misread import readable
-from sinks.sql.database import Database, KeyTaken, ValueRefused
+from sinks.sql.database import CLAIMS, Database, KeyTaken, ValueRefused
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import batches_of, check_finite, comparable
 from sinks.sql.text import Room, check_times, is_json
@@ -42,12 +41,18 @@ _TYPES = {
     pa.int64(): "BIGINT", pa.float32(): "DOUBLE", pa.float64(): "DOUBLE",
     pa.string(): "LONGTEXT", pa.binary(): "LONGBLOB", pa.date32(): "DATE",
 }  # fmt: skip
-#: Of a session: values that do not fit are errors, and instants are in UTC. A lock is waited for so
-#: long; by default it is 50 s for rows, and a day or a year for a table that others read.
+#: Of a session: values that do not fit are errors, instants are in UTC, and no statement is refused
+#: or cut short for what it might select. A lock is waited for so long; by default it is 50 s for
+#: rows, and a day or a year for a table that others read.
 _SESSION = """
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',
-    innodb_lock_wait_timeout = {lock_s}, lock_wait_timeout = {lock_s}
+    innodb_lock_wait_timeout = {lock_s}, lock_wait_timeout = {lock_s},
+    sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = 18446744073709551615
 """
+#: The same, by other names in MariaDB and in MySQL: no statement is cut off, and all transactions
+#: see what the sink's own snapshots do.
+_MARIA = "SET SESSION tx_isolation = 'REPEATABLE-READ', max_statement_time = 0"
+_MYSQL = "SET SESSION transaction_isolation = 'REPEATABLE-READ', max_execution_time = 0"
 _IS_THERE = """
     SELECT table_comment FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_name = ?
@@ -68,7 +73,7 @@ _FAULTS = FaultTable(
         1073 1074 1075 1091 1101 1102 1103 1109 1110 1113 1115 1117 1136 1146 1148 1149 1163 1164
         1166 1167 1170 1171 1173 1193 1215 1231 1232 1235 1239 1253 1267 1271 1273 1280 1286 1288
         1293 1305 1347 1348 1356 1364 1393 1394 1419 1423 1425 1426 1427 1439 1442 1471 1846
-        3105 3730 3750 3820 3822 4078 4161
+        1665 1785 1786 1787 3098 3105 3730 3750 3820 3822 4078 4161
     """,
     # Values, constraints, triggers, JSON: of a row.
     rows="""
@@ -80,14 +85,16 @@ _FAULTS = FaultTable(
 )
 _SCALE_MAX = 30
 
-#: A grant by which tables may be made, and not temporary ones, users or views alone.
-_MAY_CREATE = re.compile(r"\bALL PRIVILEGES\b|\bCREATE(?=,| ON )")
+_DENIED = (1044, 1142)
+#: What a statement is answered for which there are the rights: there is no such column or table.
+_NOTHING_DONE = (1091, 1109, 1146)
 
 
 class Mysql(Database):
     """A MySQL or MariaDB database, by PyMySQL."""
 
     ddl_in_transactions = False
+    makes_in_rehearsal = False
     names = NameRules("MySQL", characters_max=64, columns_max=1017, blank_end=False, plane_0=True)
     numbering = "BIGINT AUTO_INCREMENT PRIMARY KEY"
     faults = _FAULTS
@@ -132,7 +139,8 @@ class Mysql(Database):
                 read_timeout=self._timeout_s, write_timeout=self._timeout_s,
             )  # fmt: skip
             ((version, packet),) = self.execute("SELECT VERSION(), @@max_allowed_packet")
-        maria = "MariaDB" in version
+            maria = "MariaDB" in version
+            self.execute(_MARIA if maria else _MYSQL)
         collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
         # Texts are equal only if all their bytes are, trailing blanks among them.
         self.texts = f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {collation}"
@@ -170,7 +178,6 @@ class Mysql(Database):
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Provide a transaction in which all queries see the same."""
-        self.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         self.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         yield
         self.execute("ROLLBACK")
@@ -194,6 +201,8 @@ class Mysql(Database):
         refused = isinstance(e.__cause__ or e.__context__, ssl.SSLCertVerificationError)
         if refused or "SSL is required" in what or "doesn't support SSL" in what:
             return ConfigError(f"{what}; see the options 'tls' and 'ca_file' of sink 'mysql'")
+        if code in _DENIED:
+            what += "; grant the account the rights in docs/sinks/mysql.md"
         if (no_way := unreached(self.location, e, "the option 'url'")) is not None:
             return no_way
         if "timed out" in what:
@@ -202,17 +211,26 @@ class Mysql(Database):
 
     # Tables
 
+    @property
+    def _rehearses(self) -> bool:
+        return self.creates != Database.creates
+
     def quoted(self, name: str) -> str:
         """Return a name as an identifier."""
         return "`" + name.replace("`", "``") + "`"
 
     def has_table(self, name: str) -> bool:
         """Return whether the database has a table of this name."""
-        return bool(self.execute(_IS_THERE, name))
+        if not self._rehearses:
+            return bool(self.execute(_IS_THERE, name))
+        if name.startswith(CLAIMS):
+            with suppress(TargetRefused):
+                return self.execute(f"SELECT 1 FROM {self.table(name)} LIMIT 0") == []
+        return False
 
     def columns_of(self, name: str) -> list[str]:
-        """Return the names of a table's columns."""
-        return [row[0] for row in self.execute(_COLUMNS, name)]
+        """Return the names of a table's columns; of a temporary one none."""
+        return [] if self._rehearses else [row[0] for row in self.execute(_COLUMNS, name)]
 
     def is_done(self, target: str, schema: pa.Schema) -> bool:
         """Return whether the table has the mark of these columns."""
@@ -261,19 +279,33 @@ class Mysql(Database):
             f"DELETE t FROM {keys} AS k STRAIGHT_JOIN {self.table(target)} AS t ON {self.same(key)}"
         )
 
-    def rehearse(self, creation: str) -> None:
-        """Try to make the table as a temporary one, for what is made here is not undone; then see
-        which rights there are."""
-        table = creation.replace("CREATE TABLE", "CREATE TEMPORARY TABLE", 1)
+    def try_rights(self, target: str, key: Sequence[str], *, create: bool, evolve: bool) -> None:
+        """Send what changes nothing, also to tables that are not there: rights come first."""
+        table, makes = self.table(target), [CLAIMS, *([target] if create else [])]
+        lacks = [self.table(name) for name in makes if not self.has_table(name)]
+        statements = [
+            *(f"CREATE TABLE {name} LIKE information_schema._none" for name in lacks),
+            *self.idle_statements(),
+            f"INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
+            *([f"DELETE FROM {table} WHERE 1 = 0"] if key else []),
+            *([f"ALTER TABLE {table} DROP COLUMN _delta_tailer_none"] if evolve else []),
+        ]
+        for statement in statements:
+            try:
+                self.execute(statement)
+            except TargetRefused as e:
+                if e.__cause__ is None or e.__cause__.args[0] not in _NOTHING_DONE:
+                    raise
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Make temporary tables, for what is made here is not undone."""
+        self.creates = "CREATE TEMPORARY TABLE"
         try:
-            self.execute(table)
+            yield
         finally:
-            grants = [str(row[0]) for row in self.execute("SHOW GRANTS")]
+            del self.creates
             self.abandon()
-        # A role's rights are not listed, and it has no ON.
-        has_role = any(" ON " not in grant for grant in grants)
-        if not has_role and not any(map(_MAY_CREATE.search, grants)):
-            raise TargetRefused(f"{self.location}: the user may not make tables; grant CREATE")
 
     # Values
 
@@ -304,7 +336,11 @@ class Mysql(Database):
         """Provide rows as a temporary table."""
         name = self.quoted("_delta_tailer_keys")
         names = keys.schema.names
-        columns = ", ".join(self.definition(f, names, keys.schema) for f in keys.schema)
+        # Servers may refuse a table without a primary key, and no number is too long for one.
+        number = f"{self.quoted(unused_name('_number', names))} {self.numbering}"
+        columns = ", ".join(
+            [number, *(self.definition(f, names, keys.schema) for f in keys.schema)]
+        )
         self.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
         self.execute(f"CREATE TEMPORARY TABLE {name} ({columns}) {self.texts}")
         self._insert(name, keys)

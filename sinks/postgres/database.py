@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import Any
@@ -14,7 +14,7 @@ from pyarrow import csv
 from sinks.postgres.waiting import connection_class
 from sinks.shared.credentials import credentials
 from sinks.shared.misread import readable
-from sinks.sql.database import Database, KeyTaken
+from sinks.sql.database import CLAIMS, Database, KeyTaken
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (
     canonical_json,
@@ -39,13 +39,18 @@ _TYPES = {
 #: What a connection has unless the options say otherwise: a server that is gone is noticed.
 _DEFAULTS = {"connect_timeout": "10", "keepalives_idle": "30", "tcp_user_timeout": "60000"}
 #: Within each transaction, so that poolers may be between. A process that is paused in one must not
-#: hold up the others.
+#: hold up the others; how long a statement takes is the sink's to say.
 _BEGIN = """
     BEGIN; SET LOCAL TimeZone TO 'UTC'; SET LOCAL DateStyle TO 'ISO';
     SET LOCAL bytea_output TO 'hex'; SET LOCAL extra_float_digits TO 1;
-    SET LOCAL lock_timeout TO {lock_ms}; SET LOCAL idle_in_transaction_session_timeout TO '60s'
+    SET LOCAL lock_timeout TO {lock_ms}; SET LOCAL statement_timeout TO 0;
+    SET LOCAL idle_in_transaction_session_timeout TO '60s'
 """
 _IS_THERE = "SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?"
+_IS_ANOTHERS = """
+    SELECT 1 FROM pg_tables
+    WHERE schemaname = ? AND tablename = ? AND NOT pg_has_role(tableowner, 'USAGE')
+"""
 _COLUMNS = """
     SELECT column_name FROM information_schema.columns WHERE table_schema = ? AND table_name = ?
 """
@@ -150,6 +155,30 @@ class Postgres(Database):
     def begin(self) -> None:
         """Begin a transaction."""
         self.execute(self._begin)
+
+    def try_rights(self, target: str, key: Sequence[str], *, create: bool, evolve: bool) -> None:  # noqa: ARG002  # a rehearsal shows the others
+        """Send what changes no claim, and ask whose the table is."""
+        if self.has_table(CLAIMS):
+            for statement in self.idle_statements():
+                self.execute(statement)
+        if evolve and self.execute(_IS_ANOTHERS, self.schema, target):
+            raise TargetRefused(
+                f"{self.location}: the table {target!r} is another role's, and only its owner may "
+                "change its columns; become a member of that role, or set evolve = false"
+            )
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Put all transactions into one, which is undone."""
+        self.begin()
+        begin = self._begin
+        self._begin, self.ends = "SAVEPOINT tried", ("RELEASE tried", "ROLLBACK TO tried")
+        try:
+            yield
+        finally:
+            self._begin = begin
+            del self.ends
+            self.abandon()
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

@@ -81,6 +81,11 @@ class Database(ABC):
     claim_types: ClassVar[tuple[str, str, str, str]] = ("TEXT", "TEXT", "BIGINT", "BLOB")
     #: What locks the rows that a statement selects.
     lock: ClassVar[str] = ""
+    #: What makes a table, and what ends a transaction: other statements in a rehearsal.
+    creates: str = "CREATE TABLE"
+    ends: tuple[str, str] = ("COMMIT", "ROLLBACK")
+    #: A rehearsal makes tables as a feed does, with the same rights.
+    makes_in_rehearsal: ClassVar[bool] = True
 
     #: The options of a table that say how its texts are kept and compared; and the condition that
     #: a claim is of a target, byte by byte.
@@ -181,9 +186,9 @@ class Database(ABC):
         self.begin()
         try:
             yield
-            self.execute("COMMIT")
+            self.execute(self.ends[0])
         except SinkRejected:
-            self.execute("ROLLBACK")
+            self.execute(self.ends[1])
             raise
         except BaseException:
             self.abandon()
@@ -191,7 +196,7 @@ class Database(ABC):
 
     def start_again(self) -> None:
         """Undo the transaction so far, for a look at what was there."""
-        self.execute("ROLLBACK")
+        self.execute(self.ends[1])
         self.begin()
 
     # The tables
@@ -204,7 +209,7 @@ class Database(ABC):
             columns.append(f"PRIMARY KEY ({self.columns_text(key)})")
         elif not key and self.numbering:
             columns.insert(0, f"{self.quoted(number)} {self.numbering}")
-        return f"CREATE TABLE {self.table(target)} ({', '.join(columns)})"
+        return f"{self.creates} {self.table(target)} ({', '.join(columns)})"
 
     def definition(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:  # noqa: ARG002  # where a type depends on the key
         """Return the definition of a column of a table with this key."""
@@ -252,14 +257,25 @@ class Database(ABC):
                 f"(SELECT 1 FROM {self.table(target)} AS t WHERE {self.same(key)}) LIMIT 3"
             )
 
-    def rehearse(self, creation: str) -> None:
-        """Try to make the tables, and undo it. The connection is closed."""
-        self.begin()
+    def try_rights(self, target: str, key: Sequence[str], *, create: bool, evolve: bool) -> None:  # noqa: B027  # a file's are those of its folder
+        """Raise the error of a right that a feed needs and its account lacks, as far as no
+        rehearsal shows it. ``key`` is a mirror's."""
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Undo what is executed within. The connection is closed. A file is another one."""
         try:
-            self.make_claims()
-            self.execute(creation)
+            yield
         finally:
             self.abandon()
+
+    def idle_statements(self) -> list[str]:
+        """Return a feed's statements about its claim that change nothing."""
+        claims = self.table(CLAIMS)
+        return [
+            f"INSERT INTO {claims} SELECT * FROM {claims} WHERE 1 = 0",
+            f"UPDATE {claims} SET epoch = 0 WHERE 1 = 0",
+        ]
 
     # Who writes what
 
@@ -289,7 +305,7 @@ class Database(ABC):
             return
         key, offset, columns, rows = map(self.quoted, ("key", "offset", "columns", "rows"))
         self.execute(
-            f"CREATE TABLE IF NOT EXISTS {self.table(CLAIMS)} (target {name} PRIMARY KEY, "
+            f"{self.creates} IF NOT EXISTS {self.table(CLAIMS)} (target {name} PRIMARY KEY, "
             f"feed {text} NOT NULL, epoch {number} NOT NULL, mode {text} NOT NULL, "
             f"{key} {text}, {offset} {text}, {columns} {data}, {rows} {number}) "
             f"{self.texts}".rstrip()

@@ -17,6 +17,7 @@ from sinks.shared.delivery import same_form
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING, renamed
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Database
+from sinks.sql.rehearsal import rehearse
 from sinks.sql.table_rows import TableRows
 from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
@@ -126,11 +127,10 @@ class SqlSink:
             self._database.close()
             raise
 
-    def _new_session(self, feed: str) -> TableSession:
-        target = self.table or feed
-        writer = TableWriter(
+    def _new_writer(self, feed: str) -> TableWriter:
+        return TableWriter(
             self._database,
-            target,
+            self.table or feed,
             feed,
             self.mode,
             key=() if self._is_log else self.key,
@@ -139,6 +139,9 @@ class SqlSink:
             evolve=self.evolve,
             also=self._written,
         )
+
+    def _new_session(self, feed: str) -> TableSession:
+        target = self.table or feed
         transactions = TableTransactions(
             self._rows_for(target).of,
             name=f"{self._database.location}: the copy {target!r}",
@@ -146,7 +149,7 @@ class SqlSink:
             event_id=self._event_id if self._is_log else None,
             folds_names=self._database.folds_names,
         )
-        return TableSession(writer, transactions)
+        return TableSession(self._new_writer(feed), transactions)
 
     def _rows_for(self, target: str) -> TableRows:
         return TableRows(
@@ -165,7 +168,7 @@ class SqlSink:
         return self.mode == "mirror" and claim is not None and claim.epoch == 1
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:
-        """See :class:`tailer.sink.Rehearses`: the table is made, and that is undone."""
+        """See :class:`tailer.sink.Rehearses`: what a feed does is done, and undone."""
         await anyio.to_thread.run_sync(self._rehearse, feed, schema)
 
     def _rehearse(self, feed: str, schema: pa.Schema) -> None:
@@ -173,10 +176,8 @@ class SqlSink:
         database.names.check_table(target)
         try:
             database.connect()
-            if self.create and not database.has_table(target):
-                key = () if self._is_log else self.key
-                columns = self._rows_for(target).first_columns(schema)
-                database.rehearse(database.creation(target, columns, key, self._seq))
+            writer = self._new_writer(feed)
+            rehearse(writer, self._rows_for(target).first_columns(schema))
         finally:
             database.close()
 

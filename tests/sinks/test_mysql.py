@@ -140,7 +140,7 @@ async def test_what_does_not_fit_is_refused(
     large = change_batch(SCHEMA, [{"id": "a", "name": "x" * 20_000_000}], last=True)
     with pytest.raises(SinkRejected, match=r"takes 16777216; increase its max_allowed_packet"):
         await write(new(options), large)
-    mysql.query(f"CREATE TABLE {database}.taken (id INT)")
+    mysql.query(f"CREATE TABLE {database}.taken (id INT PRIMARY KEY)")
     with pytest.raises(SinkRejected, match=r"has a table 'taken' that no feed has made"):
         await new(options, table="taken").open("orders")
 

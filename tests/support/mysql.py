@@ -23,11 +23,16 @@ MYSQL_PASSWORD = "pa55 word%"
 _SYSTEM_TABLES = (
     "mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql",
 )  # fmt: skip
+#: What managed servers may say, and no session of the sink must depend on.
+_STRICT = (
+    "--innodb-force-primary-key=ON", "--sql-mode=ANSI,TRADITIONAL", "--sql-safe-updates=ON",
+    "--transaction-isolation=SERIALIZABLE", "--max-join-size=1", "--max-statement-time=20",
+)  # fmt: skip
 
 
 class Mysql(Server):
-    """A MariaDB server with the account `tester`. It does not wait for the disk, unless it is
-    ``durable``."""
+    """A MariaDB server with the account `tester`, as strict as managed ones. It does not wait for
+    the disk, unless it is ``durable``."""
 
     name = "mariadb"
 
@@ -62,7 +67,7 @@ class Mysql(Server):
             f"--innodb-flush-log-at-trx-commit={flush}", "--skip-log-bin",
             "--skip-name-resolve", "--innodb-use-native-aio=0",
             "--innodb-buffer-pool-size=64M", "--default-time-zone=-03:30",
-            "--character-set-server=latin1", "--max-allowed-packet=16M", *self._user,
+            "--character-set-server=latin1", "--max-allowed-packet=16M", *_STRICT, *self._user,
         )  # fmt: skip
 
     def answers(self) -> bool:
@@ -84,7 +89,7 @@ class Mysql(Server):
             closing(pymysql.connect(
                 host="127.0.0.1", port=self.port, user="tester", password=MYSQL_PASSWORD,
                 database=database, charset="utf8mb4", autocommit=True,
-                init_command="SET time_zone = '+00:00'",
+                init_command="SET time_zone = '+00:00', sql_big_selects = 1, sql_safe_updates = 0",
             )) as connection,
             connection.cursor() as cursor,
         ):  # fmt: skip

@@ -57,7 +57,10 @@ class Postgres(Server):
             "unix_socket_directories": self.folder,
             "fsync": "on" if self._durable else "off",
             "autovacuum": "on",
-            "timezone": "America/St_Johns",  # what a session must not depend on
+            # What a session must not depend on.
+            "timezone": "America/St_Johns",
+            "default_transaction_isolation": "serializable",
+            "bytea_output": "escape",
         }
         more = [f"-c{name}={value}" for name, value in settings.items()]
         self.launch(self._programs / "postgres", "-D", self.folder / "data", *more)

@@ -1,0 +1,96 @@
+"""What a feed does to a SQL database, tried for `tailer check`, with nothing left behind.
+
+A setting of the server may refuse a statement that only a later batch sends. So all statements of a
+feed are sent, by what sends them for a feed, to tables that :meth:`Database.rehearsal` undoes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from sinks.shared.merge import PHYSICAL, Merge
+from sinks.sql.database import CLAIMS, Claim, Database
+from sinks.sql.table_transactions import Transaction
+from sinks.sql.table_writer import TableWriter
+from tailer.changes import Offset
+
+__all__ = ["rehearse"]
+
+#: The columns of a small table before and after each kind of step, by the names in the files.
+_BEFORE = {"id": ("id", pa.int64()), "a": ("a", pa.int32()), "b": ("b", pa.string())}
+_AFTER = {"id": ("id", pa.int64()), "a": ("c", pa.int64()), "d": ("d", pa.string())}
+
+
+def rehearse(writer: TableWriter, columns: pa.Schema) -> None:
+    """Raise what refuses a statement of a feed. ``columns`` are those that its table is made with.
+    The connection is closed."""
+    database, target = writer.database, writer.target
+    claim = database.found(target) if database.has_table(CLAIMS) else None
+    key = () if writer.mode == "log" else writer.key
+    database.try_rights(target, key, create=writer.create, evolve=writer.evolve)
+    with database.rehearsal():
+        if database.has_table(target):
+            _touch(database, target, key, claim.columns if claim and claim.columns else columns)
+            return
+        if not writer.create and database.makes_in_rehearsal:
+            return
+        scratch = replace(writer, target=f"{CLAIMS}_check", create=True, evolve=True)
+        _follow(
+            scratch, _physical({name: (name, columns.field(name).type) for name in columns.names})
+        )
+        if writer.evolve:
+            small = replace(scratch, target=f"{CLAIMS}_check_2", mode="mirror", key=("id",))
+            claimed = small.claim()
+            for schema in map(_physical, (_BEFORE, _AFTER)):
+                claimed = small.run(Transaction(claimed, _next(claimed, schema), schema))
+
+
+def _touch(database: Database, target: str, key: tuple[str, ...], columns: pa.Schema) -> None:
+    """Send what changes no row to the feed's own table."""
+    with database.transaction():
+        if key:
+            with database.staged(columns.empty_table().select(list(key))) as keys:
+                database.delete(target, keys, key)
+        database.append(target, columns.empty_table())
+
+
+def _follow(writer: TableWriter, schema: pa.Schema) -> None:
+    """Make a table, and add, replace and delete a row of it; a log only gets one."""
+    row = pa.table([_one(field, writer.key) for field in schema], schema=schema)
+    claimed = writer.claim()
+    if writer.mode == "log":
+        (batch,) = row.to_batches()
+        writer.run(Transaction(claimed, _next(claimed, schema), schema, batch))
+        return
+    keys = row.select(list(writer.key))
+    none, no_keys = row.slice(0, 0), keys.slice(0, 0)
+    for merge in (
+        Merge(no_keys, keys, row, no_keys),
+        Merge(keys, no_keys, row, no_keys),
+        Merge(keys, keys, none, keys),
+    ):
+        after = replace(_next(claimed, schema), rows=claimed.rows + merge.growth)
+        claimed = writer.run(Transaction(claimed, after, schema, merge=merge))
+
+
+def _next(claim: Claim, schema: pa.Schema) -> Claim:
+    version = 0 if claim.offset is None else claim.offset.version + 1
+    return replace(claim, offset=Offset(version), columns=schema)
+
+
+def _physical(columns: dict[str, tuple[str, pa.DataType]]) -> pa.Schema:
+    """Return columns, by the names that they have in the files: see :data:`PHYSICAL`."""
+    return pa.schema(
+        pa.field(name, kind, metadata={PHYSICAL: physical})
+        for physical, (name, kind) in columns.items()
+    )
+
+
+def _one(field: pa.Field, key: tuple[str, ...]) -> pa.Array:
+    """Return a column of one row: null, or in the key what zeros are, such as an empty text."""
+    if field.name not in key:
+        return pa.nulls(1, field.type)
+    zeros = [pa.py_buffer(bytes(64))] * (field.type.num_buffers - 1)
+    return pa.Array.from_buffers(field.type, 1, [None, *zeros])
