@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import fields, force_setattr
 
 from tailer.delta.statistics import Bounds, Statistics, bounds, file_statistics, record_count
+from tailer.errors import CorruptLog
 
 __all__ = [
     "Action",
@@ -26,6 +27,7 @@ __all__ = [
     "RemoveFile",
     "SetTransaction",
     "Sidecar",
+    "later_of",
 ]
 
 #: Every number in the log fits a long.
@@ -262,3 +264,31 @@ Action: TypeAlias = (
     | Sidecar
     | CheckpointMetadata
 )
+
+_A = TypeVar("_A", Protocol, Metadata, AddFile, RemoveFile)
+_SAID = {
+    Protocol: "there are two protocol actions",
+    Metadata: "there are two metaData actions",
+    AddFile: "one file is added twice",
+    RemoveFile: "one file is removed twice",
+}
+
+
+def later_of(first: _A | None, again: _A) -> _A:
+    """Return the later of two actions in one file of the log that say the same: it counts, as in
+    Spark's replay. ``createdTime`` says nothing about the table, and alone may differ.
+
+    The protocol allows one such action, but some writers repeat it. Raises :class:`CorruptLog` for
+    two that differ, with the first field in which they do.
+    """
+    for field in fields(again) if first not in (None, again) else ():
+        values = getattr(first, field.name), getattr(again, field.name)
+        if field.name != "created_time" and values[0] != values[1]:
+            path = getattr(again, "path", "")
+            # Texts may hold rows' values, or secrets.
+            shown = all(isinstance(v, int | float | frozenset | None) for v in values)
+            told = [sorted(v) if isinstance(v, frozenset) else v for v in values]
+            both = f" ({told[0]} and {told[1]})" if shown else ""
+            what = f"{_SAID[type(again)]}, by actions that differ in {field.encode_name}{both}"
+            raise CorruptLog(f"{what}: {path}" if path else what)
+    return again

@@ -4,7 +4,8 @@ The actions of a commit have no order: metaData, protocol and cdc may follow the
 therefore read twice. The first pass gathers the few actions that determine how the others are read,
 checks what the protocol forbids, and finds the paths that are both removed and added. The second
 pass yields the file actions one by one. Neither keeps more than a few actions, so a commit of
-hundreds of megabytes needs little memory.
+hundreds of megabytes needs little memory. Some writers repeat an action: two that say the same are
+one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -31,11 +32,12 @@ from tailer.delta.actions import (
     RemoveFile,
     SetTransaction,
     Sidecar,
+    later_of,
 )
 from tailer.delta.digests import digest
 from tailer.delta.parsing import parse_entries, parse_line
 from tailer.delta.paths import location, locations
-from tailer.delta.snapshot import TableState
+from tailer.delta.snapshot import TableState, file_key
 from tailer.errors import CorruptLog, TableError
 
 __all__ = [
@@ -43,16 +45,20 @@ __all__ = [
     "CommitHeader",
     "FileAction",
     "Lines",
+    "check_repeats",
     "read_actions",
     "read_header",
 ]
 
 K = TypeVar("K", bound=Hashable)
+E = TypeVar("E", bound=AddEntry | RemoveEntry)
 
 #: So many lines are parsed together: larger lists leave the processor's cache.
 _BATCH_LINES = 256
 #: The actions of a commit of so few lines are kept; those of a longer one are parsed again.
 _FEW_LINES = 64
+#: So many actions that are repeated are compared at once.
+_COMPARED_AT_ONCE = 10_000
 
 #: The lines of one file of the log, read again at each call.
 Lines = Callable[[], Iterable[bytes]]
@@ -65,7 +71,8 @@ class CommitHeader(Struct):
     the sum of the sizes of the files with the commit's changes (bytes, None counted as 0).
     ``added`` and ``removed`` are the concatenated digests of the logical files
     (:mod:`tailer.delta.digests`). ``files`` are the file actions themselves, if they are few and
-    there are digests.
+    there are digests. An action that is repeated counts once; ``repeated`` are those of files, each
+    with its name in the log and the digest of its location.
     """
 
     protocol: Protocol | None = None
@@ -83,6 +90,7 @@ class CommitHeader(Struct):
     added: bytes = b""
     removed: bytes = b""
     files: tuple[FileAction, ...] | None = None
+    repeated: frozenset[tuple[str, bytes]] = frozenset()
 
 
 class Commit(Struct, frozen=True):
@@ -105,18 +113,41 @@ class Commit(Struct, frozen=True):
     tag: str = ""
 
     def file_actions(self) -> Iterator[FileAction]:
-        """Yield the adds, removes and cdc files, in the file's order.
+        """Yield the adds, removes and cdc files, in the file's order, and what is repeated once.
 
         Unless they are few, each call parses them again.
         """
         if self.header.files is not None:
             yield from self.header.files
             return
-        yield from _file_actions(self.name, self.lines())
+        is_first = self.first_mentions()
+        for action in _file_actions(self.name, self.lines()):
+            if is_first(_KINDS[type(action)], action.path):
+                yield action
+
+    def first_mentions(self) -> Callable[[str, str], bool]:
+        """Return what says of each file action in turn, given by its name in the log and its path,
+        whether it is the first that says so."""
+        seen: set[tuple[str, bytes]] = set()
+
+        def is_first(kind: str, path: str) -> bool:
+            if not self.header.repeated:
+                return True
+            key = kind, digest(location(path))
+            if key in seen:
+                return False
+            if key in self.header.repeated:
+                seen.add(key)
+            return True
+
+        return is_first
 
     def is_added_again(self, path: str) -> bool:
         """Return whether this location is both removed and added in this commit."""
         return digest(location(path)) in self.header.added_again
+
+
+_KINDS: dict[type[FileAction], str] = {AddFile: "add", RemoveFile: "remove", AddCDCFile: "cdc"}
 
 
 def _file_actions(name: str, lines: Iterable[bytes]) -> Iterator[FileAction]:
@@ -149,27 +180,40 @@ class _Files(Generic[K]):
     text.
     """
 
-    def __init__(self, verb: str, key: Callable[[str], K]) -> None:
-        self._verb = verb
+    def __init__(self, key: Callable[[str], K]) -> None:
         self._key: Callable[[str], K] = key
         self.places: set[K] = set()
+        self.repeated: set[K] = set()
         self._vectors: dict[K, K] = {}
 
-    def take(self, files: Sequence[AddEntry | RemoveEntry]) -> None:
+    def take(self, files: Sequence[E]) -> Sequence[E]:
+        """Take some files; return those among them that were not there before."""
         keys = [*map(self._key, locations([file.path for file in files]))]
         known = set() if self.places.isdisjoint(keys) else self.places.intersection(keys)
         different = len(self.places) + len(keys)
         self.places.update(keys)
         if len(self.places) < different:
-            twice = known or {k for k in keys if keys.count(k) > 1}
-            path = next(f.path for f, k in zip(files, keys, strict=True) if k in twice)
-            raise CorruptLog(f"the commit has one file {self._verb} twice: {path}")
+            files, keys = self._fresh(files, keys, known)
         if [file.deletion_vector for file in files].count(None) == len(files):
-            return
+            return files
         for file, key in zip(files, keys, strict=True):
             if file.deletion_vector is not None:
                 text = f"{location(file.path)}\x00{file.deletion_vector.unique_id}"
                 self._vectors[key] = self._key(text)
+        return files
+
+    def _fresh(
+        self, files: Sequence[E], keys: Sequence[K], known: set[K]
+    ) -> tuple[list[E], list[K]]:
+        """Return the files that come for the first time, with their keys; note the others."""
+        fresh: dict[K, E] = {}
+        for file, key in zip(files, keys, strict=True):
+            if key in known:
+                self.repeated.add(key)
+            else:
+                known.add(key)
+                fresh[key] = file
+        return [*fresh.values()], [*fresh]
 
     def logical(self) -> AbstractSet[K]:
         """Return what stands for the files with their deletion vectors."""
@@ -182,14 +226,16 @@ class _Scan(Generic[K]):
 
     def __init__(self, key: Callable[[str], K]) -> None:
         self.header = CommitHeader()
-        self.added: _Files[K] = _Files("added", key)
-        self.removed: _Files[K] = _Files("removed", key)
+        self._key: Callable[[str], K] = key
+        self.added: _Files[K] = _Files(key)
+        self.removed: _Files[K] = _Files(key)
+        self.repeated: set[tuple[str, K]] = set()
         self._cdc_partitions: set[str] = set()
 
-    def read(self, name: str, lines: Iterable[bytes], *, keeps_files: bool) -> CommitHeader:
+    def read(self, name: str, lines: Lines, *, keeps_files: bool) -> CommitHeader:
         """Read all lines of the commit ``name``. ``keeps_files``: keep the file actions, if they
         are few."""
-        rest = iter(lines)
+        rest = iter(lines())
         batch, number = list(islice(rest, _BATCH_LINES)), 1
         if keeps_files and len(batch) <= _FEW_LINES:
             self._take_all([*read_actions(name, batch)])
@@ -202,6 +248,11 @@ class _Scan(Generic[K]):
                 self._take(action)
             number += len(batch)
             batch = list(islice(rest, _BATCH_LINES))
+        self.repeated |= {("add", key) for key in self.added.repeated}
+        self.repeated |= {("remove", key) for key in self.removed.repeated}
+        if self.repeated:
+            _check_same(name, lines, self.repeated, lambda file: self._key(location(file.path)))
+            self.header.files = None  # it has them twice
         if not self.added.logical().isdisjoint(self.removed.logical()):
             raise CorruptLog("the commit adds and removes one file with the same deletion vector")
         self.header.cdc_partitions = len(self._cdc_partitions)
@@ -233,13 +284,9 @@ class _Scan(Generic[K]):
                 if len(self._cdc_partitions) < 2:
                     self._cdc_partitions.add(repr(sorted(action.partition_values.items())))
             case Metadata():
-                if header.metadata is not None:
-                    raise CorruptLog("the commit has two metaData actions")
-                header.metadata = action
+                header.metadata = later_of(header.metadata, action)
             case Protocol():
-                if header.protocol is not None:
-                    raise CorruptLog("the commit has two protocol actions")
-                header.protocol = action
+                header.protocol = later_of(header.protocol, action)
             case CommitInfo():
                 header.commit_info = header.commit_info or action
             case SetTransaction():
@@ -250,26 +297,63 @@ class _Scan(Generic[K]):
                 raise CorruptLog("the commit has an action that only checkpoints may have")
 
     def _add(self, files: Sequence[AddEntry]) -> None:
-        self.header.adds += len(files)
-        self._count(files)
-        self.added.take(files)
+        fresh = self.added.take(files)
+        self.header.adds += len(fresh)
+        self._count(fresh)
 
     def _remove(self, files: Sequence[RemoveEntry]) -> None:
-        self.header.removes += len(files)
-        self._count(files)
-        self.removed.take(files)
+        fresh = self.removed.take(files)
+        self.header.removes += len(fresh)
+        self._count(fresh)
 
     def _count(self, files: Sequence[AddEntry | RemoveEntry]) -> None:
         self.header.data_changes += [file.data_change for file in files].count(True)
         self.header.file_bytes += sum([file.size or 0 for file in files])
 
 
-def read_header(name: str, lines: Iterable[bytes], *, digests: bool = True) -> CommitHeader:
+def _check_same(
+    name: str,
+    lines: Lines,
+    repeated: AbstractSet[tuple[str, K]],
+    key_of: Callable[[AddFile | RemoveFile], K],
+) -> None:
+    """Raise :class:`CorruptLog` if one of the repeated actions of files is not the same each time.
+
+    Actions are parsed again, because to keep those of a large commit takes much memory.
+    """
+    left = set(repeated)
+    while left:
+        some = {left.pop() for _ in range(min(len(left), _COMPARED_AT_ONCE))}
+        first: dict[tuple[str, K], Any] = {}
+        for action in read_actions(name, lines()):
+            if isinstance(action, AddFile | RemoveFile):
+                key = _KINDS[type(action)], key_of(action)
+                if key in some:
+                    first[key] = later_of(first.get(key), action)
+
+
+def check_repeats(name: str, lines: Lines) -> None:
+    """Read a compaction to its end. Raises :class:`CorruptLog` for a line that can't be read, and
+    for a logical file that is added or removed twice by actions that differ."""
+    seen: set[tuple[str, tuple[str, str]]] = set()
+    repeated: set[tuple[str, tuple[str, str]]] = set()
+    for action in read_actions(name, lines()):
+        if isinstance(action, AddFile | RemoveFile):
+            key = _KINDS[type(action)], file_key(action)
+            (repeated if key in seen else seen).add(key)
+    try:
+        _check_same(name, lines, repeated, file_key)
+    except TableError as e:
+        raise e.at(path=name) from None
+
+
+def read_header(name: str, lines: Lines, *, digests: bool = True) -> CommitHeader:
     """Make the first pass over a commit. Without ``digests`` it has none, and takes half the time.
 
-    Raises :class:`CorruptLog` for a line that can't be read, two metaData or protocol actions, a
-    file that is added or removed twice or added and removed with the same deletion vector, and
-    actions of v2 checkpoints ("Delta Log Entries", "Add File and Remove File").
+    Raises :class:`CorruptLog` for a line that can't be read, two metaData or protocol actions that
+    differ, a file that is added or removed twice by actions that differ, or added and removed with
+    the same deletion vector, and actions of v2 checkpoints ("Delta Log Entries", "Add File and
+    Remove File").
     """
     try:
         if not digests:
@@ -278,6 +362,7 @@ def read_header(name: str, lines: Iterable[bytes], *, digests: bool = True) -> C
         header = scan.read(name, lines, keeps_files=True)
     except TableError as e:
         raise e.at(path=name) from None
+    header.repeated = frozenset(scan.repeated)
     header.added_again = frozenset(scan.added.places & scan.removed.places)
     header.added = b"".join(scan.added.logical())
     header.removed = b"".join(scan.removed.logical())

@@ -8,6 +8,7 @@ may list a million files, is streamed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from tailer.delta.actions import (
     Protocol,
     RemoveFile,
     SetTransaction,
+    later_of,
 )
 from tailer.delta.features import cdf_enabled, check_readable, column_mapping_mode
 from tailer.delta.paths import location
@@ -115,8 +117,8 @@ def file_key(action: AddFile | RemoveFile) -> tuple[str, str]:
 class Reconciliation:
     """Reconciles actions that arrive newest first.
 
-    Within one commit the order does not matter: a valid commit has no two actions that reconcile
-    with each other.
+    Within one commit the order of files does not matter: :mod:`tailer.delta.commit` refuses two
+    that reconcile with each other, unless they are equal. Of all else the last action counts.
     """
 
     def __init__(self) -> None:
@@ -127,29 +129,42 @@ class Reconciliation:
         self._seen: set[tuple[str, str]] = set()
 
     def take(self, actions: Iterable[Action]) -> None:
-        """Reconcile all actions but those of files with what was seen before."""
+        """Reconcile all actions of one file of the log, but those of data files, with what was seen
+        before. Raises :class:`CorruptLog` for two metaData or protocol actions that differ
+        (:func:`tailer.delta.actions.later_of`)."""
+        protocol, metadata = None, None
+        transactions: dict[str, SetTransaction] = {}
+        domains: dict[str, DomainMetadata] = {}
         for action in actions:
             match action:
                 case Protocol():
-                    self.protocol = self.protocol or action
+                    protocol = later_of(protocol, action)
                 case Metadata():
-                    self.metadata = self.metadata or action
+                    metadata = later_of(metadata, action)
                 case SetTransaction():
-                    self.transactions.setdefault(action.app_id, action)
+                    transactions[action.app_id] = action
                 case DomainMetadata():
-                    self._domains.setdefault(action.domain, action)
+                    domains[action.domain] = action
+        self.protocol = self.protocol or protocol
+        self.metadata = self.metadata or metadata
+        for app_id, transaction in transactions.items():
+            self.transactions.setdefault(app_id, transaction)
+        for name, domain in domains.items():
+            self._domains.setdefault(name, domain)
 
-    def live(self, actions: Iterable[Action], *, remember: bool = True) -> Iterator[AddFile]:
+    def live(
+        self, actions: Iterable[Action], *, remember: AbstractSet[int] | None = None
+    ) -> Iterator[AddFile]:
         """Yield the files among these actions that are still in the table.
 
-        ``remember=False`` is for a checkpoint: nothing older follows it, and its keys are unique,
-        so a million of them need not be kept.
+        ``remember`` is for a checkpoint: nothing older follows it, so of a million files only those
+        are kept that it lists more than once, given as the hashes of their locations.
         """
         for action in actions:
             if isinstance(action, AddFile | RemoveFile):
                 key = file_key(action)
                 fresh = key not in self._seen
-                if fresh and remember:
+                if fresh and (remember is None or (remember and hash(key[0]) in remember)):
                     self._seen.add(key)
                 if fresh and isinstance(action, AddFile):
                     yield action

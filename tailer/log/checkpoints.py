@@ -9,19 +9,24 @@ requested once.
 from __future__ import annotations
 
 import tempfile
+from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
+from itertools import chain
 from typing import IO, TypeVar
 
 import pyarrow as pa
 
-from tailer.delta.actions import Action, AddFile, Sidecar
-from tailer.delta.checkpoint import add_batches, checkpoint_actions
+from tailer.delta.actions import Action, AddFile, Sidecar, later_of
+from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
 from tailer.delta.commit import Lines, read_actions
-from tailer.delta.paths import location
+from tailer.delta.paths import location, locations
 from tailer.delta.segment import Checkpoint
-from tailer.errors import CorruptLog, spilling
+from tailer.delta.snapshot import file_key
+from tailer.errors import CorruptLog, TableError, spilling
+from tailer.native import compute as pc
 from tailer.process.threads import blocking, listed, stepwise
 from tailer.store import LOG_DIR, Store
 
@@ -31,6 +36,8 @@ T = TypeVar("T")
 
 #: Lists up to this size are kept in memory, larger ones on the disk.
 _MEMORY_BYTES_MAX = 4 * 1024 * 1024
+#: So many files that are listed again are compared at once.
+_COMPARED_AT_ONCE = 10_000
 
 
 class CheckpointReader:
@@ -56,8 +63,8 @@ class CheckpointReader:
         """Return the checkpoint's list of files, with these fields of each, read to its end.
 
         ``counts`` are the expected numbers of files, by the file that gives them. Raises
-        :class:`CorruptLog` if any of its files is damaged or missing, or if all of ``counts``
-        contradict the list.
+        :class:`CorruptLog` if any of its files is damaged or missing, if all of ``counts``
+        contradict the list, or if it lists a file twice, and the two differ in these fields.
         """
         listed = ListedFiles()
         try:
@@ -69,7 +76,8 @@ class CheckpointReader:
                 for one in sidecars:
                     name, size = _sidecar_name(one), one.size_in_bytes
                     await self._take(listed, name, size, fields, required=True)
-            _check_count(checkpoint, listed.count, counts)
+            await blocking(listed.find_repeated, checkpoint.files[0].name)
+            _check_count(checkpoint, listed, counts)
         except BaseException:
             listed.close()
             raise
@@ -107,15 +115,15 @@ class CheckpointReader:
         )
 
 
-def _check_count(checkpoint: Checkpoint, count: int, counts: Mapping[str, int]) -> None:
-    """Raise :class:`CorruptLog` unless one of ``counts`` fits.
+def _check_count(checkpoint: Checkpoint, listed: ListedFiles, counts: Mapping[str, int]) -> None:
+    """Raise :class:`CorruptLog` unless one of ``counts`` fits, with what is repeated or without.
 
     One is enough: another number is a bad hint, and is ignored.
     """
-    if counts and count not in counts.values():
+    if counts and {listed.count, listed.different}.isdisjoint(counts.values()):
         name, counted = next(iter(counts.items()))
         raise CorruptLog(
-            f"the checkpoint lists {count} files, and {name} says {counted}",
+            f"the checkpoint lists {listed.count} files, and {name} says {counted}",
             path=checkpoint.files[0].name,
             hint="no other file of this version shows which is right: restore the "
             f"checkpoint, or remove {' and '.join(counts)} if it is whole",
@@ -135,10 +143,16 @@ def _sidecar_name(action: Sidecar) -> str:
 
 
 class ListedFiles:
-    """All adds of one checkpoint, ``count`` of them. The caller closes it."""
+    """All adds of one checkpoint, ``count`` of them. The caller closes it.
+
+    ``repeated`` are the hashes of the locations that it lists more than once; ``different`` is how
+    many logical files there are.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.different = 0
+        self.repeated: AbstractSet[int] = frozenset()
+        self._hashes = array("q")
         self._spool: IO[bytes] = tempfile.SpooledTemporaryFile(  # noqa: SIM115  # closed by close()
             max_size=_MEMORY_BYTES_MAX, prefix="tailer-checkpoint-"
         )
@@ -164,6 +178,7 @@ class ListedFiles:
                     writer = pa.ipc.new_stream(self._spool, batch.schema, options=_options())
                 writer.write_batch(batch)
             self.count += batch.num_rows
+            self._note(batch.column(0).field("path").to_pylist())
             return True
 
         while await blocking(keep):
@@ -175,11 +190,44 @@ class ListedFiles:
     async def take_lines(self, name: str, lines: Lines) -> None:
         """Store the adds of one JSON file."""
 
-        def count() -> int:
-            return sum(isinstance(action, AddFile) for action in read_actions(name, lines()))
+        def note() -> None:
+            paths = [add.path for add in _adds(name, lines)]
+            self.count += len(paths)
+            self._note(paths)
 
-        self.count += await blocking(count)
+        await blocking(note)
         self._lines.append((name, lines))
+
+    def _note(self, paths: Sequence[str]) -> None:
+        self._hashes.extend(map(hash, locations(paths)))
+
+    def find_repeated(self, name: str) -> None:
+        """Find what is listed more than once. Raises :class:`CorruptLog`, naming the checkpoint, if
+        the adds of one logical file differ."""
+        self.different = self.count
+        hashes = pa.Array.from_buffers(
+            pa.int64(), len(self._hashes), [None, pa.py_buffer(self._hashes)]
+        )
+        if len(pc.unique(hashes)) < self.count:
+            found = pc.value_counts(hashes).to_pylist()
+            self.repeated = frozenset(one["values"] for one in found if one["counts"] > 1)
+        self._hashes = array("q")
+        left = set(self.repeated)
+        while left:
+            some = {left.pop() for _ in range(min(len(left), _COMPARED_AT_ONCE))}
+            try:
+                self._compare(some)
+            except TableError as e:
+                raise e.at(path=name) from None
+
+    def _compare(self, some: AbstractSet[int]) -> None:
+        first: dict[tuple[str, str], AddFile] = {}
+        lines = (add for name, lines in self._lines for add in _adds(name, lines))
+        for add in chain(lines, (add for batch in self._batches() for add in adds_of(batch))):
+            if hash(location(add.path)) in some:
+                key = file_key(add)
+                self.different -= key in first
+                first[key] = later_of(first.get(key), add)
 
     async def items(
         self,
@@ -203,6 +251,10 @@ class ListedFiles:
             self._spool.seek(start)
             with pa.ipc.open_stream(self._spool) as stream:
                 yield from stream
+
+
+def _adds(name: str, lines: Lines) -> Iterator[AddFile]:
+    return (action for action in read_actions(name, lines()) if isinstance(action, AddFile))
 
 
 def _options() -> pa.ipc.IpcWriteOptions:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing
 from typing import TYPE_CHECKING, TypeVar
 
-from tailer.delta.commit import Lines, read_actions
+from tailer.delta.commit import Lines, check_repeats, read_header
 from tailer.delta.segment import LogFile, LogKind, LogSegment
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import CorruptLog, TableError
@@ -63,7 +62,7 @@ class SnapshotFiles:
                 stack.callback(found.close)
             for file in reversed(segment.deltas):
                 try:
-                    actions = of_lines(file.name, await self._lines(file.name))
+                    actions = _checked(file, await self._lines(file.name), of_lines)
                     async with aclosing(listed(live(actions))) as batches:
                         async for batch in batches:
                             yield batch
@@ -74,8 +73,8 @@ class SnapshotFiles:
             if found is None:
                 return
             listing = found.items(
-                lambda batch: live(of_batch(batch), remember=False),
-                lambda name, lines: live(of_lines(name, lines), remember=False),
+                lambda batch: live(of_batch(batch), remember=found.repeated),
+                lambda name, lines: live(of_lines(name, lines), remember=found.repeated),
             )
             async with aclosing(listing) as batches:
                 async for batch in batches:
@@ -114,8 +113,7 @@ class SnapshotFiles:
     async def _check_compaction(self, file: LogFile) -> None:
         """Read a compaction to its end: if it is damaged, commits are read in its place."""
         try:
-            lines = await self._lines(file.name)
-            await blocking(lambda: deque(read_actions(file.name, lines()), maxlen=0))
+            await blocking(check_repeats, file.name, await self._lines(file.name))
         except CorruptLog as e:
             raise Damaged([file], self._log.at(e).at(version=file.version)) from None
         except FileNotFoundError as e:
@@ -154,3 +152,13 @@ class SnapshotFiles:
         if checksum is not None and checksum.metadata.id == table_id:
             counts[f"{version:020d}.crc"] = checksum.num_files
         return counts
+
+
+def _checked(
+    file: LogFile, lines: Lines, of_lines: Callable[[str, Lines], Iterator[T]]
+) -> Iterator[T]:
+    """Yield the actions of a commit that the protocol allows, or of a compaction, which was checked
+    before anything was read."""
+    if file.kind is LogKind.COMMIT:
+        read_header(file.name, lines, digests=False)
+    yield from of_lines(file.name, lines)

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from tailer.delta.actions import Action, AddFile
@@ -140,8 +141,8 @@ class TableLog(LogListing):
         await self._take_deltas(reconciliation, segment)
         checkpoint = segment.checkpoint.files if segment.checkpoint else ()
         try:
-            for file in checkpoint:
-                reconciliation.take(await self._checkpoints.steering(file.name))
+            steering = [await self._checkpoints.steering(file.name) for file in checkpoint]
+            reconciliation.take(chain.from_iterable(steering))
             state = reconciliation.state()
             self._check_by_path(state)
         except CorruptLog as e:
@@ -315,7 +316,7 @@ class TableLog(LogListing):
     ) -> Commit:
         name, status = commit_name(version), text.status
         try:
-            header = read_header(name, text.lines(), digests=digests)
+            header = read_header(name, text.lines, digests=digests)
             after = _state_after(before, header.protocol, header.metadata)
             if digests and (before is None or header.protocol is not None):
                 self._check_by_path(after)
@@ -347,7 +348,7 @@ class TableLog(LogListing):
         """
         name = commit_name(version)
         text = await self._json.whole_commit(version)
-        check = partial(read_header, name, text.lines(), digests=False)
+        check = partial(read_header, name, text.lines, digests=False)
         try:
             await in_thread(check, text.status.size)
         except TableError as e:
@@ -369,7 +370,7 @@ class TableLog(LogListing):
                 at = await self.snapshot(version)
                 name = commit_name(version)
                 lines, status = await self._json.lines(name)
-                read = partial(read_header, name, lines(), digests=False)
+                read = partial(read_header, name, lines, digests=False)
                 header = await in_thread(read, status.size)
             except (TableError, FileNotFoundError):
                 raise loss from None

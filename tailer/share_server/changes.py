@@ -196,8 +196,11 @@ class _Walk:
         for wanted in ("cdc",) if by_cdc else ("remove", "add"):
             if wanted == "remove" and not commit.header.removes:
                 continue
+            is_first = commit.first_mentions()
             for kind, values in raw_actions(commit.name, commit.lines):
                 if kind != wanted or (kind != "cdc" and not values.get("dataChange", True)):
+                    continue
+                if not is_first(kind, values["path"]):
                     continue
                 if plan.ineffective and kind != "cdc" and _digest(kind, values) in plan.ineffective:
                     continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -145,7 +146,10 @@ class SharedTable:
 
 
 def _live(
-    reconciliation: Reconciliation, actions: Iterator[FileAction], *, remember: bool = True
+    reconciliation: Reconciliation,
+    actions: Iterator[FileAction],
+    *,
+    remember: AbstractSet[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
         action = action_of(kind, values)

@@ -72,7 +72,7 @@ def test_a_file_goes_by_its_decoded_path_and_its_vectors_id() -> None:
 def test_a_checkpoints_files_are_not_remembered() -> None:
     reconciliation = Reconciliation()
     list(reconciliation.live([remove("b")]))
-    found = list(reconciliation.live([add("a"), add("b"), add("c")], remember=False))
+    found = list(reconciliation.live([add("a"), add("b"), add("c")], remember=set()))
     assert found == [add("a"), add("c")]
     assert len(reconciliation._seen) == 1
 

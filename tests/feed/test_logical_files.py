@@ -258,7 +258,26 @@ def test_a_set_that_outgrows_its_memory_is_as_exact(tmp_path: Path) -> None:
     keys.close()
 
 
-#: A commit that names one file twice is refused before.
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("others", [0, 100])
+def test_what_a_commit_repeats_comes_once(
+    table: TableBuilder, source: ChangeSource, others: int
+) -> None:
+    more = [table.add(rows(100 + i), dataChange=False) for i in range(others)]
+    first, last = table.add(rows(1, 2)), table.add(rows(3))
+    table.commit(table.metadata(), *more, first, first, table.metadata())
+    gone = table.remove(first)
+    table.commit(gone, last, gone, last)
+    arranged = [("insert", 100 + i) for i in range(others)] if source == "derived" else []
+    assert sorted(changes(table, 1, source)) == [("insert", 1), ("insert", 2), *arranged]
+    assert changes(table, 2, source) == [("delete", 1), ("delete", 2), ("insert", 3)]
+    snapshot = events(table, Offset(2, snapshot=True), 2)
+    assert sorted(e["id"] for e in snapshot if "id" in e) == [3, *range(100, 100 + others)]
+    found = verdict(table, 2, source)
+    assert (found.missing, found.surplus) == (0, 0)
+
+
+#: A commit that names one file twice has it once here.
 _NAMES = st.integers(0, 9).map(lambda n: n.to_bytes(16, "big"))
 _KEYS = st.lists(_NAMES, max_size=5, unique=True).map(b"".join)
 

@@ -89,9 +89,9 @@ def _many_adds(table: TableBuilder) -> None:
 
 
 def _many_adds_twice(table: TableBuilder) -> None:
-    """A commit that names the same file a million times."""
-    line = json.dumps(add_action("part-0", 100, 1, None)) + "\n"
-    table.commit_path(table.version + 1).write_text(line * 1_000_000)
+    """A commit that names the same file a million times, and at last another size."""
+    line, last = (json.dumps(add_action("part-0", size, 1, None)) + "\n" for size in (100, 101))
+    table.commit_path(table.version + 1).write_text(line * 999_999 + last)
 
 
 def _checkpoint_rows(table: TableBuilder, adds: pa.Table) -> Path:

@@ -115,7 +115,7 @@ async def test_the_commits_stand_in_for_a_compaction_that_is_listed_and_gone(
 
 async def test_only_the_damaged_one_of_two_compactions_is_replaced(table: TableBuilder) -> None:
     whole = await state(table)
-    commits = [table.commit_path(version).read_bytes() for version in (5, 4)]
+    commits = [table.commit_path(version).read_bytes() for version in (4, 5)]
     compaction(table, 4, 5).write_bytes(b"".join(commits))
     table.commit_path(4).unlink()
     compaction(table).write_bytes(b"{add\n")

@@ -38,6 +38,21 @@ def test_versions_without_a_feed_are_a_status_and_not_a_broken_stream(tmp_path: 
         assert str(tmp_path) not in reply.body.decode()
 
 
+def test_what_a_commit_repeats_is_sent_once(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", ID, cdf=True)
+    table.create()
+    first = table.add([{"id": 1}])
+    table.commit(first, first)
+    gone, added = table.remove(first), table.add([{"id": 2}])
+    table.commit(added, gone, gone, added)
+    with served(tmp_path, {"s.x.t": table.folder}) as server:
+        for version, kinds in ((1, ["add"]), (2, ["remove", "add"])):
+            asked = f"startingVersion={version}&endingVersion={version}"
+            lines = server.get(f"{place('s.x.t')}/changes?{asked}").lines
+            assert [kind for line in lines[2:] for kind in line] == kinds
+            assert len(server.query("s.x.t", version=version).lines) == 3
+
+
 def test_commits_are_seen_as_they_are_made(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "live", ID, cdf=True)
     table.create()

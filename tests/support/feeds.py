@@ -68,7 +68,7 @@ def commit_of(
     """A commit in memory, upon a table that has the column ``id`` if nothing else is said."""
     lines, name = log_lines(*actions), f"{version:020d}.json"
     before = before or state()
-    header = read_header(name, lines)
+    header = read_header(name, lambda: lines)
     after = before.after(header.protocol, header.metadata)
     return Commit(version, name, 1000, 1000, 0, header, lambda: lines, before, after)
 
