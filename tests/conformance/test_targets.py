@@ -262,7 +262,7 @@ class ServerTarget(TargetConformance):
             "removed": run(f"DROP {database[self.kind]}", f"CREATE {made[self.kind]}"),
             "emptied": run(f"TRUNCATE TABLE {orders}"),
             "replaced": run(
-                f"CREATE TABLE {orders}_other AS SELECT * FROM {orders} WHERE 1 = 0",
+                f"CREATE TABLE {orders}_other (LIKE {orders})",
                 f"DROP TABLE {orders}",
                 f"ALTER TABLE {orders}_other RENAME TO "
                 f"{orders if self.kind == 'mysql' else 'orders'}",
