@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -77,6 +78,8 @@ def bounded_config(**settings: Any) -> Any:
     class Bounded(DEFAULT_HTTP_SESSION_CLS):  # type: ignore[misc]  # without types
         async def send(self, request: Any) -> Any:
             streams, request.stream_output = request.stream_output, True
+            if isinstance(request.body, bytes):  # which aiohttp warns of where they are many
+                request.body = BytesIO(request.body)
             try:
                 async with asyncio.timeout(patience_s):
                     response = await super().send(request)

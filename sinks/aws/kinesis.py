@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from sinks.aws.answers import Refused, refused_records
 from sinks.aws.sink import CONNECTION, AwsSink, lone_settings
 from sinks.formats.json_formats import listed_options
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Limits, Messages, told
 from tailer.settings import Setting
 
 __all__ = ["SETTINGS", "KinesisSink"]
@@ -18,7 +19,8 @@ SETTINGS: dict[str, Setting] = {
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
     **CONNECTION,
 }
-_MIB = 1024**2
+#: The partition key counts too.
+_MIB, _KEY_BYTES = 1024**2, 256
 
 
 class KinesisSink(AwsSink):
@@ -29,8 +31,7 @@ class KinesisSink(AwsSink):
     own_settings = SETTINGS
     has_keys = False
     listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
-    #: The partition key counts too.
-    limits = Limits(500, 5 * _MIB, message_bytes=_MIB - 256, overhead=256)
+    limits = Limits(500, 5 * _MIB, message_bytes=_MIB - _KEY_BYTES, overhead=_KEY_BYTES)
 
     @property
     def location(self) -> str:
@@ -40,7 +41,10 @@ class KinesisSink(AwsSink):
     async def check(self) -> dt.datetime | None:
         """See :class:`AwsSink`."""
         found = await self.client.describe_stream_summary(StreamName=self.option("stream"))
-        made: dt.datetime = found["StreamDescriptionSummary"]["StreamCreationTimestamp"]
+        stream = found["StreamDescriptionSummary"]
+        kib = told(stream.get("MaxRecordSizeInKiB"), 1024)
+        self.limits = replace(self.limits, message_bytes=told(kib * 1024, _MIB) - _KEY_BYTES)
+        made: dt.datetime = stream["StreamCreationTimestamp"]
         return made
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:

@@ -90,6 +90,8 @@ _FAULTS = FaultTable(
 _ACCOUNT = re.compile(
     "AccessDenied|Authoriz|ExpiredToken|AccessKey|ClientToken|Signature|UnrecognizedClient"
 )
+#: Codes of a question that the sink can do without.
+_UNTOLD = re.compile("AccessDenied|NotAuthorized|InvalidAttribute|Unsupported|NotImplemented")
 
 
 @cache
@@ -120,7 +122,7 @@ class AwsSink(MessageSink):
     kind: ClassVar[str]
     faults: ClassVar[FaultTable] = _FAULTS
     own_settings: ClassVar[Mapping[str, Setting]]
-    limits: ClassVar[Limits]
+    limits: Limits
     #: A message may have a key beside its text.
     has_keys: ClassVar = True
     piece_rows = 5000
@@ -155,6 +157,16 @@ class AwsSink(MessageSink):
     @abstractmethod
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """Send one request; return the places of the messages that were not taken."""
+
+    async def answer_to(self, question: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return what a service tells; nothing if the account may not ask, or the service does not
+        know the question."""
+        try:
+            return await question
+        except ClientError as e:
+            if _UNTOLD.search(str(e.response.get("Error", {}).get("Code", ""))):
+                return {}
+            raise
 
     def groups(self, messages: Messages) -> list[str]:
         """Return what keeps the messages of a key in order: the same text for the same key."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from sinks.aws.answers import Refused, refused_entries
 from sinks.aws.sink import CONNECTION, AwsSink, keyed_settings
 from sinks.formats.json_formats import listed_options
-from sinks.messages.messages import Limits, Messages
+from sinks.messages.messages import Limits, Messages, told
 from tailer.settings import REQUIRED, Setting
 
 __all__ = ["SETTINGS", "SqsSink", "entries_of"]
@@ -29,6 +30,7 @@ class SqsSink(AwsSink):
     places = ("queue",)
     own_settings = SETTINGS
     listed_settings: ClassVar = listed_options(SETTINGS, keyed_settings)
+    #: Of a queue that does not tell its own.
     limits = Limits(10, 256 * 1024, overhead=160)
     _url = ""
 
@@ -40,11 +42,14 @@ class SqsSink(AwsSink):
     async def check(self) -> None:
         """See :class:`AwsSink`."""
         queue = self.option("queue")
-        if "://" in queue:
-            await self.client.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
-            self._url = queue
-        else:
-            self._url = (await self.client.get_queue_url(QueueName=queue))["QueueUrl"]
+        if "://" not in queue:
+            queue = (await self.client.get_queue_url(QueueName=queue))["QueueUrl"]
+        self._url = queue
+        name = "MaximumMessageSize"
+        asked = self.client.get_queue_attributes(QueueUrl=queue, AttributeNames=[name])
+        limit = (await self.answer_to(asked)).get("Attributes", {}).get(name)
+        # A request takes no more than a message.
+        self.limits = replace(self.limits, bytes=told(limit, type(self).limits.bytes))
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """See :class:`AwsSink`."""

@@ -20,6 +20,7 @@ from sinks.kafka.client import producer_internals
 from sinks.kafka.client.failures import connected, raised_as_failures
 from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import KafkaOptions
+from sinks.messages.messages import told
 from tailer.errors import SinkRejected, TailerError, TransientError
 from tailer.network.backoff import Backoff, retried
 
@@ -32,7 +33,7 @@ __all__ = [
     "TransactionStatus",
 ]
 
-#: The broker's default, for clusters whose configuration may not be read.
+#: The broker's default, for clusters whose configuration may not be read or says nonsense.
 _MESSAGE_BYTES = 1_048_588
 #: The settings of a topic that are needed.
 _LIMITS = "max.message.bytes", "cleanup.policy"
@@ -117,7 +118,7 @@ class Cluster:
             name,
             str(description["topic_id"] or ""),
             len(description["partitions"]),
-            int(limits.get("max.message.bytes", _MESSAGE_BYTES)),
+            told(limits.get("max.message.bytes"), _MESSAGE_BYTES),
             limits.get("cleanup.policy", ""),
         )
 

@@ -15,7 +15,20 @@ from tailer.changes import COMMIT_VERSION, ChangeBatch
 from tailer.errors import RowsRefused
 from tailer.sink.encoder import Encoder
 
-__all__ = ["Limits", "Messages"]
+__all__ = ["Limits", "Messages", "told"]
+
+#: No limit that a server tells is more: no value of Arrow's texts has more bytes.
+_TOLD_MAX = 2**31 - 1
+
+
+def told(limit: Any, otherwise: int) -> int:
+    """Return a limit as a server has told it, or ``otherwise`` if it told none, or nonsense, by
+    which no row is refused."""
+    try:
+        found = int(limit)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
+    return found if 0 < found <= _TOLD_MAX else otherwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from sinks.messages.messages import told
 from sinks.messages.tls import trusting
 from sinks.mysql.bounded import connection_class
 from sinks.mysql.statements import insertions
@@ -84,6 +85,8 @@ _FAULTS = FaultTable(
     """,
 )
 _SCALE_MAX = 30
+#: What a server takes that does not tell its max_allowed_packet: the least default of any.
+_PACKET_BYTES = 4 * 1024**2
 
 _DENIED = (1044, 1142)
 #: What a statement is answered for which there are the rights: there is no such column or table.
@@ -144,7 +147,7 @@ class Mysql(Database):
         collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
         # Texts are equal only if all their bytes are, trailing blanks among them.
         self.texts = f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {collation}"
-        self._packet_bytes = int(packet)
+        self._packet_bytes = told(packet, _PACKET_BYTES)
 
     def abandon(self) -> None:
         """Close the connection; the server undoes its transaction."""

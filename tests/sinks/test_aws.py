@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from sinks.aws.answers import Refused
 from sinks.aws.sink import AwsSink
-from tailer.changes import Offset
+from sinks.messages.messages import told
+from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KnowsDelivery, Sink, make_sink, write_pieces
 from tailer.testing.batches import change_batch
 from tests.support.aws import AWS_SINKS, REGION, Aws
 from tests.support.components import free_port
 from tests.support.sinks import NAMED, named, write
+from tests.support.web_front import WebFront, running_front
 
 pytestmark = pytest.mark.anyio
 
@@ -166,6 +171,115 @@ async def test_a_message_that_is_too_large_is_named(aws: Aws, kind: str, name: s
     with pytest.raises(SinkRejected, match=r"version 7: the event .* can be sent"):
         await write(make_sink(kind, aws.options(kind, name), Path()), batch)
     assert ids(aws, kind, name) == []
+
+
+class _Telling(WebFront):
+    """Has a service tell ``limit``, or answer the question with an error, and take all records."""
+
+    def __init__(self, aws: Aws, limit: Any, refusal: tuple[int, str] | None = None) -> None:
+        self.upstream, self.port, self.limit = aws.url, free_port(), limit
+        self.refusal = refusal
+        self.records: list[int] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        what = request.headers["X-Amz-Target"].partition(".")[2]
+        body = await request.read()
+        if what == "GetQueueAttributes" and self.refusal is not None:
+            status, code = self.refusal
+            return web.json_response({"__type": f"com.amazonaws.sqs#{code}"}, status=status)
+        if what == "PutRecords":  # moto takes 1 MiB, whatever the stream says
+            self.records += [len(b64decode(one["Data"])) for one in json.loads(body)["Records"]]
+            return web.json_response({"Records": [{"SequenceNumber": "1", "ShardId": "s"}]})
+        url = f"{self.upstream}{request.path_qs}"
+        async with self.session.post(url, data=body, headers=request.headers) as answer:
+            told = await answer.json(content_type=None)
+            if what == "GetQueueAttributes":
+                told["Attributes"] = {"MaximumMessageSize": self.limit}
+            elif what == "DescribeStreamSummary":
+                told["StreamDescriptionSummary"]["MaxRecordSizeInKiB"] = self.limit
+            return web.json_response(told, status=answer.status)
+
+
+def sized(size: int) -> ChangeBatch:
+    return change_batch(NAMED, [{"id": 1, "name": "x" * size}], version=7, last=True)
+
+
+@pytest.mark.parametrize(("limit", "most"), [(None, 1_048_576), ("2000", 2000)])
+async def test_a_queue_says_how_large_a_message_may_be(
+    aws: Aws, name: str, limit: str | None, most: int
+) -> None:
+    options = aws.options("sqs", name)
+    url = aws.client("sqs").get_queue_url(QueueName=name)["QueueUrl"]
+    if limit is not None:
+        attributes = {"MaximumMessageSize": limit}
+        aws.client("sqs").set_queue_attributes(QueueUrl=url, Attributes=attributes)
+    rows = [{"id": number, "name": "x" * (most // 2)} for number in range(3)]
+    for queue in (name, url):
+        sink = make_sink("sqs", {**options, "queue": queue}, Path())
+        await write(sink, change_batch(NAMED, rows, last=True))  # one a request
+        with pytest.raises(SinkRejected, match=rf"version 7: .* at most {most - 160} can be sent"):
+            await write(sink, sized(most))
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many", "9" * 30, None, {"x": 1}])
+async def test_a_queue_that_says_no_limit_has_the_least(aws: Aws, name: str, limit: Any) -> None:
+    options = aws.options("sqs", name)
+    with running_front(_Telling(aws, limit)) as front:
+        sink = make_sink("sqs", {**options, "endpoint_url": front.url}, Path())
+        await write(sink, sized(200_000))
+        with pytest.raises(SinkRejected, match="at most 261984 can be sent"):
+            await write(sink, sized(300_000))
+    assert ids(aws, "sqs", name) == [1]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error"),
+    [((403, "AccessDeniedException"), None), ((400, "InvalidAttributeName"), None),
+     ((503, "ServiceUnavailable"), TransientError), ((400, "ThrottlingException"), TransientError)],
+)  # fmt: skip
+async def test_a_queue_whose_limit_can_t_be_asked_for(
+    aws: Aws, name: str, refusal: tuple[int, str], error: type[Exception] | None
+) -> None:
+    options = aws.options("sqs", name)
+    with running_front(_Telling(aws, None, refusal)) as front:
+        sink = make_sink("sqs", {**options, "endpoint_url": front.url, "attempts": 1}, Path())
+        with pytest.raises(error) if error else nullcontext():
+            await write(sink, sized(200_000))
+    assert ids(aws, "sqs", name) == ([] if error else [1])
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [(10_240, 10_485_504), (None, 1_048_320), (0, 1_048_320), (-1, 1_048_320), (2**40, 1_048_320)],
+)
+async def test_a_stream_says_how_large_a_record_may_be(
+    aws: Aws, name: str, limit: int | None, most: int
+) -> None:
+    options = aws.options("kinesis", name)
+    with running_front(_Telling(aws, limit)) as front:
+        sink = make_sink("kinesis", {**options, "endpoint_url": front.url}, Path())
+        await write(sink, sized(most - 1000))
+        with pytest.raises(SinkRejected, match=f"at most {most} can be sent"):
+            await write(sink, sized(most))
+    (size,) = front.records
+    assert most - 1000 < size <= most
+
+
+async def test_a_question_that_is_not_answered_is_asked_again(name: str) -> None:
+    with Aws() as server:
+        options = {**server.options("sqs", name), "timeout_s": 1, "attempts": 1}
+        sink = make_sink("sqs", options, Path())
+        with server.still(), pytest.raises(TransientError):
+            await sink.open("orders")
+        await sink.aclose()
+        await write(make_sink("sqs", server.options("sqs", name), Path()), sized(300_000))
+        assert ids(server, "sqs", name) == [1]
+
+
+@pytest.mark.parametrize("limit", [0, -1, "x", "", None, 1e400, float("nan"), 2**31, [1]])
+def test_nonsense_is_no_limit(limit: Any) -> None:
+    assert told(limit, 7) == 7
+    assert told("1048588", 7) == 1_048_588
 
 
 @pytest.mark.parametrize("kind", AWS_SINKS)
