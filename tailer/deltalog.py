@@ -279,7 +279,7 @@ class DeltaLog:
 def _value(file: AddFile, state: TableState, field: StructField, writer_timezone: str) -> Any:
     """Return one partition value of a file as a Python value."""
     try:
-        text = partition_text(file.partition_values, state.physical_name(field))
+        text = partition_text(file.partition_values, state.physical_name(field), field.name)
     except TableError as e:
         raise e.at(path=file.path) from None
     try:

@@ -109,6 +109,7 @@ class Projection:
         text = partition_text(
             self._file.partition_values,
             self._file.state.physical_name(own),
+            own.name,
             absent_is_null=self._file.change_type is None,
         )
         try:

@@ -80,6 +80,7 @@ class _RemoveLine(Struct, forbid_unknown_fields=True, gc=False):
 _QUOTED = [f'"{name}"'.encode() for name in _Line.__struct_encode_fields__]
 #: What msgspec may raise; not all of its releases have ValueError as the base.
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+_WRITER = "its writer does not follow Delta's protocol: have it corrected, and skip this version"
 # How deep it may be is Python's to say: some 1,000 levels, and since 3.14 what the stack holds.
 _NESTED = "the line is nested too deep to be read"
 
@@ -185,7 +186,7 @@ def _converted(document: Any, kind: type[_Steering]) -> _Steering:
     except RecursionError:
         raise CorruptLog(_NESTED) from None
     except msgspec.ValidationError as e:
-        raise CorruptLog(_reason(e)) from None
+        raise CorruptLog(_reason(e), hint=_WRITER) from None
     except UnicodeEncodeError:
         raise CorruptLog("the action has half a surrogate pair") from None
     return found

@@ -36,9 +36,10 @@ _CYCLE_DAYS = 146_097
 
 
 def partition_text(
-    values: Mapping[str, str | None], column: str, *, absent_is_null: bool = False
+    values: Mapping[str, str | None], column: str, named: str, *, absent_is_null: bool = False
 ) -> str | None:
-    """Return the log's value of a partition column, which is named as in the files.
+    """Return the log's value of a partition column, which is named as in the files; ``named`` is
+    the name that users know.
 
     ``absent_is_null`` is for cdc files, where early writers left nulls out. Raises
     :class:`CorruptLog` if an action has no entry for the column, not even a null: every row would
@@ -49,9 +50,11 @@ def partition_text(
     other = next((name for name in values if name.lower() == column.lower()), None)
     if absent_is_null and other is None:
         return None
+    in_log = "" if column == named else f", which is {column!r} there"
     spelled = "" if other is None else f", only one for {other!r}"
     raise CorruptLog(
-        f"the file's action in the log has no partition value for the column {column!r}{spelled}",
+        f"the file's action in the log has no partition value for the column {named!r}{in_log}"
+        f"{spelled}",
         hint="its writer must name every partition column as the schema does, also with a null; "
         "rewrite the file, or skip this version",
     )

@@ -55,6 +55,7 @@ class _Term(Struct, frozen=True):
             text = partition_text(
                 file.partition_values,
                 file.state.physical_name(own),
+                own.name,
                 absent_is_null=file.change_type is None,
             )
             value, kind = _value(text, own.type, kind, columns.zone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -115,6 +116,18 @@ def test_a_data_file_that_was_cut_is_named(
         f"the data file has {left} bytes, and the log says {size}: it was truncated or replaced"
     )
     assert f"version 1, {file.name}: {sentence}" in refused(table, capsys)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 11, 2**62, "733", 1.5, None, True])
+def test_a_size_that_is_none_is_the_writers_mistake(
+    table: TableBuilder, capsys: pytest.CaptureFixture[str], size: Any
+) -> None:
+    add = table.add([{"id": 7}])
+    table.commit({"add": {**add["add"], "size": size}})
+    said = refused(table, capsys)
+    assert "version 3" in said
+    assert "its writer" in said
+    assert "backup" not in said
 
 
 def test_a_whole_file_of_another_size_is_not_delivered(

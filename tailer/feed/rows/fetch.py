@@ -117,6 +117,10 @@ def _selection(
     return RowSelection.of(bitmap(file.only), bitmap(file.without))
 
 
+#: What sizes a Parquet file may have, in bytes: from its two marks and a length on to a pebibyte.
+_SIZES = range(12, 2**50)
+
+
 def _of_the_log(
     store: Store | BlockingFiles, file: ChangeFile, source: pa.NativeFile
 ) -> pa.NativeFile:
@@ -128,13 +132,16 @@ def _of_the_log(
     if file.size is None or found == file.size:
         return source
     source.close()
+    why, hint = ": it was truncated or replaced", "restore it from a backup, or skip this version"
+    if file.size not in _SIZES:
+        why = ", which is the size of no Parquet file"
+        hint = "its writer must count the bytes; rewrite the file, or skip this version"
     raise CorruptLog(
-        f"the data file has {found} bytes, and the log says {file.size}: it was truncated "
-        "or replaced",
+        f"the data file has {found} bytes, and the log says {file.size}{why}",
         table=store.root,
         version=file.version,
         path=file.path,
-        hint="restore it from a backup, or skip this version",
+        hint=hint,
     )
 
 

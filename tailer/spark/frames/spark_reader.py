@@ -169,7 +169,7 @@ class SparkFiles:
         try:
             values = [
                 partition_scalar(
-                    partition_text(file.partition_values, f.name, absent_is_null=cdc),
+                    partition_text(file.partition_values, f.name, f.name, absent_is_null=cdc),
                     f.type,
                     self._zone,
                 )
