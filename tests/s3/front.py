@@ -189,6 +189,8 @@ class Front:
     requests: Counter[str] = field(default_factory=Counter)
     first_lists: dict[str, Answer] = field(default_factory=dict)
     last_headers: Mapping[str, str] = field(default_factory=dict)
+    #: The headers of all PUTs.
+    written: list[Mapping[str, str]] = field(default_factory=list)
     #: Every request takes so long, in seconds.
     delay_s: float = 0.0
     #: Operation and path of each request, as they came.
@@ -225,6 +227,8 @@ class Front:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One request, handed on and answered, perhaps wrongly."""
         self.last_headers = request.headers
+        if request.method == "PUT":
+            self.written.append(request.headers)
         self._at_a_time += 1
         self.at_a_time_max = max(self.at_a_time_max, self._at_a_time)
         try:

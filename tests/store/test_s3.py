@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import obstore
 import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -23,6 +24,7 @@ from tailer.errors import ConfigError, TableError, TransientError
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.table import TableLog
 from tailer.offsets.s3 import s3_offsets
+from tailer.sink import make_sink
 from tailer.storage import open_store
 from tailer.store.s3.errors import Unfit
 from tailer.store.s3.listing import parse_page
@@ -36,6 +38,7 @@ from tests.s3.objects import Objects
 from tests.s3.tables import Counted, deliver, store_of, upload
 from tests.support.components import require
 from tests.support.programs import run_tailer
+from tests.support.sinks import named, write
 from tests.support.source import ROOT
 from tests.support.waiting import eventually_async
 
@@ -236,6 +239,51 @@ async def test_whoever_pays_says_so(bucket: Bucket) -> None:
                 await store.stat("x")
         assert front.last_headers["x-amz-request-payer"] == "requester"
         assert "x-amz-request-payer" in front.last_headers["Authorization"], "it is signed, too"
+
+
+@pytest.mark.parametrize(
+    ("options", "headers"),
+    [
+        ({"server_side_encryption": "AES256"}, {"": "AES256"}),
+        (
+            {"server_side_encryption": "aws:kms", "sse_kms_key_id": "arn:of:a/key",
+             "sse_bucket_key_enabled": True},
+            {"": "aws:kms", "-aws-kms-key-id": "arn:of:a/key", "-bucket-key-enabled": "true"},
+        ),
+        ({}, {}),
+    ],
+)  # fmt: skip
+async def test_all_that_is_written_says_how_it_is_encrypted(
+    bucket: Bucket, tmp_path: Path, options: dict[str, Any], headers: dict[str, str]
+) -> None:
+    """Accounts may deny a PUT without these headers."""
+    name = "x-amz-server-side-encryption"
+    expected = {f"{name}{end}": value for end, value in headers.items()}
+    assert obstore.store.S3Store("b", config=options).config.keys() >= options.keys()
+    with run_front(bucket) as front:
+        given = {**front.bucket.options, **options}
+        offsets = s3_offsets(bucket.address("state"), "orders", given)
+        await offsets.acquire()
+        await offsets.save(Offset(3))
+        await offsets.release()
+        saved = len(front.written)
+        sink = make_sink("files", {"path": bucket.address("out"), "store": given}, tmp_path)
+        await write(sink, named())
+        assert 2 < saved < len(front.written)
+        for put in front.written:
+            assert {k.lower(): v for k, v in put.items() if k.lower().startswith(name)} == expected
+            assert all(header in put["Authorization"] for header in expected), "signed, too"
+        async with aclosing(S3Store(bucket.address("state"), given)) as store:
+            with pytest.raises(FileNotFoundError):
+                await store.stat("x")
+        assert name not in front.last_headers
+
+
+@pytest.mark.parametrize("more", [{"sse_kms_key_id": "k"}, {"sse_bucket_key_enabled": True}])
+@pytest.mark.parametrize("kind", [{}, {"server_side_encryption": "AES256"}])
+def test_a_key_of_kms_is_named_with_kms(kind: dict[str, Any], more: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r'need server_side_encryption = "aws:kms"'):
+        S3Options.from_options({**kind, **more})
 
 
 async def test_a_bucket_of_another_region_is_found_there(bucket: Bucket) -> None:

@@ -259,9 +259,7 @@ class S3Client:
 
     async def _signed(self, call: Call, url: str) -> Mapping[str, str]:
         """Return the headers of a request, signed unless access is anonymous."""
-        headers = dict(call.headers)
-        if self.options.requester_pays:
-            headers["x-amz-request-payer"] = "requester"
+        headers = {**call.headers, **self.options.headers(call.method)}
         if self._account is None:
             return headers
         keys = await self._account.keys()
@@ -288,7 +286,7 @@ class S3Client:
             token=keys.token or None,
             at=at,
             ttl_s=ttl_s,
-            more={"x-amz-request-payer": "requester"} if self.options.requester_pays else {},
+            more=self.options.headers("GET"),
         )
 
     async def _renew_credentials(self) -> None:

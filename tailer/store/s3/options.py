@@ -28,6 +28,12 @@ def _endpoint(text: str) -> str | None:
     return text or None
 
 
+def _encryption(text: str) -> str | None:
+    if text and text not in ("AES256", "aws:kms", "aws:kms:dsse"):
+        raise ValueError(text)
+    return text or None
+
+
 @dataclass(frozen=True, slots=True)
 class S3Options:
     """The options of the S3 store; stores with equal options share one pool of connections.
@@ -82,6 +88,19 @@ class S3Options:
         "flag", False, "Accept charges of requester-pays buckets.", elsewhere=("request_payer",),
         advanced=True,
     ))
+    server_side_encryption: str | None = declared(Setting(
+        "text", None, "How the server encrypts what is written: offsets, and the files of sinks.",
+        form="AES256, aws:kms or aws:kms:dsse", parse=_encryption, unset="the bucket's default",
+        advanced=True,
+    ))
+    sse_kms_key_id: str | None = declared(Setting(
+        "text", None, "The key in KMS; requires `aws:kms` as `server_side_encryption`.",
+        unset="the account's own", advanced=True,
+    ))
+    sse_bucket_key_enabled: bool = declared(Setting(
+        "flag", False, "Encrypt with a key of the bucket, which takes fewer requests to KMS.",
+        advanced=True,
+    ))
     requests_max: int = declared(Setting(
         "whole", 64, "Concurrent requests of all tables that share these options.",
         unit="requests", advanced=True,
@@ -104,6 +123,24 @@ class S3Options:
         elif self.anonymous or self.profile is not None:
             other = "anonymous" if self.anonymous else "profile"
             raise ConfigError(f"access_key_id and {other} exclude each other; give one")
+
+        kms = (self.server_side_encryption or "").startswith("aws:kms")
+        if not kms and (self.sse_kms_key_id is not None or self.sse_bucket_key_enabled):
+            raise ConfigError(
+                'sse_kms_key_id and sse_bucket_key_enabled need server_side_encryption = "aws:kms"'
+            )
+
+    def headers(self, method: str) -> dict[str, str]:
+        """Return the headers that a request has because of these options."""
+        found = {"x-amz-request-payer": "requester"} if self.requester_pays else {}
+        if method == "PUT" and self.server_side_encryption is not None:
+            sse = "x-amz-server-side-encryption"
+            found[sse] = self.server_side_encryption
+            if self.sse_kms_key_id is not None:
+                found[f"{sse}-aws-kms-key-id"] = self.sse_kms_key_id
+            if self.sse_bucket_key_enabled:
+                found[f"{sse}-bucket-key-enabled"] = "true"
+        return found
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> S3Options:
