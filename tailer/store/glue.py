@@ -5,8 +5,8 @@ The requests are aiobotocore's: there are few of them, and the account is found 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
 import anyio
@@ -24,6 +24,8 @@ _FORMATS = ("spark.sql.sources.provider", "table_type", "classification", "provi
 #: The folder that Athena's older tables of Delta point to.
 _SYMLINKS = "/_symlink_format_manifest"
 
+_NOT_FOUND = "EntityNotFoundException"
+
 
 class GlueClient:
     """A client with the account and the region of the options of S3, on one event loop.
@@ -36,23 +38,29 @@ class GlueClient:
         self.options = options
         self._open = AsyncExitStack()
         self._lock = anyio.Lock()
-        self._client: Any = None
+        #: By the region of what is asked for; "" is that of the options.
+        self._clients: dict[str, Any] = {}
 
     async def aclose(self) -> None:
         """Close the connections."""
-        self._client = None
+        self._clients.clear()
         await self._open.aclose()
 
     async def location(self, database: str, table: str) -> str:
         """Return where a Delta table is."""
         address = f"glue://{database}.{table}"
-
-        async def ask(client: Any) -> Any:
-            return await client.get_table(DatabaseName=database, Name=table)
-
-        found = (await self._asked(address, ask))["Table"]
+        found = await self._table(address, {"DatabaseName": database, "Name": table})
         location = delta_location(found)
+        if location is None and (target := found.get("TargetTable")):
+            # AWS itself says of a link where its target is, if the account may know.
+            found = await self._table(address, target)
+            location = delta_location(found)
         if location is None:
+            if found.get("TargetTable"):
+                raise TableError(
+                    "it is a resource link to another resource link", table=address,
+                    hint="link to the table itself",
+                )  # fmt: skip
             parameters = found.get("Parameters") or {}
             kind = next((parameters[key] for key in _FORMATS if parameters.get(key)), "unknown")
             raise TableError(
@@ -67,13 +75,59 @@ class GlueClient:
 
     async def tables(self, database: str) -> list[str]:
         """Return the names of a database's Delta tables."""
-        pages = self._pages(
-            "get_tables", f"glue://{database}.*", {"DatabaseName": database}, "TableList"
-        )
-        return sorted([one["Name"] async for one in pages if delta_location(one) is not None])
+        address, of = f"glue://{database}.*", {"DatabaseName": database}
+        found = [one async for one in self._pages("get_tables", address, of, "TableList")]
+        if not found and (target := await self._target(address, of)):
+            region = target.pop("Region", "")
+            pages = self._pages("get_tables", address, target, "TableList", region)
+            found = [one async for one in pages]
+        return sorted([one["Name"] for one in found if await self._is_delta(database, one)])
+
+    async def _is_delta(self, database: str, table: Any) -> bool:
+        """Return whether a table is one of Delta, or a link to one that the account may see."""
+        if delta_location(table) is not None or not table.get("TargetTable"):
+            return delta_location(table) is not None
+        with suppress(TableError):
+            return bool(await self.location(database, table["Name"]))
+        return False
+
+    async def _table(self, address: str, place: Mapping[str, str]) -> Any:
+        """Return what Glue says of a table; that of its database's target if the database is a
+        link, and Glue has not followed it."""
+        named = dict(place)
+        region = named.pop("Region", "")
+
+        async def ask(client: Any) -> Any:
+            return (await client.get_table(**named))["Table"]
+
+        try:
+            return await self._asked(address, ask, region)
+        except TableError as e:
+            if _code(e.__cause__) != _NOT_FOUND or not (
+                target := await self._target(address, place)
+            ):
+                raise
+        region = target.pop("Region", "")
+        named |= target
+        return await self._asked(address, ask, region)
+
+    async def _target(self, address: str, place: Mapping[str, str]) -> dict[str, str]:
+        """Return the database to which the database of a place is a link; empty if it is none, or
+        is not to be seen."""
+        of = {"CatalogId": place["CatalogId"]} if place.get("CatalogId") else {}
+
+        async def ask(client: Any) -> Any:
+            return (await client.get_database(Name=place.get("DatabaseName", ""), **of))["Database"]
+
+        with suppress(TableError):
+            return dict(
+                (await self._asked(address, ask, place.get("Region", ""))).get("TargetDatabase")
+                or {}
+            )
+        return {}
 
     async def _pages(
-        self, operation: str, address: str, query: dict[str, str], key: str
+        self, operation: str, address: str, query: dict[str, str], key: str, region: str = ""
     ) -> AsyncIterator[Any]:
         token = ""
         while True:
@@ -82,28 +136,30 @@ class GlueClient:
             async def ask(client: Any, more: dict[str, str] = more) -> Any:
                 return await getattr(client, operation)(**more)
 
-            page = await self._asked(address, ask)
+            page = await self._asked(address, ask, region)
             for item in page.get(key, ()):
                 yield item
             token = page.get("NextToken") or ""
             if not token:
                 return
 
-    async def _asked(self, address: str, ask: Callable[[Any], Awaitable[T]]) -> T:
+    async def _asked(self, address: str, ask: Callable[[Any], Awaitable[T]], region: str = "") -> T:
         from botocore import exceptions as errors
 
         try:
-            return await ask(await self._connected())
+            return await ask(await self._connected(region))
         except errors.ClientError as e:
             raise _refusal(address, e.response) from e
         except (errors.HTTPClientError, errors.ConnectionError) as e:
             raise TransientError(f"{address}: AWS Glue can't be reached ({e})") from e
+        except errors.ParamValidationError as e:  # by what a link says
+            raise TableError("it is a resource link without a target", table=address) from e
         except (errors.BotoCoreError, OSError) as e:
             raise unusable(e, "AWS Glue") from e
 
-    async def _connected(self) -> Any:
+    async def _connected(self, region: str) -> Any:
         async with self._lock:
-            if self._client is None:
+            if region not in self._clients:
                 from aiobotocore.session import AioSession
 
                 own = self.options
@@ -111,14 +167,14 @@ class GlueClient:
                 session = AioSession(profile=own.profile)
                 created = session.create_client(
                     "glue",
-                    region_name=environment.region(),
+                    region_name=region or environment.region(),
                     aws_access_key_id=own.access_key_id,
                     aws_secret_access_key=own.secret_access_key,
                     aws_session_token=own.session_token,
                     verify=environment.authorities(),
                 )
-                self._client = await self._open.enter_async_context(created)
-            return self._client
+                self._clients[region] = await self._open.enter_async_context(created)
+            return self._clients[region]
 
 
 def delta_location(table: Any) -> str | None:
@@ -133,6 +189,10 @@ def delta_location(table: Any) -> str | None:
     return location or None
 
 
+def _code(error: BaseException | None) -> str:
+    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+
+
 def _refusal(address: str, response: Any) -> TableError | TransientError:
     error = response.get("Error", {})
     code, message = str(error.get("Code", "")), str(error.get("Message", ""))
@@ -145,10 +205,10 @@ def _refusal(address: str, response: Any) -> TableError | TransientError:
     ):
         return TransientError(f"{address}: {sentence}")
     hint = "check the account and its region"
-    if code == "EntityNotFoundException":
+    if code == _NOT_FOUND:
         sentence, hint = "AWS Glue has no such table", "check database, table and region"
     elif "AccessDenied" in code:
-        hint = "grant glue:GetTable, glue:GetTables and glue:GetDatabases"
+        hint = "grant glue:GetTable, glue:GetTables, glue:GetDatabase and glue:GetDatabases"
     elif "Expired" in code:
         hint = "get new credentials"
     return TableError(sentence, table=address, hint=hint)

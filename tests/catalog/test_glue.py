@@ -17,6 +17,7 @@ from tests.s3.fixture import ACCOUNT as S3_ACCOUNT
 from tests.s3.fixture import S3Server
 from tests.s3.tables import upload
 from tests.sharing.shared import orders
+from tests.support.aws import REGION
 from tests.support.programs import run_tailer
 from tests.support.source import ROOT
 
@@ -88,6 +89,54 @@ async def test_patterns_find_the_delta_tables(database: Database) -> None:
     end = database.name.removeprefix("sales_")
     every = await discover(f"glue://*_{end}.*", {})
     assert sorted(every.tables) == ["sales/a1", "sales/a2", "sales/b1"]
+
+
+def linked(database: Database, name: str, target: Any) -> str:
+    """A resource link to a table; its address."""
+    table = {"Name": name, "TargetTable": target}
+    database.glue.create_table(DatabaseName=database.name, TableInput=table)
+    return f"glue://{database.name}.{name}"
+
+
+async def test_resource_links_are_followed(database: Database, tmp_path: Path) -> None:
+    """moto says of a link what was said when it was made, as AWS does without rights on its
+    target."""
+    orders(tmp_path / "orders", 3)
+    database.table("orders", f"file://{tmp_path}/orders")
+    database.table("parquet", "s3://x/y", {"Parameters": {"table_type": "ICEBERG"}})
+    place = {"CatalogId": "123456789012", "DatabaseName": database.name}
+    by_table = linked(database, "link", {**place, "Name": "orders", "Region": REGION})
+    linked(database, "other", {**place, "Name": "parquet"})
+    glue, other = database.glue, f"{database.name}_link"
+    glue.create_database(DatabaseInput={"Name": other, "TargetDatabase": place})
+    for address in (by_table, f"glue://{other}.orders", f"glue://{other}.link"):
+        assert ids(await read_table(address, 1, 2)) == [1, 2]
+    assert sorted((await discover(f"glue://{database.name}.*", {})).tables) == ["link", "orders"]
+    assert sorted((await discover(f"glue://{other}.*", {})).tables) == ["link", "orders"]
+    assert "its format is ICEBERG" in await said_of(f"glue://{other}.other")
+    assert "has no such table" in await said_of(f"glue://{other}.nope")
+
+
+async def test_resource_links_that_lead_nowhere_are_one_sentence(database: Database) -> None:
+    place = {"CatalogId": "123456789012", "DatabaseName": database.name}
+    round_ = linked(database, "a", {**place, "Name": "b"})
+    linked(database, "b", {**place, "Name": "a"})
+    itself = linked(database, "self", {**place, "Name": "self"})
+    for address in (round_, itself):
+        assert "to another resource link; link to the table itself" in await said_of(address)
+    for target, said in (
+        ({**place, "Name": "gone"}, "has no such table"),
+        ({**place, "DatabaseName": "nowhere", "Name": "x"}, "has no such table"),
+        ({"CatalogId": "1"}, "a resource link without a target"),
+        ({}, "its format is unknown"),
+    ):
+        name = f"t{len(str(target))}"
+        assert said in await said_of(linked(database, name, target)), target
+    glue, ring = database.glue, f"{database.name}_ring"
+    itself_too = {"CatalogId": "123456789012", "DatabaseName": ring}
+    glue.create_database(DatabaseInput={"Name": ring, "TargetDatabase": itself_too})
+    assert "has no such table" in await said_of(f"glue://{ring}.x")
+    assert (await discover(f"glue://{ring}.*", {})).tables == {}
 
 
 async def test_bad_input_is_one_sentence(
