@@ -259,7 +259,7 @@ async def test_all_that_is_written_says_how_it_is_encrypted(
     """Accounts may deny a PUT without these headers."""
     name = "x-amz-server-side-encryption"
     expected = {f"{name}{end}": value for end, value in headers.items()}
-    assert obstore.store.S3Store("b", config=options).config.keys() >= options.keys()
+    assert obstore.store.S3Store("b", config=options).config.keys() >= options.keys()  # type: ignore[arg-type]  # of any names
     with run_front(bucket) as front:
         given = {**front.bucket.options, **options}
         offsets = s3_offsets(bucket.address("state"), "orders", given)
