@@ -272,18 +272,20 @@ _SAID = {
     AddFile: "one file is added twice",
     RemoveFile: "one file is removed twice",
 }
+_MAY_DIFFER = ("id", "created_time")
 
 
 def later_of(first: _A | None, again: _A) -> _A:
     """Return the later of two actions in one file of the log that say the same: it counts, as in
-    Spark's replay. ``createdTime`` says nothing about the table, and alone may differ.
+    Spark's replay. The protocol allows one, but some writers repeat it.
 
-    The protocol allows one such action, but some writers repeat it. Raises :class:`CorruptLog` for
-    two that differ, with the first field in which they do.
+    Of two metaData actions ``createdTime`` may differ, which says nothing about the table, and so
+    may ``id``: deltalake 0.17 to 0.22 makes a new one for each, and no row depends on it. Raises
+    :class:`CorruptLog` for two that differ else, with the first field in which they do.
     """
     for field in fields(again) if first not in (None, again) else ():
         values = getattr(first, field.name), getattr(again, field.name)
-        if field.name != "created_time" and values[0] != values[1]:
+        if field.name not in _MAY_DIFFER and values[0] != values[1]:
             path = getattr(again, "path", "")
             # Texts may hold rows' values, or secrets.
             shown = all(isinstance(v, int | float | frozenset | None) for v in values)

@@ -37,6 +37,11 @@ def commit_files(table: Path) -> dict[int, Path]:
     return {int(path.stem): path for path in sorted(names) if path.stem.isdigit()}
 
 
+def _operation(commit: Path) -> str:
+    actions = map(json.loads, commit.read_text(encoding="utf-8").splitlines())
+    return next(str(a["commitInfo"]["operation"]) for a in actions if "commitInfo" in a)
+
+
 # Spark refuses a batch of changes over a renamed, dropped, widened or replaced column. Asked to
 # do it all the same, it gives every row in the latest schema: by physical names, cast upwards.
 ACROSS_SCHEMAS = {
@@ -61,12 +66,17 @@ def answer(
     settings = ANSWER_SETTINGS | (ACROSS_SCHEMAS if across_schemas else {})
     for key, value in settings.items():
         spark.conf.set(key, value)
-    versions = sorted(commit_files(table))
+    files = commit_files(table)
+    versions = sorted(files)
     summary: dict[str, Any] = {"versions": [versions[0], versions[-1]]}
-    described = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").orderBy("version")
-    history = described.selectExpr("version", "operation", "unix_millis(timestamp) ms").collect()
-    summary["ops"] = {str(row.version): row.operation for row in history}
-    summary["timestamps"] = {str(row.version): row.ms for row in history}
+    try:
+        described = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").orderBy("version")
+        times = described.selectExpr("version", "operation", "unix_millis(timestamp) ms").collect()
+        history = [(row.version, row.operation, row.ms) for row in times]
+    except REFUSED:  # by metrics of older deltalakes, which are no texts
+        history = [(v, _operation(f), f.stat().st_mtime_ns // 10**6) for v, f in files.items()]
+    summary["ops"] = {str(version): operation for version, operation, _ in history}
+    summary["timestamps"] = {str(version): ms for version, _, ms in history}
     errors: dict[str, str] = {}
     for start in (version for version in versions if version >= changes_from):
         try:

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from tests.golden.answers import answer, commit_files, write_summary
 from tests.golden.cases_cdf import CASES as CDF_CASES
+from tests.golden.cases_deltalake import CASES as DELTALAKE_CASES
 from tests.golden.cases_layout import CASES as LAYOUT_CASES
 from tests.golden.cases_schema import CASES as SCHEMA_CASES
 from tests.golden.cases_types import CASES as TYPE_CASES
@@ -31,7 +32,7 @@ from tests.support.components import start_spark
 
 BUILDERS: dict[str, Callable[[Lab], None]] = {
     build.__name__: build
-    for cases in (CDF_CASES, TYPE_CASES, SCHEMA_CASES, LAYOUT_CASES)
+    for cases in (CDF_CASES, TYPE_CASES, SCHEMA_CASES, LAYOUT_CASES, DELTALAKE_CASES)
     for build in cases
 }
 NS_PER_MS = 1_000_000
