@@ -181,6 +181,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(autouse=True)
+def own_session(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test sets in Spark's session, and its views, are not the next one's."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    before = dict(session.conf.getAll)
+    yield
+    after = dict(session.conf.getAll)
+    for key in after.keys() - before.keys():
+        session.conf.unset(key)
+    for key, value in before.items():
+        if after.get(key) != value:
+            session.conf.set(key, value)
+    for view in session.sql("SHOW VIEWS").where("isTemporary").collect():
+        session.catalog.dropTempView(view.viewName)
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[Broker]:
     """One real broker for all tests that do not stop it; each uses topics of its own."""

@@ -55,7 +55,7 @@ def postgres_options(server: Postgres, schema: str) -> dict[str, Any]:
     """The options of a sink whose user has rights on its schema alone."""
     server.query(f"CREATE ROLE {schema} LOGIN PASSWORD 'secret'")
     server.query(f"GRANT ALL ON SCHEMA {schema} TO {schema}")
-    dsn = server.dsn(user=schema, password="secret", connect_timeout="2")
+    dsn = server.dsn(user=schema, password="secret")
     return {"dsn": dsn, "schema": schema}
 
 
@@ -96,7 +96,11 @@ def postgres_faults(server: Postgres, options: dict[str, Any]) -> TargetFaults:
         return POISON
 
     return TargetFaults(
-        hasty=lambda: make_sink("postgres", {**options, "timeout_s": 1}, Path()),
+        hasty=lambda: make_sink(
+            "postgres",
+            {**options, "dsn": f"{options['dsn']} connect_timeout=2", "timeout_s": 1},
+            Path(),
+        ),
         still=server.still,
         cut=cut,
         forbidden=[read_only, revoked],

@@ -387,7 +387,7 @@ async def test_files_of_a_table_that_is_away_are_not_lost(
     rig = Rig(tmp_path)
     rig.table.commit(*(rig.table.add([{"id": i}]) for i in range(3)))
     script = Unplugged(rig)
-    with anyio.fail_after(30):
+    with anyio.fail_after(150):
         await run_feed(rig.feed(script=script, policies=Policies(on_data_loss=policy)))
     assert "the table is gone" in script.told[0]
     assert rig.notices == []

@@ -258,9 +258,9 @@ async def test_state_of_an_earlier_version_becomes_private_when_it_is_acquired(
 
 HOLD = """
 import fcntl, os, sys
+lock = os.open(sys.argv[1], os.O_RDONLY)
 if sys.argv[2:]:
     os.setuid(int(sys.argv[2]))
-lock = os.open(sys.argv[1], os.O_RDONLY)
 fcntl.flock(lock, fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
@@ -297,8 +297,6 @@ async def test_a_stranger_who_holds_the_lock_is_not_stood_by_for(
 ) -> None:
     """Its process opened the file while its mode let it. The feed goes on when it has ended."""
     await saved(tmp_path)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     again = LocalOffsetStore(tmp_path, "orders", standby=standby)
     lock = again.path.with_suffix(".lock")
     lock.chmod(0o644)

@@ -300,7 +300,7 @@ def test_a_clone_shares_the_folders_that_the_configuration_names(tmp_path: Path)
 
 def test_a_url_ends_in_the_middle_of_a_read_and_the_next_query_goes_on(tmp_path: Path) -> None:
     table = table_at(tmp_path / "t", rows=1000)
-    with served(tmp_path, {"s.x.t": table.folder}, share="url_ttl_s = 2") as server:
+    with served(tmp_path, {"s.x.t": table.folder}, share="url_ttl_s = 8") as server:
         old = server.query("s.x.t").lines[2]["file"]
         part = server.get(old["url"], headers={"Range": "bytes=0-99"})
         assert (part.status, len(part.body)) == (206, 100)

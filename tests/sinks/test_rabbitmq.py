@@ -58,7 +58,7 @@ async def test_what_was_not_confirmed_comes_again(
         full = {"x-max-length": 3, "x-overflow": "reject-publish"}
         channel = client.channel()
         channel.queue_declare(options["queue"], durable=True, arguments=full)
-        sink = new(options, timeout_s=0.5)
+        sink = new(options, timeout_s=4)
         await sink.open("orders")
         for _ in range(2):
             with pytest.raises(TransientError, match="the queue is full, or has no leader"):

@@ -44,19 +44,19 @@ CASES = {
     "nats": Case(
         lambda port, ca: {
             "servers": [f"tls://tailer:{PASSWORD}@127.0.0.1:{port}"], "ca_file": str(ca),
-            "stream": f"s{port}", "subject": f"s{port}", "timeout_s": 5,
+            "stream": f"s{port}", "subject": f"s{port}", "timeout_s": 30,
         }, "nats_server", "nats",
     ),
     "redis": Case(
         lambda port, ca: {
             "url": f"rediss://tailer:{PASSWORD}@127.0.0.1:{port}/0?ssl_ca_certs={ca}",
-            "stream": f"s{port}", "timeout_s": 5,
+            "stream": f"s{port}", "timeout_s": 30,
         }, "redis_server",
     ),
     "rabbitmq": Case(
         lambda port, ca: {
             "url": f"amqps://tailer:{PASSWORD}@127.0.0.1:{port}/", "ca_file": str(ca),
-            "queue": f"q{port}", "queue_type": "classic", "timeout_s": 5,
+            "queue": f"q{port}", "queue_type": "classic", "timeout_s": 30,
         }, "rabbitmq_server",
     ),
     "postgres": Case(
@@ -74,20 +74,20 @@ CASES = {
     "http": Case(
         lambda port, ca: {
             "url": f"https://127.0.0.1:{port}/hook?token={PASSWORD}", "ca_file": str(ca),
-            "timeout_s": 5, "attempts": 1,
+            "timeout_s": 30, "attempts": 1,
         }, "webhook",
     ),
     # Their good connections are shown by tests of their own.
     "kinesis": Case(
         lambda port, _: {
             "endpoint_url": f"https://127.0.0.1:{port}", "region": "eu-west-1", "attempts": 1,
-            "timeout_s": 3,
+            "timeout_s": 30,
         },
     ),
     "kafka": Case(
         lambda port, ca: {
             "bootstrap_servers": f"127.0.0.1:{port}", "topic": "t", "format": "rows",
-            "security_protocol": "SSL", "ssl_cafile": str(ca), "delivery_timeout_ms": 3000,
+            "security_protocol": "SSL", "ssl_cafile": str(ca), "delivery_timeout_ms": 10_000,
         },
     ),
     "registry": Case(

@@ -30,10 +30,10 @@ def blocks() -> dict[str, list[str]]:
     return {title: code for title, code in found.items() if code}
 
 
-@pytest.fixture(scope="module")
-def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Run:
     """Runs a section's blocks, with its /data in a folder of the test, and returns their names."""
-    folder = tmp_path_factory.mktemp("guide")
+    folder = tmp_path / "guide"
     table = f"delta.`{folder}/orders`"
     spark.sql(
         f"CREATE TABLE {table} (id BIGINT, name STRING) USING delta "
