@@ -50,10 +50,9 @@ _SESSION = """
     innodb_lock_wait_timeout = {lock_s}, lock_wait_timeout = {lock_s},
     sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = 18446744073709551615
 """
-#: The same, by other names in MariaDB and in MySQL: no statement is cut off, and all transactions
-#: see what the sink's own snapshots do.
-_MARIA = "SET SESSION tx_isolation = 'REPEATABLE-READ', max_statement_time = 0"
-_MYSQL = "SET SESSION transaction_isolation = 'REPEATABLE-READ', max_execution_time = 0"
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+#: No statement is cut off: by its name in MariaDB, and in MySQL.
+_ENDLESS = "SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0"
 _IS_THERE = """
     SELECT table_comment FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_name = ?
@@ -143,7 +142,8 @@ class Mysql(Database):
             )  # fmt: skip
             ((version, packet),) = self.execute("SELECT VERSION(), @@max_allowed_packet")
             maria = "MariaDB" in version
-            self.execute(_MARIA if maria else _MYSQL)
+            self.execute(_ISOLATION)
+            self.execute(_ENDLESS[0 if maria else 1])
         collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
         # Texts are equal only if all their bytes are, trailing blanks among them.
         self.texts = f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {collation}"

@@ -15,7 +15,7 @@ from sinks.mysql.statements import insertions
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.secrets.urls import parse_url
-from tailer.sink import Sink, make_sink
+from tailer.sink import ReadsMirror, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.components import free_port
 from tests.support.mysql import MYSQL_PASSWORD, Mysql
@@ -57,6 +57,26 @@ async def test_keys_are_compared_by_their_bytes(
     await write(new(options), rows(*ids), rows("A", "a ", kind="delete", version=2))
     found = mysql.query(f"SELECT id FROM {database}.orders")
     assert sorted(id_ for (id_,) in found) == sorted(set(ids) - {"A", "a "})
+
+
+async def test_no_limit_of_statements_is_the_server_s(
+    mysql: Mysql, options: dict[str, Any]
+) -> None:
+    """A mirror has rows that it does not look at one by one, and reads all of them back."""
+    limits = {"max_join_size": 1, "sql_safe_updates": 1, "sql_select_limit": 1}
+    sink = new(options)
+    try:
+        for name, value in limits.items():
+            mysql.query(f"SET GLOBAL {name} = {value}")
+        changed = rows("c", "d", kind="delete", version=2)
+        await write(sink, rows("a", "b", "c", "d"), changed)
+        assert isinstance(sink, ReadsMirror)
+        with sink.read_mirror("orders") as copy:
+            found = [row["id"] for batch in copy.rows(SCHEMA) for row in batch.to_pylist()]
+    finally:
+        for name in limits:
+            mysql.query(f"SET GLOBAL {name} = DEFAULT")
+    assert sorted(found) == ["a", "b"]
 
 
 @pytest.mark.parametrize("moment", ["made", "changed"])

@@ -25,8 +25,8 @@ _SYSTEM_TABLES = (
 )  # fmt: skip
 #: What managed servers may say, and no session of the sink must depend on.
 _STRICT = (
-    "--innodb-force-primary-key=ON", "--sql-mode=ANSI,TRADITIONAL", "--sql-safe-updates=ON",
-    "--transaction-isolation=SERIALIZABLE", "--max-join-size=1", "--max-statement-time=20",
+    "--innodb-force-primary-key=ON", "--sql-mode=ANSI,TRADITIONAL",
+    "--transaction-isolation=SERIALIZABLE",
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ class Mysql(Server):
             closing(pymysql.connect(
                 host="127.0.0.1", port=self.port, user="tester", password=MYSQL_PASSWORD,
                 database=database, charset="utf8mb4", autocommit=True,
-                init_command="SET time_zone = '+00:00', sql_big_selects = 1, sql_safe_updates = 0",
+                init_command="SET time_zone = '+00:00'",
             )) as connection,
             connection.cursor() as cursor,
         ):  # fmt: skip
