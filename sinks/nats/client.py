@@ -24,7 +24,8 @@ _CLOSE_S = 2.0
 #: Of what a server sends: a message that JetStream returns (64 MiB at most, in base64), and a line.
 _MESSAGE_BYTES_MAX = 96 * 1024 * 1024
 _LINE_BYTES_MAX = 1024 * 1024
-_PAYLOAD_BYTES_MIN = 1024
+#: What a server may say that it takes: no value of Arrow's texts has more bytes.
+_PAYLOAD_BYTES = range(1024, 2**31)
 
 
 class NoTls(errors.Error):
@@ -114,8 +115,8 @@ async def connect(
         connect_timeout=timeout_s, max_reconnect_attempts=1, reconnect_time_wait=0.1,
         error_cb=note,
     )  # fmt: skip
-    if not isinstance(client.max_payload, int) or client.max_payload < _PAYLOAD_BYTES_MIN:
-        raise errors.Error(f"max_payload is {client.max_payload!r}, which holds no event")
+    if not isinstance(client.max_payload, int) or client.max_payload not in _PAYLOAD_BYTES:
+        raise errors.Error(f"max_payload is {client.max_payload!r}, which is no limit of events")
     if _encrypted(servers) and not client.has_tls:
         raise NoTls  # this nats-py builds its first message elsewhere
 
