@@ -87,6 +87,24 @@ async def test_values_are_exact(postgres: Postgres, schema: str, options: dict[s
         assert [row[0] for row in got] == list(wanted)
 
 
+async def test_a_statement_of_a_feed_is_not_cut_off_by_the_server(
+    postgres: Postgres, schema: str, options: dict[str, Any]
+) -> None:
+    limited = {**options, "dsn": postgres.dsn(options="-c statement_timeout=3s")}
+    await write(new(limited), one(pa.int64(), 1))
+    postgres.query(
+        f"CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql "
+        "AS $$ BEGIN PERFORM pg_sleep(4); RETURN NEW; END $$; "
+        f"CREATE TRIGGER slow BEFORE INSERT ON {schema}.orders FOR EACH ROW "
+        f"EXECUTE FUNCTION {schema}.slow()"
+    )
+    update = [{"id": 1, "value": value, "_change_type": kind}
+              for value, kind in ((1, "update_preimage"), (2, "update_postimage"))]  # fmt: skip
+    changed = pa.schema({"id": pa.int64(), "value": pa.int64()})
+    await write(new(limited), change_batch(changed, update, version=2, last=True))
+    assert postgres.query(f"SELECT id, value FROM {schema}.orders") == [(1, 2)]
+
+
 async def test_a_log_is_in_order(postgres: Postgres, schema: str, options: dict[str, Any]) -> None:
     sink = new(options, mode="log", key=[])
     await write(sink, rows((2, "b"), (1, "a")), rows((1, "a"), kind="delete", version=2))
