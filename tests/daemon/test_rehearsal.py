@@ -213,16 +213,26 @@ def test_what_refuses_a_later_statement_is_told_by_a_check(
 
 
 @pytest.mark.parametrize(
-    ("kind", "revoke"),
-    [("mysql", REVOKES[0][0]), ("postgres", "REVOKE CREATE ON SCHEMA {0} FROM low")],
+    ("kind", "revoke", "more"),
+    [
+        ("mysql", REVOKES[0][0], {}),
+        ("mysql", REVOKES[4][0], {"evolve": False}),
+        ("postgres", "REVOKE CREATE ON SCHEMA {0} FROM low", {}),
+        ("postgres", THERE[-1][1], {"evolve": False}),
+    ],
 )
-def test_a_check_of_a_table_that_is_there_needs_no_right_to_make_one(
-    kind: str, revoke: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: Capture
+def test_a_check_of_a_table_that_is_there_asks_for_no_right_that_is_not_needed(
+    kind: str,
+    revoke: str,
+    more: dict[str, Any],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    capsys: Capture,
 ) -> None:
     with limited(kind, tmp_path, request) as target:
         make(target, tmp_path)
         target.query(revoke.format(target.prefix[:-1]))
-        config = configured(tmp_path / "t", target.toml(key=["id"]))
+        config = configured(tmp_path / "t", target.toml(key=["id"], **more))
         assert main(["check", str(config)]) == 0, capsys.readouterr().out
 
 
