@@ -49,7 +49,9 @@ class SqsSink(AwsSink):
         asked = self.client.get_queue_attributes(QueueUrl=queue, AttributeNames=[name])
         limit = (await self.answer_to(asked)).get("Attributes", {}).get(name)
         # A request takes no more than a message.
-        self.limits = replace(self.limits, bytes=told(limit, type(self).limits.bytes))
+        most = told(limit, type(self).limits.bytes)
+        remedy = "" if limit else "allow sqs:GetQueueAttributes, which tells the queue's limit, "
+        self.limits = replace(self.limits, bytes=most, remedy=remedy)
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """See :class:`AwsSink`."""

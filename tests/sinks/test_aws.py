@@ -245,6 +245,9 @@ async def test_a_queue_whose_limit_can_t_be_asked_for(
         sink = make_sink("sqs", {**options, "endpoint_url": front.url, "attempts": 1}, Path())
         with pytest.raises(error) if error else nullcontext():
             await write(sink, sized(200_000))
+        if not error:
+            with pytest.raises(SinkRejected, match="can be sent; allow sqs:GetQueueAttributes"):
+                await write(sink, sized(300_000))
     assert ids(aws, "sqs", name) == ([] if error else [1])
 
 
