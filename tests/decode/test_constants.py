@@ -10,6 +10,10 @@ import pytest
 
 from tailer.changes import CHANGE_TYPES
 from tailer.decode.constants import constant, kinds_column, of_kind
+from tailer.delta.actions import Protocol
+from tailer.errors import CorruptLog
+from tests.decode.test_rows import decoded, numbers, order
+from tests.support.feeds import state
 
 COUNTS = [0, 1, 5000, 200_000]
 
@@ -49,3 +53,14 @@ def test_kinds_in_runs_of_any_length(of_a_run: int) -> None:
     numbers = pa.array([number for number in (0, 1, 2, 1) for _ in range(of_a_run)] * 3, pa.int32())
     for some in (numbers, numbers.slice(of_a_run // 2, of_a_run), numbers.slice(0, 0)):
         assert kinds_column(kinds, some).equals(pa.array(kinds).take(some))
+
+
+def test_a_partition_column_is_named_as_users_know_it() -> None:
+    key, mode = "delta.columnMapping.", {"delta.columnMapping.mode": "name"}
+    names = [(name, {f"{key}id": str(i), f"{key}physicalName": f'"col-{name}"'})
+             for i, name in enumerate(("id", "b"), start=1)]  # fmt: skip
+    schema = pa.schema(pa.field(name, pa.int64(), metadata=keys) for name, keys in names)
+    mapped = state(schema, "b", protocol=Protocol(2, 5), **mode)
+    file = order(mapped, partition_values={"COL-B": "7"})
+    with pytest.raises(CorruptLog, match="column 'b', which is 'col-b' there, only one for 'COL"):
+        decoded(numbers(2), file)

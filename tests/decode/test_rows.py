@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +23,6 @@ from tailer.decode.rows import (
     decode_file,
 )
 from tailer.decode.vectors import ALL_ROWS, RowSelection
-from tailer.delta.actions import Protocol
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, TableError
 from tests.support import thrift
@@ -149,20 +147,6 @@ def test_a_vector_that_names_rows_beyond_the_file_is_refused() -> None:
             decoded(numbers(10), selection=selection)
         assert "version 5, a.parquet" in str(refused.value)
     assert values(decoded(numbers(10), selection=only(9))) == [9]
-
-
-def test_a_partition_column_is_named_as_users_know_it() -> None:
-    key = "delta.columnMapping."
-    fields = [pa.field("id", pa.int64()), pa.field("b", pa.string())]
-    schema = pa.schema(
-        f.with_metadata({f"{key}id": str(i), f"{key}physicalName": json.dumps(f"col-{f.name}")})
-        for i, f in enumerate(fields, start=1)
-    )
-    mapped = state(schema, "b", protocol=Protocol(2, 5), **{"delta.columnMapping.mode": "name"})
-    for given, said in {"COL-B": ", only one for 'COL-B'", "b": "; its writer"}.items():
-        file = order(mapped, partition_values={given: "7"})
-        with pytest.raises(CorruptLog, match=f"the column 'b', which is 'col-b' there{said}"):
-            decoded(numbers(2), file)
 
 
 def test_partition_values_come_from_the_log_and_win_over_the_file() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.delta.arrow_types import arrow_type
-from tailer.delta.partitions import partition_scalar
+from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.schema import ArrayType, PrimitiveType
 from tailer.errors import CorruptLog
 from tests.support.feeds import refusal
@@ -215,3 +215,10 @@ def test_a_text_that_is_no_such_value_is_refused_with_text_and_type(name: str, t
 def test_a_nested_partition_column_is_refused() -> None:
     nested = ArrayType(PrimitiveType("long"), contains_null=True)
     assert "nested" in refusal(lambda: partition_scalar("1", nested), CorruptLog)
+
+
+@pytest.mark.parametrize(("entry", "said"), [("COL-B", ", only one for 'COL-B'"), ("b", "; its w")])
+def test_a_column_without_a_value_is_named_as_users_know_it(entry: str, said: str) -> None:
+    message = refusal(lambda: partition_text({entry: "7"}, "col-b", "b"), CorruptLog)
+    assert f"no partition value for the column 'b', which is 'col-b' there{said}" in message
+    assert partition_text({"col-b": "7"}, "col-b", "b") == "7"
