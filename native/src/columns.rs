@@ -11,12 +11,13 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowGroups, RowSelec
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use parquet::errors::Result;
-use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::serialized_reader::SerializedPageReader;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
 use crate::batches::Batches;
+use crate::checks::PageChecks;
 use crate::errors::{guarded, odd, to_python};
 use crate::footer::{RowGroup, groups_of, parsed};
 use crate::lists::BatchValues;
@@ -168,15 +169,18 @@ impl<'a> Group<'a> {
         if chunk.file_path().is_some() {
             return Err(odd("a column is in another file"));
         }
-        let (start, size) = chunk.byte_range();
-        let bytes = ChunkBytes::new(Arc::clone(self.source), start, size, self.window_bytes)?;
+        let source = Arc::clone(self.source);
+        let (place, codec) = (chunk.byte_range(), chunk.compression());
+        let bytes = ChunkBytes::new(source, place, codec, self.window_bytes)?;
         let rest = SerializedPageReader::new(Arc::new(bytes), chunk, self.rows, None)?;
-        Ok(Pages { dictionary: None, values: self.values(leaf), rest })
+        Ok(Pages { dictionary: None, checks: self.checks(leaf, chunk)?, rest })
     }
 
-    fn values(&self, leaf: usize) -> BatchValues {
-        let column = self.metadata.file_metadata().schema_descr().column(leaf);
-        BatchValues::new(column.max_rep_level(), self.first, self.batch_rows)
+    fn checks(&self, leaf: usize, chunk: &ColumnChunkMetaData) -> Result<PageChecks> {
+        let file = self.metadata.file_metadata();
+        let root = file.schema_descr().get_column_root(leaf);
+        let values = BatchValues::new(self.first, self.batch_rows);
+        PageChecks::new(root, chunk, carries_texts(file.created_by()), values)
     }
 
     /// Return a reader of these leaves, which chooses among all rows, `batch_rows` at a time.
@@ -204,7 +208,7 @@ impl RowGroups for Group<'_> {
     fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>> {
         let opened = locked(&self.opened).remove(&(self.number, leaf));
         let mut pages = opened.map_or_else(|| self.pages(leaf), Ok)?;
-        pages.values = self.values(leaf);
+        pages.checks = self.checks(leaf, self.numbers.column(leaf))?;
         Ok(Box::new(Chunks(Some(Box::new(pages)))))
     }
 
@@ -233,7 +237,7 @@ impl PageIterator for Chunks {}
 /// The pages of a column chunk. Its dictionary may have been read before its turn.
 pub struct Pages {
     dictionary: Option<Page>,
-    values: BatchValues,
+    checks: PageChecks,
     rest: SerializedPageReader<ChunkBytes>,
 }
 
@@ -259,9 +263,10 @@ impl PageReader for Pages {
         if let Some(page) = self.dictionary.take() {
             return Ok(Some(page));
         }
-        let page = self.rest.get_next_page()?;
-        page.iter().try_for_each(|page| self.values.take(page))?;
-        Ok(page)
+        match self.rest.get_next_page()? {
+            Some(page) => self.checks.take(page).map(Some),
+            None => self.checks.finish().map(|()| None),
+        }
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
@@ -276,7 +281,10 @@ impl PageReader for Pages {
             return Ok(());
         }
         let next = self.rest.peek_next_page()?;
-        self.values.skip(next.and_then(|page| page.num_rows).unwrap_or(0));
+        if !self.checks.may_skip() && next.as_ref().is_some_and(|page| !page.is_dict) {
+            return self.get_next_page().map(|_| ());
+        }
+        next.iter().filter(|page| !page.is_dict).try_for_each(|page| self.checks.skip(page))?;
         self.rest.skip_next_page()
     }
 
@@ -295,4 +303,16 @@ impl PageReader for Pages {
 
 fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Return whether a writer's pages of `DELTA_BYTE_ARRAY` go on with the last text of the page
+/// before: parquet-mr's do before 1.8 (PARQUET-246), and Spark takes those without a version so.
+fn carries_texts(created_by: Option<&str>) -> bool {
+    let Some((writer, version)) = created_by.and_then(|by| by.split_once(" version")) else {
+        return true;
+    };
+    let mut numbers = version.trim_start().split(|letter: char| !letter.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|digits| digits.parse::<u32>().ok());
+    let (major, minor) = (number(), number());
+    writer == "parquet-mr" && major.zip(minor).is_none_or(|version| version < (1, 8))
 }

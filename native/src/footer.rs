@@ -1,5 +1,6 @@
 //! What a footer tells of its row groups.
 
+use std::mem::take;
 use std::thread;
 
 use parquet::errors::Result;
@@ -10,7 +11,8 @@ use parquet::file::metadata::{
 use parquet::schema::types::Type;
 
 use crate::errors::{guarded, odd, panicked};
-use crate::thrift::{LIST, Reader, STRUCT, is_number};
+use crate::formats::{COLUMN, FILE, LOGICAL_TYPE, ROW_GROUP, SCHEMA_ELEMENT, SIZE_STATISTICS};
+use crate::thrift::{Met, Reader, Shape};
 
 /// The most items of a list in a footer, and the most columns in each other: the crate `parquet`
 /// descends into each, and the stack has an end.
@@ -21,11 +23,9 @@ const DEPTH_MAX: usize = 64;
 const ELEMENT_BYTES: usize = 7;
 const FRAME_BYTES: usize = 1536;
 const STACK_BYTES: usize = 2 * 1024 * 1024;
-/// Fields of parquet.thrift: those of `FileMetaData` that are lists of structs (the schema, row
-/// groups, pairs of metadata, orders of columns), and `num_children` of `SchemaElement`.
-const SCHEMA: i64 = 2;
-const LISTS: [i64; 4] = [SCHEMA, 4, 5, 7];
-const NUM_CHILDREN: i64 = 5;
+/// The repetitions of parquet.thrift: the third is "optional".
+const REQUIRED: i64 = 0;
+const REPEATED: i64 = 2;
 
 /// A chunk's physical type, codec, mask of encodings, values, unpacked bytes, start and size.
 type Chunk = (i64, i64, i64, i64, i64, i64, i64);
@@ -74,6 +74,15 @@ fn read(footer: &[u8]) -> Result<ParquetMetaData> {
         if group.num_rows() < 0 || group.total_byte_size() < 0 {
             return Err(odd("a size is negative"));
         }
+        for column in group.columns() {
+            let data = column.data_page_offset();
+            if column.dictionary_page_offset().is_some_and(|at| at <= 0 || at >= data) {
+                return Err(odd("a dictionary does not lie before its column's values"));
+            }
+            if column.file_path().is_none() && chunk(column).is_none() {
+                return Err(odd("a number of a column is negative"));
+            }
+        }
     }
     Ok(metadata)
 }
@@ -90,46 +99,101 @@ fn depth(root: &Type) -> usize {
     deepest
 }
 
-/// Return None for a footer that would take too much memory or stack.
+/// Refuse a footer that would take too much memory or stack, that has other types than it should,
+/// or whose columns are not those of its schema: the crate believes the schema.
 fn check_form(footer: &[u8]) -> Option<()> {
-    let mut reader = Reader::new(footer);
-    reader.fields(0, |reader, field, wire| {
-        if wire != LIST || !LISTS.contains(&field) {
-            return reader.skip(wire, 0);
-        }
-        // The children that are still to come, of each group around the next element.
-        let mut around: Vec<i64> = Vec::new();
-        reader.items(1, |reader, number, wire| {
-            if number >= ITEMS_MAX {
-                return None;
-            }
-            if field != SCHEMA || wire != STRUCT {
-                return reader.skip(wire, 1);
-            }
-            let children = children(reader)?;
-            if let Some(last) = around.last_mut() {
-                *last -= 1;
-            }
-            around.push(children);
-            while around.last().is_some_and(|left| *left <= 0) {
-                around.pop();
-            }
-            (around.len() <= DEPTH_MAX).then_some(())
-        })
-    })
+    let mut form = Form::default();
+    Reader { rest: footer, see: |shape: &'static Shape, field, met| form.see(shape, field, &met) }
+        .walk(&FILE, 0)
 }
 
-/// Read a schema element; return how many children it has.
-fn children(reader: &mut Reader) -> Option<i64> {
-    let mut children = 0;
-    reader.fields(2, |reader, field, wire| {
-        if field == NUM_CHILDREN && is_number(wire) {
-            children = reader.signed()?;
-            return Some(());
+/// What a walk over a footer has met.
+#[derive(Default)]
+struct Form {
+    /// The groups around the next element: the children that are still to come, and the levels.
+    around: Vec<(i64, u64, u64)>,
+    element: Element,
+    /// The type of each leaf, and its highest levels of repetition and definition.
+    leaves: Vec<(i64, u64, u64)>,
+    /// The leaves of the row group that have begun.
+    begun: usize,
+}
+
+/// The numbers of a schema element, and the field of its logical type.
+#[derive(Default)]
+struct Element {
+    kind: Option<i64>,
+    repetition: i64,
+    children: i64,
+    converted: Option<i64>,
+    logical: Option<i64>,
+}
+
+impl Form {
+    fn see(&mut self, shape: &Shape, field: i64, met: &Met) -> Option<()> {
+        let leaf = |number: usize| self.leaves.get(number.checked_sub(1)?);
+        match *met {
+            Met::Items(size) if size > ITEMS_MAX => None,
+            Met::Items(size) if shape.is(&SIZE_STATISTICS) => {
+                let (_, repetition, definition) = leaf(self.begun)?;
+                let levels = if field == 2 { repetition } else { definition };
+                (size == 0 || size == levels + 1).then_some(())
+            }
+            Met::Number(kind) if shape.is(&COLUMN) && field == 1 => {
+                self.begun += 1;
+                (leaf(self.begun)?.0 == kind).then_some(())
+            }
+            Met::End if shape.is(&ROW_GROUP) => {
+                self.begun = 0;
+                Some(())
+            }
+            Met::Struct if shape.is(&LOGICAL_TYPE) => {
+                self.element.logical = Some(field);
+                Some(())
+            }
+            Met::Number(number) if shape.is(&SCHEMA_ELEMENT) => {
+                match field {
+                    1 => self.element.kind = Some(number),
+                    3 => self.element.repetition = number,
+                    5 => self.element.children = number,
+                    6 => self.element.converted = Some(number),
+                    _ => {}
+                }
+                Some(())
+            }
+            Met::End if shape.is(&SCHEMA_ELEMENT) => {
+                let element = take(&mut self.element);
+                self.add(element)
+            }
+            _ => Some(()),
         }
-        reader.skip(wire, 2)
-    })?;
-    Some(children)
+    }
+
+    /// Take the next element of the schema, by its depth first.
+    fn add(&mut self, element: Element) -> Option<()> {
+        let Element { kind, repetition, children, converted, logical } = element;
+        let (mut repeated, mut defined) = (0, 0);
+        if let Some(last) = self.around.last_mut() {
+            last.0 -= 1;
+            repeated = last.1 + u64::from(repetition == REPEATED);
+            defined = last.2 + u64::from(repetition != REQUIRED);
+        }
+        if children > 0 {
+            // A list or a map is called so twice, and nothing else.
+            let is_one = matches!(
+                (converted, logical),
+                (None, _) | (Some(1..=3), None) | (Some(3), Some(3)) | (Some(1 | 2), Some(2))
+            );
+            is_one.then_some(())?;
+        } else if let Some(kind) = kind {
+            self.leaves.push((kind, repeated, defined));
+        }
+        self.around.push((children, repeated, defined));
+        while self.around.last().is_some_and(|group| group.0 <= 0) {
+            self.around.pop();
+        }
+        (self.around.len() <= DEPTH_MAX).then_some(())
+    }
 }
 
 fn chunk(chunk: &ColumnChunkMetaData) -> Option<Chunk> {

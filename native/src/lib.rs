@@ -8,11 +8,15 @@
 #![allow(clippy::needless_pass_by_value)] // arguments from Python come by value
 
 mod batches;
+mod checks;
 mod columns;
+mod deltas;
 mod errors;
 mod footer;
+mod formats;
 mod lists;
 mod pages;
+mod runs;
 mod small_files;
 mod source;
 mod thrift;

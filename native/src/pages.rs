@@ -5,10 +5,8 @@
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
-use crate::thrift::{Reader, STRUCT, is_number};
-
-/// The fields of a page's header with what pages of a kind have, their number of values first.
-const OF_KINDS: [i64; 3] = [5, 7, 8];
+use crate::formats::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PAGE};
+use crate::thrift::{Met, Reader};
 
 /// A page's kind, by parquet.thrift; its bytes, unpacked and stored; those of its header; and its
 /// values, nulls included.
@@ -39,8 +37,8 @@ pub fn longest_of(mut rest: &[u8]) -> usize {
 pub fn sizes(mut rest: &[u8]) -> Vec<PageSize> {
     let mut pages = Vec::new();
     while let Some(page) = header(rest) {
-        pages.push(page);
-        let size = usize::try_from(page.2).ok().and_then(|stored| stored.checked_add(page.3));
+        pages.push((page.kind, page.unpacked, page.stored, page.size, page.values));
+        let size = usize::try_from(page.stored).ok().and_then(|size| size.checked_add(page.size));
         match size.and_then(|size| rest.get(size..)) {
             Some(after) => rest = after,
             None => break,
@@ -49,30 +47,46 @@ pub fn sizes(mut rest: &[u8]) -> Vec<PageSize> {
     pages
 }
 
-/// Return the sizes of the page that begins so; None if its header is not whole, or odd.
-pub fn header(start: &[u8]) -> Option<PageSize> {
-    let mut reader = Reader::new(start);
-    let mut numbers = [None; 3];
-    let mut values = 0;
-    reader.fields(0, |reader, field, wire| {
-        if (1..=3).contains(&field) && is_number(wire) {
-            numbers[usize::try_from(field - 1).ok()?] = Some(reader.signed()?);
-            return Some(());
-        }
-        if wire == STRUCT && OF_KINDS.contains(&field) {
-            return reader.fields(1, |reader, field, wire| {
-                if field == 1 && is_number(wire) {
-                    values = reader.signed()?;
-                    return Some(());
-                }
-                reader.skip(wire, 1)
-            });
-        }
-        reader.skip(wire, 0)
-    })?;
-    let [kind, unpacked, stored] = numbers;
-    let (kind, unpacked, stored) = (kind?, unpacked?, stored?);
-    let size = start.len() - reader.left();
-    let least = kind.min(unpacked).min(stored).min(values);
-    (least >= 0).then_some((kind, unpacked, stored, size, values))
+/// The header of a page: its numbers by parquet.thrift.
+pub struct Header {
+    pub kind: i64,
+    pub unpacked: i64,
+    pub stored: i64,
+    pub values: i64,
+    /// The bytes of levels that are never packed, before the values that may be.
+    pub levels: i64,
+    pub is_packed: bool,
+    /// The bytes of the header itself.
+    pub size: usize,
+}
+
+/// Return the header of the page that begins so; None if it is not whole, or odd. Pages of indexes
+/// have no values, and no reader passes over them alike.
+pub fn header(start: &[u8]) -> Option<Header> {
+    let (mut numbers, mut values, mut levels) = ([None; 5], [None; 4], 0);
+    let mut is_packed = true;
+    let mut reader = Reader {
+        rest: start,
+        see: |shape, field, met| {
+            let Met::Number(number) = met else { return Some(()) };
+            let kind = [&DATA_PAGE, &PAGE, &DICTIONARY_PAGE, &DATA_PAGE_V2]
+                .iter()
+                .position(|known| shape.is(known));
+            match (kind, field) {
+                (Some(1), _) => *numbers.get_mut(usize::try_from(field).ok()?)? = Some(number),
+                (Some(kind), 1) => values[kind] = Some(number),
+                (Some(3), 5 | 6) => levels += number.max(0),
+                (Some(3), 7) => is_packed = number == 1,
+                _ => {}
+            }
+            Some(())
+        },
+    };
+    reader.walk(&PAGE, 0)?;
+    let size = start.len() - reader.rest.len();
+    let [_, Some(kind), Some(unpacked), Some(stored), _] = numbers else { return None };
+    let number = (*values.get(usize::try_from(kind).ok()?)?)?;
+    // What other kinds of pages have, the crate would believe too.
+    let is_sound = unpacked.min(stored).min(number) >= 0 && values.iter().flatten().count() == 1;
+    is_sound.then_some(Header { kind, unpacked, stored, values: number, levels, is_packed, size })
 }

@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::mem::take;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::buf::Reader;
 use bytes::{Buf, Bytes, BytesMut};
+use parquet::basic::Compression;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 use pyo3::prelude::*;
@@ -14,6 +16,7 @@ use pyo3::pybacked::PyBackedBytes;
 
 use crate::errors::odd;
 use crate::pages::header;
+use crate::thrift::varint;
 
 /// A page's header is shorter, but for statistics that are not read.
 const HEADER_BYTES: u64 = 16 * 1024;
@@ -94,17 +97,25 @@ fn read_of_python(file: &Py<PyAny>, start: u64, size: u64) -> Result<Bytes> {
 pub struct ChunkBytes {
     source: Arc<Source>,
     end: u64,
+    codec: Compression,
     window_bytes: u64,
     /// What was read last, and where it begins.
     window: Mutex<(u64, Bytes)>,
+    /// Where the page begins whose header was read last.
+    page_start: AtomicU64,
 }
 
 impl ChunkBytes {
-    pub fn new(source: Arc<Source>, start: u64, size: u64, share: u64) -> Result<Self> {
+    pub fn new(
+        source: Arc<Source>,
+        (start, size): (u64, u64),
+        codec: Compression,
+        share: u64,
+    ) -> Result<Self> {
         let end = start.checked_add(size).ok_or_else(|| odd("a chunk has no end"))?;
         let window = Mutex::new((start, Bytes::new()));
         let window_bytes = source.window_bytes(share);
-        Ok(Self { source, end, window_bytes, window })
+        Ok(Self { source, end, codec, window_bytes, window, page_start: AtomicU64::new(u64::MAX) })
     }
 
     /// Return what is in memory from a position on: so many bytes, or more.
@@ -138,18 +149,34 @@ impl Length for ChunkBytes {
 impl ChunkReader for ChunkBytes {
     type T = Reader<Bytes>;
 
-    /// Return a reader of a page's header, or of the page behind it.
+    /// Return a reader of a page's header, or of the page behind the last header.
     fn get_read(&self, start: u64) -> Result<Self::T> {
         let bytes = self.at(start, HEADER_BYTES.min(self.end.saturating_sub(start)))?;
-        match header(&bytes) {
-            Some((_, unpacked, stored, ..))
-                if unpacked > LARGEST_PAGE_BYTES
-                    || (unpacked > PAGE_BYTES_MAX && unpacked / PAGE_TIMES > stored) =>
-            {
-                Err(odd("a page would take too much memory"))
-            }
-            _ => Ok(bytes.reader()),
+        if start == self.page_start.load(Ordering::Relaxed) {
+            return Ok(bytes.reader());
         }
+        let header = header(&bytes).ok_or_else(|| odd("the header of a page is damaged"))?;
+        if header.unpacked > LARGEST_PAGE_BYTES
+            || (header.unpacked > PAGE_BYTES_MAX && header.unpacked / PAGE_TIMES > header.stored)
+        {
+            return Err(odd("a page would take too much memory"));
+        }
+        let page_start = start + header.size as u64;
+        if self.codec == Compression::SNAPPY && header.is_packed {
+            let rest = u64::try_from(header.stored - header.levels)?;
+            let start = page_start + u64::try_from(header.levels)?;
+            let mut packed = &*self.at(start, rest.min(5))?;
+            // The crate leaves zeros where there are fewer bytes than the header says.
+            let size = header.unpacked - header.levels;
+            if size > 0 && varint(&mut packed).is_none_or(|found| i64::try_from(found) != Ok(size))
+            {
+                return Err(odd("a page is unpacked to another size than its header says"));
+            }
+        }
+        // A page without bytes begins where the next header does.
+        let page_start = if header.stored > 0 { page_start } else { u64::MAX };
+        self.page_start.store(page_start, Ordering::Relaxed);
+        Ok(bytes.reader())
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {

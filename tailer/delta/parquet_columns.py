@@ -24,6 +24,8 @@ from tailer.delta.parquet_footer import (
     of_pyarrow,
     too_large,
 )
+from tailer.errors import UnsupportedTable
+from tailer.native import compute as pc
 from tailer.native.parquet import native
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ ColumnPath: TypeAlias = "str | LeafPath"
 _OPTIONAL_KEYS = "Map keys must be annotated as required"
 #: The most columns or row groups of a footer, as in the crate: each takes up to 1.7 kB.
 _ITEMS_MAX = 100_000
+#: Microseconds of a time before 1970 with negative nanoseconds, as pyarrow reads it.
+_UNSURE_MICROS = (2**63 // 1000, 2**64 // 1000)
 #: The crate's refusal of rows with too many values in lists.
 _TOO_MANY = "the rows of a batch have too many values"
 #: Each has a batch of its own columns in memory, and few files have enough columns for more.
@@ -75,19 +79,23 @@ class ParquetColumns:
         size = footer_size(source)
         self._native = self._opened(size) if native is not None and size else None
         self._is_native = self._native is not None
-        self.footer: Footer = (
-            of_pyarrow(self._pyarrow) if self._native is None else of_crate(self._native, size)
-        )
+        if self._native is None:
+            self.footer: Footer = of_pyarrow(self._pyarrow, self._footer_bytes(size))
+        else:
+            self.footer = of_crate(self._native, size)
         for name in self.dictionaries.difference(self.footer.schema.names):
             raise KeyError(name)
 
     def _opened(self, size: int) -> Any | None:
         """Return the file as the crate opens it; None if it refuses it."""
-        footer = bytes(self._source.read_at(size, self._source.size() - 8 - size))
         try:
+            footer = self._footer_bytes(size)
             return native.Columns(self._source, footer, list(self.dictionaries))
         except ValueError:
             return None
+
+    def _footer_bytes(self, size: int) -> bytes:
+        return bytes(self._source.read_at(size, self._source.size() - 8 - size))
 
     @cached_property
     def _pyarrow(self) -> pq.ParquetFile:
@@ -236,6 +244,8 @@ class ParquetColumns:
         for batch in found:
             # A column whose name has a dot may have the path of a field of another one.
             names = [name for name in batch.schema.names if name in wanted]
+            for name in self.footer.old_timestamps.intersection(names):
+                _check_old_timestamps(name, batch.column(name))
             arrays = [_like(batch.column(n), self.schema.field(n).type) for n in names]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
@@ -250,6 +260,26 @@ class ParquetColumns:
         """Yield the rows of some row groups."""
         for group in groups:
             yield from self.rows(rows_max, group, columns, threads=threads)
+
+
+def _check_old_timestamps(name: str, array: pa.Array) -> None:
+    """Refuse INT96 that may be wrong: pyarrow takes negative nanoseconds of a day, as some writers
+    have them before 1970, for 584 years more."""
+    if pa.types.is_nested(array.type):
+        children = [array.keys, array.items] if pa.types.is_map(array.type) else array.flatten()
+        for child in children if isinstance(children, list) else [children]:
+            _check_old_timestamps(name, child)
+    elif pa.types.is_timestamp(array.type):
+        micros = array.view(pa.int64())
+        first, last = (pa.scalar(bound, pa.int64()) for bound in _UNSURE_MICROS)
+        unsure = pc.and_(pc.greater_equal(micros, first), pc.less(micros, last))
+        if pc.any(unsure).as_py():
+            raise UnsupportedTable(
+                f"the column {name!r} has old timestamps (INT96) from 2262 to 2554, which may be "
+                "others from before 1970, that only the crate in native/ reads",
+                hint="install it (pip has it for most machines; `make native` builds it), or skip "
+                "this version",
+            )
 
 
 def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ not throw, which ends the whole process and all feeds in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -27,26 +28,34 @@ LeafPath: TypeAlias = tuple[str, ...]
 #: pyarrow takes up to 25 times the bytes of a footer, and 1.7 kB for each column.
 _BYTES_MAX = 64 * 1024 * 1024
 _END = b"PAR1"
+#: Numbers of parquet.thrift: a physical type, and the fields on the way to how many values a column
+#: chunk has. And where that is in a chunk of the crate's.
+_INT96 = 3
+_ROW_GROUPS, _COLUMNS, _METADATA, _NUM_VALUES = 4, 1, 3, 5
+_VALUES = 3
+_DOUBLE = 7
 
 
 class RowGroup(Struct, frozen=True):
     """A row group: its rows, and its bytes without compression.
 
     ``chunks`` are the numbers of its columns (:class:`~tailer.delta.row_groups.Chunk`), in the
-    order of the schema's leaves. None is a column that is encrypted, that lies in another file, or
-    whose numbers can't be right; instead of all of them, that nothing is known of columns.
+    order of the schema's leaves. None is a column that is encrypted or that lies in another file;
+    instead of all of them, that only the ``values`` of columns are known: how many each has.
     """
 
     rows: int
     bytes: int
     chunks: Sequence[tuple[int, ...] | None] | None
+    values: Sequence[int | None]
 
 
 class Footer(Struct, frozen=True):
     """A file's schema and row groups.
 
     ``key_values`` are what the writer noted. ``has_texts_alone``: all columns of bytes are declared
-    as texts. ``size`` is that of the footer itself, in bytes.
+    as texts. ``old_timestamps``: the top-level columns with an INT96. ``size`` is that of the
+    footer itself, in bytes.
     """
 
     rows: int
@@ -56,6 +65,7 @@ class Footer(Struct, frozen=True):
     leaves: list[LeafPath]
     key_values: dict[bytes, bytes]
     has_texts_alone: bool
+    old_timestamps: frozenset[str]
 
 
 def footer_size(source: pa.NativeFile) -> int:
@@ -80,30 +90,105 @@ def too_large(what: str) -> UnsupportedTable:
 
 def of_crate(columns: Any, own_size: int) -> Footer:
     """Return the footer, of so many bytes, of what the crate has open: its ``Columns``."""
+    leaves = [tuple(path) for path in columns.paths()]
+    groups = [
+        RowGroup(rows, size, chunks, [chunk and chunk[_VALUES] for chunk in chunks])
+        for rows, size, chunks in columns.groups()
+    ]
+    known = [chunk for group in groups for chunk in zip(leaves, group.chunks or (), strict=True)]
     return Footer(
         rows=columns.num_rows,
         size=own_size,
         schema=columns.schema(),
-        groups=[RowGroup(rows, size, chunks) for rows, size, chunks in columns.groups()],
-        leaves=[tuple(path) for path in columns.paths()],
+        groups=groups,
+        leaves=leaves,
         key_values={k.encode(): v.encode() for k, v in columns.key_values() if v is not None},
         has_texts_alone=columns.has_texts_alone,
+        old_timestamps=frozenset(leaf[0] for leaf, chunk in known if chunk and chunk[0] == _INT96),
     )
 
 
-def of_pyarrow(file: pq.ParquetFile) -> Footer:
+def of_pyarrow(file: pq.ParquetFile, footer: bytes) -> Footer:
     """Return the footer of what pyarrow has open, with a schema without views."""
     meta, schema = file.metadata, file.schema_arrow
     groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
+    values = _chunk_values(footer)
+    if [len(each) for each in values] != [meta.num_columns] * len(groups):
+        values = [[None] * meta.num_columns for _ in groups]
     leaves = [meta.schema.column(number) for number in range(meta.num_columns)]
     return Footer(
         rows=int(meta.num_rows),
         size=int(meta.serialized_size),
         schema=pa.schema([field.with_type(plain_type(field.type)) for field in schema]),
-        groups=[RowGroup(int(g.num_rows), int(g.total_byte_size), None) for g in groups],
+        groups=[
+            RowGroup(int(g.num_rows), int(g.total_byte_size), None, values[number])
+            for number, g in enumerate(groups)
+        ],
         leaves=[tuple(leaf.path.split(".")) for leaf in leaves],
         key_values=meta.metadata or {},
         has_texts_alone=all(
             leaf.physical_type != "BYTE_ARRAY" or leaf.converted_type == "UTF8" for leaf in leaves
         ),
+        old_timestamps=frozenset(
+            leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"
+        ),
     )
+
+
+def _chunk_values(footer: bytes) -> list[list[int | None]]:
+    """Return how many values the column chunks of each row group have; nothing of a footer whose
+    fields have other types. pyarrow gives them in a way that may end the process."""
+    with suppress(AttributeError, IndexError, RecursionError):
+        return [
+            [chunk.get(_METADATA, {}).get(_NUM_VALUES) for chunk in group.get(_COLUMNS, [])]
+            for group in _Thrift(footer).struct().get(_ROW_GROUPS, [])
+        ]
+    return []
+
+
+class _Thrift:
+    """Structs of Thrift's compact protocol, as dicts of their fields; texts are passed over."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def struct(self) -> dict[int, Any]:
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._signed()
+            fields[number] = self._value(head & 15)
+        return fields
+
+    def _value(self, wire: int, *, is_item: bool = False) -> Any:
+        match wire:
+            case 1 | 2:
+                return self._byte() if is_item else None
+            case 3:
+                return self._byte()
+            case 4 | 5 | 6:
+                return self._signed()
+            case 7 | 8:
+                size = 8 if wire == _DOUBLE else self._number()
+                self._at += size
+                return None
+            case 9 | 10:
+                head = self._byte()
+                size = head >> 4 if head >> 4 < 15 else self._number()
+                return [self._value(head & 15, is_item=True) for _ in range(size)]
+        return self.struct()
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _number(self) -> int:
+        value = shift = 0
+        while (byte := self._byte()) > 127:
+            value |= (byte & 127) << shift
+            shift += 7
+        return value | byte << shift
+
+    def _signed(self) -> int:
+        value = self._number()
+        return value >> 1 ^ -(value & 1)

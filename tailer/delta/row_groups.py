@@ -96,14 +96,15 @@ class RowGroups:
     def _check_leaf(self, name: str, leaf: int) -> None:
         begun = set()
         for number, group in enumerate(self._parquet.groups):
+            values = group.values[leaf]
+            if values is not None and values != group.rows:
+                raise _contradiction(
+                    f"row group {number} has {group.rows} rows, and its column {name!r} "
+                    f"{values} values"
+                )
             chunk = chunk_of(group, leaf)
             if chunk is None:
                 continue
-            if chunk.values != group.rows:
-                raise _contradiction(
-                    f"row group {number} has {group.rows} rows, and its column {name!r} "
-                    f"{chunk.values} values"
-                )
             if chunk.values and chunk.start in begun:
                 raise _contradiction(
                     f"the values of the column {name!r} in row group {number} are those of an "

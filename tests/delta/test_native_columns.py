@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailer.delta.damaged_bytes import UNREADABLE
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups, chunk_of
+from tailer.errors import CorruptLog, UnsupportedTable
 from tests.support.components import require_crate
+from tests.support.raw_parquet import (
+    BYTES,
+    DELTA_TEXTS,
+    INT64,
+    INT96,
+    Chunk,
+    Element,
+    Page,
+    levels,
+    shared_texts,
+    write_parquet,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -382,3 +397,79 @@ def test_a_flipped_bit_does_not_pass_the_checksum(options: dict[str, Any], tmp_p
         passed += 1
         assert found.equals(rows), "a bit of a page's header that says nothing of its values"
     assert passed < 10
+
+
+def _texts_of_old_writer(path: Path, writer: str) -> list[bytes]:
+    """Write texts of which a page begins as the page before has ended."""
+    texts = [f"customer {n // 7:05}-{n % 7}".encode() for n in range(600)]
+    pages = [
+        Page(len(part), levels([1] * len(part), 1) + shared_texts(part, last), DELTA_TEXTS)
+        for part, last in (
+            (texts[:100], b""),
+            (texts[100:350], texts[99]),
+            (texts[350:], texts[349]),
+        )
+    ]
+    schema = [Element("text", BYTES)]
+    write_parquet(path, schema, [Chunk(["text"], BYTES, pages, len(texts))], len(texts), writer)
+    return texts
+
+
+@pytest.mark.parametrize(
+    "writer", ["parquet-mr version 1.6.0 (build abc)", "parquet-mr version 1.7", "parquet-mr", ""]
+)
+def test_texts_that_go_on_from_the_page_before(writer: str, tmp_path: Path) -> None:
+    """As Spark reads them (PARQUET-246), also from a row in the middle on."""
+    path = tmp_path / "rows.parquet"
+    texts = _texts_of_old_writer(path, writer)
+    found, is_native = decoded(path, 90)
+    assert found["text"].to_pylist() == texts
+    assert is_native
+    with pa.OSFile(str(path)) as source:
+        rows = ParquetColumns(source).rows(70, 0, ["text"], threads=False, first=370)
+        assert [text for batch in rows for text in batch["text"].to_pylist()] == texts[370:]
+
+
+@pytest.mark.parametrize(
+    "writer", ["parquet-mr version 1.8.0", "parquet-cpp version 1.5", "x version 1"]
+)
+def test_newer_writers_begin_each_page_anew(writer: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    _texts_of_old_writer(path, writer)
+    with pytest.raises(UNREADABLE):
+        decoded(path, 1000)
+
+
+@pytest.mark.parametrize("native_", [True, False])
+def test_nanoseconds_before_a_day_are_right_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, native_: bool
+) -> None:
+    """An INT96 of 1969-12-31T23:59:59.999999, as a day and nanoseconds before it."""
+    if not native_:
+        monkeypatch.setattr("tailer.delta.parquet_columns.native", None)
+    path = tmp_path / "rows.parquet"
+    value = struct.pack("<qi", -1000, 2440588)
+    chunk = Chunk(["at"], INT96, [Page(1, levels([1], 1) + value)], 1)
+    write_parquet(path, [Element("at", INT96)], [chunk], 1)
+    if native_:
+        assert decoded(path, 10)[0]["at"].cast("int64").to_pylist() == [-1]
+    else:
+        with pytest.raises(UnsupportedTable, match="'at' has old timestamps"):
+            decoded(path, 10)
+
+
+@pytest.mark.parametrize("native_", [True, False])
+def test_more_values_than_rows_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, native_: bool
+) -> None:
+    if not native_:
+        monkeypatch.setattr("tailer.delta.parquet_columns.native", None)
+    path = tmp_path / "rows.parquet"
+    pages = [Page(5, levels([1] * 5, 1) + struct.pack("<5q", *range(5)))]
+    write_parquet(path, [Element("id", INT64)], [Chunk(["id"], INT64, pages, 5)], 3)
+    with pa.OSFile(str(path)) as source:
+        parquet = ParquetColumns(source)
+        with pytest.raises(
+            CorruptLog, match="row group 0 has 3 rows, and its column 'id' 5 values"
+        ):
+            RowGroups(parquet, source).check(None, ["id"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ __all__ = [
     "BROTLI",
     "BYTES",
     "DELTA",
+    "DELTA_TEXTS",
     "DICTIONARY",
     "FIXED",
     "GZIP",
     "INT32",
     "INT64",
+    "INT96",
     "LIST_OF",
     "LZ4_RAW",
     "MAP",
@@ -37,16 +40,18 @@ __all__ = [
     "Chunk",
     "Element",
     "Page",
+    "differences",
     "levels",
     "packed",
+    "shared_texts",
     "texts",
     "write_parquet",
 ]
 
 #: Numbers of parquet.thrift: physical types, repetitions, encodings.
-BOOLEAN, INT32, INT64, BYTES, FIXED = 0, 1, 2, 6, 7
+BOOLEAN, INT32, INT64, INT96, BYTES, FIXED = 0, 1, 2, 3, 6, 7
 REQUIRED, OPTIONAL, REPEATED = 0, 1, 2
-PLAIN, DELTA, DICTIONARY = 0, 5, 8
+PLAIN, DELTA, DELTA_TEXTS, DICTIONARY = 0, 5, 7, 8
 #: Codecs.
 UNCOMPRESSED, SNAPPY, GZIP, BROTLI, ZSTD, LZ4_RAW = 0, 1, 2, 4, 6, 7
 #: Annotations of groups.
@@ -134,8 +139,54 @@ def texts(values: Sequence[bytes]) -> bytes:
     return b"".join(struct.pack("<I", len(value)) + value for value in values)
 
 
+def differences(numbers: Sequence[int]) -> bytes:
+    """Encode numbers as their differences, each block of them with a width of its own."""
+    out = _varint(128) + _varint(4) + _varint(len(numbers)) + _zigzag(numbers[0] if numbers else 0)
+    found = [after - before for before, after in pairwise(numbers)]
+    for at in range(0, len(found), 128):
+        block = found[at : at + 128]
+        least = min(block)
+        parts = [[n - least for n in block[i : i + 32]] for i in range(0, len(block), 32)]
+        widths = [max(part).bit_length() for part in parts]
+        out += _zigzag(least) + bytes(widths).ljust(4, b"\0")
+        for part, width in zip(parts, widths, strict=True):
+            bits = sum(number << i * width for i, number in enumerate(part))
+            out += bits.to_bytes(4 * width, "little")
+    return out
+
+
+def shared_texts(values: Sequence[bytes], last: bytes = b"") -> bytes:
+    """Encode texts that may begin as the one before; the first of them as ``last``."""
+    shared = [_shared(before, after) for before, after in pairwise([last, *values])]
+    own = [value[size:] for value, size in zip(values, shared, strict=True)]
+    return differences(shared) + differences([len(text) for text in own]) + b"".join(own)
+
+
+def _shared(before: bytes, after: bytes) -> int:
+    """Return how many bytes two texts have in common at their beginning."""
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
+    )
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _zigzag(number: int) -> bytes:
+    return _varint(number << 1 ^ number >> 63)
+
+
 def write_parquet(
-    path: Path, schema: Sequence[Element], chunks: Sequence[Chunk], rows: int
+    path: Path,
+    schema: Sequence[Element],
+    chunks: Sequence[Chunk],
+    rows: int,
+    writer: str = "parquet-mr version 1.12.2",
 ) -> None:
     """Write a file of one row group. The schema is a tree, its root left out, depth first."""
     out, columns = bytearray(b"PAR1"), []
@@ -170,7 +221,7 @@ def write_parquet(
             [2, _LIST, (_STRUCT, elements)],
             [3, _I64, rows << 1],
             [4, _LIST, (_STRUCT, [group])],
-            [6, _BINARY, b"parquet-mr version 1.12.2"],
+            [6, _BINARY, writer.encode()],
         ]
     )
     path.write_bytes(bytes(out) + footer + struct.pack("<I", len(footer)) + b"PAR1")
