@@ -100,8 +100,7 @@ class RegistryClient:
     timeout_s: int = 10
 
     def register(self, subject: str, schema: str) -> int:
-        """Return the id of a schema under a subject. See
-        :class:`tailer.sink.encoder.Registry`."""
+        """Return the id of a schema under a subject, which is registered if it is not."""
         path = f"/subjects/{quote(subject, safe='')}"
         if self.auto_register:
             path += "/versions"

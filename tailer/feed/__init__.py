@@ -66,7 +66,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use, because a Spark executor imports `fetch` alone."""
+    """Load a public name on first use, because a Spark executor imports `rows.fetch` alone."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,7 +1,7 @@
 """The store contract.
 
 A store knows files by their location: relative to the table's root, or absolute. It maps its own
-failures to the project's errors and retries nothing; its callers do.
+failures to the project's errors. It may repeat a request a few times; the feed does the rest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs a program with the system calls that a unit of systemd's allows, and no others.
 
-    python tests/system_calls.py UNIT PROGRAM ARGUMENTS...
+    python tests/support/system_calls.py UNIT PROGRAM ARGUMENTS...
 
 What the filter's groups are is systemd's own word; the kernel holds the program to it.
 """

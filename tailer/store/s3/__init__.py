@@ -1,1 +1,1 @@
-"""Tables on S3 and servers with its API: one request path, aiobotocore's credentials and signer."""
+"""Tables on S3 and servers with its API: aiobotocore's credentials, and our own signer."""
