@@ -102,6 +102,7 @@ class DuckdbFile(Database):
             for name, value in self._settings.items():
                 self._connection.execute(f"SET {name} = '{value}'")
             self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
+            self._connection.execute("SET enable_progress_bar = false")  # it prints without a file
             self._written = self._written or not read_only
             if not read_only:
                 self._file.opened()

@@ -60,6 +60,8 @@ class Engine:
                 "autoload_known_extensions": False,
             }
         )
+        # In a process without a file, as of `python -c`, DuckDB would print a bar among the rows.
+        self._connection.execute("SET enable_progress_bar = false")
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
@@ -73,6 +75,19 @@ def test_structs_without_fields_are_compared_by_being_there(
 ) -> None:
     assert unmatched(data_type, [whole, null, whole], [null, whole]) == ([0], [])
     assert unmatched(data_type, [whole], [null, null]) == ([0], [0, 1])
+
+
+def test_no_bar_is_printed_among_the_rows() -> None:
+    """DuckDB prints one where the program is no file, as in a worker of the tests."""
+    program = (
+        "from tailer.compare.engine import DiffOptions, Engine\n"
+        "with Engine(DiffOptions()) as engine:\n"
+        "    setting = \"SELECT current_setting('enable_progress_bar')\"\n"
+        "    print(engine._connection.execute(setting).fetchone()[0])"
+    )
+    started = [sys.executable, "-c", program]
+    told = subprocess.run(started, capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
 
 
 def test_the_integer_with_the_hash_of_null_is_not_null() -> None:
