@@ -48,12 +48,14 @@ class Mysql(Server):
             "GRANT ALL ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION;\n"
         )
         self._user = ["--user=root"] if os.getuid() == 0 else []
-        (self.folder / "data").mkdir()
+        for name in ("data", "scratch"):  # a server that starts clears /tmp of such tables
+            (self.folder / name).mkdir()
         # What mariadb-install-db does, which needs programs of another package.
         texts = ["CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket = NULL;"]
         texts += [Path("/usr/share/mysql", name).read_text() for name in _SYSTEM_TABLES]
         made = subprocess.run(
             [self._server, "--no-defaults", "--bootstrap", f"--datadir={self.folder}/data",
+             f"--tmpdir={self.folder}/scratch",
              "--innodb-flush-log-at-trx-commit=0", "--innodb-use-native-aio=0", *self._user],
             input="\n".join(texts), text=True, check=False, capture_output=True, timeout=START_S,
         )  # fmt: skip
@@ -64,6 +66,7 @@ class Mysql(Server):
         self.launch(
             self._server, "--no-defaults", f"--datadir={self.folder}/data", f"--port={self.port}",
             "--bind-address=127.0.0.1", f"--socket={self.folder}/socket",
+            f"--tmpdir={self.folder}/scratch",
             f"--pid-file={self.folder}/pid", f"--init-file={self.folder}/init.sql",
             f"--innodb-flush-log-at-trx-commit={flush}", "--skip-log-bin",
             "--skip-name-resolve", "--innodb-use-native-aio=0",
