@@ -132,7 +132,6 @@ class HttpSink(MessageSink):
     faults: ClassVar[FaultTable] = _FAULTS
 
     settings = SETTINGS
-    removed_settings: ClassVar = {"secrets_file": 'use secrets = ["${file:PATH}"]'}
     kind = "http"
 
     def __init__(

@@ -52,11 +52,6 @@ SETTINGS: dict[str, Setting] = {
     "private": Setting("flag", False, "Create the file with mode 0600, readable only by its "
         "owner.", advanced=True),
 }  # fmt: skip
-_REMOVED = {
-    "origin": 'use ids = "all"',
-    "row_ids": 'use ids = "all"',
-    "sync": "leave it out, each batch is synced to the disk",
-}
 #: Encoder options that apply only to a message broker.
 _NOT_HERE = ("ids", "name", "schema", "tombstones", "topic")
 
@@ -136,7 +131,7 @@ class JsonlSink:
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, chosen = take_options("jsonl", SETTINGS, options, _of_format, _REMOVED)
+        taken, chosen = take_options("jsonl", SETTINGS, options, _of_format)
         named, private, ids = taken.pop("path"), taken.pop("private"), taken.pop("ids")
         every = ids == "all"
         sink = cls(

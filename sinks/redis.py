@@ -159,12 +159,7 @@ class RedisSink(MessageSink):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisSink:  # noqa: ARG003  # no paths
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, of_format = take_options(
-            "redis",
-            SETTINGS,
-            options,
-            removed={"maxlen": "trim the stream by XTRIM"},
-        )
+        taken, of_format = take_options("redis", SETTINGS, options)
         url = taken.pop("url")
         user, password = credentials("redis", "url", taken, url.user, url.password)
         url = structs.replace(url, user=user, password=password)

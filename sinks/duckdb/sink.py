@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -40,11 +40,6 @@ class DuckdbSink(SqlSink):
     """A copy of a table, or a log of its changes, in a DuckDB file, exactly once."""
 
     settings = SETTINGS
-    removed_settings: ClassVar = {
-        "release": "leave it out, the file is closed while no batch comes",
-        "memory_bytes_max": "leave it out, DuckDB takes up to 512 MiB",
-        "threads": "leave it out, DuckDB has two threads",
-    }
     kind = "duckdb"
 
     def __init__(self, file: DuckdbFile, **table: Any) -> None:

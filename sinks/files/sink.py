@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -72,11 +72,6 @@ class FilesSink:
     """Change events in files, exactly once."""
 
     settings = SETTINGS
-    removed_settings: ClassVar = {
-        "ids": "leave it out, each row has its _event_id",
-        "roll_rows": "use roll_bytes; files have at most 1,000,000 rows",
-        "roll_versions": "use roll_bytes or roll_s; each row has its _commit_version",
-    }
     #: Files have no codes: what the system or S3 says of them is judged where it is said.
     faults = FaultTable()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from msgspec import structs
 
-from sinks.formats.load import REMOVED, encoder_settings, format_setting
+from sinks.formats.load import encoder_settings, format_setting
 from tailer.settings import Setting, SettingTable
 
 __all__ = [
@@ -52,11 +51,9 @@ def take_options(
     settings: Mapping[str, Setting],
     options: Mapping[str, Any],
     of_format: OfFormat = message_settings,
-    removed: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a sink's options, and those of the format that it names. ``removed`` are the sink's
-    own; see :class:`tailer.settings.SettingTable`."""
-    table = SettingTable(f"sink {kind!r}", settings, removed={**REMOVED, **removed})
+    """Return a sink's options, and those of the format that it names."""
+    table = SettingTable(f"sink {kind!r}", settings)
     more = of_format(table.value("format", options))
     taken = structs.replace(table, settings={**more, **settings}).take(options)
     return {name: taken[name] for name in settings}, {name: taken[name] for name in more}

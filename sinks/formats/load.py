@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "LISTED",
-    "REMOVED",
-    "REMOVED_FORMATS",
     "SETTINGS",
     "encoder_settings",
     "format_setting",
@@ -60,12 +58,6 @@ SETTINGS: dict[str, Setting] = {
     "name": Setting("text", "", "The feed's name."),
     "topic": Setting("text", "", "The topic's name."),
 }  # fmt: skip
-#: Options that there were, and what to do now.
-REMOVED = {
-    "mode": "leave it out, events are structured",
-    "subjects": "leave it out, subjects are named after the topic",
-}
-REMOVED_FORMATS = {"arrow": "use the sink 'files' for Arrow in bulk"}
 #: Those that a user gives.
 LISTED = {name: SETTINGS[name] for name in SETTINGS if name not in ("name", "topic")}
 
@@ -77,7 +69,7 @@ def format_setting(help: str, names: tuple[str, ...] = tuple(FORMATS)) -> Settin
     def parse(name: str) -> str:
         if name in names:
             return name
-        if name in FORMATS or name not in {*REMOVED_FORMATS, *installed_points(GROUP)}:
+        if name in FORMATS or name not in installed_points(GROUP):
             raise ValueError(name)
         if not _installed(name).is_text and len(names) < len(FORMATS):
             raise ConfigError(f"the format {name!r} is no text, and this sink takes text alone")
@@ -97,8 +89,6 @@ def encoder_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the
 def _installed(name: str) -> type[Encoder]:
     """Return the format of another package. Raises :class:`ConfigError`."""
     points = installed_points(GROUP)
-    if name in REMOVED_FORMATS:
-        raise ConfigError(f"format {name!r} was removed: {REMOVED_FORMATS[name]}")
     if name not in points:
         known = (*FORMATS, *points)
         raise ConfigError(
@@ -122,7 +112,7 @@ def load_encoder(
     to. Raises :class:`ConfigError` naming the invalid format or option.
     """
     settings = encoder_settings(format)
-    taken = SettingTable(f"format {format!r}", settings, removed=REMOVED).take(options)
+    taken = SettingTable(f"format {format!r}", settings).take(options)
     if format not in FORMATS:
         return _installed(format).from_options(taken)
     key = tuple(taken["key"])

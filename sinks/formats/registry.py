@@ -52,11 +52,6 @@ REGISTRY: dict[str, Setting] = {
     ),
 }  # fmt: skip
 
-_REMOVED = {
-    "ca_bundle": "it is called ca_file",
-    "client_key": "let client_cert have both, the certificate and the key",
-    "timeout_s": "leave it out, an answer is awaited for 10 s",
-}
 _FILES = ("ca_file", "client_cert")
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: Of the statuses that are no faults of the registry: of the schema, of the account.
@@ -255,7 +250,7 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
 
     Raises :class:`ConfigError` naming the invalid option.
     """
-    taken = SettingTable("the schema registry", REGISTRY, removed=_REMOVED).take(options)
+    taken = SettingTable("the schema registry", REGISTRY).take(options)
     url: Url = taken["url"]
     if taken["token"] and taken["user"]:
         raise ConfigError("the schema registry has both a user and a token: give one of them")

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from sinks.formats.load import REMOVED, SETTINGS, encoder_settings, format_setting
+from sinks.formats.load import SETTINGS, encoder_settings, format_setting
 from sinks.formats.registry import located
 from sinks.kafka.client.security import Security
 from sinks.shared.delivery import form_of
@@ -156,32 +156,8 @@ class KafkaOptions:
 
 
 _OWN = {**settings_of(KafkaOptions), **settings_of(Security)}
-_BY_HAND = "create the topic with kafka-topics.sh, as it is to be"
-_DERIVED = "it is derived from delivery_timeout_ms"
-_CONSTANT = "it is constant now; leave it out"
-_PARK = "an event that is too large for the topic is a refused row: set on_reject = 'park'"
-#: Options that there were, and what to do instead.
-_REMOVED = {
-    **REMOVED,
-    "driver": "kafka-python is the only client library; leave it out",
-    "transaction_topic": (
-        "a version is complete when the feed's record in the progress topic has an offset beyond it"
-    ),
-    "append_to_existing": "say where the feed continues by `tailer offsets set`",
-    "accept_changes": "accept the changed options by `tailer offsets set`",
-    "partitions": _BY_HAND,
-    "replication_factor": _BY_HAND,
-    "topic_config": _BY_HAND,
-    "linger_ms": _CONSTANT,
-    "in_flight_bytes": _CONSTANT,
-    "transaction_rows": "transaction_bytes alone limits a transaction",
-    "request_timeout_ms": _DERIVED,
-    "bootstrap_timeout_ms": _DERIVED,
-    "on_oversize": _PARK,
-    "park_topic": _PARK,
-}
 #: All options, including those of every format.
-_TABLE = SettingTable("sink 'kafka'", {**SETTINGS, **_OWN}, removed=_REMOVED)
+_TABLE = SettingTable("sink 'kafka'", {**SETTINGS, **_OWN})
 
 
 def _check_names(taken: dict[str, Any]) -> None:

@@ -79,7 +79,6 @@ SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 #: The key-value bucket of the offsets.
 _BUCKET = "delta-tailer"
-_REMOVED = dict.fromkeys(("replicas", "bucket"), f"make the bucket {_BUCKET} as you want it")
 #: What the server takes before it has stored the first of them.
 _IN_FLIGHT = 500
 _IN_FLIGHT_BYTES = 4 * 1024**2
@@ -146,7 +145,7 @@ class NatsSink(MessageSink):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> NatsSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, of_format = take_options("nats", SETTINGS, options, removed=_REMOVED)
+        taken, of_format = take_options("nats", SETTINGS, options)
         return cls(taken, folder, of_format)
 
     def option(self, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from sinks.postgres.database import Postgres
 from sinks.shared.credentials import CREDENTIALS
@@ -32,7 +32,6 @@ class PostgresSink(SqlSink):
     """A copy of a table, or a log of its changes, in a PostgreSQL database, exactly once."""
 
     settings = SETTINGS
-    removed_settings: ClassVar = {"notify": "a trigger of the table can call pg_notify"}
     kind = "postgres"
 
     @classmethod

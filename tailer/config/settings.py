@@ -204,19 +204,12 @@ FEED: dict[str, Setting] = {
     "sink": Setting("table", {}, "The sink: its `type` and its own options."),
 }  # fmt: skip
 
-#: Keys that there were, of the daemon and of a feed: what to use now.
-_REMOVED: dict[str, str] = {
-    "sinks": "a feed has one sink; give each sink a feed of its own, with the same table",
+#: Options of Delta's readers that mean nothing here: what to do instead.
+_ANSWERS = {
+    "ignore_changes": "Delta has deprecated this option; set operations",
     "ignore_deletes": 'set operations = ["insert", "update"]',
     "skip_change_commits": 'set operations = ["insert"]',
-    "max_rows_per_s": "limit the rate at the target, for Kafka with a quota of the broker",
-    "paused": "pause the feed with the control API; the pause is kept with its offset",
-    "torn_commit_max_s": "leave it out, the wait for a half-written commit is 10 seconds",
-    "poll_min_s": "leave it out, pauses begin at 0.5 s, or at poll_max_s if that is less",
-    "token_file": 'write token = "${file:PATH}"',
-    "retry_min_s": "leave it out, pauses begin at 0.2 s, or at retry_max_s if that is less",
 }
-_ANSWERS = {"ignore_changes": "Delta has deprecated this option; set operations"}
 
 
 class Section:
@@ -228,16 +221,13 @@ class Section:
         name: str,
         given: Any,
         settings: Mapping[str, Setting],
-        removed: Mapping[str, str] = _REMOVED,
     ) -> None:
         self.file, self.name = file, name
         if not isinstance(given, dict):
             raise ConfigError(f"{file}: {name} must be a table")
         self.given: dict[str, Any] = given
         place = f"{file}: {name}." if name else f"{file}: "
-        self._settings = SettingTable(
-            name, settings, answers=_ANSWERS, removed=removed, place=place
-        )
+        self._settings = SettingTable(name, settings, answers=_ANSWERS, place=place)
         self._values = self._settings.take(given)
 
     def wrong(self, key: str, what: str) -> ConfigError:

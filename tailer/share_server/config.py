@@ -107,15 +107,6 @@ TABLE: dict[str, Setting] = {
     "store": Setting("table", {}, "Options of the table's store, such as `endpoint_url`.",
         advanced=True),
 }  # fmt: skip
-_CONSTANT = "leave it out, its default is a constant now"
-_REMOVED = {
-    "burst": "leave it out, four seconds' worth of requests_per_s may come at once",
-    "concurrent": _CONSTANT,
-    "downloads": _CONSTANT,
-    "page_size": _CONSTANT,
-    "connections": _CONSTANT,
-    "signing_key_file": 'use signing_key = "${file:PATH}"',
-}
 _TABLES = {"tables": TABLE_OF_OPTIONS}
 _SCHEMAS = {"schemas": TABLE_OF_OPTIONS}
 _RECIPIENT = {"grants": Setting("texts", [], "")}
@@ -168,7 +159,7 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
     """Load the configuration in a file. Raises :class:`ConfigError` for the first error in it."""
     # A file may configure feeds as well: `tailer run` reads those, and this function ignores them.
     top = Section(path, "", read_document(path, environment, _OF_THE_DAEMON), _TOP)
-    share = Section(path, "share", top["share"], SHARE, _REMOVED)
+    share = Section(path, "share", top["share"], SHARE)
     host, port = share["address"]
     state = path.parent / share["state"]
     tls = _tls(share, path.parent)

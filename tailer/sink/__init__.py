@@ -44,7 +44,6 @@ __all__ = [
     "Prepares",
     "ReadsMirror",
     "Rehearses",
-    "RemovedSettings",
     "Reopens",
     "SilentNotices",
     "Sink",
@@ -353,16 +352,6 @@ class DeclaresSettings(typing.Protocol):
 
 
 @typing.runtime_checkable
-class RemovedSettings(typing.Protocol):
-    """A factory whose sink had other options once: for each, a sentence that says what to use now.
-
-    Whoever still gives one gets that sentence, and not "unknown option".
-    """
-
-    removed_settings: Mapping[str, str]
-
-
-@typing.runtime_checkable
 class ListsSettings(typing.Protocol):
     """A factory that lists its sink's options and checks them itself, because they depend on each
     other: tables of settings by the option that chooses them, "" for those of the sink."""
@@ -401,8 +390,7 @@ def load_sink(kind: str) -> SinkFactory:
 #: What a sink may have beside the methods of every sink.
 _ABILITIES = (
     Announces, ChecksColumns, DeclaresSettings, KeepsCopy, KeepsProgress, KnowsDelivery,
-    ListsFaults, ListsSettings, Looks, Prepares, ReadsMirror, Rehearses, RemovedSettings, Reopens,
-    WritesPieces,
+    ListsFaults, ListsSettings, Looks, Prepares, ReadsMirror, Rehearses, Reopens, WritesPieces,
 )  # fmt: skip
 _OPTIONAL = {"traits"} | {
     name for ability in _ABILITIES for name in {**vars(ability), **ability.__annotations__}
@@ -427,7 +415,6 @@ def make_sink(kind: str, options: Mapping[str, Any], folder: Path) -> Sink:
     """Create the sink of that type with these options; see :meth:`SinkFactory.from_options`."""
     factory = load_sink(kind)
     if isinstance(factory, DeclaresSettings):
-        removed = factory.removed_settings if isinstance(factory, RemovedSettings) else {}
-        table = SettingTable(f"sink {kind!r}", factory.settings, renames=True, removed=removed)
+        table = SettingTable(f"sink {kind!r}", factory.settings, renames=True)
         options = table.take(options)
     return factory.from_options(options, folder)

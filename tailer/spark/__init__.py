@@ -21,6 +21,4 @@ def __getattr__(name: str) -> Any:
         from tailer.spark.frames.streams import foreach_batch
 
         return foreach_batch
-    if name == "stream":
-        raise ImportError("stream() was removed: use foreach_batch() or format('tailer') instead")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

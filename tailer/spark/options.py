@@ -212,18 +212,10 @@ _TABLE = SettingTable(
         "versionasof": _NO_TABLE,
         "timestampasof": _NO_TABLE,
         "schematrackinglocation": "leave it out, columns are followed through renames without it",
-    },
-    removed={
-        "native": "in Python it is spark_reader now",
-        "derivedfanout": "leave it out, comparisons are divided by their size",
         "ignorechanges": "it is for reading tables; to skip commits that update or delete, set "
         "skipChangeCommits",
         "excluderegex": "leave it out, and filter rows by a condition of the query",
-        "pagechecksums": "leave it out, checksums are verified",
         "witheventtimeorder": "leave it out, changes are always in the order of versions",
-        "batchrowsmax": "leave it out, batches are at most 65,536 rows",
-        "batchbytesmax": "leave it out, batches are at most 32 MiB",
-        "torncommitmaxseconds": "leave it out, a half-written commit is awaited for 10 s",
     },
 )  # fmt: skip
 

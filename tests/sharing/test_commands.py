@@ -137,7 +137,7 @@ def test_options_of_the_store_come_from_the_command_line_and_from_the_configurat
         'max_versions_per_rpc = 10\n[feeds.orders.sink]\ntype = "jsonl"\npath = "-"\n'
     )
     (line,) = run(capsys, "check", config, status=2)
-    assert "was removed: leave it out, a request asks for at most 100 versions" in line
+    assert "'max_versions_per_rpc' of a shared table is not known" in line
 
 
 def test_verify_proves_a_shared_table(tmp_path: Path, capsys: Capture) -> None:

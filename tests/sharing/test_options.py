@@ -20,12 +20,8 @@ from tests.sharing.reference_server import serving
         ({"poll_interval_s": "soon"}, "must be a number of seconds"),
         ({"allow_http": 1}, "must be true or false"),
         ({"ca_file": 1}, "must be a string"),
-        ({"max_versions_per_rpc": 1}, "was removed: leave it out"),
-        ({"change_source": "cdf"}, "was removed: use the feed's change_source"),
-        ({"answer_bytes_max": 1}, "was removed: leave it out"),
         ({"poll_interval_s": True}, "must be a number of seconds"),
         ({"response_format": "csv"}, "one of auto, delta, parquet"),
-        ({"timeout_s": 9}, "was removed: leave it out"),
         ({"region": "eu"}, "option 'region' of a shared table is not known; known are allow_http"),
     ],
 )

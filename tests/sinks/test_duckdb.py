@@ -330,5 +330,3 @@ async def test_a_reset_drops_the_table_with_its_offset(tmp_path: Path) -> None:
 def test_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'keys' of sink 'duckdb' is not known .did you mean"):
         new(tmp_path, keys=["id"])
-    with pytest.raises(ConfigError, match="'threads' of sink 'duckdb' was removed: leave it out"):
-        new(tmp_path, threads=1)

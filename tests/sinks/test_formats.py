@@ -388,14 +388,11 @@ def test_row_headers_say_what_an_event_is() -> None:
             "option 'key' of format 'rows' is \\[1\\], and must be a list of strings",
         ),
         ("rows", {"tombstones": True}, "tombstones need a key"),
-        ("cloudevents", {"mode": "binary"}, "'mode' of format 'cloudevents' was removed"),
         ("avro", {}, "option 'url' of the schema registry is missing"),
-        ("avro", {"subjects": "record"}, "'subjects' of format 'avro' was removed"),
         ("avro", {"envelope": "x"}, "must be one of rows, debezium"),
         ("avro", {"registry": {"url": "ftp://x"}}, "it does not begin with http:// or https://"),
         ("avro", {"registry": {"url": "http://[x"}}, "its host is not a name or an address"),
         ("avro", {"registry": {"url": "http://u:p@x"}}, "it has a user in it"),
-        ("arrow", {}, "format 'arrow' was removed: use the sink 'files'"),
     ],
 )
 def test_a_wrong_option_is_named(name: str, options: dict[str, Any], said: str) -> None:

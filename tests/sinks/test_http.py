@@ -262,7 +262,6 @@ def test_options_are_checked(options: dict[str, Any], said: str) -> None:
 async def test_files_that_can_t_be_used_are_named(hook: Webhook, tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("no certificate\n")
     for options, said in (
-        ({"secrets_file": "none"}, "was removed: use secrets = "),
         ({"ca_file": "none"}, "'ca_file' of sink 'http': .*none can't be used"),
         ({"ca_file": "bad"}, "bad can't be used"),
     ):

@@ -140,8 +140,6 @@ async def test_memory_that_is_full_is_waited_for() -> None:
 
 
 def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"'maxlen' of sink 'redis' was removed: trim"):
-        new(options, maxlen=1)
     with pytest.raises(ConfigError, match="'url' of sink 'redis' must be a redis://") as e:
         new(options, url="http://secret@example.org")
     assert "secret" not in str(e.value)

@@ -233,7 +233,6 @@ def test_a_range_without_changes_has_no_rows(spark: SparkSession, table: TableBu
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"native": "never"}, r"\[config\].*was removed.*spark_reader"),
         ({"spark_reader": "sometimes"}, r"\[config\].*spark_reader.*auto or never"),
         ({"startingVersoin": 0}, r"\[config\].*startingversoin"),
         ({}, r"\[config\].*startingVersion"),

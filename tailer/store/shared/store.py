@@ -38,13 +38,6 @@ __all__ = ["SharingOptions", "SharingStore"]
 
 POLL_INTERVAL_MIN_S = 30.0
 _VERSIONS_PER_REQUEST = 100
-_REMOVED = {
-    "max_versions_per_rpc": "leave it out, a request asks for at most 100 versions",
-    "timeout_s": "leave it out, an answer's next byte is awaited for 120 s",
-    "change_source": "use the feed's change_source",
-    "ca_bundle": "it is called ca_file",
-    "answer_bytes_max": "leave it out, an answer has at most 16 GiB",
-}
 _LISTED_MAX = 5_000_000
 
 #: A checkpoint's name needs an id; there is one checkpoint for each version.
@@ -81,7 +74,7 @@ class SharingOptions:
 
         Raises :class:`ConfigError` for a wrong one.
         """
-        table = SettingTable("a shared table", settings_of(cls), text=True, removed=_REMOVED)
+        table = SettingTable("a shared table", settings_of(cls), text=True)
         return cls(**table.take(values))
 
 
