@@ -18,7 +18,7 @@ BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_rowbytes.c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo native catalog-server test check test-lowest test-highest lint format docs \
+.PHONY: help demo native catalog-server test test-slow test-all check test-lowest test-highest lint format docs \
 	site pictures golden bench bench-quick torture soak fuzz prose simulate wheel release clean
 
 help: ## show this list
@@ -33,8 +33,14 @@ native: $(DEV) ## build what decodes Parquet (needs cargo; without it pyarrow do
 catalog-server: ## build the Unity Catalog server that the tests use where it is (most of an hour)
 	cargo install olai-uc-server --version 0.0.11 --features bin --root .cache/catalog-server-0.0.11
 
-test: $(DEV) ## run all tests, in four parts side by side (ARGS="-k feed" for some, in one)
+test: $(DEV) ## run all tests but the slow ones, in four parts side by side (ARGS="-k feed" for some, in one)
 	$(RUN) $(if $(ARGS),pytest $(ARGS),tests)
+
+test-slow: $(DEV) ## run the slow tests, and those that start a second JVM
+	$(RUN) tests slow
+
+test-all: $(DEV) ## run all tests
+	$(RUN) tests all
 
 check: lint ## what a pull request must pass: lint, and the tests that start no server and no Java
 	$(RUN) pytest -q -n auto -m "not programs and not java" $(ARGS)

@@ -1,4 +1,6 @@
-"""All tests, in four parts side by side. `make test`.
+"""All tests but the slow ones, in four parts side by side. `make test`.
+
+    python -m tests [quick | slow | all]
 
 First, what they need is fetched and built: see ``prepare.py``. Each part is a pytest with servers
 of its own. They are more than a small machine's two cores, because tests with Kafka and of programs
@@ -12,6 +14,7 @@ so does the whole, by its status. Options for all are in ``PYTEST_ADDOPTS``; one
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -24,7 +27,8 @@ from dataclasses import dataclass, field
 
 from tests.support.source import ROOT
 
-# Every test is in one of them.
+# Every test is in one of them, and in one of the choices of a run.
+CHOICES = {"quick": "not slow", "slow": "slow", "all": ""}
 PARTS = {
     "tests with Spark": "spark",
     "tests with Kafka": "java and not spark",
@@ -91,15 +95,19 @@ def main() -> None:
     """Prepare, then run all parts; the status is that of the first one that failed, or 0."""
     from tests.prepare import prepare_all
 
-    os.environ["TAILER_TESTS_WITHOUT"] = json.dumps(prepare_all())
-    sys.exit(run_parts())
+    parser = argparse.ArgumentParser(prog="python -m tests")
+    parser.add_argument("tests", nargs="?", choices=CHOICES, default="quick")
+    chosen = parser.parse_args().tests
+    os.environ["TAILER_TESTS_WITHOUT"] = json.dumps(prepare_all(slow=chosen != "quick"))
+    sys.exit(run_parts(CHOICES[chosen]))
 
 
-def run_parts() -> int:
-    """Run all parts; returns the status."""
+def run_parts(chosen: str = "") -> int:
+    """Run all parts, of each the tests of a marker expression; returns the status."""
     parts: list[Part] = []
     _leave_ending_to(parts)
-    parts += [Part(name, _start(expression)) for name, expression in PARTS.items()]
+    more = f" and {chosen}" if chosen else ""
+    parts += [Part(name, _start(f"{part}{more}")) for name, part in PARTS.items()]
     shown = threading.Lock()
     watchers = [threading.Thread(target=_watch, args=(part, shown)) for part in parts]
     for watcher in watchers:

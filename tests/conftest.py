@@ -107,7 +107,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     path = collection_path
     is_test = path.name.startswith("test_")
     with_programs = any(map(path.is_relative_to, PROGRAM_FOLDERS))
-    match config.option.markexpr:
+    match re.sub(" and (not )?slow$", "", config.option.markexpr):
         case "spark":
             other = is_test and not _may_start_java(path)
         case "java and not spark":

@@ -34,13 +34,13 @@ from tests.support.registry import REGISTRY
 
 __all__ = ["COMPONENTS", "prepare", "prepare_all"]
 
+#: What the tests of `make test` need, and what only the `slow` ones do.
 EVERY_RUN = (
-    CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, CONNECT, FLINK,
-    HELM, AXE,
+    CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, AXE,
 )  # fmt: skip
-COMPONENTS = {
-    component.name: component for component in (*EVERY_RUN, OLDER_KAFKA, *OTHERS.values())
-}
+SLOW = (CONNECT, FLINK, HELM)
+TORTURE = (OLDER_KAFKA, *OTHERS.values())
+COMPONENTS = {component.name: component for component in (*EVERY_RUN, *SLOW, *TORTURE)}
 
 # How often it is said what is still being made.
 BEAT_S = 30.0
@@ -80,10 +80,12 @@ def _outcome(
     return ""
 
 
-def prepare_all(names: Iterable[str] = ()) -> dict[str, str]:
-    """Prepare these, or what `make test` needs, and `make torture` more; where ``CI=true`` the
-    process ends if anything is missing."""
-    every = COMPONENTS.values() if "TAILER_TORTURE_ROUNDS" in os.environ else EVERY_RUN
+def prepare_all(names: Iterable[str] = (), *, slow: bool = True) -> dict[str, str]:
+    """Prepare these, or what `make test-all` needs, without ``slow`` `make test`, and more for
+    `make torture`; where ``CI=true`` the process ends if anything is missing."""
+    every: list[Component] = [*EVERY_RUN, *(SLOW if slow else ())]
+    if "TAILER_TORTURE_ROUNDS" in os.environ:
+        every = [*COMPONENTS.values()]
     failed = prepare(list(names) or [component.name for component in every], _print)
     if failed and os.environ.get("CI") == "true":
         sys.exit(f"not prepared: {', '.join(failed)}; with CI=true no test is skipped")

@@ -14,7 +14,7 @@ from tailer.config.feeds import load_config
 from tests.deploy.helm import helm_program
 from tests.deploy.test_files import DEPLOY, accepted, program
 
-pytestmark = pytest.mark.needs("helm")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("helm")]  # which is built with Go
 CHART = DEPLOY / "helm" / "delta-tailer"
 ALL = {
     "ServiceAccount",

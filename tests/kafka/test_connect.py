@@ -27,7 +27,7 @@ from tests.support.registry import Registry
 from tests.support.source import ROOT
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.needs("connect"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("connect"), pytest.mark.timeout(300)]
 
 #: The sink's options in docs/connect.md.
 JSON: dict[str, Any] = {"format": "debezium", "key": ["id"], "schema": True}

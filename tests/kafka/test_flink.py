@@ -20,7 +20,7 @@ from tests.kafka.test_connect import changed_table
 from tests.support.flink import query
 from tests.support.source import ROOT
 
-pytestmark = [pytest.mark.needs("flink"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("flink"), pytest.mark.timeout(300)]
 
 TYPES = {
     "id": "BIGINT", "name": "STRING", "price": "DECIMAL(20, 3)", "weight": "DOUBLE",

@@ -115,6 +115,7 @@ def night(spark: SparkSession, kind: str, folder: Path) -> Rows | str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_each_night_has_sparks_rows_or_a_refusal_by_name(
     name: str, spark: SparkSession, begun: dict[bool, Path], tmp_path: Path

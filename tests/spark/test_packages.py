@@ -92,6 +92,7 @@ def commands(part: str) -> list[str]:
     return block.lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "part"), [(archived_environment, "env.tar.gz"), (package_file, "tailer.zip")]
 )

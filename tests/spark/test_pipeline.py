@@ -92,6 +92,7 @@ def run_daemon(config: Path, feed: str, end: Offset) -> None:
         daemon.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_lines_are_the_daemons_and_in_its_order(golden: GoldenCase, tmp_path: Path) -> None:
     require("Java 17 or newer", java_major() >= 17)
@@ -116,6 +117,7 @@ def test_the_lines_are_the_daemons_and_in_its_order(golden: GoldenCase, tmp_path
     assert position_of(saved(on_spark, "later")) == position_of(saved(on_spark, "cdf_dv"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_feed_moves_from_daemon_to_cluster_and_back(tmp_path: Path) -> None:
     require("Java 17 or newer", java_major() >= 17)
@@ -201,6 +203,7 @@ def test_what_is_much_needs_a_session(tmp_path: Path) -> None:
     assert "check --master and --conf" in told
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_losses_patterns_and_failures_are_as_in_the_daemon(tmp_path: Path) -> None:
     require("Java 17 or newer", java_major() >= 17)
@@ -274,6 +277,7 @@ def test_a_feed_that_has_failed_is_named_also_when_others_are_asked_to_end(
     assert any(line.startswith("tailer: feed lost: ") for line in running.errors)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_follows_until_it_is_asked_to_end(tmp_path: Path) -> None:
     require("Java 17 or newer", java_major() >= 17)

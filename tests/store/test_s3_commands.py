@@ -1,6 +1,7 @@
 """Commands on tables and state on S3, going well and going wrong: none leaves anything open.
 
-What is left behind shows in Python's development mode, and fails the test (``tests/support/programs.py``).
+What is left behind shows in Python's development mode, and fails the test
+(``tests/support/programs.py``).
 """
 
 from __future__ import annotations
