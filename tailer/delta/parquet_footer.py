@@ -138,7 +138,7 @@ def of_pyarrow(file: pq.ParquetFile, footer: bytes) -> Footer:
 def _chunk_values(footer: bytes) -> list[list[int | None]]:
     """Return how many values the column chunks of each row group have; nothing of a footer whose
     fields have other types. pyarrow gives them in a way that may end the process."""
-    with suppress(AttributeError, IndexError, RecursionError):
+    with suppress(AttributeError, IndexError, RecursionError, TypeError):
         return [
             [chunk.get(_METADATA, {}).get(_NUM_VALUES) for chunk in group.get(_COLUMNS, [])]
             for group in _Thrift(footer).struct().get(_ROW_GROUPS, [])
