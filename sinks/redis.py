@@ -254,19 +254,19 @@ class RedisSink(MessageSink):
                 "one of them"
             )
         if found != b"written":
-            raise self._odd(found)
+            raise self._odd(found, "the word written")
         self._kept = str(then).encode()
 
     async def _words(self, count: int, *command: Any) -> list[Any]:
-        """Return the answer to a command, which is a list of so many words or nothings."""
+        """Return the answer to a command: a list of ``count`` strings or nils."""
         answer = await self._called(*command)
         whole = isinstance(answer, list) and len(answer) == count
         if not whole or not all(word is None or isinstance(word, bytes) for word in answer):
-            raise self._odd(answer)
+            raise self._odd(answer, f"a list of {count} strings or nils")
         return list(answer)
 
-    def _odd(self, answer: object) -> TransientError:
-        return TransientError(f"{self._location}: {answer!r} is no answer to what was asked")
+    def _odd(self, answer: object, expected: str) -> TransientError:
+        return TransientError(f"{self._location}: expected {expected}, got {answer!r}")
 
     async def _called(self, *command: Any) -> Any:
         words = (*command[0].split(), *command[1:])

@@ -51,15 +51,15 @@ class Offset(Struct, frozen=True):
         """Return the start of the version after this one, whose commit had that timestamp."""
         return Offset(self.version + 1, 0, False, self.table_id, timestamp_ms)
 
-    def behind(self, changes: int, counted_by: str) -> Offset:
-        """Return the offset behind so many changes, counted so, of the same version."""
+    def advanced_by(self, changes: int, counted_by: str) -> Offset:
+        """Return the offset after that number of changes of the same version."""
         # structs.replace takes longer.
         index, floor_ms = self.index + changes, self.timestamp_floor_ms
         return Offset(self.version, index, self.snapshot, self.table_id, floor_ms, counted_by)
 
-    def under(self, counted_by: str) -> Offset:
-        """Return the offset to resume from if changes are counted so; within a version whose
-        changes were counted otherwise, the version's start."""
+    def resumable_with(self, counted_by: str) -> Offset:
+        """Return the offset to resume from by these options: within a version whose changes were
+        counted by others, the version's start."""
         if self.index and self.counted_by not in (None, counted_by):
             return structs.replace(self, index=0, counted_by=None)
         return self

@@ -42,7 +42,7 @@ class AtLeastOnce:
 
     def look(self) -> None:
         """Raise what :meth:`open` would. For a broker that creates nothing."""
-        self.broker.look_at_notices()
+        self.broker.check_notice_topic()
         self.open()
 
     def _admit(self, name: str) -> None:

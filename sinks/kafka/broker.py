@@ -51,7 +51,7 @@ _PROGRESS_CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 #: A backlog of small transactions asks for the topics' ids this often, in seconds.
-_LOOK_S = 0.5
+_TOPIC_CHECK_S = 0.5
 #: The pause after a failed check of markers, in seconds; doubled up to the second value.
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 
@@ -77,7 +77,7 @@ class Broker(typing.Protocol):
         """Return the feed's last committed progress, waiting for transactions that are open before
         the end of its topic; with ``stable``, the last one before all of these."""
 
-    def look_at_notices(self) -> None:
+    def check_notice_topic(self) -> None:
         """Raise if the topic of notices can't be created when one is written."""
 
     def topic(self, name: str) -> SeenTopic | None:
@@ -105,7 +105,7 @@ class KafkaBroker:
     """See :class:`Broker`. Calls never overlap, except for :meth:`encode`.
 
     With at-least-once delivery, :meth:`write` and :meth:`announce` take the place of :meth:`run`.
-    ``settlement`` is the same for all sessions of a sink. With ``looking``, nothing is created.
+    ``settlement`` is the same for all sessions of a sink. With ``dry_run``, nothing is created.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class KafkaBroker:
         feed: str,
         settlement: Settlement,
         *,
-        looking: bool = False,
+        dry_run: bool = False,
     ) -> None:
         self.options = options
         self.feed = feed
@@ -123,7 +123,7 @@ class KafkaBroker:
         self.cluster = Cluster(options)
         self.settlement = settlement
         self.progress_topic = topic_name(options.progress_topic, feed)
-        self._looking = looking
+        self._dry_run = dry_run
         self._driver: KafkaPythonDriver | None = None
         self._seen: dict[str, Topic] = {}
         self._writers: dict[str, TopicWriter] = {}
@@ -136,8 +136,8 @@ class KafkaBroker:
         self._settled: Future[None] | None = None
         self._settle_trouble: TransientError | None = None
         self._closed = threading.Event()
-        self._look: Future[None] | None = None
-        self._looked_at = time.monotonic()
+        self._topic_check: Future[None] | None = None
+        self._topics_checked_at = time.monotonic()
 
     # Topics
 
@@ -171,7 +171,7 @@ class KafkaBroker:
         ids = {name: writer.topic.id for name, writer in self._writers.items()}
         return {name: own for name, own in ids.items() if own}
 
-    def look_at_notices(self) -> None:
+    def check_notice_topic(self) -> None:
         """See :class:`Broker`."""
         if self.options.notice_topic:
             self._made(topic_name(self.options.notice_topic, self.feed), 1, {})
@@ -185,7 +185,7 @@ class KafkaBroker:
                 f"there is no topic {name} at {self.options.bootstrap_servers}, and create_topics "
                 "is false; create it"
             )
-        if self._looking:
+        if self._dry_run:
             self.cluster.could_create(name, partitions, config)
             return Topic(name, "", 1, self._batch_bytes, "")
         return self.cluster.create(name, partitions, config)
@@ -211,7 +211,7 @@ class KafkaBroker:
 
     def read_progress(self, *, stable: bool = False) -> Progress | None:
         """See :class:`Broker`."""
-        if self._looking and self.cluster.topic(self.progress_topic) is None:
+        if self._dry_run and self.cluster.topic(self.progress_topic) is None:
             return None
         record = self.cluster.last_record(self.progress_topic, self.feed.encode(), stable=stable)
         return read_progress(record, self.progress_topic, self.feed)
@@ -230,7 +230,7 @@ class KafkaBroker:
         if topic is not None:
             self._batch_bytes = min(self._batch_bytes, topic.max_message_bytes)
         options = replace(self.options, batch_bytes=self._batch_bytes)
-        transacts = options.exactly_once and not self._looking
+        transacts = options.exactly_once and not self._dry_run
         own = self.settlement.transactional_id if transacts else None
         self._driver = KafkaPythonDriver(options, own)
 
@@ -255,7 +255,7 @@ class KafkaBroker:
         self.driver.begin()
         try:
             if transaction.rows is not None:
-                self._begin_to_look()
+                self._begin_topic_check()
                 self._writers[name].write(encoded or self.encode(name, transaction.rows))
             if transaction.notice is not None:
                 self._send_notice(transaction.notice)
@@ -263,15 +263,15 @@ class KafkaBroker:
             self._ended(self.driver.abort)
             raise
         self._send_progress(transaction.after)
-        self._end_to_look()
+        self._finish_topic_check()
         self._ended(self.driver.commit)
 
     def write(self, name: str, encoded: EncodedRows) -> None:
         """Write rows without a transaction; durable when this returns."""
-        self._begin_to_look()
+        self._begin_topic_check()
         self._writers[name].write(encoded)
         self.driver.flush()
-        self._end_to_look()
+        self._finish_topic_check()
 
     def announce(self, notice: Notice) -> None:
         """Write a notice without a transaction; durable when this returns."""
@@ -338,16 +338,16 @@ class KafkaBroker:
 
     # Topics that are deleted under the session
 
-    def _begin_to_look(self) -> None:
+    def _begin_topic_check(self) -> None:
         """Ask for the topics' ids, while records are sent, unless that was done just now.
 
         In between, a topic that was made again is known by its offsets, which begin again."""
         topics = self.topics()
-        if topics and time.monotonic() - self._looked_at >= _LOOK_S:
-            self._look = self._background.submit(self._look_at, topics)
+        if topics and time.monotonic() - self._topics_checked_at >= _TOPIC_CHECK_S:
+            self._topic_check = self._background.submit(self._check_topics, topics)
 
-    def _look_at(self, topics: Mapping[str, str]) -> None:
-        self._looked_at = time.monotonic()
+    def _check_topics(self, topics: Mapping[str, str]) -> None:
+        self._topics_checked_at = time.monotonic()
         found = self.cluster.ids(topics)
         for name, own in topics.items():
             if found.get(name) != own:
@@ -356,13 +356,13 @@ class KafkaBroker:
                     f"{self.feed!r} was opened; it is opened again"
                 )
 
-    def _end_to_look(self) -> None:
+    def _finish_topic_check(self) -> None:
         """Raise :class:`TransientError` if a topic is another one, or gone: before anything that
         was sent to it counts as delivered."""
-        look, self._look = self._look, None
-        if look is not None:
-            look.result()
+        check, self._topic_check = self._topic_check, None
+        if check is not None:
+            check.result()
             return
         self.driver.flush()
         if self.driver.went_back():
-            self._look_at(self.topics())
+            self._check_topics(self.topics())

@@ -102,7 +102,7 @@ class ExactlyOnce:
         self.broker.check()
         self.broker.connect(name)
         self.transactions.resume_from(self._read_progress(stable=True))
-        self.broker.look_at_notices()
+        self.broker.check_notice_topic()
         if name is not None:
             self._admit(name)
         return self.transactions.offset

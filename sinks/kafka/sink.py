@@ -88,20 +88,20 @@ class KafkaSink:
         return await anyio.to_thread.run_sync(self._look, feed)
 
     def _look(self, feed: str) -> Offset | None:
-        session = self._new_session(feed, looking=True)
+        session = self._new_session(feed, dry_run=True)
         try:
             return session.look()
         finally:
             session.close()
 
     def _new_session(
-        self, feed: str, *, looking: bool = False, overwrites: bool = False
+        self, feed: str, *, dry_run: bool = False, overwrites: bool = False
     ) -> ExactlyOnce | AtLeastOnce:
         options = self.options
         own = topic_name(options.transactional_id, feed)
         if self._settlement is None or self._settlement.transactional_id != own:
             self._settlement = Settlement(own)
-        broker = KafkaBroker(options, feed, self._settlement, looking=looking)
+        broker = KafkaBroker(options, feed, self._settlement, dry_run=dry_run)
         topic_of, tells = partial(options.data_topic, feed), bool(options.notice_topic)
         if not options.exactly_once:
             return AtLeastOnce(broker, topic_of, self._written, tells=tells)

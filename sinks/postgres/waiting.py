@@ -20,7 +20,7 @@ __all__ = ["connection_class"]
 _PATIENCE_S = 3600.0
 #: So many bytes may come at one statement, or at one row where rows are read one by one.
 _ANSWER_BYTES_MAX = 128 * 1024 * 1024
-#: So many bytes libpq may have noted about messages that are none: it notes more than has come.
+#: Limit for libpq's error buffer, which can exceed what the server sent.
 _ERROR_BYTES_MAX = 16 * 1024 * 1024
 #: Where struct tcp_info has the number of bytes received (linux/tcp.h).
 _RECEIVED = slice(128, 136)

@@ -23,9 +23,12 @@ __all__ = ["SAMPLE_ROWS", "BoundedColumns", "Sizes", "halved"]
 
 #: So many rows are decoded to measure how large they are.
 SAMPLE_ROWS = 256
-#: Writers make pages of a MiB by default. One that is unpacked to more than so many bytes, or
-#: batches' bytes, and to so many times its size, or to twice these bytes, is refused.
-_PAGE_BYTES_MAX, _PAGE_BATCHES_MAX, _PAGE_TIMES = 64 * 1024 * 1024, 4, 100
+#: Writers make pages of a MiB by default. A page is refused that is unpacked to more bytes than
+#: this, and than this number of batches...
+_PAGE_BYTES_MAX = 64 * 1024 * 1024
+_PAGE_BATCHES_MAX = 4
+#: ... and to more than this multiple of its stored size, or to twice those bytes.
+_PAGE_TIMES = 100
 #: A column with so many values for each byte has lists of thousands of equal items. pyarrow takes
 #: memory for all items of a row at once, and is not asked where they may not fit.
 _VALUES_A_BYTE, _VALUE_BYTES = 1000, 8

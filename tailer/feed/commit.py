@@ -63,7 +63,7 @@ class _CommitReader:
         context = self._context
         if at.table_id != commit.after.table_id:
             at = structs.replace(at, table_id=commit.after.table_id)
-        first = at.under(context.counted_by)
+        first = at.resumable_with(context.counted_by)
         if commit.version in context.orders.skips:
             await self._announce(skip_notice(first, commit.timestamp_ms))
             return first.next_version(commit.timestamp_ms)

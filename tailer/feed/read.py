@@ -139,7 +139,7 @@ async def send_items(
                 raise
             # Or they are missing because the table is another one.
             at = await check_same(log, sent.at)
-            at = at.under(context.counted_by)
+            at = at.resumable_with(context.counted_by)
             notice = await after_loss(log, at, loss, policy, context.lost)
             context.observer.lost(notice)
             await sent(notice)

@@ -130,7 +130,7 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     snapshot = await snapshot_for(context.log, start, start.version)
     timestamp = await _timestamp(context, snapshot, start.timestamp_floor_ms)
     first = structs.replace(start, table_id=snapshot.state.table_id)
-    first = first.under(context.counted_by)
+    first = first.resumable_with(context.counted_by)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))

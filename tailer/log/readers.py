@@ -33,8 +33,8 @@ class LogReader(Protocol):
         self, reads: Sequence[tuple[str, int]], after: str | None = None
     ) -> BlockingFiles | None:
         """Return from where files can be read in a worker thread: each name with the most bytes to
-        read of it. Later ones may be left out; None if it is no quicker than one by one. With
-        ``after``, that file can be looked up there too: as it was once all others were read."""
+        read of it. Later ones may be left out; None if it is no quicker than one by one. Also
+        returns the status of ``after``, taken once all reads have finished."""
 
     def request_ahead(self, version: int, last: int | None) -> None:
         """Request the commits from a version on, up to ``last``, if that helps."""

@@ -71,10 +71,10 @@ class TableLog(LogListing):
         return TableLog(self.store, torn_commit_max_s=patience_s, listed=listed)
 
     async def settle(self, version: int) -> None:
-        """If the log was listed, read ahead what a read from a version on begins with: the state
+        """If the log was listed, prefetch what a read from a version on begins with: the state
         before it, its commit, and then the file before, so that all is of one table.
 
-        Whatever is amiss is found, and said, when it is read in its turn.
+        Errors are ignored here; the read itself will raise them.
         """
         if any(file.name == commit_name(version - 1) for file in self.listed):
             with suppress(TailerError, FileNotFoundError):
@@ -336,7 +336,7 @@ class TableLog(LogListing):
         )  # fmt: skip
 
     def _check_by_path(self, state: TableState) -> None:
-        """Refuse a table that its path alone does not show, unless its catalog is asked."""
+        """Raise :class:`UnsupportedTable` for a catalog's table that was opened by its path."""
         if not self.store.by_catalog:
             check_by_path(state.protocol)
 

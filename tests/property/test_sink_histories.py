@@ -196,7 +196,7 @@ class MemoryBroker:
         self.world.step()
         return None if record is None else Progress.from_bytes(record)
 
-    def look_at_notices(self) -> None:
+    def check_notice_topic(self) -> None:
         pass
 
     def topic(self, name: str) -> SeenTopic | None:  # noqa: ARG002

@@ -71,7 +71,7 @@ class BatchAssembler:
                 at = structs.replace(at, index=at.index + count)
             elif count:
                 parts.append(Part(row, selector.file(entry.file), at))
-                at = at.behind(count, counted_by)
+                at = at.advanced_by(count, counted_by)
                 row += count
         if decoded.rows is not None:
             self._made.append(self._batch(decoded.rows, parts, at))

@@ -34,7 +34,7 @@ from tailer.store import WHOLE_BYTES
 __all__ = ["GROUP_BYTES", "SpanFiles"]
 
 #: The most files, and their most encoded bytes, that are decoded in one group. Decoded, they are
-#: about as much as may wait for its turn (`group_lanes`), so that neither lane stands still for long.
+#: about as much as may wait for its turn (`group_lanes`), so that no lane stands still for long.
 _GROUP_FILES = 256
 GROUP_BYTES = 8 * 1024 * 1024
 #: The most files of one span that are opened at the same time.

@@ -38,7 +38,7 @@ async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[
     It stays whole if it is small, if its changes must be compared or paired, or if an offset in it
     counts files in another way than reading them does. The cost of a snapshot is known after this.
     """
-    first = order.start.under(context.counted_by)
+    first = order.start.resumable_with(context.counted_by)
     if not first.snapshot and (order.cost <= size or order.files < 2):
         return [order]
     # What the planner has found out of the files before is not read again.

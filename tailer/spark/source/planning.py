@@ -141,7 +141,7 @@ class Planner:
         the query accepts loss, versions that the log has no more are left out.
         """
         if not self.options.paired:
-            start = start.under(self._counted_by)
+            start = start.resumable_with(self._counted_by)
         if start.snapshot:
             planned = await self._snapshot(start, files=files)
             yield planned
