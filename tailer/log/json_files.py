@@ -176,8 +176,10 @@ class JsonFiles:
 
 def _open_line_bytes(before: int, data: bytes, name: str) -> int:
     """Return the length so far of the line that is open at the end of ``data``, in bytes.
-    ``before`` is the length of the line that was open at its beginning. Raises :class:`CorruptLog` for a line
-    that is too long: a file of one endless line is not kept on the disk."""
+
+    ``before`` is the length of the line that was open at its beginning. Raises :class:`CorruptLog`
+    for a line that is too long: a file of one endless line is not kept on the disk.
+    """
     newline = data.find(b"\n")
     if before + (len(data) if newline < 0 else newline) > LINE_BYTES_MAX:
         raise _long_line(name)
