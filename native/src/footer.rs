@@ -11,7 +11,9 @@ use parquet::file::metadata::{
 use parquet::schema::types::Type;
 
 use crate::errors::{guarded, odd, panicked};
-use crate::formats::{COLUMN, FILE, LOGICAL_TYPE, ROW_GROUP, SCHEMA_ELEMENT, SIZE_STATISTICS};
+use crate::formats::{
+    COLUMN, FILE, LOGICAL_TYPE, ROW_GROUP, SCHEMA_ELEMENT, SIZE_STATISTICS, STATISTICS,
+};
 use crate::thrift::{Met, Reader, Shape};
 
 /// The most items of a list in a footer, and the most columns in each other: the crate `parquet`
@@ -138,6 +140,12 @@ impl Form {
                 let (_, repetition, definition) = leaf(self.begun)?;
                 let levels = if field == 2 { repetition } else { definition };
                 (size == 0 || size == levels + 1).then_some(())
+            }
+            Met::Text(size) if shape.is(&STATISTICS) => {
+                // The least and the largest value: other readers decode them.
+                let sizes = [1, 4, 8, 12, 4, 8];
+                let kind = usize::try_from(leaf(self.begun)?.0).ok()?;
+                sizes.get(kind).is_none_or(|wanted| *wanted == size).then_some(())
             }
             Met::Number(kind) if shape.is(&COLUMN) && field == 1 => {
                 self.begun += 1;

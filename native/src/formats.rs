@@ -9,7 +9,7 @@ const fn shape(needed: &'static [i64], fields: &'static [(i64, Kind)]) -> Shape 
 
 static EMPTY: Shape = shape(&[], &[]);
 static KEY_VALUE: Shape = shape(&[1], &[(1, Text), (2, Text)]);
-static STATISTICS: Shape = shape(
+pub static STATISTICS: Shape = shape(
     &[],
     &[(1, Text), (2, Text), (3, I64), (4, I64), (5, Text), (6, Text), (7, Flag), (8, Flag)],
 );

@@ -40,6 +40,8 @@ pub enum Met {
     Items(u64),
     /// A struct begins.
     Struct,
+    /// A text of so many bytes.
+    Text(u64),
     /// The struct ends.
     End,
 }
@@ -117,6 +119,11 @@ impl<S: FnMut(&'static Shape, i64, Met) -> Option<()>> Reader<'_, S> {
                 let is_long = matches!(kind, Kind::I64);
                 (is_long || i32::try_from(number).is_ok()).then_some(())?;
                 (self.see)(shape, field, Met::Number(number))
+            }
+            Kind::Text => {
+                let size = varint(&mut self.rest)?;
+                self.pass(size)?;
+                (self.see)(shape, field, Met::Text(size))
             }
             kind => self.skip(kind.wire(), depth),
         }
