@@ -42,7 +42,7 @@ class KinesisSink(AwsSink):
         """See :class:`AwsSink`."""
         found = await self.client.describe_stream_summary(StreamName=self.option("stream"))
         stream = found["StreamDescriptionSummary"]
-        kib = told(stream.get("MaxRecordSizeInKiB"), 1024)
+        kib = told(stream.get("MaxRecordSizeInKiB"), 1024, 1024)
         self.limits = replace(self.limits, message_bytes=told(kib * 1024, _MIB) - _KEY_BYTES)
         made: dt.datetime = stream["StreamCreationTimestamp"]
         return made

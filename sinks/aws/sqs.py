@@ -49,7 +49,7 @@ class SqsSink(AwsSink):
         asked = self.client.get_queue_attributes(QueueUrl=queue, AttributeNames=[name])
         limit = (await self.answer_to(asked)).get("Attributes", {}).get(name)
         # A request takes no more than a message.
-        most = told(limit, type(self).limits.bytes)
+        most = told(limit, type(self).limits.bytes, 1024)
         remedy = "" if limit else "allow sqs:GetQueueAttributes, which tells the queue's limit, "
         self.limits = replace(self.limits, bytes=most, remedy=remedy)
 

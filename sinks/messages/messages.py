@@ -21,14 +21,14 @@ __all__ = ["Limits", "Messages", "told"]
 _TOLD_MAX = 2**31 - 1
 
 
-def told(limit: Any, otherwise: int) -> int:
+def told(limit: Any, otherwise: int, least: int = 1) -> int:
     """Return a limit as a server has told it, or ``otherwise`` if it told none, or nonsense, by
-    which no row is refused."""
+    which no row is refused: less than the ``least`` that it can be set to, say."""
     try:
         found = int(limit)
     except (TypeError, ValueError, OverflowError):
         return otherwise
-    return found if 0 < found <= _TOLD_MAX else otherwise
+    return found if least <= found <= _TOLD_MAX else otherwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ async def test_a_queue_says_how_large_a_message_may_be(
             await write(sink, sized(most))
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "many", "9" * 30, None, {"x": 1}])
+@pytest.mark.parametrize("limit", ["0", "-1", "5", "many", "9" * 30, None, {"x": 1}])
 async def test_a_queue_that_says_no_limit_has_the_least(aws: Aws, name: str, limit: Any) -> None:
     options = aws.options("sqs", name)
     with running_front(_Telling(aws, limit)) as front:
@@ -253,7 +253,14 @@ async def test_a_queue_whose_limit_can_t_be_asked_for(
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [(10_240, 10_485_504), (None, 1_048_320), (0, 1_048_320), (-1, 1_048_320), (2**40, 1_048_320)],
+    [
+        (10_240, 10_485_504),
+        (None, 1_048_320),
+        (0, 1_048_320),
+        (-1, 1_048_320),
+        (5, 1_048_320),
+        (2**40, 1_048_320),
+    ],
 )
 async def test_a_stream_says_how_large_a_record_may_be(
     aws: Aws, name: str, limit: int | None, most: int
