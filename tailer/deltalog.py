@@ -15,18 +15,12 @@ files opens in bounded memory.
 from __future__ import annotations
 
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-)
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from threading import Lock
 from typing import Any, ClassVar, TypeVar
+
+from anyio.from_thread import start_blocking_portal
 
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
 from tailer.delta.add_fields import WITH_STATISTICS
@@ -40,24 +34,12 @@ from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
 from tailer.log.history import HistoryEntry, history
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_before
-from tailer.process.threads import blocking, without_loop
-from tailer.storage import is_local, open_store
+from tailer.process.threads import blocking
+from tailer.storage import open_store
 
 __all__ = ["DeltaLog"]
 
 T = TypeVar("T")
-
-
-@contextmanager
-def _calls(table: str) -> Iterator[Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]]:
-    """Return a function that runs asynchronous work on a table to its end."""
-    if is_local(table):
-        yield lambda work: without_loop(work())
-        return
-    from anyio.from_thread import start_blocking_portal  # on demand: it loads an event loop
-
-    with start_blocking_portal() as portal:
-        yield portal.call
 
 
 class DeltaLog:
@@ -102,12 +84,12 @@ class DeltaLog:
             finally:
                 await store.aclose()
 
-        with _calls(self.table) as call:
-            return call(main)  # type: ignore[no-any-return]  # what the work returns
+        with start_blocking_portal() as portal:
+            return portal.call(main)
 
     def _stream(self, items: Callable[[TableLog], AsyncGenerator[T, None]]) -> Iterator[T]:
         """Yield the items of an asynchronous generator, pulled one by one."""
-        with _calls(self.table) as call:
+        with start_blocking_portal() as portal:
             store = open_store(self.table)
             generator = items(TableLog(store))
             ended = object()
@@ -120,10 +102,10 @@ class DeltaLog:
                     pass
 
             try:
-                while (item := call(following)) is not ended:
+                while (item := portal.call(following)) is not ended:
                     yield item
             finally:
-                call(close)
+                portal.call(close)
 
     # State
 

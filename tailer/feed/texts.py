@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterator
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import CorruptRow, printable
 from tailer.feed.progress import Observer
-from tailer.native import compute as pc
 
 __all__ = ["OnInvalidText", "TextRule", "is_utf8", "repaired"]
 

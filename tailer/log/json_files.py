@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+import anyio
 from msgspec import Struct
 
 from tailer.delta.commit import Lines
@@ -18,7 +19,7 @@ from tailer.delta.parsing import parse_line
 from tailer.delta.segment import commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.log.questions import FileTag, Patience, Torn
-from tailer.process.threads import blocking, pause, stop_if_cancelled
+from tailer.process.threads import blocking, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
 from tailer.store.fetched_files import FetchedFiles
 
@@ -170,7 +171,7 @@ class JsonFiles:
             pause_s = patience.pause_s(text)
             if pause_s is None:
                 raise patience.error(text, self.store.root, version)
-            await pause(pause_s)
+            await anyio.sleep(pause_s)
         return text
 
 
