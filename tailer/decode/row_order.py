@@ -47,7 +47,7 @@ def _shortened(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
     """Shorten each run of one change type to two rows, if there are few runs: more of them add no
     information."""
     runs = few_runs(kinds.indices)
-    if runs is None:
+    if runs is None or kinds.null_count:
         return kinds
     numbers = [number for number, length in runs for _ in range(min(2, length))]
     return pa.DictionaryArray.from_arrays(integers(numbers, pa.int32()), kinds.dictionary)
