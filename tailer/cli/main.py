@@ -11,19 +11,18 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import tailer
 from tailer.cli.commands import Command, run_command
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
 from tailer.process.signals import end, install
 from tailer.secrets import hidden
-
-if TYPE_CHECKING:
-    from tailer.settings import Kind
+from tailer.settings import Kind, Setting, own_prefix, zone_name
 
 __all__ = ["main", "parser", "run"]
 
@@ -38,8 +37,7 @@ def _reader(kind: Kind, **bounds: Any) -> Callable[[str], Any]:
     """Return a parser of an argument, with the bounds of a setting."""
 
     def read(text: str) -> Any:
-        # Loaded on first use: most commands have few arguments.
-        setting = tailer.settings.Setting(kind, None, "", **bounds)
+        setting = Setting(kind, None, "", **bounds)
         try:
             return setting.value(text, text=True)
         except ValueError:
@@ -49,7 +47,6 @@ def _reader(kind: Kind, **bounds: Any) -> Callable[[str], Any]:
 
 
 def _zone(text: str) -> Any:
-    zone_name = tailer.settings.zone_name
     return _reader("text", form="an IANA time zone name", parse=zone_name)(text)
 
 
@@ -65,7 +62,6 @@ def _moment(text: str) -> str:
 
 
 def _own_prefix(text: str) -> Any:
-    own_prefix = tailer.settings.own_prefix
     return _reader("text", form="letters, digits and _, no digit first", parse=own_prefix)(text)
 
 
@@ -440,8 +436,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show_traceback(kind: type[BaseException], e: BaseException, trace: Any) -> None:
     """Write a traceback to standard error, without secrets: libraries put them into messages."""
-    import traceback  # on demand: hardly any command needs it
-
     sys.stderr.write(hidden("".join(traceback.format_exception(kind, e, trace))))
 
 

@@ -18,6 +18,7 @@ from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
 from tailer.delta.segment import commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
+from tailer.files.spill import Spool
 from tailer.log.questions import FileTag, Patience, Torn
 from tailer.process.threads import blocking, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
@@ -80,8 +81,6 @@ class JsonFiles:
         data, status = found
         if status.size <= len(data):
             return partial(io.BytesIO, data), status, data[-1:]
-        from tailer.files.spill import Spool  # on demand: few commits are so large
-
         with spilling(None):
             spool = Spool()
         at, last, line_bytes = 0, b"", 0
