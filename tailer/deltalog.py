@@ -7,9 +7,8 @@
     for version, actions in log.get_changes(10):
         ...
 
-It only reads. Calls are synchronous; for a table that is not local every one runs its own event
-loop, so it must not be used inside another. Files and changes are streamed: a table of millions of
-files opens in bounded memory.
+It only reads. Calls are synchronous: each runs an event loop in a thread of its own, and waits for
+it. Files and changes are streamed: a table of millions of files opens in bounded memory.
 """
 
 from __future__ import annotations
@@ -40,6 +39,9 @@ from tailer.storage import open_store
 __all__ = ["DeltaLog"]
 
 T = TypeVar("T")
+
+#: Small items that are pulled at once.
+_MANY = 1024
 
 
 class DeltaLog:
@@ -87,23 +89,36 @@ class DeltaLog:
         with start_blocking_portal() as portal:
             return portal.call(main)
 
-    def _stream(self, items: Callable[[TableLog], AsyncGenerator[T, None]]) -> Iterator[T]:
-        """Yield the items of an asynchronous generator, pulled one by one."""
+    def _stream(
+        self, items: Callable[[TableLog], AsyncGenerator[T, None]], at_once: int = 1
+    ) -> Iterator[T]:
+        """Yield the items of an asynchronous generator, pulled ``at_once``: each pull is a hop
+        between threads. An error is raised after the items before it."""
         with start_blocking_portal() as portal:
             store = open_store(self.table)
             generator = items(TableLog(store))
-            ended = object()
+            errors: list[Exception] = []
 
-            async def following() -> Any:
-                return await anext(generator, ended)
+            async def following() -> list[T]:
+                found: list[T] = []
+                try:
+                    while len(found) < at_once:
+                        found.append(await anext(generator))
+                except StopAsyncIteration:
+                    pass
+                except Exception as e:  # noqa: BLE001  # raised below
+                    errors.append(e)
+                return found
 
             async def close() -> None:
                 async with aclosing(store), aclosing(generator):
                     pass
 
             try:
-                while (item := portal.call(following)) is not ended:
-                    yield item
+                while found := portal.call(following):
+                    yield from found
+                if errors:
+                    raise errors[0]
             finally:
                 portal.call(close)
 
@@ -193,7 +208,7 @@ class DeltaLog:
     def files(self, snapshot: Snapshot | None = None) -> Iterator[AddFile]:
         """Yield the live files of a snapshot; of the current one by default."""
         at = snapshot or self.snapshot
-        return self._stream(lambda log: log.live_files(at, WITH_STATISTICS))
+        return self._stream(lambda log: log.live_files(at, WITH_STATISTICS), _MANY)
 
     @staticmethod
     def filter_file_list(
@@ -243,7 +258,7 @@ class DeltaLog:
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """Return the commits that the log still has, newest first."""
-        entries = list(self._stream(history))[::-1]
+        entries = list(self._stream(history, _MANY))[::-1]
         return entries if limit is None else entries[:limit]
 
     # Retention
