@@ -90,7 +90,7 @@ def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
 
 
 class JsonlSink:
-    """Events as JSON lines in a file, or on standard output. It needs no event loop.
+    """Events as JSON lines in a file, or on standard output.
 
     ``path`` None is standard output.
     Attributes: ``private``, the file is created for its owner alone; ``sync``, each batch is synced

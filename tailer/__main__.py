@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 from tailer.process.signals import install
 
 __all__ = ["run"]
@@ -13,7 +11,6 @@ def run() -> None:
     """Run the console script. It receives signals before it loads anything else, which takes
     time."""
     install()
-    gc.disable()  # what is loaded stays: see tailer.process.garbage
     from tailer.cli.main import run as run_command
 
     run_command()

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct, structs
 from pyroaring import BitMap64
 
@@ -22,9 +24,8 @@ from tailer.delta.snapshot import TableState
 from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
-from tailer.native import compute as pc
-from tailer.native.blake2 import blake2b
 from tailer.native.rowbytes import Column, JoinedText, whole_numbers
+from tailer.native.values import texts
 from tailer.offset import Offset, counting_id
 
 __all__ = [
@@ -77,8 +78,8 @@ METADATA_FIELDS = (
 )
 
 #: The last letter of an event id, so that one row's two images have different ids.
-_LETTERS = pa.array(["i", "b", "a", "d"], pa.string())
-_KINDS = pa.array(CHANGE_TYPES, pa.string())
+_LETTERS = texts(["i", "b", "a", "d"])
+_KINDS = texts(CHANGE_TYPES)
 
 
 def check_key(key: Iterable[str], columns: Collection[str], version: int | None = None) -> None:

@@ -7,26 +7,19 @@
     for version, actions in log.get_changes(10):
         ...
 
-It only reads. Calls are synchronous; for a table that is not local every one runs its own event
-loop, so it must not be used inside another. Files and changes are streamed: a table of millions of
-files opens in bounded memory.
+It only reads. Calls are synchronous: each runs an event loop in a thread of its own, and waits for
+it. Files and changes are streamed: a table of millions of files opens in bounded memory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-)
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from threading import Lock
 from typing import Any, ClassVar, TypeVar
+
+from anyio.from_thread import start_blocking_portal
 
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
 from tailer.delta.add_fields import WITH_STATISTICS
@@ -40,24 +33,15 @@ from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
 from tailer.log.history import HistoryEntry, history
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_before
-from tailer.process.threads import blocking, without_loop
-from tailer.storage import is_local, open_store
+from tailer.process.threads import blocking
+from tailer.storage import open_store
 
 __all__ = ["DeltaLog"]
 
 T = TypeVar("T")
 
-
-@contextmanager
-def _calls(table: str) -> Iterator[Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]]:
-    """Return a function that runs asynchronous work on a table to its end."""
-    if is_local(table):
-        yield lambda work: without_loop(work())
-        return
-    from anyio.from_thread import start_blocking_portal  # on demand: it loads an event loop
-
-    with start_blocking_portal() as portal:
-        yield portal.call
+#: Small items that are pulled at once.
+_MANY = 1024
 
 
 class DeltaLog:
@@ -102,28 +86,41 @@ class DeltaLog:
             finally:
                 await store.aclose()
 
-        with _calls(self.table) as call:
-            return call(main)  # type: ignore[no-any-return]  # what the work returns
+        with start_blocking_portal() as portal:
+            return portal.call(main)
 
-    def _stream(self, items: Callable[[TableLog], AsyncGenerator[T, None]]) -> Iterator[T]:
-        """Yield the items of an asynchronous generator, pulled one by one."""
-        with _calls(self.table) as call:
+    def _stream(
+        self, items: Callable[[TableLog], AsyncGenerator[T, None]], at_once: int = 1
+    ) -> Iterator[T]:
+        """Yield the items of an asynchronous generator, pulled ``at_once``: each pull is a hop
+        between threads. An error is raised after the items before it."""
+        with start_blocking_portal() as portal:
             store = open_store(self.table)
             generator = items(TableLog(store))
-            ended = object()
+            errors: list[Exception] = []
 
-            async def following() -> Any:
-                return await anext(generator, ended)
+            async def following() -> list[T]:
+                found: list[T] = []
+                try:
+                    while len(found) < at_once:
+                        found.append(await anext(generator))
+                except StopAsyncIteration:
+                    pass
+                except Exception as e:  # noqa: BLE001  # raised below
+                    errors.append(e)
+                return found
 
             async def close() -> None:
                 async with aclosing(store), aclosing(generator):
                     pass
 
             try:
-                while (item := call(following)) is not ended:
-                    yield item
+                while found := portal.call(following):
+                    yield from found
+                if errors:
+                    raise errors[0]
             finally:
-                call(close)
+                portal.call(close)
 
     # State
 
@@ -211,7 +208,7 @@ class DeltaLog:
     def files(self, snapshot: Snapshot | None = None) -> Iterator[AddFile]:
         """Yield the live files of a snapshot; of the current one by default."""
         at = snapshot or self.snapshot
-        return self._stream(lambda log: log.live_files(at, WITH_STATISTICS))
+        return self._stream(lambda log: log.live_files(at, WITH_STATISTICS), _MANY)
 
     @staticmethod
     def filter_file_list(
@@ -261,7 +258,7 @@ class DeltaLog:
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """Return the commits that the log still has, newest first."""
-        entries = list(self._stream(history))[::-1]
+        entries = list(self._stream(history, _MANY))[::-1]
         return entries if limit is None else entries[:limit]
 
     # Retention

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 from typing import Any, Self
 
 from msgspec import Struct, structs
 
 from tailer.errors import OffsetError
-from tailer.native.blake2 import blake2b
 
 __all__ = ["Offset", "counting_id"]
 

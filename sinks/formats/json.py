@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
 from tailer.native.rowbytes import Column, JoinedText, Number, Text, has_escapes, join, number
+from tailer.native.values import texts
 
 __all__ = [
     "JsonMember",
@@ -41,7 +42,7 @@ __all__ = [
     "variant_text",
 ]
 
-_NULL = pa.scalar("null")
+_NULL = texts(["null"])[0]
 _DAY_US = 86_400_000_000
 #: 0001-01-01 and 10000-01-01, in days since 1970.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897

@@ -1,32 +1,28 @@
 """The command line: arguments in, an exit status out.
 
 Status 0: done. 1: the table or the sink refused. 2: an error in usage or configuration. An error
-is one sentence on standard error; a traceback only with ``--debug``. Imports are late: what `tail`
-does not need, it does not load.
+is one sentence on standard error; a traceback only with ``--debug``.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
-import gc
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import tailer
+from tailer.cli.commands import Command, run_command
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
-from tailer.process.hidden_modules import without_module
-from tailer.process.loop_library import LOOPLESS
 from tailer.process.signals import end, install
 from tailer.secrets import hidden
-
-if TYPE_CHECKING:
-    from tailer.settings import Kind
+from tailer.settings import Kind, Setting, own_prefix, zone_name
 
 __all__ = ["main", "parser", "run"]
 
@@ -41,8 +37,7 @@ def _reader(kind: Kind, **bounds: Any) -> Callable[[str], Any]:
     """Return a parser of an argument, with the bounds of a setting."""
 
     def read(text: str) -> Any:
-        # Loaded on first use: most commands have few arguments.
-        setting = tailer.settings.Setting(kind, None, "", **bounds)
+        setting = Setting(kind, None, "", **bounds)
         try:
             return setting.value(text, text=True)
         except ValueError:
@@ -52,7 +47,6 @@ def _reader(kind: Kind, **bounds: Any) -> Callable[[str], Any]:
 
 
 def _zone(text: str) -> Any:
-    zone_name = tailer.settings.zone_name
     return _reader("text", form="an IANA time zone name", parse=zone_name)(text)
 
 
@@ -68,7 +62,6 @@ def _moment(text: str) -> str:
 
 
 def _own_prefix(text: str) -> Any:
-    own_prefix = tailer.settings.own_prefix
     return _reader("text", form="letters, digits and _, no digit first", parse=own_prefix)(text)
 
 
@@ -316,24 +309,51 @@ _REMOVED = dict.fromkeys(
     "docs/examples/verify_topic.py compares a topic with its table",
 ) | {"--page-size": "leave it out, the server chooses"}
 
-#: The commands: what each does, and a function that adds its arguments.
-_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "tail": ("follow one table, its events as JSON lines", _tail_options),
-    "read": ("the changes of a range of versions, into a file", _read_command_options),
-    "init": ("write a commented configuration file for one table, and check it", _init_options),
-    "run": ("the daemon: all feeds of a configuration file", _config),
-    "check": ("validate a configuration; reach its tables and sinks", _check_options),
-    "verify": ("prove that the events lead from snapshot to snapshot", _verify_options),
-    "snapshot": ("a table's state at a version", _snapshot_options),
-    "history": ("a table's commits, newest first", _history_options),
-    "sinks": ("the installed sinks and their options", _sinks_options),
-    "shares": ("what a Delta Sharing profile gives access to", _shares_options),
-    "share": ("share tables over Delta Sharing, or manage its recipients' tokens", _share_options),
-    "offsets": ("show, set or reset a feed's saved offset", _offsets_options),
-    "spark": ("run a configuration's feeds on a Spark cluster", _spark_options),
-    "completion": ("print what completes commands in a shell", _completion_options),
-    "version": ("the version; with --verbose what a report needs", _version_options),
-}
+_COMMANDS = {
+    command.name: command
+    for command in (
+        Command(
+            "tail", "follow one table, its events as JSON lines", _tail_options,
+            ends_well=True,
+        ),
+        Command(
+            "read", "the changes of a range of versions, into a file", _read_command_options,
+            writes_rows=True,
+        ),
+        Command(
+            "init", "write a commented configuration file for one table, and check it",
+            _init_options,
+        ),
+        Command(
+            "run", "the daemon: all feeds of a configuration file", _config, "services",
+            handles_signals=True,
+        ),
+        Command(
+            "check", "validate a configuration; reach its tables and sinks", _check_options,
+            "services",
+        ),
+        Command(
+            "verify", "prove that the events lead from snapshot to snapshot", _verify_options
+        ),
+        Command(
+            "snapshot", "a table's state at a version", _snapshot_options, writes_rows=True
+        ),
+        Command("history", "a table's commits, newest first", _history_options),
+        Command("sinks", "the installed sinks and their options", _sinks_options),
+        Command("shares", "what a Delta Sharing profile gives access to", _shares_options),
+        Command(
+            "share", "share tables over Delta Sharing, or manage its recipients' tokens",
+            _share_options, "services", handles_signals=True,
+        ),
+        Command("offsets", "show, set or reset a feed's saved offset", _offsets_options),
+        Command(
+            "spark", "run a configuration's feeds on a Spark cluster", _spark_options,
+            "services", handles_signals=True,
+        ),
+        Command("completion", "print what completes commands in a shell", _completion_options),
+        Command("version", "the version; with --verbose what a report needs", _version_options),
+    )
+}  # fmt: skip
 
 
 @cache
@@ -348,10 +368,10 @@ def parser(only: str | None = None) -> _Parser:
     # Without the name, argparse formats its usage, which takes longer than the rest.
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="tailer")
     for name in [only] if only in _COMMANDS else _COMMANDS:
-        does, add_arguments = _COMMANDS[name]
-        added = commands.add_parser(name, help=does)
+        command = _COMMANDS[name]
+        added = commands.add_parser(name, help=command.does)
         added.set_defaults(parser=added)
-        add_arguments(added)
+        command.add_arguments(added)
     return top
 
 
@@ -359,10 +379,6 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
     """Return the arguments; `help COMMAND` is `COMMAND --help`."""
     if given[:1] == ["help"]:
         given = [*given[1:2], "--help"]
-    if given and given[0] in LOOPLESS:
-        # It loads half of what inspects Python's code; msgspec makes do with `typing`.
-        with without_module("typing_extensions"):
-            import msgspec  # noqa: F401
     top = parser(given[0]) if given else parser()
     arguments, rest = top.parse_known_args(given)
     if rest:
@@ -403,9 +419,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command is None:
             parser().print_help(sys.stderr)
             return EXIT_USAGE
-        from tailer.cli import commands
-
-        return commands.run(arguments)
+        return run_command(_COMMANDS[arguments.command], arguments)
     except TailerError as e:
         if arguments.debug:
             raise
@@ -422,8 +436,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show_traceback(kind: type[BaseException], e: BaseException, trace: Any) -> None:
     """Write a traceback to standard error, without secrets: libraries put them into messages."""
-    import traceback  # on demand: hardly any command needs it
-
     sys.stderr.write(hidden("".join(traceback.format_exception(kind, e, trace))))
 
 
@@ -446,6 +458,4 @@ def run() -> None:
         # case, nothing more can be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
-    if "duckdb" not in sys.modules:  # which complains of what is left
-        gc.freeze()  # or the interpreter looks for garbage before it ends
     end(status)

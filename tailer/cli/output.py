@@ -5,6 +5,7 @@ The file appears under its name only when it is complete; a failed read leaves n
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import stat
@@ -14,21 +15,16 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pyarrow as pa
 from msgspec import Struct
 
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.files.reserved import give_back, reserve
-from tailer.process.loop_library import anyio, asyncio
-from tailer.process.signals import take_effect
-from tailer.process.threads import blocking, shielded
+from tailer.process.threads import blocking
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
 
 __all__ = ["Ids", "open_output", "until_reader_gone"]
-
-#: For less, the disk's room is not worth a call.
-_RESERVED_BYTES_MIN = 1024 * 1024
 
 _IDS = {"_event_id": pa.string(), "_origin": pa.string(), "_row_id": pa.int64()}
 
@@ -62,10 +58,8 @@ class _ColumnarOutput:
         self.traits = SinkTraits(spans=True, own=ids.own)
         self.schema = pa.schema([*schema, *ids.fields()])
         self._writer: Any
-        self._descriptor: int | None = None
         if kind == "arrow":
             self._writer = pa.ipc.new_file(str(path), self.schema)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         else:
             import pyarrow.parquet as pq
 
@@ -86,20 +80,10 @@ class _ColumnarOutput:
                 row_ids = pa.nulls(rows.num_rows, pa.int64())
             columns = [*rows.columns, batch.event_ids(), origin, row_ids]
             rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        if self._descriptor is not None and (size := int(rows.nbytes)) >= _RESERVED_BYTES_MIN:
-            reserve(self._descriptor, size)
         self._writer.write_batch(rows)
 
     async def aclose(self) -> None:
-        await blocking(self._close)
-
-    def _close(self) -> None:
-        try:
-            self._writer.close()
-        finally:
-            if self._descriptor is not None:
-                give_back(self._descriptor)
-                os.close(self._descriptor)
+        await blocking(self._writer.close)
 
 
 @asynccontextmanager
@@ -133,9 +117,8 @@ async def open_output(
         try:
             yield opened
         finally:
-            with shielded():
+            with anyio.CancelScope(shield=True):
                 await opened.aclose()
-        take_effect()
         temporary.replace(path)
     except (OSError, TransientError) as e:
         reason = (isinstance(e, OSError) and e.strerror) or str(e)

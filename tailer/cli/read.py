@@ -10,7 +10,6 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
-from tailer.process.garbage import collect_from_now_on
 from tailer.process.threads import loading
 
 __all__ = ["SUFFIXES", "output_kind", "read"]
@@ -22,13 +21,12 @@ SUFFIXES = (".arrow", ".parquet", ".jsonl")
 async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the changes; return the exit status."""
     kind = output_kind(arguments.output)
-    async with loading("tailer.cli.rows", aside=log.store.ahead() is not None):
+    async with loading("tailer.cli.rows"):
         log = await log.as_listed()
         first, snapshot = await _range(arguments, log)
         await log.settle(first)
     from tailer.cli.rows import write_changes
 
-    collect_from_now_on()
     await write_changes(arguments, kind, log, first, snapshot)
     return 0
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
+
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
-from tailer.process.threads import shielded
 from tailer.storage import open_store
 
 __all__ = ["check_range", "on_table"]
@@ -43,7 +44,7 @@ async def _open_log(arguments: argparse.Namespace) -> AsyncIterator[TableLog]:
     try:
         yield TableLog(store)
     finally:
-        with shielded():
+        with anyio.CancelScope(shield=True):
             await store.aclose()
 
 

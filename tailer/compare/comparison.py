@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import structs
 from pyroaring import BitMap64
 
@@ -24,7 +25,6 @@ from tailer.decode.tracking import TRACKED, tracked_rows
 from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
 from tailer.delta.snapshot import TableState
-from tailer.native import compute as pc
 
 __all__ = [
     "Comparison",

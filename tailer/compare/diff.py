@@ -31,6 +31,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import structs
 from pyroaring import BitMap64
 
@@ -46,7 +47,6 @@ from tailer.decode.options import Bucket
 from tailer.decode.output import output_schema
 from tailer.decode.vectors import bitmap_of
 from tailer.errors import CorruptRow
-from tailer.native import compute as pc
 from tailer.plan.rules import Rewrite
 
 __all__ = ["Difference", "by_row_ids", "by_value", "changed_files", "updates"]

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.compare.stream import COMING, LEAVING, RowStream
@@ -32,7 +33,6 @@ from tailer.decode.options import DiffOptions
 from tailer.decode.vectors import bitmap_of
 from tailer.errors import TableError, TailerError, UnsupportedTable, no_room, spilling
 from tailer.files.spill import SpillFolder
-from tailer.native import compute as pc
 
 __all__ = ["DiffOptions", "Engine"]
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-
-from tailer.native import compute as pc
+import pyarrow.compute as pc
 
 __all__ = ["differ"]
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.compare.stream import COMING, LEAVING
 from tailer.decode.vectors import bitmap_of, positions_of, positions_within
-from tailer.native import compute as pc
 
 __all__ = ["CHANGED", "ManyVersions", "changed_ids"]
 

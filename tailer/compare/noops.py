@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, Rows
 from tailer.compare.comparison import file_refs
 from tailer.compare.equal_rows import differ
 from tailer.decode.variant import canonical_variants
-from tailer.native import compute as pc
 
 __all__ = ["equal_images"]
 

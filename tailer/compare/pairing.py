@@ -15,6 +15,7 @@ from bisect import bisect_left
 from contextlib import ExitStack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import structs
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
@@ -23,7 +24,6 @@ from tailer.compare.preimages import Numbers, Preimages
 from tailer.decode.options import DiffOptions
 from tailer.decode.vectors import positions_within
 from tailer.delta.snapshot import TableState
-from tailer.native import compute as pc
 
 __all__ = ["Pairing", "find_pairs", "from_index"]
 

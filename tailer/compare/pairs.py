@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import structs
 from pyroaring import BitMap64
 
@@ -29,7 +30,6 @@ from tailer.decode.output import output_schema
 from tailer.decode.rows import OpenFile, Skip, decode_file
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
-from tailer.native import compute as pc
 
 __all__ = ["PAIR", "Pairs", "VersionRows", "may_have_images", "plan_pairs"]
 

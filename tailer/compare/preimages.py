@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.errors import spilling
 from tailer.files.spill import SpillFolder
-from tailer.native import compute as pc
 
 __all__ = ["Numbers", "Preimages"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.rows import Skip, given_kinds
 from tailer.decode.vectors import positions_within
-from tailer.native import compute as pc
 
 __all__ = ["RowCache", "kept_rows", "settled"]
 

@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.compare.equal_rows import differ
 from tailer.compare.row_cache import RowCache
 from tailer.compare.stream import PLACED
-from tailer.native import compute as pc
 
 __all__ = ["Decoded", "FileRows", "alike", "pairable", "side_by_side"]
 

@@ -10,10 +10,10 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.delta.arrow_types import holds_arrow_variant
 from tailer.errors import UnsupportedTable
-from tailer.native import compute as pc
 
 __all__ = [
     "COMING",

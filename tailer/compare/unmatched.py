@@ -33,12 +33,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.compare.engine import Engine
 from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
-from tailer.native import compute as pc
 
 __all__ = ["Unmatched", "unmatched"]
 

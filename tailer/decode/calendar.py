@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.errors import CorruptRow
-from tailer.native import compute as pc
 
 __all__ = ["Calendar", "calendar_of"]
 

@@ -7,12 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tailer.native import compute as pc
+from tailer.native.values import texts
 
 __all__ = ["constant", "few_runs", "kinds_column", "of_kind", "texts_of"]
 
-#: So many rows of one kind are kept, once there is a batch of more than a few.
+#: So many rows of one kind are kept; of fewer rows, ``pa.repeat`` takes no time.
 _KEPT_ROWS, _FEW_ROWS = 131_072, 4096
 #: So many runs of equal numbers are not few.
 _RUNS_MAX = 64
@@ -44,20 +45,24 @@ def _width(data_type: pa.DataType) -> int:
 def of_kind(kind: Any, count: int) -> pa.StringArray:
     """Return a column of one kind of change."""
     if not _FEW_ROWS <= count <= _KEPT_ROWS:
-        return pa.repeat(pa.scalar(kind, pa.string()), count)
+        return _repeated_kind(kind, count)
     return _kept(kind).slice(0, count)
 
 
 @lru_cache(maxsize=6)
 def _kept(kind: str) -> pa.StringArray:
-    return pa.repeat(pa.scalar(kind, pa.string()), _KEPT_ROWS)
+    return _repeated_kind(kind, _KEPT_ROWS)
+
+
+def _repeated_kind(kind: str, count: int) -> pa.StringArray:
+    return pa.repeat(texts([kind])[0], count)
 
 
 def kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:
     """Return the column of kinds with these ``numbers``. Most writers keep equal ones together."""
     runs = few_runs(numbers)
     if not runs:
-        return pc.take(pa.array(kinds, pa.string()), numbers)
+        return pc.take(texts(kinds), numbers)
     columns = [of_kind(kinds[number], length) for number, length in runs]
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.decode.calendar import Calendar
 from tailer.delta.arrow_types import VARIANT, arrow_type
@@ -25,7 +26,6 @@ from tailer.delta.schema import (
     is_variant,
 )
 from tailer.errors import CorruptLog, CorruptRow
-from tailer.native import compute as pc
 
 __all__ = ["Convert", "FileFields", "converter", "find_field"]
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from tailer.changes import CHANGE_TYPE, Rows
 from tailer.decode.constants import few_runs, texts_of
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.native import compute as pc
+from tailer.native.values import flags, integers
 
 __all__ = ["is_ordered", "whole_pairs"]
 
@@ -46,10 +47,10 @@ def _shortened(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
     """Shorten each run of one change type to two rows, if there are few runs: more of them add no
     information."""
     runs = few_runs(kinds.indices)
-    if runs is None:
+    if runs is None or kinds.null_count:
         return kinds
     numbers = [number for number, length in runs for _ in range(min(2, length))]
-    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), kinds.dictionary)
+    return pa.DictionaryArray.from_arrays(integers(numbers, pa.int32()), kinds.dictionary)
 
 
 class _Seen(Struct):
@@ -67,11 +68,11 @@ class _Seen(Struct):
             _are(kinds, prefix) for prefix in ("update_pre", "update_post", "delete", "insert")
         )
         leaves, comes = pc.or_(pre, deletes), pc.or_(post, inserts)
-        first = 0 if self.came else pc.index(comes, value=True).as_py()
+        first = 0 if self.came else pc.index(comes, flags([True])[0]).as_py()
         if first >= 0:
             self.leaving_first &= not leaves.slice(first).true_count
             self.came = True
-        follows = pa.concat_arrays([pa.array([self.open], pa.bool_()), pre.slice(0, len(pre) - 1)])
+        follows = pa.concat_arrays([flags([self.open]), pre.slice(0, len(pre) - 1)])
         self.adjacent &= not pc.and_not(post, follows).true_count
         self.open = pre[-1].as_py()
         self.updated |= bool(post.true_count)
@@ -81,8 +82,8 @@ def _are(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArray:
     """Return which rows have a kind of change that begins so: early writers shortened some. The
     values of the dictionary are compared, not those of the rows."""
     words = texts_of(kinds)
-    found = pa.array([word is not None and word.startswith(prefix) for word in words], pa.bool_())
-    return pc.coalesce(pc.take(found, kinds.indices), pa.scalar(False, pa.bool_()))
+    found = flags([word is not None and word.startswith(prefix) for word in words])
+    return pc.coalesce(pc.take(found, kinds.indices), flags([False])[0])
 
 
 def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from tailer.changes import (
@@ -35,7 +36,7 @@ from tailer.delta.bounded import BoundedColumns
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
-from tailer.native import compute as pc
+from tailer.native.values import flags, integers, texts
 
 __all__ = [
     "EARLY_KINDS",
@@ -104,13 +105,13 @@ def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: in
     updated = positions_within(file.updated, first, last)
     if updated.equals(positions):
         return of_kind(image, len(positions))
-    return pc.if_else(pc.is_in(positions, value_set=updated), pa.scalar(image, pa.string()), kinds)
+    return pc.if_else(pc.is_in(positions, value_set=updated), texts([image])[0], kinds)
 
 
 def _where(mask: pa.BooleanArray, batch: pa.RecordBatch, *arrays: pa.Array) -> tuple[Any, ...]:
     """Return the rows that the mask selects. If they lie side by side, as most writers leave them,
     and are most of the rows, they are not copied: what is kept of few would hold all in memory."""
-    first, count = pc.index(mask, value=True).as_py(), mask.true_count
+    first, count = pc.index(mask, flags([True])[0]).as_py(), mask.true_count
     if not count or (2 * count >= len(mask) and mask.slice(first, count).true_count == count):
         return tuple(rows.slice(max(0, first), count) for rows in (batch, *arrays))
     return tuple(pc.filter(rows, mask) for rows in (batch, *arrays))
@@ -322,7 +323,7 @@ class _Decoder:
         if self.file.change_type is None:
             words, numbers = self._kinds(batch)
             if wanted is not None:
-                mask = pc.take(pa.array([word in wanted for word in words], pa.bool_()), numbers)
+                mask = pc.take(flags([word in wanted for word in words]), numbers)
                 batch, positions, numbers = _where(mask, batch, positions, numbers)
                 if not len(numbers):
                     return None
@@ -351,10 +352,10 @@ class _Decoder:
 
     def _output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
         columns = converted(self.parts, batch, count)
-        time = pa.scalar(self.file.timestamp_ms * 1000, METADATA_FIELDS[2].type)
+        time_us = self.file.timestamp_ms * 1000
         columns += [
             kinds,
-            constant(pa.scalar(self.file.version, pa.int64()), count),
-            constant(time, count),
+            constant(integers([self.file.version], pa.int64())[0], count),
+            constant(integers([time_us], METADATA_FIELDS[2].type)[0], count),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)

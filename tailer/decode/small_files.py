@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.constants import constant, of_kind
@@ -22,8 +23,8 @@ from tailer.decode.output import Shape, Shapes, converted
 from tailer.decode.unreadable_files import UNREADABLE
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
-from tailer.native import compute as pc
 from tailer.native.parquet import native
+from tailer.native.values import integers, texts
 
 __all__ = ["SmallFiles"]
 
@@ -119,12 +120,14 @@ def _output(
 
 def _spread(values: list[Any], ends: list[int], data_type: pa.DataType) -> pa.Array:
     """Return an array with the first value up to its end, then the next one."""
+    is_text = pa.types.is_string(data_type)
     if all(value == values[0] for value in values):
-        if pa.types.is_string(data_type):
+        if is_text:
             return of_kind(values[0], ends[-1])
-        return constant(pa.scalar(values[0], data_type), ends[-1])
+        return constant(integers(values[:1], data_type)[0], ends[-1])
+    each = texts(values) if is_text else integers(values, data_type)
     runs = pa.RunEndEncodedArray.from_buffers(  # from_arrays makes a scalar without a type
         pa.run_end_encoded(pa.int32(), data_type), ends[-1], [None],
-        children=[pa.array(ends, pa.int32()), pa.array(values, data_type)],
+        children=[integers(ends, pa.int32()), each],
     )  # fmt: skip
     return pc.run_end_decode(runs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.changes import ChangeFile
 from tailer.decode.unreadable_files import UNREADABLE, unreadable_file
@@ -17,7 +18,6 @@ from tailer.delta.features import row_tracking_enabled
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog
-from tailer.native import compute as pc
 
 __all__ = [
     "TRACKED",

@@ -15,13 +15,14 @@ import struct
 import zlib
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 from pyroaring import BitMap, BitMap64
 
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import z85_decode
 from tailer.errors import CorruptLog
-from tailer.native import compute as pc
+from tailer.native.values import integers
 
 __all__ = [
     "ALL_ROWS",
@@ -215,7 +216,7 @@ def bitmap_of(positions: pa.Int64Array) -> BitMap64:
 def _int64_array(rows: BitMap64, base: int) -> pa.Int64Array:
     """Return the members less ``base``, without a Python object for each."""
     members = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.to_array())])
-    return pc.subtract(members, pa.scalar(base, pa.int64()))
+    return pc.subtract(members, integers([base], pa.int64())[0])
 
 
 ALL_ROWS = RowSelection(None, None)

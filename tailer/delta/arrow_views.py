@@ -6,8 +6,7 @@ pyarrow can't select rows of views, nor of types that contain views.
 from __future__ import annotations
 
 import pyarrow as pa
-
-from tailer.native import compute as pc
+import pyarrow.compute as pc
 
 __all__ = ["plain_type", "without_views"]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.bounded import BoundedColumns
@@ -17,7 +18,6 @@ from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
 from tailer.delta.parsing import action_of
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
-from tailer.native import compute as pc
 
 __all__ = [
     "add_batches",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.delta.snapshot import file_key
-from tailer.native.blake2 import blake2b
 
 __all__ = ["KEY_BYTES", "digest", "file_digest", "split"]
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.delta.arrow_views import without_views
 from tailer.delta.damaged_bytes import UNREADABLE
@@ -25,7 +26,6 @@ from tailer.delta.parquet_footer import (
     too_large,
 )
 from tailer.errors import UnsupportedTable
-from tailer.native import compute as pc
 from tailer.native.parquet import native
 
 if TYPE_CHECKING:

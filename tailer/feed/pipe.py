@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
+import anyio
+
 from tailer.errors import first_error
-from tailer.process.loop_library import anyio, asyncio
-from tailer.process.threads import has_event_loop, shielded
 
 __all__ = ["pipe", "received"]
 
@@ -28,12 +29,7 @@ async def pipe(
     even when this is cancelled; the first error of either side is raised unchanged.
 
     ``idle``: after this many seconds without a batch, what to publish instead.
-
-    Without an event loop, threads decode ahead, and batches are published here as they come.
     """
-    if not has_event_loop():
-        await read(publish)
-        return
     patience = idle[0] if idle else math.inf
     send, receive = anyio.create_memory_object_stream[T](max_buffer_size=0)
 
@@ -79,5 +75,5 @@ async def received(read: ReadAll[T]) -> AsyncGenerator[T, None]:
         await reading
     finally:
         reading.cancel()
-        with receive, shielded(), suppress(Exception, asyncio.CancelledError):
+        with receive, anyio.CancelScope(shield=True), suppress(Exception, asyncio.CancelledError):
             await reading

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Literal, get_args
 
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Notice, Offset
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError, TransientError
-from tailer.native import compute as pc
 
 __all__ = ["STATES", "Distribution", "FeedProgress", "FeedState", "Observer", "SlowSink", "Total"]
 

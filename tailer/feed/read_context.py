@@ -137,7 +137,9 @@ class ReadContext(Struct, frozen=True):
     def no_rows(self, state: TableState) -> pa.RecordBatch:
         """Return rows of a state as sinks get them, but none."""
         schema = output_schema(self.decode.target or state, self.decode.columns)
-        return self.selector.rows(pa.RecordBatch.from_pylist([], schema=schema))
+        return self.selector.rows(
+            pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
+        )
 
     def finder(self, first: Offset) -> IndexFinder:
         """Return what finds where an offset's index lies among the files of its version."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct, structs
 
 from tailer.changes import CHANGE_TYPES, METADATA_FIELDS, ChangeFile
@@ -21,8 +23,6 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import SchemaChanged, TableError
 from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns, Where
-from tailer.native import compute as pc
-from tailer.native.blake2 import blake2b
 
 __all__ = ["MASKS", "OPERATIONS", "Mask", "Operation", "Selection", "Selector"]
 

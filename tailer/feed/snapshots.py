@@ -27,6 +27,7 @@ place of a row in the initial snapshot depends on how the log was read.
 from __future__ import annotations
 
 import heapq
+import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from operator import attrgetter
@@ -90,8 +91,6 @@ def _counted(add: AddFile) -> AddFile:
 
 def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:
     """Write a sorted run to a temporary file, which is removed when its last reader closes it."""
-    import tempfile  # on demand: few snapshots have so many files
-
     with spilling(folder):
         run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
         run.writelines(msgspec.json.encode(add) + b"\n" for add in sorted(adds, key=_by_path))

@@ -9,16 +9,17 @@ Decoding and the comparison of rows see the bytes as they are.
 from __future__ import annotations
 
 import codecs
+import logging
 import struct
 from collections.abc import Collection, Iterator
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import CorruptRow, printable
 from tailer.feed.progress import Observer
-from tailer.native import compute as pc
 
 __all__ = ["OnInvalidText", "TextRule", "is_utf8", "repaired"]
 
@@ -94,8 +95,6 @@ class TextRule:
         if name in self._told[1]:
             return
         self._told[1].add(name)
-        import logging  # on demand: hardly any table needs it
-
         logging.getLogger("tailer").warning(
             "%sversion %d: texts of the column %s are not UTF-8 (%r); each wrong byte becomes "
             "U+FFFD and its two hexadecimal digits",

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import IO, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailer.delta.actions import Action, AddFile, Sidecar, later_of
 from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
@@ -26,7 +27,6 @@ from tailer.delta.paths import location, locations
 from tailer.delta.segment import Checkpoint
 from tailer.delta.snapshot import file_key
 from tailer.errors import CorruptLog, TableError, spilling
-from tailer.native import compute as pc
 from tailer.process.threads import blocking, listed, stepwise
 from tailer.store import LOG_DIR, Store
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 
+import anyio
+
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import LogKind, commit_name
@@ -22,7 +24,7 @@ from tailer.log.questions import CursorAction, CursorAnswer
 from tailer.log.readers import SMALL_BYTES_MAX, LogReader
 from tailer.log.same_table import seen_tag, state_at
 from tailer.log.table import TableLog
-from tailer.process.threads import blocking, event_loop, now, pause
+from tailer.process.threads import blocking
 from tailer.store import LOG_DIR, Watch
 
 __all__ = ["FollowOptions", "follow", "follow_spans"]
@@ -69,7 +71,7 @@ async def follow_spans(
     async with AsyncExitStack() as stack:
         reader = await stack.enter_async_context(aclosing(log.reader()))
         watch: Watch | None = None
-        while (action := cursor.next_action(now())) is not None:
+        while (action := cursor.next_action(anyio.current_time())) is not None:
             if cursor.newest != told:
                 newest(told := cursor.newest)
             answer: CursorAnswer = None
@@ -81,13 +83,12 @@ async def follow_spans(
                 case ask.Wait(seconds):
                     if cursor.before is not None:
                         waits(cursor.before)
-                    await event_loop()
                     log.forget_files()
                     if watch is None:
                         watch = await stack.enter_async_context(store.watch(LOG_DIR))
                     await watch.wait(seconds)
                 case ask.Pause(seconds):
-                    await pause(seconds)
+                    await anyio.sleep(seconds)
                 case _:
                     answer = await _answer(log, reader, action)
             cursor.receive(answer)

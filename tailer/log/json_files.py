@@ -11,14 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+import anyio
 from msgspec import Struct
 
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
 from tailer.delta.segment import commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
+from tailer.files.spill import Spool
 from tailer.log.questions import FileTag, Patience, Torn
-from tailer.process.threads import blocking, pause, stop_if_cancelled
+from tailer.process.threads import blocking, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
 from tailer.store.fetched_files import FetchedFiles
 
@@ -79,8 +81,6 @@ class JsonFiles:
         data, status = found
         if status.size <= len(data):
             return partial(io.BytesIO, data), status, data[-1:]
-        from tailer.files.spill import Spool  # on demand: few commits are so large
-
         with spilling(None):
             spool = Spool()
         at, last, line_bytes = 0, b"", 0
@@ -170,7 +170,7 @@ class JsonFiles:
             pause_s = patience.pause_s(text)
             if pause_s is None:
                 raise patience.error(text, self.store.root, version)
-            await pause(pause_s)
+            await anyio.sleep(pause_s)
         return text
 
 

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
+import anyio
+
 from tailer.delta.checksum import VersionChecksum, parse_checksum
 from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from tailer.delta.segment import LogFile, LogKind, commit_name, log_file, segments
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, first_error
 from tailer.log.json_files import MEMORY_BYTES_MAX
-from tailer.process.loop_library import anyio
 from tailer.store import LOG_DIR, Store
 
 __all__ = ["LogListing", "buildable", "versions_of"]

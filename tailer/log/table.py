@@ -20,6 +20,7 @@ from tailer.delta.segment import LogFile, LogKind, LogSegment, commit_name, segm
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TailerError, TransientError
+from tailer.log.ahead_reader import AheadReader
 from tailer.log.damaged_files import Damaged, read_by_any_way
 from tailer.log.json_files import CommitText, JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
@@ -87,8 +88,6 @@ class TableLog(LogListing):
         budget = self.store.ahead()
         if budget is None:
             return PlainReader(self._json)
-        from tailer.log.ahead_reader import AheadReader  # on demand: a local log is read without it
-
         return AheadReader(BulkReader(self._json, budget), self.tag, budget)
 
     @cached_property

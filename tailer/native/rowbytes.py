@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct, structs
 
-from tailer.native import compute as pc
 from tailer.native.compiled import loaded
+from tailer.native.values import texts
 
 __all__ = [
     "OPTIONAL",
@@ -43,7 +44,7 @@ _MOST = {_INT32: 11, _INT64: 20, _DECIMAL: 41, _DATE: 12, _MICROS: 29}
 #: Arrow writes a decimal with more digits behind its point with an exponent, if it is small.
 _SCALE_MAX = 6
 
-_NULL, _QUOTE, _EMPTY = (pa.scalar(text, pa.string()) for text in ("null", '"', ""))
+_NULL, _QUOTE, _EMPTY = texts(["null", '"', ""])
 #: What JSON must escape, as a pattern for Arrow.
 _ESCAPES = r'["\\\x00-\x1f]'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from contextlib import suppress
 
 __all__ = ["keep_freed_memory", "return_freed_memory", "share_heaps"]
@@ -23,6 +24,7 @@ def keep_freed_memory() -> None:
     unless it is told to keep it. Threads decode here what another one writes, so they share heaps;
     in a single one they would wait for each other.
     """
+    _choose_pool("system")  # the same heaps
     share_heaps()
     with suppress(AttributeError, OSError):  # another C library
         libc = ctypes.CDLL(None)
@@ -33,9 +35,17 @@ def keep_freed_memory() -> None:
 def share_heaps() -> None:
     """Let the threads share as many heaps as there are processors; to be called before the first
     thread. glibc takes eight times as many. What stays for long then lies here and there in all of
-    them, and keeps more of their pages each hour."""
+    them, and keeps more of their pages each hour. pyarrow's rows go to jemalloc, which returns what
+    is freed."""
+    _choose_pool("jemalloc")
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_ARENA_MAX, max(2, os.cpu_count() or 2))
+
+
+def _choose_pool(name: str) -> None:
+    """Let pyarrow take its memory from a pool, unless it is loaded already or one was chosen."""
+    if sys.platform == "linux":  # elsewhere a wheel may lack it
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", name)
 
 
 def return_freed_memory() -> None:

@@ -23,8 +23,6 @@ from types import FrameType
 from typing import ClassVar, NoReturn, TypeVar
 
 from tailer.errors import first_error
-from tailer.process.loop_library import anyio, asyncio
-from tailer.process.threads import pause
 
 __all__ = [
     "EXIT_INTERRUPTED",
@@ -35,8 +33,6 @@ __all__ = [
     "listen",
     "signalled",
     "stop_asked",
-    "take_effect",
-    "until_interrupted",
     "until_stopped",
 ]
 
@@ -49,10 +45,6 @@ _RECEIVED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_S = 15.0
 #: Python needs some milliseconds for its shutdown.
 _FINISH_S = 30
-
-
-class _Interrupted(BaseException):
-    """Ends work from within a signal's handler, as KeyboardInterrupt does."""
 
 
 class SignalReceiver:
@@ -70,18 +62,16 @@ class SignalReceiver:
         self.watched = False
         #: Whether a SIGHUP came that is not handled yet.
         self.hangup = False
-        #: Whether a signal interrupts work that knows no event loop.
-        self.interrupts = False
         # `nohup` ignores it, and then it ends nothing.
         self.hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self._interrupts = 0
         self._waiting: list[Callable[[], None]] = []
         # The kernel may deliver a signal to any thread. Handlers run in the main thread, whose
         # sleep must end for that: asyncio's sleep includes this pipe.
-        self._wake, wakeup = os.pipe()
+        self._wake, self._wakeup = os.pipe()
         os.set_blocking(self._wake, False)
-        os.set_blocking(wakeup, False)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        os.set_blocking(self._wakeup, False)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
 
     def listen(self) -> None:
         """Install this receiver's handlers."""
@@ -125,6 +115,8 @@ class SignalReceiver:
 
     async def until(self, asked: Callable[[], bool]) -> None:
         """Wait until ``asked`` returns True; it is called after each signal."""
+        import asyncio  # only now: signals are received before an event loop is loaded
+
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
 
@@ -143,51 +135,45 @@ class SignalReceiver:
         finally:
             self._waiting.remove(wake)
 
-    def interrupt(self, work: Callable[[], T]) -> T | None:
-        """Do some work that knows no event loop, in the main thread; None if it was interrupted."""
-        self.interrupts = True
-
-        def stop() -> None:
-            if self.interrupts and self.must_stop(on_hangup=True):
-                self.interrupts = False  # once: then it cleans up
-                raise _Interrupted
-
-        self._waiting.append(stop)
-        try:
-            stop()
-            return work()
-        except _Interrupted:
-            return None
-        finally:
-            self._waiting.remove(stop)
-
     @contextmanager
-    def watch(self, begin_grace: Callable[[], None]) -> Iterator[None]:
-        """Let another thread see signals, too: the main thread runs no handler while it waits for a
-        file system that does not answer. The first signal that requests the end begins the grace, a
-        second SIGINT ends the process."""
+    def watch(self, begin_grace: Callable[[], None], *, on_hangup: bool) -> Iterator[None]:
+        """Let another thread see signals before the main thread, which runs no handler while it
+        waits for a file system that does not answer. The first signal that requests the end begins
+        the grace, a second SIGINT ends the process. ``on_hangup``: see :meth:`must_stop`.
+
+        A program whose event loop runs in another thread has no such watch.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         seen, wakeup = os.pipe()
         os.set_blocking(wakeup, False)
-        before = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, args=(seen, begin_grace), daemon=True).start()
+        ending = {signal.SIGINT, signal.SIGTERM}
+        if on_hangup and not self.hangup_ignored:
+            ending.add(signal.SIGHUP)
+        watching = threading.Thread(
+            target=self._watch, args=(seen, ending, begin_grace), daemon=True
+        )
+        watching.start()
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         try:
             yield
         finally:
-            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+            signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
             os.close(wakeup)  # which ends the thread
 
-    def _watch(self, seen: int, begin_grace: Callable[[], None]) -> None:
-        numbers = b""
+    def _watch(self, seen: int, ending: set[int], begin_grace: Callable[[], None]) -> None:
+        interrupts = self._interrupts
         while found := os.read(seen, 1):
             number = found[0]
-            if number not in _RECEIVED or (number == signal.SIGHUP and self.hangup_ignored):
-                continue
-            numbers += found
-            if numbers.count(signal.SIGINT) > 1:
+            interrupts += number == signal.SIGINT
+            if interrupts > 1:
                 os._exit(EXIT_INTERRUPTED)
-            if len(numbers) == 1:
+            if number in ending:
                 self.stopped_by = self.stopped_by or number
                 begin_grace()
+            with suppress(BlockingIOError):  # it is full, and wakes anyway
+                os.write(self._wakeup, found)
         os.close(seen)
 
     def _drain(self) -> None:
@@ -230,7 +216,9 @@ async def stop_asked(*, on_hangup: bool = False) -> None:
     """Return as soon as a signal requests the end; never, if no signals are received."""
     receiver = SignalReceiver.installed
     if receiver is None:
-        await pause(math.inf)
+        import anyio  # see :meth:`SignalReceiver.until`
+
+        await anyio.sleep(math.inf)
     else:
         await receiver.until(lambda: receiver.must_stop(on_hangup=on_hangup))
 
@@ -239,24 +227,6 @@ def signalled() -> int | None:
     """Return the exit status for the signal that requested the end; None without one."""
     receiver = SignalReceiver.installed
     return None if receiver is None or receiver.stopped_by is None else 128 + receiver.stopped_by
-
-
-def until_interrupted(work: Callable[[], T], *, grace_s: float | None = None) -> T | None:
-    """Do some work without an event loop; return None if a signal requests the end, which
-    interrupts the work wherever it is. If signals are not received, the work is just done.
-    ``grace_s``: see :func:`until_stopped`."""
-    receiver = SignalReceiver.installed
-    if receiver is None:
-        return work()
-    with _grace(grace_s, _say_overdue) as begin_grace, receiver.watch(begin_grace):
-        return receiver.interrupt(work)
-
-
-def take_effect() -> None:
-    """Let no signal interrupt the work without an event loop from now on: what it was done for is
-    about to be there."""
-    if SignalReceiver.installed is not None:
-        SignalReceiver.installed.interrupts = False
 
 
 @contextmanager
@@ -275,8 +245,15 @@ def _grace(seconds: float | None, overdue: Callable[[], int]) -> Iterator[Callab
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
+
+    unstarted = threading.Semaphore()
+
+    def start() -> None:
+        if unstarted.acquire(blocking=False):  # it is asked for in several threads
+            timer.start()
+
     try:
-        yield timer.start
+        yield start
     finally:
         timer.cancel()
 
@@ -302,6 +279,8 @@ async def until_stopped(
     ended ``grace_s`` seconds after the signal, if there is a limit, ends with the process:
     ``overdue`` says so, and returns the exit status.
     """
+    import anyio  # see :meth:`SignalReceiver.until`
+
     receiver = SignalReceiver.installed
     if receiver is None:
         await work()
@@ -310,7 +289,10 @@ async def until_stopped(
         return True
     stopped = False
     try:
-        with _grace(grace_s, overdue) as begin_grace:
+        with (
+            _grace(grace_s, overdue) as begin_grace,
+            receiver.watch(begin_grace, on_hangup=on_hangup is None),
+        ):
             async with anyio.create_task_group() as tasks:
 
                 async def wait_for_stop() -> None:

@@ -12,11 +12,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias
 
+import anyio
 from msgspec import Struct
 
 from tailer.errors import TableError
 from tailer.plugins.contract import Contract
-from tailer.process.loop_library import anyio
 
 if typing.TYPE_CHECKING:
     import datetime as dt

@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 import anyio.lowlevel
 import anyio.to_thread
 import pyarrow as pa
+import pyarrow.compute as pc
 from anyio.from_thread import BlockingPortal
 from msgspec import structs
 
@@ -31,7 +32,6 @@ from tailer.errors import CorruptRow, first_error
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
-from tailer.native import compute as pc
 from tailer.plan.mapping_removals import mapping_removals
 
 __all__ = ["Rows", "SignedRows", "Verdict", "compare_rows", "pulled", "verify"]

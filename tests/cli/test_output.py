@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import resource
 import subprocess
@@ -21,7 +20,6 @@ from tailer.cli.main import main
 from tailer.cli.output import Ids, open_output
 from tailer.cli.read import output_kind
 from tailer.errors import ConfigError
-from tailer.files.reserved import reserve
 from tailer.sink import sink_traits
 from tailer.testing.batches import change_span
 from tailer.testing.table import TableBuilder
@@ -170,26 +168,6 @@ def test_a_full_disk_is_named_and_nothing_is_left(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"tailer: {output} can't be written (")
     assert list(tmp_path.glob("*out.*")) == list(tmp_path.glob(".out*")) == []
-
-
-def test_a_large_file_has_its_room_before_its_bytes_and_no_more_at_the_end(
-    table: TableBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    room: list[int] = []
-
-    def reserved(descriptor: int, size: int) -> None:
-        reserve(descriptor, size)
-        room.append(os.fstat(descriptor).st_blocks * 512)
-
-    monkeypatch.setattr("tailer.cli.output.reserve", reserved)
-    ids = range(50_000)
-    table.insert([{"id": i, "name": f"name {i}", "country": "DE"} for i in ids])
-    output = tmp_path / "out.arrow"
-    assert read(table, output) == 0
-    size = output.stat().st_size
-    assert len(room) == 1
-    assert room[0] == 0 or 0.9 * size < room[0]  # not every file system can
-    assert output.stat().st_blocks * 512 < size + 64 * 1024
 
 
 def test_a_full_disk_under_standard_output_is_one_sentence(table: TableBuilder) -> None:

@@ -132,7 +132,7 @@ def test_a_signal_while_a_command_is_being_loaded_ends_it(
     assert not (config.parent / "out.jsonl").exists(), "nothing was begun"
 
 
-def test_a_signal_ends_a_command_without_an_event_loop_that_waits(config: Path) -> None:
+def test_a_signal_ends_a_command_that_waits(config: Path) -> None:
     table = config.parent / "orders"
     (table / "_delta_log" / f"{2:020}.json").write_text('{"add":')  # as if it were being written
     with received("history", table) as process:
@@ -240,18 +240,21 @@ def test_what_does_not_end_ends_with_the_process(tmp_path: Path) -> None:
 
 
 _STUCK_IN_C = """
-import ctypes
-from tailer.process.signals import install, until_interrupted
+import ctypes, anyio
+from tailer.process.signals import install, until_stopped
 install()
 libc = ctypes.CDLL(None)
 mutex = ctypes.create_string_buffer(64)
 
-def work():
+async def work():
     libc.pthread_mutex_lock(mutex)
     print("works", flush=True)
     libc.pthread_mutex_lock(mutex)  # for ever, as a file system that does not answer
 
-until_interrupted(work, grace_s={grace_s})
+async def main():
+    await until_stopped(work, grace_s={grace_s})
+
+anyio.run(main)
 """
 
 

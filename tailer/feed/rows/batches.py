@@ -114,7 +114,7 @@ class BatchAssembler:
         context = self._context
         return ChangeBatch(
             context.no_rows(version.state),
-            pa.array([], pa.int64()),
+            pa.nulls(0, pa.int64()),
             context.selector.state(version.state),
             None,
             version.timestamp_ms,

@@ -19,7 +19,6 @@ from tailer.decode.tracking import OnRead
 from tailer.decode.vectors import RowSelection
 from tailer.errors import first_error
 from tailer.feed.rows.fetch import fetch
-from tailer.process.threads import event_loop
 from tailer.store import Store
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ async def compare_files(
     store: Store, work: Callable[[OpenFile], T], on_read: OnRead | None = None
 ) -> T:
     """Run ``work`` with a function that opens files; see :func:`fetch` for ``on_read``."""
-    await event_loop()
 
     def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
         fetched = portal.call(fetch, store, file, on_read)

@@ -8,9 +8,12 @@ count is used only for a file that no longer exists, because nothing else is lef
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterator
 
+import anyio
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import structs
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
@@ -20,9 +23,7 @@ from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
 from tailer.feed.rows.fetch import fetch
-from tailer.native import compute as pc
-from tailer.process.loop_library import asyncio
-from tailer.process.threads import blocking, event_loop, shielded
+from tailer.process.threads import blocking
 from tailer.store import Store
 
 __all__ = ["IndexFinder", "count_changes", "known_changes"]
@@ -111,7 +112,6 @@ class IndexFinder:
 
     async def _passed(self, files: list[ChangeFile]) -> int:
         """Return how many of these files, the first ones, lie before the index."""
-        await event_loop()
         counts = [asyncio.create_task(self._count(file)) for file in files]
         try:
             for number, file in enumerate(files):
@@ -121,7 +121,7 @@ class IndexFinder:
         finally:
             for task in counts:
                 task.cancel()
-            with shielded():
+            with anyio.CancelScope(shield=True):
                 await asyncio.gather(*counts, return_exceptions=True)
 
     async def _count(self, file: ChangeFile) -> int:

@@ -16,10 +16,12 @@ What must never happen: a file that was opened and is closed by nobody. Until a 
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 
+import anyio
 from msgspec import Struct
 
 from tailer.changes import ChangeFile
@@ -27,8 +29,7 @@ from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.fetch import Fetched, fetch
 from tailer.feed.rows.span import Span, SpanEntry
-from tailer.process.loop_library import asyncio
-from tailer.process.threads import one_by_one, shielded
+from tailer.process.threads import one_by_one
 from tailer.store import WHOLE_BYTES
 
 __all__ = ["GROUP_BYTES", "SpanFiles"]
@@ -171,7 +172,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         for started in left:
             started.task.cancel()
             self._forget(started)
-        with shielded():
+        with anyio.CancelScope(shield=True):
             for started in left:
                 with suppress(Exception, asyncio.CancelledError):
                     (await started.task).source.close()

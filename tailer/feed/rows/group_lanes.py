@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, TypeAlias, TypeVar
 
+import anyio
+
 from tailer.errors import first_error
-from tailer.process.loop_library import anyio
 
 __all__ = ["WAITING_BYTES", "Use", "in_lanes"]
 

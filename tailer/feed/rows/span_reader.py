@@ -8,8 +8,6 @@ decoded when it asks for a step. What is asked decides what is in memory.
 - **Where the worker thread begins:** at ``decoder.take``. A step takes long, so it is taken in a
   worker thread; only where it takes no longer than the hop into one, as the first step of a single
   small local file, is it taken in the event loop. All else in this file runs in the event loop.
-  A read that has none takes all steps of a small span where it is, and those of a large one in
-  threads of :mod:`thread_lanes`.
 - **Lanes:** of a large span, three groups are decoded at the same time, each by this loop, and
   their batches are made in the groups' order. Files of a few KiB are mostly the interpreter's work:
   two threads that decode them wait for each other's turn and take longer than one, so groups of
@@ -21,9 +19,11 @@ decoded when it asks for a step. What is asked decides what is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, nullcontext
 from operator import attrgetter
+
+import anyio
 
 from tailer.decode.small_files import SmallFiles
 from tailer.errors import TableError
@@ -33,9 +33,7 @@ from tailer.feed.rows.decoding import SpanDecoder, Step
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
 from tailer.feed.rows.group_lanes import Use, in_lanes
 from tailer.feed.rows.span import Span, SpanEntry
-from tailer.feed.rows.thread_lanes import in_threads
-from tailer.process.loop_library import anyio
-from tailer.process.threads import blocking, has_event_loop
+from tailer.process.threads import blocking
 
 __all__ = ["read_span"]
 
@@ -51,17 +49,6 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
     finder = context.finder(span.first)
     assembler = BatchAssembler(context, finder, span.first, joins=joins)
     small = SmallFiles(context.decode, context.shapes) if joins else None
-
-    def steps(group: list[SpanEntry]) -> Generator[Step]:
-        decoder = SpanDecoder(context, small, group, finder.skip)
-        try:
-            while True:
-                step = decoder.take()
-                yield step
-                if step.is_last:
-                    return
-        finally:
-            decoder.close()
 
     async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
         decoder = SpanDecoder(context, small, group, finder.skip)
@@ -87,8 +74,6 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
             if finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
                 async for group in groups:
                     await decode(group, use)
-            elif not has_event_loop():
-                await in_threads(groups, steps, use, attrgetter("size"))
             else:
                 await in_lanes(groups, _in_turns(decode), use, attrgetter("size"))
     except TableError as e:
