@@ -324,5 +324,5 @@ def gcs_server() -> Iterator[CloudServer]:
 @pytest.fixture(params=CLOUD_SERVERS)
 def container(request: pytest.FixtureRequest) -> Container:
     """An empty container of each cloud."""
-    server: CloudServer = request.getfixturevalue(request.param)
+    server: CloudServer | S3Server = request.getfixturevalue(request.param)
     return server.container()

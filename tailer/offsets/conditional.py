@@ -10,10 +10,8 @@ import anyio
 
 from tailer.errors import TransientError
 from tailer.network.backoff import Backoff
-from tailer.network.http_answers import http_date
-from tailer.store.s3.errors import S3Answer
 
-__all__ = ["ConditionRefused", "ConditionalObject", "Refusals", "Seen", "age_s", "steady_now"]
+__all__ = ["ConditionRefused", "ConditionalObject", "Refusals", "Seen", "steady_now"]
 
 #: Conditional writes refused in succession, for no reason that can be seen, before an error.
 _REFUSED_MAX = 5
@@ -23,7 +21,7 @@ _REFUSED_PAUSE_MAX_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The object as it was seen, with its least age in seconds by the server's clock.
+    """The object as it was seen, ``at`` seconds of :func:`steady_now`.
 
     ``document`` is None without an object; ``etag`` is the server's, whether it names one state of
     the object or not.
@@ -31,7 +29,6 @@ class Seen:
 
     document: dict[str, Any] | None
     etag: str
-    age_s: float
     at: float
 
     @property
@@ -52,12 +49,6 @@ class ConditionalObject(Protocol):
     @property
     def path(self) -> str:
         """The object's address, for messages."""
-
-    async def open(self) -> None:
-        """Keep a connection until :meth:`close`; the requests also work without."""
-
-    async def close(self) -> None:
-        """Give the connection back."""
 
     async def get(self) -> Seen:
         """Return the object, or that there is none."""
@@ -99,15 +90,6 @@ class Refusals:
                 "endpoint_url, and that no proxy alters ETags"
             )
         await anyio.sleep(self._backoff.next_s())
-
-
-def age_s(answer: S3Answer) -> float:
-    """Return how long ago the object was written, at least.
-
-    Both headers are the server's, and both are cut to whole seconds.
-    """
-    now, then = (http_date(answer.headers.get(name, "")) for name in ("date", "last-modified"))
-    return 0.0 if now is None or then is None else max(0.0, now - then - 1.0)
 
 
 def steady_now() -> float:

@@ -99,12 +99,8 @@ class LeasedOffsetStore(OffsetStore):
         if self._held is not None:
             return
         self._lost = None
-        await self._object.open()
         try:
             held = await self._claim_when_free()
-        except BaseException:
-            await self._object.close()
-            raise
         finally:
             self._waiting_for = None
         self._held, self.epoch = held, held.epoch
@@ -147,12 +143,12 @@ class LeasedOffsetStore(OffsetStore):
     def _left_s(self, seen: Seen, since: float) -> float:
         """Return how long the owner's lease still runs, as far as known, in seconds.
 
-        ``since`` is when this state was first seen: not every server sends the time.
+        ``since`` is when this state was first seen: no answer has the server's time.
         """
         if seen.owner is None or is_dead(seen.owner):
             return 0.0
         lease_s = float((seen.document or {}).get("lease_s", self._lease_s))
-        return lease_s - max(seen.age_s, seen.at - since)
+        return lease_s - (seen.at - since)
 
     async def _claim(self, seen: Seen) -> Seen | None:
         """Claim the free object; return None if it is no longer free, or what it is now says."""
@@ -169,7 +165,7 @@ class LeasedOffsetStore(OffsetStore):
         if etag is None:
             return None
         self._renewed_at = started
-        return None if not etag else Seen(document, etag, 0.0, started)
+        return None if not etag else Seen(document, etag, started)
 
     def _document(self, **fields: Any) -> dict[str, Any]:
         owner = {"id": self._id, **this_process()}
@@ -244,7 +240,6 @@ class LeasedOffsetStore(OffsetStore):
             with suppress(TransientError, TableError):
                 await self._write(owner=None)
         self._held = None
-        await self._object.close()
 
     # The offset
 
@@ -298,7 +293,7 @@ class LeasedOffsetStore(OffsetStore):
                 body, started = _body(document), steady_now()
                 etag = await self._object.put(body, self._condition(held))
                 if etag:
-                    self._held, self._renewed_at = Seen(document, etag, 0.0, started), started
+                    self._held, self._renewed_at = Seen(document, etag, started), started
                     return
                 # Refused: by another owner, or because this write did arrive and only its answer
                 # was lost.

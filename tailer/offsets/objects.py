@@ -1,19 +1,23 @@
-"""The object of a feed's offset on Azure and Google storage, written on condition of its ETag."""
+"""The object of a feed's offset on S3, Azure and Google storage, written on condition of its
+ETag."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, PreconditionError
+from msgspec import structs
+from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from tailer.errors import OffsetError, TransientError
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.document import document_name, from_bytes
-from tailer.store.objects.asking import asking
-from tailer.store.objects.errors import FAILURES, translated
+from tailer.store.objects.requests import Client, Requests
 
 __all__ = ["CloudObject"]
+
+#: How obstore says that a write was done, and its answer named no state.
+_NO_ETAG = "ETag Header missing"
 
 
 class CloudObject:
@@ -22,41 +26,35 @@ class CloudObject:
     Google's condition is the object's generation, so the ETag that is handed on has both.
     """
 
-    def __init__(self, address: str, key: str, feed: str, container: Any) -> None:
-        name = f"{document_name(feed)}.offset.json"
-        self._key = f"{key}/{name}" if key else name
+    def __init__(self, address: str, feed: str, client: Client) -> None:
+        self._name = name = f"{document_name(feed)}.offset.json"
+        self._requests, self._feed = Requests(address, client), feed
+        folder = self._requests.place
+        self._place = structs.replace(folder, key=f"{folder.key}/{name}" if folder.key else name)
         self._path = f"{address.rstrip('/')}/{name}"
-        self._address, self._feed, self._container = address, feed, container
 
     @property
     def path(self) -> str:
         """See :class:`~tailer.offsets.conditional.ConditionalObject`."""
         return self._path
 
-    async def open(self) -> None:
-        """See :class:`~tailer.offsets.conditional.ConditionalObject`: clients are shared."""
-
-    async def close(self) -> None:
-        """See :class:`~tailer.offsets.conditional.ConditionalObject`."""
-
     async def get(self) -> Seen:
         """See :class:`~tailer.offsets.conditional.ConditionalObject`."""
+
+        async def read(container: Any) -> tuple[Any, bytes]:
+            answer = await obstore.get_async(container, self._place.key)
+            return answer.meta, bytes(await answer.bytes_async())
+
         try:
-            async with asking(f"{self._address}: get of {self._path}"):
-                answer = await obstore.get_async(self._container, self._key)
-                body = bytes(await answer.bytes_async())
-        except FAILURES as e:
-            error = translated(e, "get", self._address, self._path)
-            if isinstance(error, FileNotFoundError):
-                return Seen(None, "", 0.0, steady_now())
-            raise error from None
+            meta, body = await self._requests.send("get", self._name, self._place, read)
+        except FileNotFoundError:
+            return Seen(None, "", steady_now())
         now = steady_now()
         try:
             document = from_bytes(body, self._feed, self.path)
         except OffsetError as e:
             document = {"epoch": 0, "damaged": e.what.partition(": ")[2]}
-        # No answer has the server's time: a standby waits for the lease by its own clock.
-        return Seen(document, _etag(answer.meta), 0.0, now)
+        return Seen(document, _etag(meta), now)
 
     async def put(self, body: bytes, etag: str | None) -> str | None:
         """See :class:`~tailer.offsets.conditional.ConditionalObject`. A write whose answer was lost
@@ -69,23 +67,29 @@ class CloudObject:
 
     async def _put(self, body: bytes, etag: str | None) -> str | None:
         mode: Any = "create" if etag is None else _condition(etag)
+
+        async def write(container: Any) -> str:
+            try:
+                return _etag(await obstore.put_async(container, self._place.key, body, mode=mode))
+            except GenericError as e:
+                if _NO_ETAG not in str(e):
+                    raise
+                return ""
+
+        answers = (AlreadyExistsError, PreconditionError)
         try:
-            async with asking(f"{self._address}: put of {self._path}"):
-                written = await obstore.put_async(self._container, self._key, body, mode=mode)
-        except (AlreadyExistsError, PreconditionError):
+            return await self._requests.send("put", self._name, self._place, write, answers=answers)
+        except answers:
             return None
-        except FAILURES as e:
-            error = translated(e, "put", self._address, self._path)
-            if etag is not None and isinstance(error, FileNotFoundError):
-                return None
-            raise error from None
-        return _etag(written)
 
 
 def _etag(meta: Any) -> str:
-    """Return ETag and version as one quoted text; "" if the server names no state."""
+    """Return ETag and version as one quoted text; "" or a weak ETag if the server names no
+    state."""
     etag, version = meta["e_tag"] or "", meta["version"] or ""
-    return f'"{etag.strip(chr(34))}|{version}"' if etag else ""
+    if not etag.strip('"') or etag.startswith("W/"):
+        return str(etag)
+    return f'"{etag.strip(chr(34))}|{version}"'
 
 
 def _condition(etag: str) -> dict[str, str]:

@@ -55,7 +55,7 @@ _CATALOGS = {
 _KINDS = {
     "file": "tailer.storage.local:LocalStorage",
     _SHARED: "tailer.storage.shared:SharedStorage",
-    **dict.fromkeys(("s3", "s3a", "s3n"), "tailer.storage.s3:S3Storage"),
+    **dict.fromkeys(("s3", "s3a", "s3n"), "tailer.storage.objects:S3Storage"),
     **dict.fromkeys(
         ("az", "azure", "abfss", "abfs", "wasbs", "wasb", "adl"),
         "tailer.storage.objects:AzureStorage",

@@ -1,4 +1,5 @@
-"""Azure's and Google's storage: ``abfss://``, ``az://``, ``https://`` of a blob, ``gs://``."""
+"""Storage of S3, Azure and Google: ``s3://``, ``abfss://``, ``az://``, ``https://`` of a blob,
+``gs://``."""
 
 from __future__ import annotations
 
@@ -9,24 +10,30 @@ from typing import TYPE_CHECKING, Any
 from tailer.errors import ConfigError
 from tailer.storage import Storage, take_also
 from tailer.store.objects.options import AzureOptions, CloudOptions, Credentials, GcsOptions
-from tailer.store.objects.place import Place, azure_place, gcs_place
+from tailer.store.objects.place import Place, azure_place, gcs_place, s3_place
+from tailer.store.s3.cloud import S3Cloud
+from tailer.store.s3.options import S3Options
 
 if TYPE_CHECKING:
     from tailer.offsets import OffsetStore
     from tailer.storage.targets import Target
-    from tailer.store.objects.store import Client, ObjectStore
+    from tailer.store.objects.requests import Client
+    from tailer.store.objects.store import ObjectStore
     from tailer.store.traffic import Traffic
     from tailer.store.vended import Vendor
 
-__all__ = ["AzureStorage", "GcsStorage"]
+__all__ = ["AzureStorage", "GcsStorage", "S3Storage"]
+
+#: What a catalog need not vend.
+_TOKEN = "s3.session-token"  # noqa: S105 - a name
 
 
 class _ObjectStorage(Storage):
     """See :class:`tailer.storage.Storage`. A cloud has its options and its spellings."""
 
     _title = _extra = ""
-    #: What a catalog vends, and what obstore calls it.
-    _vended = ("", "")
+    #: What a catalog vends, by what obstore calls it.
+    _vended: Mapping[str, str] = {}
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
         raise NotImplementedError
@@ -43,14 +50,19 @@ class _ObjectStorage(Storage):
     def _client(self, options: Mapping[str, Any], credentials: Credentials | None = None) -> Client:
         found = self._options(options)
         try:
-            from tailer.store.objects.store import Client
+            from tailer.store.objects.requests import Client
         except ImportError as e:
             raise ConfigError(
                 f"what reads {self._title} is not installed: pip install "
                 f"'delta-tailer[{self._extra}]'"
             ) from e
 
-        return Client(found, self._parse, credentials)
+        return Client(found, self._parse, credentials or found.credentials())
+
+    def _plain(self, address: str) -> str:
+        """Return an address in the spelling of messages. Raises :class:`ConfigError`."""
+        self._place(address)
+        return address
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """See :class:`tailer.storage.Storage`."""
@@ -67,11 +79,11 @@ class _ObjectStorage(Storage):
         """See :class:`tailer.storage.Storage`. ``credentials`` are used instead of the options' and
         the environment's, and asked for again before they end."""
         also, rest = take_also(options)
-        self._place(table)
+        address = self._plain(table)
         client = self._client(rest, credentials)
         from tailer.store.objects.store import ObjectStore
 
-        return ObjectStore(table, client, traffic, also=[self._place(one) for one in also])
+        return ObjectStore(address, client, traffic, also=[self._place(one) for one in also])
 
     async def open_vended(
         self,
@@ -81,14 +93,15 @@ class _ObjectStorage(Storage):
         traffic: Traffic | None = None,
     ) -> ObjectStore:
         """See :class:`tailer.storage.Storage`."""
-        name, ours = self._vended
-        await vendor.values(name)  # what is wrong with it is said now, and in our words
+        needed = [name for name in self._vended.values() if name != _TOKEN]
+        await vendor.values(*needed)  # what is wrong with it is said now, and in our words
 
         async def credentials() -> dict[str, Any]:
-            values = await vendor.values(name)
+            values = await vendor.values(*needed)
             end_s = vendor.expires_s
             end = None if end_s is None else dt.datetime.fromtimestamp(end_s, dt.UTC)
-            return {ours: values[name], "expires_at": end}
+            found = {ours: values.get(name) for ours, name in self._vended.items()}
+            return {**found, "expires_at": end}
 
         found = Credentials(credentials, vendor.forget)
         return self.open_store(table, options, traffic, credentials=found)
@@ -103,21 +116,19 @@ class _ObjectStorage(Storage):
         lease_s: float,
     ) -> OffsetStore:
         """See :class:`tailer.storage.Storage`."""
-        place = self._place(address)
-        client = self._client(options)
+        address, client = self._plain(address), self._client(options)
         from tailer.offsets.leased import LeasedOffsetStore
         from tailer.offsets.objects import CloudObject
 
-        found = CloudObject(address, place.key, feed, client.container(place))
+        found = CloudObject(address, feed, client)
         return LeasedOffsetStore(found, feed, standby=standby is not False, lease_s=lease_s)
 
     def open_target(self, address: str, options: Mapping[str, Any]) -> Target:
         """See :class:`tailer.storage.Storage`."""
-        place = self._place(address)
-        client = self._client(options)
+        address, client = self._plain(address), self._client(options)
         from tailer.storage.objects_target import ObjectsTarget
 
-        return ObjectsTarget(address, place, client)
+        return ObjectsTarget(address, client)
 
     async def list_folders(self, address: str, options: Mapping[str, Any]) -> list[str]:
         """See :class:`tailer.storage.Storage`."""
@@ -125,12 +136,34 @@ class _ObjectStorage(Storage):
         return sorted(found.folders) if found is not None else []
 
 
+class S3Storage(_ObjectStorage):
+    """Buckets of S3, and of servers with its API: ``s3://bucket/key``, also as s3a and s3n."""
+
+    name = "s3"
+    _title, _extra = "S3", "s3"
+    _vended: Mapping[str, str] = {
+        "access_key_id": "s3.access-key-id",
+        "secret_access_key": "s3.secret-access-key",
+        "token": _TOKEN,
+    }
+
+    def _options(self, options: Mapping[str, Any]) -> CloudOptions:
+        return S3Cloud(S3Options.from_options(options))
+
+    def _parse(self, address: str) -> Place | None:
+        return s3_place(address)
+
+    def _plain(self, address: str) -> str:
+        place = self._place(address)
+        return f"s3://{place.container}/{place.key}"
+
+
 class AzureStorage(_ObjectStorage):
     """Azure's storage."""
 
     name = "az"
     _title, _extra = "Azure's storage", "azure"
-    _vended = ("azure.sas-token", "sas_token")
+    _vended: Mapping[str, str] = {"sas_token": "azure.sas-token"}
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
         return AzureOptions.from_options(options)
@@ -144,7 +177,7 @@ class GcsStorage(_ObjectStorage):
 
     name = "gs"
     _title, _extra = "Google's storage", "gcs"
-    _vended = ("gcs.oauth-token", "token")
+    _vended: Mapping[str, str] = {"token": "gcs.oauth-token"}
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
         return GcsOptions.from_options(options)

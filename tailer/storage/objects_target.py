@@ -1,19 +1,18 @@
-"""Where sinks publish files on Azure and Google storage: a folder of a container."""
+"""Where sinks publish files on S3, Azure and Google storage: a folder of a container."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import obstore
+from msgspec import structs
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from tailer.storage.store_target import StoreTarget
-from tailer.store.objects.asking import asking
-from tailer.store.objects.errors import FAILURES, translated
-from tailer.store.objects.place import Place
-from tailer.store.objects.store import Client, ObjectStore
+from tailer.store.objects.requests import Client, Requests
+from tailer.store.objects.store import ObjectStore
 
 __all__ = ["ObjectsTarget"]
 
@@ -25,33 +24,40 @@ _ROOM = 32
 class ObjectsTarget(StoreTarget):
     """Files below a place of a container."""
 
-    def __init__(self, address: str, place: Place, client: Client) -> None:
+    def __init__(self, address: str, client: Client) -> None:
         super().__init__(ObjectStore(address, client))
-        self._container = client.container(place)
-        self._prefix = f"{place.key}/" if place.key else ""
+        self._requests = Requests(address, client)
 
     async def _put(self, name: str, body: bytes, *, create: bool) -> bool:
         mode: Any = "create" if create else "overwrite"
-        key = self._prefix + name
+
         # In one request: parts have no condition.
-        put = obstore.put_async(self._container, key, body, mode=mode, use_multipart=False)
+        def put(container: Any, key: str) -> Awaitable[Any]:
+            return obstore.put_async(container, key, body, mode=mode, use_multipart=False)
+
         with suppress(AlreadyExistsError, PreconditionError):
-            await self._request("put", name, put, _ROOM * len(body))
+            await self._send("put", name, put, _ROOM * len(body))
             return True
         return False
 
     async def _delete(self, name: str) -> None:
-        key = self._prefix + name
         with suppress(FileNotFoundError):
-            await self._request("delete", name, obstore.delete_async(self._container, key))
+            await self._send("delete", name, obstore.delete_async)
 
-    async def _request(
-        self, operation: str, name: str, request: Awaitable[object], room_bytes: float = 0
+    async def _send(
+        self,
+        operation: str,
+        name: str,
+        request: Callable[[Any, str], Awaitable[object]],
+        room_bytes: float = 0,
     ) -> None:
-        try:
-            async with asking(f"{self.root}: {operation} of {name}", room_bytes):
-                await request
-        except (AlreadyExistsError, PreconditionError):
-            raise
-        except FAILURES as e:
-            raise translated(e, operation, self.root, name) from None
+        folder = self._requests.place
+        key = f"{folder.key}/{name}" if folder.key else name
+        await self._requests.send(
+            operation,
+            name,
+            structs.replace(folder, key=key),
+            lambda container: request(container, key),
+            room_bytes=room_bytes,
+            answers=(AlreadyExistsError, PreconditionError),
+        )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from tailer.errors import TableError, TargetRefused
+from tailer.errors import TableError, TargetRefused, TransientError
 from tailer.storage.targets import writing
 from tailer.store import Store
 
@@ -60,7 +60,10 @@ class StoreTarget(ABC):
         with _refused():
             created = await self._put(name, body, create=True)
         if not created:  # also where this was done, and only the answer was lost
-            created = await self.read(name) == body
+            there = await self.read(name)
+            if there is None:
+                raise TransientError(f"{self.root}: the server refused {name}, which is not there")
+            created = there == body
         if path is not None:
             path.unlink()
         return created

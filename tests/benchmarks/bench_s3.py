@@ -33,7 +33,8 @@ import psutil
 import pyarrow as pa
 
 from tailer.changes import Offset
-from tailer.store.s3.store import S3Store
+from tailer.storage import open_store
+from tailer.store import Store
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.bench_daemon import daemon
 from tests.benchmarks.results import Results, options
@@ -196,7 +197,7 @@ def backlog(server: S3Server, versions: int) -> bool:
         front.delay_s = DELAY_S
         for ahead in (0, 2**28):
             options: dict[str, Any] = {**front.bucket.options, "memory_bytes_max": ahead}
-            store = S3Store(bucket.address("orders"), options)
+            store = open_store(bucket.address("orders"), options)
             front.requests.clear()
             found.append((anyio.run(read, store, table.version), front.requests.total()))
     (without, asked), (with_it, asked_ahead) = found
@@ -209,7 +210,7 @@ def backlog(server: S3Server, versions: int) -> bool:
     return without / with_it >= AHEAD_RATIO_MIN
 
 
-async def read(store: S3Store, last: int) -> float:
+async def read(store: Store, last: int) -> float:
     """Deliver a table to nowhere; returns the seconds it took."""
     async with aclosing(store):
         started = time.perf_counter()

@@ -1,5 +1,5 @@
 """Real servers of Azure's and Google's storage for the tests: Azurite, which npm fetches, and
-fake-gcs-server, which Go builds."""
+fake-gcs-server, which Go builds. Their containers, and those of S3's server (:mod:`tests.s3`)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ __all__ = [
     "CLOUDS",
     "GCS",
     "KEY",
+    "S3_ACCESS",
+    "S3_REGION",
+    "S3_SECRET",
     "SERVERS",
     "Azurite",
     "Cloud",
@@ -39,13 +42,17 @@ __all__ = [
     "sas_token",
 ]
 
-Cloud = Literal["azure", "gcs"]
+Cloud = Literal["s3", "azure", "gcs"]
+#: Those of the servers here.
 CLOUDS: tuple[Cloud, ...] = ("azure", "gcs")
 #: Parameters of a fixture that starts the server of each: the names of the servers' fixtures.
 SERVERS = [
     pytest.param("azurite", marks=pytest.mark.needs("azurite")),
     pytest.param("gcs_server", marks=pytest.mark.needs("gcs")),
+    pytest.param("s3_server", marks=pytest.mark.needs("s3")),
 ]
+#: The account and the region of the S3 server.
+S3_ACCESS, S3_SECRET, S3_REGION = "test-access", "test-secret", "eu-central-1"
 
 #: Azurite's account, which everyone knows.
 ACCOUNT = "devstoreaccount1"
@@ -73,12 +80,16 @@ class Container:
         """The options of our store."""
         if self.cloud == "gcs":
             return {"endpoint_url": self.url, "anonymous": True, **self.more}
+        if self.cloud == "s3":
+            account = {"access_key_id": S3_ACCESS, "secret_access_key": S3_SECRET}
+            return {"endpoint_url": self.url, "region": S3_REGION, **account, **self.more}
         return {"account_name": ACCOUNT, "account_key": KEY, "endpoint_url": self.url, **self.more}
 
     @property
     def spark(self) -> dict[str, str]:
         """The same as options of Spark's."""
-        named = {"account_key": "store.secret.account_key"}
+        secret = ("account_key", "access_key_id", "secret_access_key")
+        named = {name: f"store.secret.{name}" for name in secret}
         return {named.get(k, f"store.{k}"): str(v) for k, v in self.options.items()}
 
     @property
@@ -88,6 +99,13 @@ class Container:
             return {
                 "GOOGLE_SERVICE_ACCOUNT_KEY": _nobody(self.url),
                 "GOOGLE_BASE_URL": self.url,
+            }
+        if self.cloud == "s3":
+            return {
+                "AWS_ACCESS_KEY_ID": S3_ACCESS,
+                "AWS_SECRET_ACCESS_KEY": S3_SECRET,
+                "AWS_ENDPOINT_URL": self.url,
+                "AWS_REGION": S3_REGION,
             }
         return {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
@@ -100,6 +118,12 @@ class Container:
         """The storage options of deltalake."""
         if self.cloud == "gcs":
             return {"google_service_account_key": _nobody(self.url), "allow_http": "true"}
+        if self.cloud == "s3":
+            return {
+                **{name.lower(): value for name, value in self.environment.items()},
+                "aws_allow_http": "true",
+                "aws_conditional_put": "etag",
+            }
         return {
             "azure_storage_account_name": ACCOUNT,
             "azure_storage_account_key": KEY,
@@ -110,7 +134,7 @@ class Container:
     @property
     def scheme(self) -> str:
         """The scheme of its addresses."""
-        return "az" if self.cloud == "azure" else "gs"
+        return {"s3": "s3", "azure": "az", "gcs": "gs"}[self.cloud]
 
     def address(self, key: str) -> str:
         """The address of a key."""
@@ -119,8 +143,13 @@ class Container:
     @property
     def other_client(self) -> Any:
         """A client of what others write, and what others see."""
-        from obstore.store import AzureStore, GCSStore
+        from obstore.store import AzureStore, GCSStore, S3Store
 
+        if self.cloud == "s3":
+            return S3Store(
+                self.name, access_key_id=S3_ACCESS, secret_access_key=S3_SECRET, region=S3_REGION,
+                endpoint=self.url, client_options={"allow_http": True},
+            )  # fmt: skip
         if self.cloud == "gcs":
             return GCSStore(
                 self.name, service_account_key=_nobody(self.url),

@@ -9,12 +9,10 @@ import pytest
 from tailer.offsets import LEASE_S, OffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.offsets.s3 import s3_offsets
 from tailer.storage import open_offset_store
 from tailer.testing.conformance import OffsetStoreConformance, PersistentOffsetStoreConformance
 from tailer.testing.conformance.offsets import MakeOffsetStore
 from tests.clouds.servers import Container
-from tests.s3.fixture import Bucket
 
 
 class TestLocalOffsetStore(PersistentOffsetStoreConformance):
@@ -32,17 +30,8 @@ class TestMemoryOffsetStore(OffsetStoreConformance):
         return lambda _: MemoryOffsetStore()
 
 
-class TestS3Offsets(PersistentOffsetStoreConformance):
-    @pytest.fixture
-    def make_offsets(self, bucket: Bucket) -> MakeOffsetStore:
-        def make(feed: str) -> OffsetStore:
-            return s3_offsets(bucket.address("state"), feed, bucket.options, standby=False)
-
-        return make
-
-
 class TestCloudOffsets(PersistentOffsetStoreConformance):
-    """On Azure's and Google's storage."""
+    """On S3, Azure's and Google's storage."""
 
     @pytest.fixture
     def make_offsets(self, container: Container) -> MakeOffsetStore:

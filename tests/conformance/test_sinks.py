@@ -14,14 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import tailer.store.objects.options
-import tailer.store.s3.client
 from tailer.sink import Sink, load_sink, make_sink
 from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
 from tests.clouds.servers import SERVERS, CloudServer, Container
 from tests.conformance.faults import delta_faults, duckdb_faults
-from tests.s3.fixture import Bucket
+from tests.s3.fixture import S3Server
 from tests.support.duckdb_files import rows_of
 from tests.support.published import Files
 
@@ -57,13 +56,13 @@ class TestJsonlSink(SinkConformance):
         return lambda: json_lines_events(tmp_path / "out" / "orders.jsonl")
 
 
-@pytest.fixture(params=["local", pytest.param("bucket", marks=pytest.mark.needs("s3")), *SERVERS])
-def files_place(request: pytest.FixtureRequest) -> Bucket | Container | None:
+@pytest.fixture(params=["local", *SERVERS])
+def files_place(request: pytest.FixtureRequest) -> Container | None:
     """An empty target of the files sink; None: a folder."""
     if request.param == "local":
         return None
-    found: Bucket | CloudServer = request.getfixturevalue(request.param)
-    return found if isinstance(found, Bucket) else found.container()
+    server: CloudServer | S3Server = request.getfixturevalue(request.param)
+    return server.container()
 
 
 class TestFilesSink(SinkConformance):
@@ -71,22 +70,17 @@ class TestFilesSink(SinkConformance):
     def target_faults(
         self,
         files: Files,
-        files_place: Bucket | Container | None,
+        files_place: Container | None,
         request: pytest.FixtureRequest,
         monkeypatch: pytest.MonkeyPatch,
     ) -> TargetFaults:
-        if isinstance(files_place, Bucket):
-            server = request.getfixturevalue("s3_server")
-        elif files_place is not None:
-            server = request.getfixturevalue(
-                "azurite" if files_place.cloud == "azure" else "gcs_server"
-            )
-        else:
+        if files_place is None:
             return TargetFaults()
+        server = request.getfixturevalue(
+            {"azure": "azurite", "gcs": "gcs_server", "s3": "s3_server"}[files_place.cloud]
+        )
 
         def hasty() -> Sink:
-            for name in ("CONNECT_TIMEOUT_S", "READ_TIMEOUT_S", "ATTEMPTS"):
-                monkeypatch.setattr(tailer.store.s3.client, name, 1)
             for name in ("CONNECT_TIMEOUT", "READ_TIMEOUT"):
                 monkeypatch.setattr(tailer.store.objects.options, name, timedelta(seconds=1))
             monkeypatch.setitem(tailer.store.objects.options.RETRIES, "max_retries", 0)
@@ -95,7 +89,7 @@ class TestFilesSink(SinkConformance):
         return TargetFaults(hasty=hasty, still=server.still)
 
     @pytest.fixture
-    def files(self, files_place: Bucket | Container | None, tmp_path: Path) -> Files:
+    def files(self, files_place: Container | None, tmp_path: Path) -> Files:
         if files_place is None:
             return Files("out", tmp_path, {})
         return Files(files_place.address("out"), tmp_path, files_place.options)

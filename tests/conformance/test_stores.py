@@ -11,12 +11,9 @@ import pytest
 from tailer.storage import open_store
 from tailer.store import Store
 from tailer.store.local import LocalStore
-from tailer.store.s3.store import S3Store
 from tailer.testing.conformance import StoreConformance
 from tailer.testing.conformance.store import Put
 from tests.clouds.servers import Container
-from tests.s3.fixture import Bucket
-from tests.s3.objects import Objects
 
 
 def put_file(root: Path) -> Put:
@@ -51,33 +48,8 @@ class TestLocalStoreByUri(StoreConformance):
         return put_file(tmp_path / "with space")
 
 
-class TestS3Store(StoreConformance):
-    """The table is below a key; the writer is another client."""
-
-    key = "lake/orders table"
-
-    @pytest.fixture
-    async def store(self, bucket: Bucket) -> AsyncIterator[Store]:
-        store = S3Store(bucket.address(self.key), bucket.options)
-        yield store
-        await store.aclose()
-
-    @pytest.fixture
-    async def put(self, bucket: Bucket) -> AsyncIterator[Put]:
-        async with Objects(bucket) as objects:
-
-            async def put(location: str, data: bytes) -> None:
-                await objects.put(f"{self.key}/{location}".lstrip("/"), data)
-
-            yield put
-
-
-class TestS3StoreOfAWholeBucket(TestS3Store):
-    key = ""
-
-
 class TestCloudStore(StoreConformance):
-    """On Azure's and Google's storage."""
+    """On S3, Azure's and Google's storage."""
 
     key = "lake/orders table"
 

@@ -31,7 +31,7 @@ BORDERS = (
     "tailer/spark/",
     "tailer/storage/",
     "tailer/store/local.py",
-    "tailer/store/s3/store.py",
+    "tailer/store/objects/store.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""State on Azure's and Google's storage: one owner, whatever the server says."""
+"""State on S3's, Azure's and Google's storage: one owner, whatever the server says."""
 
 from __future__ import annotations
 

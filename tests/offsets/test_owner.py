@@ -28,14 +28,16 @@ PROGRAM = """
 import sys, anyio
 from pathlib import Path
 from tailer.offsets import owner
-from tailer.offsets.s3 import s3_offsets
+from tailer.storage import open_offset_store
 
 async def main(address, url, region, numbers, folder):
     if not numbers:
         owner._machine = lambda: ""
     if folder:
         owner.keep_place(Path(folder))
-    store = s3_offsets(address, "orders", {"endpoint_url": url, "region": region})
+    store = open_offset_store(
+        address, "orders", {"endpoint_url": url, "region": region}, lease_s=60
+    )
     async with anyio.create_task_group() as tasks:
         async def tell():
             while not store.waiting_for:

@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.clouds.servers import S3_ACCESS, S3_REGION, S3_SECRET, Container
 from tests.support.components import free_port, go_server
 from tests.support.servers import standing_still
 
@@ -26,7 +28,7 @@ __all__ = [
     "run_server",
 ]
 
-ACCESS, SECRET, REGION = "test-access", "test-secret", "eu-central-1"
+ACCESS, SECRET, REGION = S3_ACCESS, S3_SECRET, S3_REGION
 #: The account in the environment of whoever is to find it there.
 ACCOUNT = {
     "AWS_ACCESS_KEY_ID": ACCESS,
@@ -51,6 +53,10 @@ class S3Server:
         """Have it stand still within the block."""
         assert self.process is not None
         return standing_still(self.process)
+
+    def container(self) -> Container:
+        """A new bucket, for the tests of all clouds."""
+        return Container("s3", self.bucket(f"c-{uuid.uuid4()}").name, self.url)
 
     def bucket(self, name: str) -> Bucket:
         """A bucket, made if it is not there."""

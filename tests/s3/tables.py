@@ -17,8 +17,8 @@ from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.storage import open_store
 from tailer.store import Store
-from tailer.store.s3.store import S3Store
 from tailer.store.traffic import Traffic
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
@@ -115,6 +115,6 @@ class Counted(Traffic):
         self.retries += 1
 
 
-def store_of(bucket: Bucket, key: str = "orders", traffic: Traffic | None = None) -> S3Store:
+def store_of(bucket: Bucket, key: str = "orders", traffic: Traffic | None = None) -> Store:
     """The store of a table."""
-    return S3Store(bucket.address(key), bucket.options, traffic)
+    return open_store(bucket.address(key), bucket.options, traffic)

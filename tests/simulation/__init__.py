@@ -12,8 +12,9 @@ promises of docs/reliability.md.
 | --- | --- |
 | loop | an event loop with simulated time, whose processes can be stopped and killed |
 | world | chance, faults, requests, processes, the story |
-| patches | what is replaced while a history runs: clocks, worker threads, the exchange with S3 |
-| bucket, s3, disk | simulated stores: an object store, its S3 server, a local disk |
+| patches | what is replaced while a history runs: clocks, worker threads |
+| bucket, disk | simulated stores: an object store, a local disk |
+| offset_object | the object of an offset in the object store |
 | model, writer | the table: what it means, and the real commits that say so |
 | judge, orders | the promises; what an acknowledged order promises |
 | sinks, daemons | the simulated sinks; the supervisor and its feed in each process |

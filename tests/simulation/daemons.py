@@ -26,17 +26,16 @@ from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import from_bytes
+from tailer.offsets.leased import LeasedOffsetStore
 from tailer.offsets.local import LocalOffsetStore
-from tailer.offsets.s3 import s3_offsets
 from tailer.store import Store
-from tailer.store.s3.store import S3Store
 from tests.simulation.bucket import Bucket, DiskStore, ReadAheadStore
 from tests.simulation.catalog import SimulatedCatalog, catalog_store
 from tests.simulation.disk import Disk, DiskPath
 from tests.simulation.loop import PROCESS
+from tests.simulation.offset_object import SimulatedObject
 from tests.simulation.orders import Operator
 from tests.simulation.plan import Plan
-from tests.simulation.s3 import options_of
 from tests.simulation.sinks import SINKS, PlainSink, Target
 from tests.simulation.world import Process, World
 
@@ -129,39 +128,34 @@ class Daemons:
 
     # Their parts, as the daemon assembles them
 
-    def _store(self, process: Process) -> Store:
+    def _store(self) -> Store:
         catalog = self.around.catalog
         if catalog is None:
-            return self._files(process)
-        return catalog_store(catalog, lambda: self._files(process))
+            return self._files()
+        return catalog_store(catalog, self._files)
 
-    def _files(self, process: Process) -> Store:
-        match self.plan.store:
-            case "disk":
-                return DiskStore(self.around.bucket)
-            case "ahead":
-                return ReadAheadStore(self.around.bucket)
-        return S3Store("s3://simulated/table", options_of(process.name))
+    def _files(self) -> Store:
+        kind = DiskStore if self.plan.store == "disk" else ReadAheadStore
+        return kind(self.around.bucket)
 
-    def _offsets(self, process: Process, name: str) -> OffsetStore:
+    def _offsets(self, name: str) -> OffsetStore:
         if self.plan.offsets == "local":
             return _LocalOffsets(DiskPath(self.around.disk), name, self._acknowledged)
-        return s3_offsets(
-            "s3://simulated/state", name, options_of(process.name), lease_s=self.plan.lease_s
-        )
+        found = SimulatedObject(self.around.bucket, name)
+        return LeasedOffsetStore(found, name, standby=True, lease_s=self.plan.lease_s)
 
-    def _feed(self, process: Process) -> Feed:
+    def _feed(self) -> Feed:
         async def start(log: TableLog) -> Offset:
             return await start_to_keep(log, self.plan.start)
 
-        log = TableLog(self._store(process))
+        log = TableLog(self._store())
         target = self.around.target
         parks = self.plan.policies.on_reject == "park"
         return Feed(
             name="feed",
             log=log,
             sink=SINKS[self.plan.sink](target),
-            offsets=self._offsets(process, "feed"),
+            offsets=self._offsets("feed"),
             start=start,
             park=PlainSink(target.parking()) if parks else None,
             progress=FeedProgress("feed", self.world.clock),
@@ -180,7 +174,7 @@ class Daemons:
     def patches(self) -> dict[tuple[Any, str], Any]:
         """Return what the supervisor calls to assemble a feed."""
         return {
-            (tailer.daemon.supervisor, "assemble"): lambda *_: self._feed(PROCESS.get()),
+            (tailer.daemon.supervisor, "assemble"): lambda *_: self._feed(),
             (tailer.daemon.supervisor, "check_targets"): lambda _: None,
         }
 

@@ -164,7 +164,7 @@ def run_history(recipe: Recipe) -> Outcome:
     world, loop = history.world, history.world.loop
     broken: BaseException | None = None
     try:
-        with simulated(world, history.bucket, history.patches(), recipe.seed):
+        with simulated(world, history.patches(), recipe.seed):
             try:
                 loop.run_until_complete(history.run())
             except (Stalled, Endless) as e:

@@ -84,7 +84,7 @@ def _no_fence(put: Any) -> None:
                 started = steady_now()
                 etag = await self._object.put(_body(document), self._condition(held))
                 if etag:
-                    self._held, self._renewed_at = Seen(document, etag, 0.0, started), started
+                    self._held, self._renewed_at = Seen(document, etag, started), started
                     return
                 seen = await self._object.get()
                 held = replace(held, etag=seen.etag)  # whoever has written meanwhile

@@ -1,4 +1,4 @@
-"""What a simulation replaces for its time: clocks, chance, worker threads, the exchange with S3.
+"""What a simulation replaces for its time: clocks, chance, worker threads.
 
 Everything else that runs is the real code.
 """
@@ -13,7 +13,7 @@ import time
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -26,16 +26,10 @@ from anyio._core import _eventloop as anyio_eventloop
 
 import tailer.daemon.runner
 import tailer.feed.rows.comparing
-import tailer.offsets.conditional
 import tailer.offsets.leased
-import tailer.offsets.s3
-import tailer.store.s3.ranges
-import tailer.store.s3.store
-from tailer.network.http_answers import http_date
-from tests.simulation.bucket import Bucket
+import tests.simulation.offset_object
 from tests.simulation.inline import InlinePortal, shared_duckdb
 from tests.simulation.loop import PROCESS, turn
-from tests.simulation.s3 import SimulatedS3Client
 from tests.simulation.world import World
 
 __all__ = ["simulated"]
@@ -49,8 +43,6 @@ _CURRENT_TASK: Callable[[Any], Any] = (
     if sys.version_info >= (3, 14)
     else vars(asyncio.tasks)["_current_tasks"].get
 )
-#: Every answer of the simulated S3 has two dates.
-_DATES = lru_cache(http_date)
 
 
 class _Scope(anyio_asyncio.CancelScope):
@@ -108,9 +100,7 @@ def _owner() -> dict[str, Any]:
 
 
 @contextmanager
-def simulated(
-    world: World, bucket: Bucket, more: Mapping[tuple[Any, str], Any], seed: int
-) -> Iterator[None]:
+def simulated(world: World, more: Mapping[tuple[Any, str], Any], seed: int) -> Iterator[None]:
     """Replace what a simulation replaces, and ``more`` by module and name, for one history."""
     state = random.getstate()
     numbers = count(1)
@@ -123,20 +113,15 @@ def simulated(
         (duckdb, "connect"): shared_duckdb,
         (typing, "_get_protocol_attrs"): _PROTOCOL_ATTRS,
         (tailer.daemon.runner, "_STANDBY_LOOK_S"): 2.0,
-        (tailer.offsets.conditional, "http_date"): _DATES,
-        (tailer.offsets.s3, "steady_now"): lambda: world.now,
+        (tests.simulation.offset_object, "steady_now"): lambda: world.now,
         (tailer.offsets.leased, "steady_now"): lambda: world.now,
-        (tailer.store.s3.ranges, "http_date"): _DATES,
         (tailer.offsets.leased, "uuid"): SimpleNamespace(
             uuid4=lambda: SimpleNamespace(hex=f"owner-{next(numbers)}")
         ),
         (tailer.offsets.leased, "this_process"): _owner,
         (tailer.offsets.leased, "is_dead"): lambda owner: world.known_dead(owner.get("run", "")),
-        (tailer.store.s3.store, "S3Client"): SimulatedS3Client,
         (tailer.feed.rows.comparing, "BlockingPortal"): _Portal,
         (_Portal, "world"): world,
-        (SimulatedS3Client, "world"): world,
-        (SimulatedS3Client, "bucket"): bucket,
         (time, "perf_counter"): lambda: world.now,
         **more,
     }

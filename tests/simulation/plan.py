@@ -16,8 +16,8 @@ from tests.simulation.writer import OPERATIONS
 
 __all__ = ["ACTIONS", "LAST_ACTIONS", "Plan", "Recipe", "Step"]
 
-StoreKind = Literal["disk", "ahead", "s3"]
-OffsetsKind = Literal["s3", "local"]
+StoreKind = Literal["disk", "ahead"]
+OffsetsKind = Literal["object", "local"]
 SinkKind = Literal["plain", "transactional", "copy"]
 
 #: What the world does besides the writer's operations, and how often.
@@ -121,8 +121,8 @@ class Plan:
         kinds: tuple[SinkKind, ...] = ("plain", "transactional", "copy")
         sink = rng.choice(kinds)
         return cls(
-            store=rng.choices(["disk", "ahead", "s3"], [4, 3, 2])[0],  # type: ignore[arg-type]
-            offsets=rng.choices(["s3", "local"], [2, 1])[0],  # type: ignore[arg-type]
+            store=rng.choices(["disk", "ahead"], [4, 5])[0],  # type: ignore[arg-type]
+            offsets=rng.choices(["object", "local"], [2, 1])[0],  # type: ignore[arg-type]
             sink=sink,
             daemons=rng.choices([1, 2, 3], [4, 4, 1])[0],
             start=rng.choices([*_STARTS], [*_STARTS.values()])[0],

@@ -1,4 +1,4 @@
-"""Listings of Azure's and Google's storage that lead on for ever."""
+"""Listings of S3's, Azure's and Google's storage that lead on for ever."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def at(cloud: str, url: str) -> AsyncIterator[Store]:
+async def at(cloud: Cloud, url: str) -> AsyncIterator[Store]:
     """A table's store at this server."""
-    if cloud == "s3":
-        options = {"endpoint_url": url, "region": "eu-west-1", "anonymous": True}
-        store = open_store("s3://c/t", options)
-    else:
-        container = Container(cloud, "c", url)  # type: ignore[arg-type]
-        store = open_store(container.address("t"), container.options)
+    container = Container(cloud, "c", url)
+    store = open_store(container.address("t"), container.options)
     try:
         yield store
     finally:
@@ -86,7 +82,7 @@ async def listed(store: Store) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("cloud", ["azure", "gcs", "s3"])
 async def test_a_listing_of_new_names_for_ever_is_left(
-    monkeypatch: pytest.MonkeyPatch, cloud: str
+    monkeypatch: pytest.MonkeyPatch, cloud: Cloud
 ) -> None:
     monkeypatch.setattr("tailer.store.objects.store._PAGE_OBJECTS", 10)
     monkeypatch.setattr("tailer.network.http_answers._LISTED_FILES_MAX", 500)
@@ -105,7 +101,7 @@ async def test_a_listing_of_new_names_for_ever_is_left(
     assert asked < 100
 
 
-@pytest.mark.parametrize("cloud", ["azure", "gcs"])
+@pytest.mark.parametrize("cloud", ["azure", "gcs", "s3"])
 @pytest.mark.parametrize("asked", ["list", "folders", "get"])
 async def test_an_answer_without_end_is_left(
     monkeypatch: pytest.MonkeyPatch, cloud: Cloud, asked: str
@@ -131,7 +127,7 @@ async def test_an_answer_without_end_is_left(
     assert reply.sent < 2 * 2**30
 
 
-@pytest.mark.parametrize("cloud", ["azure", "gcs"])
+@pytest.mark.parametrize("cloud", ["azure", "gcs", "s3"])
 @pytest.mark.parametrize(
     ("names", "said"), [(["1.json"], "form a loop"), ([], "list of _delta_log took longer")]
 )
@@ -139,7 +135,7 @@ async def test_pages_that_lead_on_for_ever_are_left(
     monkeypatch: pytest.MonkeyPatch, cloud: Cloud, names: list[str], said: str
 ) -> None:
     monkeypatch.setattr("tailer.store.objects.store._PAGE_OBJECTS", 10)
-    monkeypatch.setattr("tailer.store.objects.store._REQUEST_S", 1.0 if not names else 300.0)
+    monkeypatch.setattr("tailer.store.objects.requests._REQUEST_S", 1.0 if not names else 300.0)
     asked = 0
 
     async def reply(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -160,7 +156,7 @@ FOUND += f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}\r\n"
 FOUND += "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n"
 
 
-@pytest.mark.parametrize("cloud", ["azure", "gcs"])
+@pytest.mark.parametrize("cloud", ["azure", "gcs", "s3"])
 async def test_memory_that_others_take_is_not_taken_for_an_answer_without_end(
     monkeypatch: pytest.MonkeyPatch, cloud: Cloud
 ) -> None:
@@ -183,7 +179,7 @@ async def test_memory_that_others_take_is_not_taken_for_an_answer_without_end(
     assert len(taken) >= 2
 
 
-@pytest.mark.parametrize("cloud", ["azure", "gcs"])
+@pytest.mark.parametrize("cloud", ["azure", "gcs", "s3"])
 async def test_a_file_without_end_is_left(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
     """It is sent in chunks, of which there are more than the length that it says."""
     monkeypatch.setattr("tailer.store.objects.asking._GROWTH_BYTES_MAX", 64 * 1024 * 1024)

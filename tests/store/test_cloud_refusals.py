@@ -52,6 +52,8 @@ async def refused(store: Store, kind: type[TailerError], sentence: str) -> None:
 
 
 FIREWALLS = {
+    "s3": r"access denied to get \(AccessDenied: m\); .*, and grant s3:GetObject on the key and "
+    r"s3:ListBucket|access denied to list .*, and grant s3:ListBucket",
     "azure": r"access denied to \w+ \(AuthorizationFailure: This request is not authorized to "
     r"perform this operation\.\); check .*the account's firewall",
     "gcs": r"access denied to \w+ \(SecurityPolicyViolated: Request violates VPC Service Controls"
@@ -61,7 +63,7 @@ FIREWALLS = {
 
 async def test_a_firewall_is_named(filled: Container) -> None:
     with run_front(filled) as front:
-        kind = f"firewall of {filled.cloud}"
+        kind = "denied" if filled.cloud == "s3" else f"firewall of {filled.cloud}"
         front.fail(Fault(kind, "get", 9), Fault(kind, "list", 9))
         await refused(store_of(front.bucket), TableError, FIREWALLS[filled.cloud])
 
@@ -117,7 +119,8 @@ async def test_state_needs_the_right_to_write(azurite: CloudServer) -> None:
 async def test_state_needs_its_container(container: Container) -> None:
     address = container.address("state").replace(container.name, "no-such-container")
     state = open_offset_store(address, "orders", container.options, lease_s=60)
-    with pytest.raises(TableError, match="no-such-container/state: its container does not exist"):
+    sentence = r"no-such-container/state: its (bucket|container) does not exist"
+    with pytest.raises(TableError, match=sentence):
         await state.acquire()
 
 

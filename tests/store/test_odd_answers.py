@@ -6,21 +6,18 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-import tailer.store.s3.client
-from tailer.errors import CorruptLog, TableError, TailerError, TransientError
-from tailer.offsets.s3 import s3_offsets
+from tailer.errors import CorruptLog, TailerError, TargetRefused, TransientError
 from tailer.sharing.model import Table
+from tailer.storage import open_offset_store, open_store, storage_named
+from tailer.store import Store
 from tailer.store.https import HttpsFiles
-from tailer.store.s3.client import Call
-from tailer.store.s3.folders import list_folders
-from tailer.store.s3.options import S3Options
-from tailer.store.s3.store import S3Store, SharedClients
-from tailer.store.traffic import Traffic
+from tailer.store.objects import options as cloud_options
 from tests.sharing.lying import Reply, asking, files_at, lying, saying
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("s3_account")]
@@ -51,13 +48,13 @@ NAMES = {
 
 @pytest.fixture(autouse=True)
 def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailer.store.s3.client, "ATTEMPTS", 1)
+    monkeypatch.setitem(cloud_options.RETRIES, "max_retries", 0)
 
 
 @asynccontextmanager
-async def s3_at(url: str, **options: Any) -> AsyncIterator[S3Store]:
+async def s3_at(url: str, **options: Any) -> AsyncIterator[Store]:
     known = {"endpoint_url": url, "region": "eu-west-1", **options}
-    store = S3Store("s3://lake/t", known)
+    store = open_store("s3://lake/t", known)
     try:
         yield store
     finally:
@@ -80,7 +77,7 @@ def answering(status: str, headers: dict[str, str], body: bytes = b"abcd") -> Re
 async def requests_to(url: str) -> AsyncIterator[dict[str, Callable[[], Awaitable[Any]]]]:
     """What asks a server of tables: S3, its state, pre-signed files and sharing."""
     options = {"endpoint_url": url, "region": "eu-west-1"}
-    offsets = s3_offsets("s3://lake/state", "f", options, standby=False)
+    offsets = open_offset_store("s3://lake/state", "f", options, standby=False, lease_s=60)
     async with s3_at(url) as store, files_at(url + "/f") as files, asking(url) as client:
         yield {
             "head": lambda: store.stat("f"),
@@ -88,7 +85,7 @@ async def requests_to(url: str) -> AsyncIterator[dict[str, Callable[[], Awaitabl
             "whole": lambda: store.read("f"),
             "open": lambda: in_pieces(store),
             "list": lambda: names(store),
-            "folders": lambda: list_folders("s3://lake/t", options),
+            "folders": lambda: storage_named("s3").list_folders("s3://lake/t", options),
             "offset": offsets.load,
             "https": lambda: files.read("f", 0, 4),
             "sharing": lambda: all_of(client.shares()),
@@ -96,7 +93,7 @@ async def requests_to(url: str) -> AsyncIterator[dict[str, Callable[[], Awaitabl
         }
 
 
-async def in_pieces(store: S3Store | HttpsFiles) -> None:
+async def in_pieces(store: Store | HttpsFiles) -> None:
     """Open a file that is larger than its end that comes first."""
     file = await store.open("f", SIZE)
     await asyncio.to_thread(lambda: (file.seek(0), file.read(1)))
@@ -106,7 +103,7 @@ async def all_of(items: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in items]
 
 
-async def names(store: S3Store) -> list[str]:
+async def names(store: Store) -> list[str]:
     async with aclosing(store.list("_delta_log", "0")) as files:
         return [file.name async for file in files]
 
@@ -158,16 +155,6 @@ async def test_no_listing_is_a_traceback() -> None:
             current[:] = [body]
             with suppress(TransientError):
                 assert await names(store) in ([], ["1"])
-        current[:] = [b"<html>welcome</html>"]
-        with pytest.raises(TransientError, match="s3://lake/t/_delta_log/: list got a wrong"):
-            await names(store)
-
-
-async def test_a_time_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    body = f"{XML}{ITEM.format(1, '2024-01-01T00:00:00')}</ListBucketResult>".encode()
-    async with lying(answering("200 OK", {}, body)) as (url, _), s3_at(url) as store:
-        assert [f.mtime_ms async for f in store.list("_delta_log")] == [1_704_067_200_000]
 
 
 # Without end
@@ -192,44 +179,17 @@ ENDLESS_OBJECT = ("206 Partial Content", *(f"{k}: {v}" for k, v in OBJECT.items(
     [("200 OK",), ENDLESS_OBJECT, ("403 Forbidden",), ("200 OK", "Last-Modified: " + DATE)],
 )
 async def test_no_answer_is_read_without_end(status: tuple[str, ...]) -> None:
+    """Of those that are not obstore's, for which ``test_cloud_listings.py`` stands."""
     counted: list[int] = []
     async with lying(endless(counted, *status)) as (url, _), requests_to(url) as requests:
-        for name, request in requests.items():
+        for name in ("https", "sharing", "version"):
             counted.clear()
             async with asyncio.timeout(120):
                 with suppress(TailerError, FileNotFoundError):
-                    await request()
+                    await requests[name]()
             # What was sent lies in the buffers of both sides, too.
             sent = sum(counted)
             assert sent < 64_000_000, name
-
-
-def page(token: str, *items: str) -> bytes:
-    rest = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>"
-    return f"{XML}{rest}{''.join(items)}</ListBucketResult>".encode()
-
-
-@pytest.mark.parametrize("case", ["one token", "two tokens", "empty pages", "the same page"])
-async def test_pages_that_lead_on_for_ever_are_left(
-    monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
-    monkeypatch.setattr("tailer.store.s3.listing._IDLE_PAGES_MAX", 20)
-    asked: list[bytes] = []
-    item = ITEM.format(1, "2024-01-01T00:00:00Z")
-
-    async def reply(head: bytes, writer: asyncio.StreamWriter) -> None:
-        asked.append(head)
-        token = {"one token": "a", "two tokens": "ab"[len(asked) % 2]}.get(case, str(len(asked)))
-        items = [] if case == "empty pages" else [item]
-        await answering("200 OK", {}, page(token, *items))(head, writer)
-
-    async with lying(reply) as (url, _), s3_at(url) as store:
-        async with asyncio.timeout(120):
-            with pytest.raises(TransientError, match="form a loop"):
-                await names(store)
-            with pytest.raises(TransientError, match="form a loop"):
-                await list_folders("s3://lake/t", {"endpoint_url": url, "region": "eu-west-1"})
-    assert len(asked) < 60
 
 
 async def test_an_answer_that_is_for_ever_to_be_continued_is_left(
@@ -243,10 +203,10 @@ async def test_an_answer_that_is_for_ever_to_be_continued_is_left(
             await writer.drain()
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(tailer.store.s3.client, "READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(cloud_options, "_TIMEOUT", timedelta(seconds=0.5))
     async with lying(reply) as (url, _), s3_at(url) as store, asking(url, timeout_s=0.5) as client:
         async with asyncio.timeout(120):
-            with pytest.raises(TransientError, match="get took too long"):
+            with pytest.raises(TransientError, match=r"get failed \(it took too long\)"):
                 await store.read("f")
             with pytest.raises(TransientError, match="no answer in 1 s"):
                 await client.version(Table("t", "s", "s"))
@@ -265,7 +225,7 @@ def ranges_of(*states: dict[str, str]) -> Reply:
     async def reply(head: bytes, writer: asyncio.StreamWriter) -> None:
         text = re.search(rb"(?i)range: bytes=(\d*)-(\d*)", head)
         assert text is not None
-        last = int(text[2]) if text[1] and text[2] else SIZE - 1
+        last = min(int(text[2]), SIZE - 1) if text[1] and text[2] else SIZE - 1
         first = int(text[1]) if text[1] else SIZE - int(text[2])
         asked.append(head.decode())
         state = states[min(len(asked), len(states)) - 1]
@@ -304,7 +264,7 @@ async def test_pieces_of_one_state_are_one_file(state: dict[str, str]) -> None:
 )
 async def test_pieces_of_two_states_are_not_one_file(states: tuple[dict[str, str], ...]) -> None:
     async with lying(ranges_of(*states)) as (url, _), s3_at(url) as store:
-        with pytest.raises(TransientError, match="of another state of the object"):
+        with pytest.raises(TransientError, match="was replaced while it was read"):
             await in_pieces(store)
     async with lying(ranges_of(*states)) as (url, _), files_at(url + "/f") as files:
         with pytest.raises(CorruptLog, match="changed while it was read"):
@@ -314,9 +274,7 @@ async def test_pieces_of_two_states_are_not_one_file(states: tuple[dict[str, str
 # Servers that know less
 
 
-async def test_a_server_without_start_after_is_listed_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_server_without_start_after_is_listed_whole() -> None:
     asked: list[dict[str, list[str]]] = []
     items = [ITEM.format(1, "2024-01-01T00:00:00Z").replace("log/1", f"log/{n}") for n in range(4)]
     listing = f"{XML}{''.join(items)}</ListBucketResult>".encode()
@@ -328,7 +286,6 @@ async def test_a_server_without_start_after_is_listed_whole(
             said = "501 Not Implemented", b"<Error><Code>NotImplemented</Code></Error>"
         await answering(said[0], {}, said[1])(head, writer)
 
-    monkeypatch.setattr(tailer.store.s3.client, "ATTEMPTS", 3)
     async with lying(reply) as (url, _), s3_at(url) as store:
         for _ in range(2):
             found = [file.name async for file in store.list("_delta_log", "1")]
@@ -347,10 +304,10 @@ async def test_cookies_are_not_kept() -> None:
     assert not [head for head in seen if b"cookie" in head.lower()]
 
 
-async def test_a_body_that_is_packed_unasked_is_said() -> None:
+async def test_a_body_of_another_length_is_said() -> None:
     headers = {**OBJECT, "Content-Encoding": "gzip", "Content-Range": "bytes 0-9/10"}
     async with lying(answering("206 Partial Content", headers)) as (url, _), s3_at(url) as store:
-        with pytest.raises(TransientError, match="4 bytes of 10, packed by gzip"):
+        with pytest.raises(TransientError, match="4 bytes of 10"):
             await store.read("f", 0, 10)
 
 
@@ -364,17 +321,21 @@ async def test_a_body_that_is_packed_unasked_is_said() -> None:
 async def test_a_denied_request_names_its_right(operation: str, right: str) -> None:
     denied = answering("403 Forbidden", {}, b"<Error><Code>AccessDenied</Code></Error>")
     async with lying(denied) as (url, _):
-        options = S3Options(endpoint_url=url)
-        async with SharedClients.lent(options) as client:
-            with pytest.raises(
-                TableError, match=f"access denied to {operation} .* grant {right} on"
-            ):
-                await client.request(Call(operation, "PUT", "lake", "k"), Traffic())
+        options = {"endpoint_url": url, "region": "eu-west-1"}
+        target = storage_named("s3").open_target("s3://lake/k", options)
+        requests: dict[str, Callable[[], Awaitable[Any]]] = {
+            "put": lambda: target.replace("k", b""),
+            "delete": lambda: target.remove("k"),
+            "list": lambda: target.names(""),
+        }
+        sentence = f"access denied to {operation} .* grant {right} on"
+        with pytest.raises(TargetRefused, match=sentence):
+            await requests[operation]()
 
 
 async def test_a_skewed_clock_is_named_with_the_server_s() -> None:
-    body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
-    reply = saying(body, f"Date: {DATE}", status="403 Forbidden")
+    code = "<Code>RequestTimeTooSkewed</Code><ServerTime>2024-01-01T00:00:00Z</ServerTime>"
+    reply = saying(f"<Error>{code}</Error>".encode(), status="403 Forbidden")
     async with lying(reply) as (url, _), s3_at(url) as store:
-        with pytest.raises(TransientError, match=f"this machine's clock .* says {DATE}; set it"):
+        with pytest.raises(TransientError, match=r"machine's clock .* says 2024-01-01T.*; set it"):
             await store.read("f", 0, 4)

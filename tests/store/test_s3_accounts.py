@@ -13,8 +13,8 @@ import pytest
 
 from tailer.config.feeds import load_config
 from tailer.errors import ConfigError, TableError
+from tailer.storage import open_store
 from tailer.store.s3.options import S3Options
-from tailer.store.s3.store import S3Store
 from tests.s3.fixture import ACCESS, SECRET, Bucket
 from tests.s3.front import run_front
 from tests.s3.objects import Objects
@@ -31,16 +31,16 @@ async def test_an_account_of_the_options_goes_before_the_environments(
         await objects.put("orders/x", b"found")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "account")
-    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+    async with aclosing(open_store(bucket.address("orders"), bucket.options)) as store:
         with pytest.raises(TableError, match="check the access key"):
             await store.read("x")
-    async with aclosing(S3Store(bucket.address("orders"), {**bucket.options, **OWN})) as store:
+    async with aclosing(open_store(bucket.address("orders"), {**bucket.options, **OWN})) as store:
         assert (await store.read("x"))[0] == b"found"
 
 
 async def test_a_wrong_secret_is_refused_and_not_told(bucket: Bucket) -> None:
     options = {**bucket.options, **OWN, "secret_access_key": "hush"}
-    async with aclosing(S3Store(bucket.address("orders"), options)) as store:
+    async with aclosing(open_store(bucket.address("orders"), options)) as store:
         with pytest.raises(TableError, match="SignatureDoesNotMatch") as refused:
             await store.read("x")
     assert "hush" not in str(refused.value)
@@ -90,7 +90,8 @@ async def test_the_token_of_a_temporary_account_in_the_environment_is_sent(
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a token")
     with run_front(bucket) as front:
-        async with aclosing(S3Store(front.bucket.address("orders"), front.bucket.options)) as store:
+        store = open_store(front.bucket.address("orders"), front.bucket.options)
+        async with aclosing(store):
             with suppress(FileNotFoundError, TableError):
                 await store.read("x")
         assert front.last_headers["X-Amz-Security-Token"] == "a token"
@@ -100,17 +101,17 @@ async def test_a_profile_that_is_not_there_is_said_beside_an_account_in_the_envi
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
-        with pytest.raises(ConfigError, match=r"nobody.*profiles are in ~/\.aws/config"):
-            await store.read("x")
+    store = open_store(bucket.address("orders"), bucket.options)
+    with pytest.raises(ConfigError, match=r"nobody.*profiles are in ~/\.aws/config"):
+        await store.read("x")
 
 
 READS = """
 import asyncio, json, sys
-from tailer.store.s3.store import S3Store
+from tailer.storage import open_store
 
 async def main():
-    store = S3Store(sys.argv[1], json.loads(sys.argv[2]))
+    store = open_store(sys.argv[1], json.loads(sys.argv[2]))
     print((await store.read("x"))[0].decode())
     await store.aclose()
 

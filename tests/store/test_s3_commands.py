@@ -16,7 +16,6 @@ import anyio
 import pyarrow as pa
 import pytest
 
-import tailer.store.s3.client
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket
 from tests.s3.tables import upload
@@ -50,11 +49,6 @@ class Setting:
         )
         self.config.write_text(head + lines + feeds)
         return self.config
-
-
-@pytest.fixture(autouse=True)
-def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailer.store.s3.client, "ATTEMPTS", 1)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tailer.log.json_files import CommitText
 from tailer.log.questions import FileTag
 from tailer.log.same_table import seen_tag
 from tailer.log.table import TableLog
-from tailer.store.s3.store import S3Store
+from tailer.storage import open_store
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import Bucket
 from tests.s3.front import Front, run_front
@@ -53,7 +53,7 @@ async def test_a_bounded_read_asks_once_for_the_listing_and_for_each_commit(
 ) -> None:
     await written(tmp_path, bucket)
     with run_front(bucket) as front:
-        store = S3Store(front.bucket.address("orders"), front.bucket.options)
+        store = open_store(front.bucket.address("orders"), front.bucket.options)
         async with aclosing(store):
             log = await TableLog(store).as_listed()
             end = await log.snapshot()
@@ -78,7 +78,7 @@ async def test_what_a_read_begins_with_is_asked_for_before_its_decoder_is_there(
     made.insert([{"id": 10}])
     await upload(made.folder, bucket, "orders")
     with run_front(bucket) as front:
-        store = S3Store(front.bucket.address("orders"), front.bucket.options)
+        store = open_store(front.bucket.address("orders"), front.bucket.options)
         async with aclosing(store):
             log = await TableLog(store).as_listed()
             await log.settle(made.version)
@@ -95,7 +95,7 @@ async def test_a_commit_is_settled_only_beside_the_one_that_was_listed_before_it
     bucket: Bucket, tmp_path: Path
 ) -> None:
     made = await written(tmp_path, bucket)
-    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+    async with aclosing(open_store(bucket.address("orders"), bucket.options)) as store:
         log = await TableLog(store).as_listed()
         async with Objects(bucket) as objects:
             await objects.put(commit(1), made.commit_path(1).read_bytes() + b"\n")
@@ -119,7 +119,7 @@ async def test_a_table_that_was_replaced_after_the_listing_is_read_as_it_is_now(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     await written(tmp_path / "old", bucket)
-    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+    async with aclosing(open_store(bucket.address("orders"), bucket.options)) as store:
         log = await TableLog(store).as_listed()
         old = await log.snapshot(0)
         async with Objects(bucket) as objects:
@@ -137,7 +137,7 @@ async def test_what_was_cleaned_up_after_the_listing_is_listed_again(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     made = await written(tmp_path, bucket)
-    async with aclosing(S3Store(bucket.address("orders"), bucket.options)) as store:
+    async with aclosing(open_store(bucket.address("orders"), bucket.options)) as store:
         log = await TableLog(store).as_listed()
         made.checkpoint()
         await upload(made.folder, bucket, "orders")

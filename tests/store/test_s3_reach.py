@@ -12,17 +12,17 @@ from contextlib import aclosing, asynccontextmanager
 import anyio
 import pytest
 
-import tailer.store.s3.client
 from tailer.errors import ConfigError, TableError, TransientError
+from tailer.storage import open_store
+from tailer.store.objects import options as cloud_options
 from tailer.store.s3.options import S3Options
-from tailer.store.s3.store import S3Store
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
 def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailer.store.s3.client, "ATTEMPTS", 1)
+    monkeypatch.setitem(cloud_options.RETRIES, "max_retries", 0)
 
 
 async def read(endpoint: str) -> None:
@@ -30,7 +30,7 @@ async def read(endpoint: str) -> None:
         "endpoint_url": endpoint, "region": "us-east-1",
         "access_key_id": "a", "secret_access_key": "b",
     }  # fmt: skip
-    async with aclosing(S3Store("s3://bucket/orders", options)) as store:
+    async with aclosing(open_store("s3://bucket/orders", options)) as store:
         await store.read("x")
 
 
@@ -54,9 +54,7 @@ async def test_https_to_a_server_of_plain_http_is_said() -> None:
     async with plain_server() as port:
         with pytest.raises(TableError) as refused:
             await read(f"https://127.0.0.1:{port}")
-    assert f"the server at 127.0.0.1:{port} does not speak https; write endpoint_url with " in str(
-        refused.value
-    )
+    assert "does not speak https (InvalidContentType); write endpoint_url" in str(refused.value)
     assert "ca_file" not in str(refused.value)
 
 
@@ -64,7 +62,7 @@ async def test_a_refused_connection_names_a_remedy() -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        told = f"nothing listens at 127.0.0.1:{port}: check endpoint_url"
+        told = "the server can't be reached: check endpoint_url"
         with pytest.raises(TransientError, match=told):
             await read(f"http://127.0.0.1:{port}")
 
@@ -81,14 +79,13 @@ async def test_an_endpoint_with_a_password_is_refused_and_not_shown(
     assert "word" not in str(e.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     account = {"access_key_id": "a", "secret_access_key": "b", "region": "eu-west-1"}
-    async with aclosing(S3Store("s3://bucket/orders", account)) as store:
-        with pytest.raises(ConfigError, match="the address of the S3 servers in AWS_ENDPOINT") as e:
-            await store.read("x")
+    with pytest.raises(ConfigError, match="the address of the S3 servers in AWS_ENDPOINT") as e:
+        open_store("s3://bucket/orders", account)
     assert "word" not in str(e.value)
 
 
 async def test_an_endpoint_that_does_not_resolve_names_a_remedy() -> None:
-    told = r"the name no\.such\.host\.invalid is not known.*check endpoint_url"
+    told = "DNS does not know the server's name: check endpoint_url"
     with pytest.raises(TransientError, match=told):
         await read("http://no.such.host.invalid:9000")
 

@@ -12,7 +12,7 @@ from obstore import exceptions
 
 from tailer.errors import TableError, TransientError, printable
 
-__all__ = ["FAILURES", "is_refusal", "is_without_credentials", "translated"]
+__all__ = ["FAILURES", "is_refusal", "is_without_credentials", "status_of", "translated"]
 
 #: What obstore raises; an object that does not exist is Python's own error.
 FAILURES = (exceptions.BaseError, FileNotFoundError)
@@ -25,6 +25,39 @@ _MESSAGE = re.compile(
 )
 #: Statuses of refusals that may pass; 416 is about the range alone.
 _PASSING = ("404", "408", "409", "412", "416", "429")
+#: Codes of S3's refusals that may pass.
+_PASSING_CODES = {
+    "ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "RequestTimeTooSkewed",
+    "SlowDown", "ThrottlingException", "TooManyRequests",
+}  # fmt: skip
+#: Codes of credentials that have ended.
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+#: What is to be done about S3's codes. Some servers send the first two with 404.
+_REMEDIES = {
+    "InvalidAccessKeyId": "check the access key, and that it is this endpoint's",
+    "XAdminUserNotFound": "check the access key, and that it is this endpoint's",  # versitygw
+    "SignatureDoesNotMatch": "check the secret key, and that no proxy rewrites requests",
+    "InvalidToken": "get new credentials",
+    "InvalidObjectState": "the object is archived: restore it first",
+    "InvalidBucketName": "check the bucket's name",
+}
+_NOT_THE_KEY = ("InvalidAccessKeyId", "XAdminUserNotFound")
+#: The right that an operation needs on S3, and a server may deny.
+_RIGHTS = {
+    "list": "s3:ListBucket on the bucket",
+    "put": "s3:PutObject on the key",
+    "delete": "s3:DeleteObject on the key",
+}
+_RIGHT_TO_READ = (
+    "s3:GetObject on the key and s3:ListBucket on the bucket (without the latter, a key that is "
+    "not there is forbidden too)"
+)
+_NO_CREDENTIALS = "no credentials can be had for {} ({})"
+_NAME_SOME = (
+    "name some by the store's options or in the environment, or set anonymous = true for what is "
+    "public"
+)
+_SERVER_TIME = re.compile(r"<ServerTime>([^<\n]{1,40})")
 #: What became of a request without an answer, as reqwest says it.
 _UNANSWERED = (
     (
@@ -40,7 +73,7 @@ _NO_TLS = (
     (
         re.compile(r"InvalidCertificate\(\s*(\w+)"),
         "the server's certificate is not trusted",
-        "name the file of the authority that signed it in the environment, as SSL_CERT_FILE",
+        "name the file of the authority that signed it{}in the environment, as SSL_CERT_FILE",
     ),
     (
         re.compile(r"InvalidMessage\(\s*(InvalidContentType)"),
@@ -67,48 +100,51 @@ def is_without_credentials(error: Exception) -> bool:
 def is_refusal(error: Exception) -> bool:
     """Return whether a server has refused the credentials. Whether they have ended or may not do
     this, an answer without a body does not say."""
-    status = _STATUS.search(str(error))
-    return status is not None and status[1] in ("401", "403")
+    code = _CODE.search(str(error))
+    if code is None:
+        return status_of(error) in ("400", "401", "403")
+    return status_of(error) in ("401", "403") or code[1] in _EXPIRED
+
+
+def status_of(error: Exception) -> str:
+    """Return the status of the answer; "" without one."""
+    found = _STATUS.search(str(error))
+    return found[1] if found else ""
 
 
 def translated(error: Exception, operation: str, address: str, location: str) -> Exception:
     """Return the error to raise for a request that failed. What is unknown may pass."""
-    text = str(error)
-    found = _STATUS.search(text)
-    status = found[1] if found else ""
+    text, status = str(error), status_of(error)
+    code = next(filter(None, found.groups()), "") if (found := _CODE.search(text)) else ""
     # A listing of what is not there is empty; so this is the whole container, or account.
     if _NO_CONTAINER.search(text) or (operation == "list" and status == "404"):
+        what, more = "container", "and the account's"
+        if address.startswith(("s3:", "gs:", "gcs:")):
+            what, more = "bucket", "the endpoint and the region"
         return TableError(
-            "its container does not exist",
+            f"its {what} does not exist",
             table=address,
-            hint="check the container's name in the address, and the account's",
+            hint=f"check the {what}'s name in the address, {more}",
         )
-    if isinstance(error, FileNotFoundError):
+    is_key = isinstance(error, FileNotFoundError) and code not in _NOT_THE_KEY
+    if is_key and operation != "put":
         return FileNotFoundError(location)
     place = f"{address}/{location}" if location and "://" not in location else location or address
     if isinstance(error, exceptions.PreconditionError):
         return TransientError(f"{place} was replaced while it was read")
     for sign, what, hint in _NO_TLS:
         if reason := sign.search(text):
-            return TableError(f"{what} ({reason[1]})", table=address, hint=hint)
+            more = " as ca_file, or " if address.startswith("s3:") else " "
+            return TableError(f"{what} ({reason[1]})", table=address, hint=hint.format(more))
     said = _said(text, status)
     no_token = _TOKEN.search(text.partition("Debug source")[0]) is not None
-    if status.startswith("4") and status not in _PASSING:
+    lasting = status not in _PASSING or isinstance(error, FileNotFoundError)
+    lasting = status.startswith("4") and lasting and code not in _PASSING_CODES
+    if lasting or (status == "501" and operation == "put"):
         if no_token:
-            what = f"no credentials can be had for {operation} ({said})"
-            hint = (
-                "name some by the store's options or in the environment, or set anonymous = true "
-                "for what is public"
-            )
-        elif status in ("401", "403"):
-            what = f"access denied to {operation} ({said})"
-            hint = (
-                "check the credentials, when they end, what they may do with the container, the "
-                "account's firewall, and this machine's clock"
-            )
+            what, hint = _NO_CREDENTIALS.format(operation, said), _NAME_SOME
         else:
-            what = f"the server refused {operation} with {status} ({said})"
-            hint = "check the address, and the store's options"
+            what, hint = _refusal(operation, status, code, said, address)
         return TableError(what, table=address, path=location or None, hint=hint)
     if (az := _AZ.search(text)) is not None:
         return TransientError(f"{place}: no credentials can be had (az: {printable(az[1], 300)})")
@@ -118,7 +154,32 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
             f"environment, and where the machine's are had there is no answer ({said})"
         )
     what = f"the server answered {status} to {operation}" if status else f"{operation} failed"
+    if code == "RequestTimeTooSkewed":
+        clock = _SERVER_TIME.search(text)
+        says = f", which says {printable(clock[1], 40)}" if clock else ""
+        said += f": this machine's clock differs from the server's{says}; set it right"
     return TransientError(f"{place}: {what} ({said})")
+
+
+def _refusal(operation: str, status: str, code: str, said: str, address: str) -> tuple[str, str]:
+    """Return what a server has refused for good, and what to do."""
+    if code in _EXPIRED:
+        return "the credentials have expired", "renew them"
+    if status in ("401", "403") and code not in _REMEDIES:
+        hint = (
+            "check the credentials, when they end, what they may do with the container, the "
+            "account's firewall, and this machine's clock"
+        )
+        if address.startswith("s3:"):
+            hint = f"check the credentials, and grant {_RIGHTS.get(operation, _RIGHT_TO_READ)}"
+        return f"access denied to {operation} ({said})", hint
+    if status == "501":
+        return f"the server does not implement the conditions of {operation} ({said})", (
+            "keep this in a local folder, or on a server with conditional writes"
+        )
+    return f"the server refused {operation} with {status} ({said})", _REMEDIES.get(
+        code, "check the address, the endpoint, the region and the store's options"
+    )
 
 
 def _said(text: str, status: str) -> str:

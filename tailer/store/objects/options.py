@@ -22,14 +22,16 @@ from tailer.errors import ConfigError, TailerError
 from tailer.secrets.urls import parse_url
 from tailer.setting_fields import declared, settings_of
 from tailer.settings import Setting, SettingTable
+from tailer.store.budget import Budget
 from tailer.store.objects.place import Place
 
-__all__ = ["AzureOptions", "CloudOptions", "Credentials", "GcsOptions"]
+__all__ = ["AzureOptions", "CloudOptions", "Credentials", "GcsOptions", "make_container"]
 
 
 class Credentials:
     """Where obstore gets credentials, and again before they end. ``fetch`` returns what it takes
-    for them, and until when they are good; ``forget`` has it ask for others.
+    for them, and until when they are good; ``forget`` has it ask for others, and None says that
+    there are no others.
 
     ``refusal`` is why there were none when it asked last: obstore has no more of it than a text.
     """
@@ -37,9 +39,11 @@ class Credentials:
     def __init__(
         self,
         fetch: Callable[[], Awaitable[dict[str, Any]]],
-        forget: Callable[[], None] = lambda: None,
+        forget: Callable[[], None] | None = None,
     ) -> None:
         self._fetch, self._forget = fetch, forget
+        self._next: Credentials | None = None
+        self.renewable = forget is not None
         self.refusal: TailerError | None = None
 
     async def __call__(self) -> dict[str, Any]:
@@ -53,9 +57,14 @@ class Credentials:
         return found
 
     def anew(self) -> Credentials:
-        """Return the same without what obstore still has of it: the storage has refused that."""
-        self._forget()
-        return Credentials(self._fetch, self._forget)
+        """Return the same without what obstore still has of it: the storage has refused that.
+
+        All who share these go on with the same ones."""
+        if self._next is None:
+            if self._forget is not None:
+                self._forget()
+            self._next = Credentials(self._fetch, self._forget)
+        return self._next
 
 
 #: How long to wait for a connection, and for the next byte of an answer.
@@ -70,6 +79,11 @@ RETRIES: Any = {
         "init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2,
     },
 }  # fmt: skip
+#: Bytes of one table's open file and of what is fetched ahead of it, a half each: most writers' row
+#: groups, of a million rows, fit into 48 MiB, and then come in few requests.
+_AHEAD_BYTES_MAX = 96 * 1024 * 1024
+#: Bytes that all tables together may fetch ahead.
+_TOTAL_AHEAD = Budget(256 * 1024 * 1024)
 #: A service account that obstore signs nothing with.
 _NOBODY = {
     "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": "",
@@ -140,16 +154,37 @@ _REMEDIES = {
 class CloudOptions:
     """The options of one cloud's storage."""
 
+    #: Concurrent requests of all tables that share these options.
+    requests_max: int = 64
+
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
         """Return obstore's container of a place. Raises :class:`ConfigError`."""
         raise NotImplementedError
 
+    def credentials(self) -> Credentials | None:
+        """Return where the credentials come from; None if obstore finds them."""
+        return None
+
     def has_key(self) -> bool:
         """Return whether the account's own key is here, which signs URLs without a request."""
-        raise NotImplementedError
+        return False
+
+    async def signer(self, place: Place, credentials: Credentials | None) -> Any | None:
+        """Return the container of a place that signs URLs without a request; None if there is
+        none."""
+        return self.container(place) if credentials is None and self.has_key() else None
+
+    async def has_moved(self, place: Place, error: Exception) -> bool:  # noqa: ARG002
+        """Return whether a failure says that the container of a place is to be asked elsewhere,
+        which :meth:`container` does from then on."""
+        return False
+
+    def ahead(self) -> Budget:
+        """Return the budget of what is fetched ahead for one more table."""
+        return Budget(_AHEAD_BYTES_MAX, _TOTAL_AHEAD)
 
     def account(self, place: Place) -> str:
-        """Return who reads a place, and by what, for people."""
+        """Return who reads a place, and by what, for people; "" if there is nothing to say."""
         raise NotImplementedError
 
 
@@ -313,10 +348,25 @@ def _made(
     config: Mapping[str, Any],
     credentials: Credentials | None,
 ) -> Any:
+    endpoints = (config.get("endpoint"), config.get("base_url"), *map(os.environ.get, _ENDPOINTS))
+    return make_container(
+        kind, cloud, container, config, credentials, next(filter(None, endpoints), "")
+    )
+
+
+def make_container(
+    kind: Any,
+    cloud: str,
+    container: str,
+    config: Mapping[str, Any],
+    credentials: Credentials | None,
+    endpoint: str,
+    **client: Any,
+) -> Any:
+    """Return obstore's container of one of its kinds. ``endpoint`` is where it is asked, and
+    ``client`` are further options of its HTTP client. Raises :class:`ConfigError`."""
     from obstore.exceptions import BaseError
 
-    endpoints = (config.get("endpoint"), config.get("base_url"), *map(os.environ.get, _ENDPOINTS))
-    endpoint = next(filter(None, endpoints), "")
     plain = {"allow_http": True} if endpoint.startswith("http:") else {}
     try:
         return kind(
@@ -327,6 +377,7 @@ def _made(
                 "connect_timeout": CONNECT_TIMEOUT,
                 "read_timeout": READ_TIMEOUT,
                 **plain,
+                **client,
             },
             retry_config=RETRIES,
             credential_provider=credentials,

@@ -1,4 +1,4 @@
-"""Addresses of objects on Azure and Google storage, in all spellings that their users write."""
+"""Addresses of objects on S3, Azure and Google storage, in all spellings that their users write."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from tailer.errors import ConfigError
 
-__all__ = ["Cloud", "Place", "azure_place", "gcs_place", "is_azure_url"]
+__all__ = ["Cloud", "Place", "azure_place", "gcs_place", "is_azure_url", "s3_place"]
 
-Cloud = Literal["azure", "gcs"]
+Cloud = Literal["s3", "azure", "gcs"]
 
 #: Hosts of Azure's storage, without the account: all of its clouds, and Fabric's OneLake.
 _AZURE_HOST = (
@@ -23,7 +23,8 @@ _PUBLIC = "core.windows.net"
 
 
 class Place(Struct, frozen=True):
-    """A container (Google: bucket) and a key in it; of Azure, the account if the address says it.
+    """A container (elsewhere than on Azure: bucket) and a key in it; the account of Azure if the
+    address says it.
 
     ``domain`` is that of the account's host: ``core.windows.net``, another cloud's or Fabric's.
     """
@@ -51,15 +52,24 @@ class Place(Struct, frozen=True):
         return f"https://{self.account}.blob.{self.domain}"
 
 
+def s3_place(address: str) -> Place | None:
+    """Return the place of ``s3://bucket/key``, also as s3a and s3n; None for another address."""
+    return _of_bucket("s3", address, ("s3", "s3a", "s3n"))
+
+
 def gcs_place(address: str) -> Place | None:
     """Return the place of ``gs://bucket/key``; None for an address of another kind."""
+    return _of_bucket("gcs", address, ("gs", "gcs"))
+
+
+def _of_bucket(cloud: Cloud, address: str, schemes: tuple[str, ...]) -> Place | None:
     scheme, separator, rest = address.partition("://")
-    if not separator or scheme.lower() not in ("gs", "gcs"):
+    if not separator or scheme.lower() not in schemes:
         return None
     bucket, _, key = rest.partition("/")
     if not bucket:
-        raise ConfigError(f"{address!r} names no bucket: gs://bucket/key does")
-    return Place("gcs", bucket, key.strip("/"))
+        raise ConfigError(f"{address!r} names no bucket: {schemes[0]}://bucket/key does")
+    return Place(cloud, bucket, key.strip("/"))
 
 
 def azure_place(address: str) -> Place | None:

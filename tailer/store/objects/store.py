@@ -1,4 +1,4 @@
-"""The store of tables on Azure and Google storage.
+"""The store of tables on S3, Azure and Google storage.
 
 Each answer says which state of the object it is of (its ETag). An open file is read on condition of
 that state, so that a range of another one is an error and never becomes an event.
@@ -6,75 +6,50 @@ that state, so that a range of another one is an error and never becomes an even
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import obstore
 from msgspec import structs
 
-from tailer.errors import TableError, TailerError, TransientError
+from tailer.errors import TableError, TransientError
 from tailer.network.http_answers import Rounds, not_too_many
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
 from tailer.store.budget import Budget
 from tailer.store.objects.asking import Endless, asking
-from tailer.store.objects.errors import FAILURES, is_refusal, is_without_credentials, translated
-from tailer.store.objects.options import CloudOptions, Credentials
+from tailer.store.objects.errors import FAILURES, status_of, translated
 from tailer.store.objects.place import Place
+from tailer.store.objects.requests import Client, Requests
 from tailer.store.pieces import PIECE_BYTES_MAX
-from tailer.store.ranged import RangedFile, RangedReader
 from tailer.store.side_by_side import side_by_side
 from tailer.store.traffic import Traffic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Client", "ObjectStore"]
-
-T = TypeVar("T")
+__all__ = ["ObjectStore"]
 
 #: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
 #: tables.
 _TAIL_BYTES = 64 * 1024
 #: Most bytes of a read without a length.
 _AT_ONCE_BYTES_MAX = 1024 * 1024 * 1024
-#: Concurrent requests of one table.
-_REQUESTS_MAX = 8
-#: Bytes of one table's open file and of what is fetched ahead of it, a half each: most writers' row
-#: groups, of a million rows, fit into 48 MiB, and then come in few requests.
-_AHEAD_BYTES_MAX = 96 * 1024 * 1024
-#: Bytes that all tables together may fetch ahead.
-_TOTAL_AHEAD = Budget(256 * 1024 * 1024)
+#: Most bytes in memory of an open data file, if nothing is fetched ahead.
+_FILE_BYTES_MAX = 64 * 1024 * 1024
 #: How often a folder without news is checked for gaps and another table, in seconds.
 _CHECK_S = 120.0
-#: Google accepts no signature that is valid for longer: seven days.
+#: S3 and Google accept no signature that is valid for longer: seven days.
 _URL_TTL_S_MAX = 604_800
-#: Objects of a listing's page: Google's has so many, Azure's five times as many.
+#: Objects of a listing's page: S3's and Google's have so many, Azure's five times as many.
 _PAGE_OBJECTS = 1000
 #: Pages in succession without a file of the folder: the files of those below it are listed, too.
 _IDLE_PAGES_MAX = 10_000
-#: For an answer and its repetitions, or for a thousand objects of a listing: a server may say for
-#: ever that there is another page.
-_REQUEST_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """How the addresses of one cloud are read, and its containers reached."""
-
-    options: CloudOptions
-    parse: Callable[[str], Place | None]
-    credentials: Credentials | None = None
-
-    def container(self, place: Place) -> Any:
-        """Return obstore's container of a place."""
-        return self.options.container(place, self.credentials)
 
 
 class ObjectStore(Store):
@@ -94,31 +69,29 @@ class ObjectStore(Store):
         *,
         also: Sequence[Place] = (),
     ) -> None:
-        place = client.parse(address)
-        assert place is not None
-        self._address, self._place, self._client = address.rstrip("/"), place, client
-        self._container = client.container(place)
-        self._folders = [place, *also]
-        self._traffic = traffic or Traffic()
-        self._ahead = Budget(_AHEAD_BYTES_MAX, _TOTAL_AHEAD)
-        self._gate = asyncio.Semaphore(_REQUESTS_MAX)
+        self._requests = Requests(address, client, traffic)
+        self._place = self._requests.place
+        self._folders = [self._place, *also]
+        self._traffic = self._requests.traffic
+        self._ahead = client.options.ahead()
+        self._starts_after = True
 
     @property
     def root(self) -> str:
         """The table's address."""
-        return self._address
+        return self._requests.address
 
-    def _at(self, location: str) -> tuple[Any, str]:
-        """Return (container, key) of a location.
+    def _at(self, location: str) -> Place:
+        """Return the place of a location.
 
         Raises :class:`TableError` for one of another store, or outside of the table's folders.
         """
         if "://" not in location and not location.startswith("/"):
             key = f"{self._place.key}/{location}" if self._place.key else location
-            return self._container, key
+            return structs.replace(self._place, key=key)
         # Locations are plain text, and the key of a URL is not.
         plain = quote(location, safe="/:") if location.startswith("https:") else location
-        place = self._client.parse(plain)
+        place = self._requests.client.parse(plain)
         if place is None:
             raise TableError(
                 "the log refers to a file in a different store than the table's",
@@ -127,62 +100,7 @@ class ObjectStore(Store):
             )
         if not any(folder.holds(place) for folder in self._folders):
             raise outside(self.root, location)
-        return self._reach(place), place.key
-
-    def _reach(self, place: Place) -> Any:
-        """Return the container of a place; without an account, it is of the table's."""
-        home = self._place
-        if place.account is None:
-            place = structs.replace(place, account=home.account, domain=home.domain)
-        same = (place.container, place.account) == (home.container, home.account)
-        return self._container if same else self._client.container(place)
-
-    async def _request(
-        self,
-        operation: str,
-        location: str,
-        request: Callable[[], Awaitable[T]],
-        room_bytes: float = 0,
-    ) -> T:
-        """Send one request for so many bytes, and count it; raise its failure as this project's
-        error.
-
-        What a catalog vends may end before it says so: if refused, it is asked for anew, once.
-        """
-        async with self._gate:
-            for last in (self._client.credentials is None, True):
-                client = self._client
-                what = f"{self.root}: {operation}" + f" of {location}" * bool(location)
-                try:
-                    async with asyncio.timeout(_REQUEST_S), asking(what, room_bytes):
-                        return await request()
-                except TimeoutError:
-                    self._traffic.request(operation, "failed", 0)
-                    raise TransientError(f"{what} took longer than {_REQUEST_S:g} s") from None
-                except FAILURES as e:
-                    self._traffic.request(operation, _outcome(e), 0)
-                    if not last and is_refusal(e):
-                        self._renew(client)
-                        self._traffic.retry(operation)
-                        continue
-                    error = self._refusal(e) or translated(e, operation, self.root, location)
-                    # Without its cause, whose text may have a signed URL in it.
-                    raise error from None
-                except (TailerError, asyncio.CancelledError):
-                    self._traffic.request(operation, "failed", 0)
-                    raise
-        raise AssertionError
-
-    def _renew(self, refused: Client) -> None:
-        """Go on with other credentials than a client's, unless another request has seen to it."""
-        if self._client is refused and refused.credentials is not None:
-            self._client = replace(refused, credentials=refused.credentials.anew())
-            self._container = self._client.container(self._place)
-
-    def _refusal(self, error: Exception) -> Exception | None:
-        """Return why there were no credentials for a request that failed; None if there were."""
-        credentials = self._client.credentials
-        return credentials.refusal if credentials and is_without_credentials(error) else None
+        return place
 
     def ahead(self) -> Budget:
         """See :class:`tailer.store.Store`."""
@@ -190,28 +108,33 @@ class ObjectStore(Store):
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`; "" is the table's own folder."""
-        key = self._at(folder)[1] if folder else self._place.key
-        prefix = f"{key}/" if key else ""
+        place = self._at(folder) if folder else self._place
+        prefix = f"{place.key}/" if place.key else ""
         last, pages = prefix + start_after if start_after else None, None
         rounds, listed = Rounds(_IDLE_PAGES_MAX), 0
 
-        async def next_page() -> Any | None:
+        async def next_page(container: Any) -> Any | None:
             nonlocal pages
             if pages is None:
-                container = self._at(folder)[0] if folder else self._container
                 pages = obstore.list(
-                    container, prefix or None, offset=last, chunk_size=_PAGE_OBJECTS
+                    container,
+                    prefix or None,
+                    offset=last if self._starts_after else None,
+                    chunk_size=_PAGE_OBJECTS,
                 )
             try:
                 return await anext(pages)
             except StopAsyncIteration:
                 return None
-            except FAILURES:
+            except FAILURES as e:
                 pages = None  # it can't go on; a further attempt begins after the last object
-                raise
+                if last is None or not self._starts_after or status_of(e) != "501":
+                    raise
+                self._starts_after = False
+                return await next_page(container)
 
         while True:
-            page = await self._request("list", folder, next_page)
+            page = await self._requests.send("list", folder, place, next_page)
             self._traffic.request("list", "200", 0)
             if not page:
                 return
@@ -230,18 +153,19 @@ class ObjectStore(Store):
                     "server, and any proxy between it and this machine"
                 )
             listed += names
-            not_too_many(listed, f"{self.root}: the listing of {folder or key}")
+            not_too_many(listed, f"{self.root}: the listing of {folder or place.key}")
 
     async def entries(self, address: str) -> Entries | None:
         """See :class:`tailer.store.Store`."""
-        place = self._client.parse(address)
+        place = self._requests.client.parse(address)
         if place is None:
             return None
         prefix = f"{place.key}/" if place.key else ""
-        found = await self._request(
+        found = await self._requests.send(
             "list",
             address,
-            lambda: obstore.list_with_delimiter_async(self._reach(place), prefix or None),
+            place,
+            lambda container: obstore.list_with_delimiter_async(container, prefix or None),
         )
         self._traffic.request("list", "200", 0)
         files = [meta["path"].removeprefix(prefix) for meta in found["objects"]]
@@ -250,12 +174,10 @@ class ObjectStore(Store):
 
     async def stat(self, location: str) -> FileStatus:
         """See :class:`tailer.store.Store`."""
-
-        def head() -> Awaitable[Any]:
-            container, key = self._at(location)
-            return obstore.head_async(container, key)
-
-        meta = await self._request("head", location, head)
+        place = self._at(location)
+        meta = await self._requests.send(
+            "head", location, place, lambda container: obstore.head_async(container, place.key)
+        )
         self._traffic.request("head", "200", 0)
         return _status(meta, location.rpartition("/")[2])
 
@@ -271,8 +193,11 @@ class ObjectStore(Store):
         end = offset + (_AT_ONCE_BYTES_MAX if length is None else length)
         try:
             data, status = await self._get(location, {"range": (offset, end)})
-        except TransientError:
-            status = await self.stat(location)
+        except TransientError as e:
+            try:
+                status = await self.stat(location)
+            except TableError:  # HEAD's answer has no reason, and the other has one
+                raise e from None
             if offset < status.size:
                 raise
             return b"", status  # nothing lies at this offset, which is refused
@@ -289,20 +214,19 @@ class ObjectStore(Store):
         are asked for again, and counted as they come, which takes a copy of them.
         """
         first, end = options.get("range", (0, _AT_ONCE_BYTES_MAX))
+        place = self._at(location)
+        answer = partial(self._answer, location, place.key, options)
         try:
-            return await self._request(
-                "get", location, lambda: self._answer(location, options), end - first
-            )
+            return await self._requests.send("get", location, place, answer, room_bytes=end - first)
         except Endless:
             self._traffic.retry("get")
-            counted = partial(self._answer, location, options, counts=True)
-            return await self._request("get", location, counted, math.inf)
+            counted = partial(answer, counts=True)
+            return await self._requests.send("get", location, place, counted, room_bytes=math.inf)
 
     async def _answer(
-        self, location: str, options: Any, *, counts: bool = False
+        self, location: str, key: str, options: Any, container: Any, *, counts: bool = False
     ) -> tuple[Any, FileStatus]:
         """Send one request, and return its whole answer."""
-        container, key = self._at(location)
         async with asking(f"{self.root}: get of {location}", 0 if counts else math.inf):
             answer = await obstore.get_async(container, key, options=options)
         status, (first, end) = _status(answer.meta, location.rpartition("/")[2]), answer.range
@@ -338,7 +262,10 @@ class ObjectStore(Store):
                 self._piece(location, status, first, last) for first, last in pairwise(bounds)
             )
 
-        reader = RangedReader(fetch, status.size, tail, _AHEAD_BYTES_MAX, self._ahead)
+        from tailer.store.ranged import RangedFile, RangedReader  # on demand: it loads pyarrow
+
+        kept_max = self._ahead.bytes_max or _FILE_BYTES_MAX
+        reader = RangedReader(fetch, status.size, tail, kept_max, self._ahead)
         return RangedFile(reader, mode="r")
 
     async def _tail(self, location: str, size: int | None) -> tuple[bytes, FileStatus]:
@@ -356,7 +283,10 @@ class ObjectStore(Store):
 
     async def _piece(self, location: str, opened: FileStatus, first: int, last: int) -> bytes:
         """Return a range of an open file."""
-        condition = {"if_match": f'"{opened.tag}"'} if opened.tag else {}
+        etag = opened.tag.rpartition(" ")[0]
+        # A weak one would never match; it counts below, and the time.
+        strong = etag and not etag.startswith("W/")
+        condition = {"if_match": f'"{etag}"'} if strong else {}
         data, status = await self._get(location, {**condition, "range": (first, last)})
         if (status.tag, status.size) != (opened.tag, opened.size):
             raise TransientError(f"{self.root}, {location} was replaced while it was read")
@@ -364,18 +294,25 @@ class ObjectStore(Store):
 
     async def access(self) -> str:
         """See :class:`tailer.store.Store`."""
-        return self._client.options.account(self._place)
+        return self._requests.client.options.account(self._place)
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:  # noqa: ARG002 - obstore signs from now on
-        """See :class:`tailer.store.Store`; None where the account's own key is not here."""
-        if self._client.credentials is not None or not self._client.options.has_key():
+        """See :class:`tailer.store.Store`; None where no key is here to sign with."""
+        client, home = self._requests.client, self._place
+        if home.cloud == "s3":
+            with suppress(FileNotFoundError):
+                await self.stat("_delta_log/_last_checkpoint")  # it says which region is asked
+        signer = await client.options.signer(home, client.credentials)
+        if signer is None:
             return None
         lasts = dt.timedelta(seconds=min(ttl_s, _URL_TTL_S_MAX))
 
         def url(location: str) -> str | None:
-            container, key = self._at(location)
+            place = self._at(location)
+            if place.container != home.container:
+                return None
             try:
-                return str(obstore.sign(container, "GET", key, lasts))
+                return str(obstore.sign(signer, "GET", place.key, lasts))
             except FAILURES as e:
                 raise translated(e, "sign", self.root, location) from None
 
@@ -389,12 +326,10 @@ async def _counted(answer: Any, size: int) -> bytes:
     return data + await anext(pieces, b"")
 
 
-def _outcome(error: Exception) -> str:
-    return "404" if isinstance(error, FileNotFoundError) else "failed"
-
-
 def _status(meta: Any, name: str) -> FileStatus:
     # Only Google's listings have parts of a second.
     mtime_ms = int(meta["last_modified"].timestamp()) * 1000
-    # A listing has the ETag without its quotes.
-    return FileStatus(name, meta["size"], mtime_ms, (meta["e_tag"] or "").strip('"'))
+    # A listing may have the ETag without its quotes. S3's is that of the bytes, and the same ones
+    # may be written again.
+    etag = (meta["e_tag"] or "").strip('"')
+    return FileStatus(name, meta["size"], mtime_ms, f"{etag} {mtime_ms}")

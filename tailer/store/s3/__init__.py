@@ -1,1 +1,1 @@
-"""Tables on S3 and servers with its API: aiobotocore's credentials, and our own signer."""
+"""S3, and servers with its API: options, region, server and account."""

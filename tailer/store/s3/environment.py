@@ -1,41 +1,42 @@
 """What a client knows before its first request: region, servers, authorities, account.
 
 They come from the options, else from where every AWS tool looks: environment, profile, instance.
-aiobotocore looks there. To load it takes a third of the time until the first request, so it is
-asked only for what options and environment do not say by themselves.
+aiobotocore looks there. It takes long to load, so it is asked only for what options and environment
+do not say by themselves.
 """
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
 import os
+import re
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.secrets import forget_secrets, keep_secrets
 from tailer.secrets.urls import UrlError, parse_url
+from tailer.store.objects.options import Credentials
 from tailer.store.s3.options import S3Options
-from tailer.store.s3.signing import Account, Keys
-from tailer.store.vended import Vendor
 
 if TYPE_CHECKING:
-    from aiobotocore.session import AioSession
+    from botocore.session import Session
 
-__all__ = ["VENDED", "KeySource", "S3Environment", "unusable"]
+__all__ = ["S3Environment", "unusable"]
 
-#: What a catalog must vend.
-VENDED = ("s3.access-key-id", "s3.secret-access-key")
 _DEFAULT_REGION = "us-east-1"
-
-
-class KeySource(Protocol):
-    """An account, whose keys may change with time."""
-
-    async def keys(self) -> Keys:
-        """Return the keys that are good now. Raises the errors of :func:`unusable`."""
+#: How long a server may take to name a bucket's region, in seconds.
+_REGION_S = 20.0
+#: A region becomes a part of a host's name.
+_REGION_NAME = re.compile(r"[a-z0-9-]{1,40}")
+#: Credentials that the session has found are asked for again after a minute: obstore does so five
+#: minutes before their end. The session itself knows when to renew them.
+_GOOD_FOR = dt.timedelta(minutes=6)
 
 
 class S3Environment:
@@ -53,17 +54,17 @@ class S3Environment:
         # The last variable is one that other AWS tools read, and botocore does not.
         return named or self._said("region") or os.environ.get("AWS_REGION") or _DEFAULT_REGION
 
-    async def endpoint(self, region: str) -> str:
+    def endpoint(self, region: str) -> str:
         """Return the URL of a region's servers."""
         if self._options.endpoint_url is not None:
             return self._options.endpoint_url
         with _named():
-            from aiobotocore.config import AioConfig
-
-            unsigned = AioConfig(signature_version="s3v4")
-            made = self._session.create_client("s3", region_name=region, config=unsigned)
-            async with made as client:
-                url: str = client.meta.endpoint_url
+            client = self._session.create_client(
+                "s3", region_name=region,
+                # With keys, none are looked for.
+                aws_access_key_id="-", aws_secret_access_key="-",  # noqa: S106 - none
+            )  # fmt: skip
+            url: str = client.meta.endpoint_url
         try:
             parse_url(url, ("http", "https"), login=False)
         except UrlError as e:
@@ -73,34 +74,52 @@ class S3Environment:
             ) from None
         return url
 
+    async def region_of(self, bucket: str, region: str) -> str | None:
+        """Return the region that a bucket's server names, also to strangers; None if it does not.
+        ``region`` is where it is asked."""
+        from aiobotocore.session import UNSIGNED, AioSession
+
+        created = AioSession(profile=self._options.profile).create_client(
+            "s3", region_name=region, endpoint_url=self.endpoint(region),
+            verify=self.authorities(),
+        )  # fmt: skip
+        headers: dict[str, str] = {}
+
+        def note(http_response: Any, **_: Any) -> None:
+            headers.update({k.lower(): v for k, v in http_response.headers.items()})
+
+        # Also a refusal says it, and who gets no answer has the error of the first request.
+        with suppress(Exception):
+            async with asyncio.timeout(_REGION_S), created as client:
+                client.meta.events.register("choose-signer.s3.HeadBucket", lambda **_: UNSIGNED)
+                client.meta.events.register("after-call.s3.HeadBucket", note)
+                await client.head_bucket(Bucket=bucket)
+        named = headers.get("x-amz-bucket-region", "")
+        return named if _REGION_NAME.fullmatch(named) else None
+
+    def own_authorities(self) -> str | None:
+        """Return the PEM file of the authorities to trust that is named; None if none is."""
+        options = self._options
+        return options.ca_file or os.environ.get("AWS_CA_BUNDLE") or self._said("ca_bundle")
+
     def authorities(self) -> str:
-        """Return the PEM file of the authorities to trust."""
-        own = self._options.ca_file or os.environ.get("AWS_CA_BUNDLE") or self._said("ca_bundle")
-        if own:
-            return own
+        """Return the PEM file of the authorities to trust, which may be botocore's own."""
         from botocore.httpsession import where
 
-        path: str = where()
+        path: str = self.own_authorities() or where()
         return path
 
-    async def account(self) -> KeySource:
-        """Return the account to sign with. Raises :class:`ConfigError` if there is none."""
+    def credentials(self) -> Credentials:
+        """Return where the keys come from; asked, it raises :class:`ConfigError` if there are
+        none."""
         own = self._options
-        if own.vendor is not None:
-            return _Vended(own.vendor)
         if own.access_key_id is not None and own.secret_access_key is not None:
-            return _Fixed(Account(own.access_key_id, own.secret_access_key, own.session_token))
-        account = None if own.profile else _told()
-        if account is not None:
-            return _Fixed(account)
-        with _named():
-            credentials = await self._session.get_credentials()
-        if credentials is None:
-            raise ConfigError(
-                f"there are no credentials for S3: {_CREDENTIALS}; for a public bucket, "
-                "anonymous = true"
-            )
-        return _Found(credentials)
+            return _fixed(own.access_key_id, own.secret_access_key, own.session_token)
+        found = None if own.profile else _told()
+        if found is not None:
+            return found
+        account = _Found(own.profile)
+        return Credentials(account.keys, account.forget)
 
     def _said(self, name: str) -> str | None:
         """Return a variable of the session's."""
@@ -109,54 +128,67 @@ class S3Environment:
             return value
 
     @cached_property
-    def _session(self) -> AioSession:
-        from aiobotocore.session import AioSession
+    def _session(self) -> Session:
+        from botocore.session import Session
 
-        return AioSession(profile=self._options.profile)
-
-
-class _Fixed:
-    """Keys that options or environment name."""
-
-    def __init__(self, account: Account) -> None:
-        keep_secrets((account.secret_key, account.token or ""))
-        self._account = account
-
-    async def keys(self) -> Keys:
-        return self._account
+        return Session(profile=self._options.profile)
 
 
-class _Vended:
-    """Keys that a catalog vends, and renews."""
+def _fixed(access: str, secret: str, token: str | None) -> Credentials:
+    """Return keys that options or environment name."""
+    keep_secrets((secret, token or ""))
+    keys = {
+        "access_key_id": access, "secret_access_key": secret, "token": token, "expires_at": None,
+    }  # fmt: skip
 
-    def __init__(self, vendor: Vendor) -> None:
-        self._vendor = vendor
+    async def fetch() -> dict[str, Any]:
+        return keys
 
-    async def keys(self) -> Keys:
-        values = await self._vendor.values(*VENDED)
-        access, secret = (values[name] for name in VENDED)
-        return Account(access, secret, values.get("s3.session-token"))
+    return Credentials(fetch)
 
 
 class _Found:
-    """An account that the session has found, and renews."""
+    """An account that the session of each event loop has found, and renews."""
 
-    def __init__(self, credentials: Any) -> None:
-        self._credentials = credentials
+    def __init__(self, profile: str | None) -> None:
+        self._profile = profile
+        self._accounts: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
         self._secrets = ("", "")  # those that were in use last
 
-    async def keys(self) -> Keys:
+    def forget(self) -> None:
+        """Look for the account again: it may have been renewed where it is found."""
+        self._accounts.clear()
+
+    async def keys(self) -> dict[str, Any]:
+        """Return the keys that are good now. Raises the errors of :func:`unusable`."""
+        loop = asyncio.get_running_loop()
         with _named():
-            frozen: Keys = await self._credentials.get_frozen_credentials()
+            from aiobotocore.session import AioSession
+
+            account = self._accounts.get(loop)
+            if account is None:
+                account = await AioSession(profile=self._profile).get_credentials()
+                if account is None:
+                    raise ConfigError(
+                        f"there are no credentials for S3: {_CREDENTIALS}; for a public bucket, "
+                        "anonymous = true"
+                    )
+                self._accounts[loop] = account
+            frozen = await account.get_frozen_credentials()
         secrets = frozen.secret_key, frozen.token or ""
         if secrets != self._secrets:
             forget_secrets(self._secrets)
             keep_secrets(secrets)
             self._secrets = secrets
-        return frozen
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": dt.datetime.now(dt.UTC) + _GOOD_FOR,
+        }
 
 
-def _told() -> Account | None:
+def _told() -> Credentials | None:
     """Return the account in the environment, if that is all there is to know of it: neither a
     profile stands before it, nor does it end."""
     variable = os.environ.get
@@ -169,7 +201,7 @@ def _told() -> Account | None:
     access, secret = variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")
     if not access or not secret:
         return None
-    return Account(access, secret, variable("AWS_SECURITY_TOKEN") or variable("AWS_SESSION_TOKEN"))
+    return _fixed(access, secret, variable("AWS_SECURITY_TOKEN") or variable("AWS_SESSION_TOKEN"))
 
 
 @contextmanager

@@ -1,11 +1,10 @@
-"""The options of the S3 store, and its addresses.
+"""The options of the S3 store.
 
 Options that are not set come from where the AWS tools take them: environment, profile, instance.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +13,9 @@ from tailer.errors import ConfigError
 from tailer.secrets.urls import parse_url
 from tailer.setting_fields import declared, settings_of
 from tailer.settings import Setting, SettingTable
-from tailer.store.vended import Vendor
 
-__all__ = ["S3Options", "parse_s3_address"]
+__all__ = ["S3Options"]
 
-_ADDRESS = re.compile(r"(?:s3|s3a|s3n)://([^/]+)/*(.*)", re.IGNORECASE | re.DOTALL)
 _MIB = 1024 * 1024
 
 
@@ -36,7 +33,7 @@ def _encryption(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """The options of the S3 store; stores with equal options share one pool of connections.
+    """The options of the S3 store; stores with equal options share their limits.
 
     ``elsewhere`` are the names that object_store, and so deltalake, uses for them.
     """
@@ -79,9 +76,9 @@ class S3Options:
         advanced=True,
     ))
     ca_file: str | None = declared(Setting(
-        "text", None, "PEM file of the trusted authorities.",
+        "text", None, "PEM file of authorities to trust besides the well-known ones.",
         elsewhere=("ca_bundle_path",),
-        unset="`AWS_CA_BUNDLE`, or the well-known authorities",
+        unset="`AWS_CA_BUNDLE`",
         advanced=True,
     ))
     requester_pays: bool = declared(Setting(
@@ -111,8 +108,6 @@ class S3Options:
         "prefetching.", unit="bytes", least=0, advanced=True,
     ))
     # fmt: on
-    #: What vends the keys in place of all these accounts; code alone gives it.
-    vendor: Vendor | None = None
 
     def __post_init__(self) -> None:
         if (self.access_key_id is None) != (self.secret_access_key is None):
@@ -130,18 +125,6 @@ class S3Options:
                 'sse_kms_key_id and sse_bucket_key_enabled need server_side_encryption = "aws:kms"'
             )
 
-    def headers(self, method: str) -> dict[str, str]:
-        """Return the headers that a request has because of these options."""
-        found = {"x-amz-request-payer": "requester"} if self.requester_pays else {}
-        if method == "PUT" and self.server_side_encryption is not None:
-            sse = "x-amz-server-side-encryption"
-            found[sse] = self.server_side_encryption
-            if self.sse_kms_key_id is not None:
-                found[f"{sse}-aws-kms-key-id"] = self.sse_kms_key_id
-            if self.sse_bucket_key_enabled:
-                found[f"{sse}-bucket-key-enabled"] = "true"
-        return found
-
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> S3Options:
         """Parse the options of a mapping; values may be text (as the command line gives them).
@@ -152,9 +135,7 @@ class S3Options:
             "the S3 store", settings_of(cls),
             text=True, spelling=_spelling, answers=_ANSWERS, removed=_REMOVED,
         )  # fmt: skip
-        given = dict(options)
-        vendor = given.pop("vendor", None)
-        return cls(**table.take(given), vendor=vendor)
+        return cls(**table.take(options))
 
 
 def _spelling(name: str) -> str:
@@ -186,12 +167,3 @@ _ANSWERS = {
     "bucket": _OF_THE_ADDRESS,
     "bucket_name": _OF_THE_ADDRESS,
 }
-
-
-def parse_s3_address(address: str) -> tuple[str, str] | None:
-    """Parse (bucket, key) of ``s3://bucket/key``, also as s3a and s3n; None for another address.
-
-    The key is plain text, without a slash at its end.
-    """
-    match = _ADDRESS.fullmatch(address)
-    return None if match is None else (match[1], match[2].rstrip("/"))

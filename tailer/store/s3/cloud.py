@@ -1,0 +1,163 @@
+"""The containers of S3 by obstore: region, server, authorities and account of each bucket."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from tailer.store.budget import Budget
+from tailer.store.objects.options import CloudOptions, Credentials, make_container
+from tailer.store.objects.place import Place
+from tailer.store.s3.environment import S3Environment, unusable
+from tailer.store.s3.options import S3Options
+
+__all__ = ["S3Cloud"]
+
+#: How a server says that a bucket is in another region.
+_REGION = re.compile(r"<Region>([a-z0-9-]{1,40})<")
+#: What may be said of it without naming the region, or in an answer to HEAD, which has no body.
+_MOVED = re.compile(r"redirect without LOCATION|status code: (?:30[17]|400[^<]*$)")
+#: The regions that servers have named, by options and bucket.
+_REGIONS: dict[tuple[S3Options, str], str] = {}
+#: The variables of the environment that were in force, by which containers are told apart.
+_Variables = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class S3Cloud(CloudOptions):
+    """S3 by its options. What they leave open is looked up once for each bucket."""
+
+    options: S3Options
+
+    @property
+    def requests_max(self) -> int:  # type: ignore[override]  # it is read only
+        """See :class:`CloudOptions`."""
+        return self.options.requests_max
+
+    def container(self, place: Place, credentials: Credentials | None = None) -> Any:
+        """See :class:`CloudOptions`."""
+        return _container(self.options, place.container, self._region(place), credentials)
+
+    def credentials(self) -> Credentials | None:
+        """See :class:`CloudOptions`."""
+        return None if self.options.anonymous else _credentials(self.options, _variables())
+
+    async def signer(self, place: Place, credentials: Credentials | None) -> Any | None:
+        """See :class:`CloudOptions`: with the keys of this moment."""
+        if credentials is None:
+            return None
+        keys = await credentials()
+        return _made(self.options, place.container, self._region(place), None, keys)
+
+    async def has_moved(self, place: Place, error: Exception) -> bool:
+        """See :class:`CloudOptions`: to another region, which is asked for if it is not said."""
+        text = str(error).partition("Debug source")[0]
+        found = _REGION.search(text)
+        if found is None and _MOVED.search(text.strip()) is None:
+            return False
+        before = self._region(place)
+        environment = S3Environment(self.options)
+        region = found[1] if found else await environment.region_of(place.container, before)
+        if region:  # perhaps another request has learned it meanwhile
+            _REGIONS[self.options, place.container] = region
+        return bool(region)
+
+    def ahead(self) -> Budget:
+        """See :class:`CloudOptions`."""
+        return Budget(self.options.memory_bytes_max // 4, _total_ahead(self.options))
+
+    def account(self, place: Place) -> str:  # noqa: ARG002 - a bucket does not say it
+        """See :class:`CloudOptions`."""
+        return ""
+
+    def _region(self, place: Place) -> str:
+        return _REGIONS.get((self.options, place.container)) or _default_region(
+            self.options, _variables()
+        )
+
+
+def _variables() -> _Variables:
+    return tuple(sorted(one for one in os.environ.items() if one[0].startswith("AWS_")))
+
+
+@lru_cache(maxsize=256)
+def _credentials(options: S3Options, _: _Variables) -> Credentials:
+    return S3Environment(options).credentials()
+
+
+@lru_cache(maxsize=256)
+def _default_region(options: S3Options, _: _Variables) -> str:
+    return S3Environment(options).region()
+
+
+@lru_cache(maxsize=256)
+def _servers(options: S3Options, region: str, _: _Variables) -> tuple[str, bytes | None]:
+    """Return the URL of a region's servers, and the authorities to trust besides the known ones."""
+    environment = S3Environment(options)
+    endpoint = environment.endpoint(region)
+    if endpoint.startswith("http:"):
+        return endpoint, None
+    try:
+        own = environment.own_authorities()
+        return endpoint, Path(own).read_bytes() if own else None
+    except OSError as e:
+        raise unusable(e) from e
+
+
+@lru_cache(maxsize=256)
+def _total_ahead(options: S3Options) -> Budget:
+    return Budget(options.memory_bytes_max)
+
+
+@lru_cache(maxsize=256)
+def _shared(
+    options: S3Options, bucket: str, region: str, credentials: Credentials | None, _: _Variables
+) -> Any:
+    return _made(options, bucket, region, credentials, {})
+
+
+def _container(
+    options: S3Options, bucket: str, region: str, credentials: Credentials | None
+) -> Any:
+    return _shared(options, bucket, region, credentials, _variables())
+
+
+def _made(
+    options: S3Options,
+    bucket: str,
+    region: str,
+    credentials: Credentials | None,
+    keys: dict[str, Any],
+) -> Any:
+    from obstore.store import S3Store
+
+    endpoint, authorities = _servers(options, region, _variables())
+    base = urlsplit(endpoint.rstrip("/"))
+    path_style = options.path_style
+    if path_style is None:
+        path_style = ".amazonaws.com" not in (base.hostname or "") or "." in bucket
+    if not path_style:
+        endpoint = urlunsplit(base._replace(netloc=f"{bucket}.{base.netloc}"))
+    config = {
+        # All that obstore would otherwise take from the environment.
+        "aws_endpoint_url_s3": endpoint.rstrip("/"),
+        "region": region,
+        "virtual_hosted_style_request": not path_style,
+        "skip_signature": options.anonymous,
+        "request_payer": options.requester_pays,
+        "conditional_put": "etag",
+        "disable_bulk_delete": True,
+        "server_side_encryption": options.server_side_encryption,
+        "sse_kms_key_id": options.sse_kms_key_id,
+        "sse_bucket_key_enabled": options.sse_bucket_key_enabled or None,
+        "access_key_id": keys.get("access_key_id"),
+        "secret_access_key": keys.get("secret_access_key"),
+        "session_token": keys.get("token"),
+    }
+    more = {"root_certificate": authorities} if authorities else {}
+    return make_container(S3Store, "S3", bucket, config, credentials, endpoint, **more)
