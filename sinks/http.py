@@ -40,8 +40,6 @@ from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
 
-__all__ = ["SETTINGS", "HttpSink"]
-
 _MIB = 1024**2
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 #: A part of a path that may be a secret: with a digit, or long.

@@ -36,8 +36,6 @@ from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, FaultTable, OwnNames, SinkTraits
 from tailer.sink.encoder import Encoder
 
-__all__ = ["SETTINGS", "JsonlSink", "batch_lines", "encoded_lines"]
-
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The file, or `-` for standard output.", form="a file or -"),
     "format": format_setting(
@@ -147,7 +145,6 @@ class JsonlSink:
 
     @property
     def traits(self) -> SinkTraits:
-        """See :class:`tailer.sink.Sink`."""
         return SinkTraits(
             paired=self._encoder.paired,
             key_columns=self._encoder.key_columns,
@@ -178,7 +175,6 @@ class JsonlSink:
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """See :class:`tailer.sink.KnowsDelivery`."""
         added = {"ids": self.ids, "origin": self.origin, "row_ids": self.with_row_ids}
         more = self.options if self.format != "rows" else {**self.options, **added}
         form = form_of(more, type="jsonl", path=self._named, format=self.format)
@@ -188,12 +184,10 @@ class JsonlSink:
         """See :class:`tailer.sink.Looks`: a file has no offset."""
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # a file's lines have any columns
-        """See :class:`tailer.sink.Rehearses`."""
         if self.path is not None:
             await blocking(try_line_file, self.path)
 
     async def open(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Sink`."""
         self._encoder = load_encoder(self.format, {**self.options, "name": feed})
         if self.path is None:
             self._target = _StandardOutput()
@@ -204,12 +198,10 @@ class JsonlSink:
         return None
 
     async def reopen(self) -> None:
-        """See :class:`tailer.sink.Reopens`."""
         if isinstance(self._target, LineFile):
             await blocking(self._target.reopen)
 
     async def write(self, batch: ChangeBatch) -> None:
-        """See :class:`tailer.sink.Sink`."""
         if batch.num_rows:
             await blocking(lambda: self._write(self._lines(batch)))
 
@@ -241,7 +233,6 @@ class JsonlSink:
         return encoded_lines(batch, self._encoder)
 
     async def aclose(self) -> None:
-        """See :class:`tailer.sink.Sink`."""
         target, self._target = self._target, None
         if target is not None:
             await blocking(target.close)

@@ -41,8 +41,6 @@ from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
 
-__all__ = ["SETTINGS", "RedisSink"]
-
 _MIB = 1024**2
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
@@ -167,7 +165,6 @@ class RedisSink(MessageSink):
         return cls(url, **taken, options=of_format)
 
     def option(self, name: str) -> str:  # noqa: ARG002  # there is one
-        """See :class:`sinks.messages.sink.MessageSink`."""
         return self.stream.replace("{feed}", self._feed)
 
     def _keys(self) -> tuple[str, str]:

@@ -24,8 +24,6 @@ from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
 
-__all__ = ["SETTINGS", "SqliteFile", "SqliteSink"]
-
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The SQLite file."),
     **TABLE_SETTINGS,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tailer.process.signals import install
 
-__all__ = ["run"]
-
 
 def run() -> None:
     """Run the console script. It receives signals before it loads anything else, which takes

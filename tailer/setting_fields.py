@@ -7,8 +7,6 @@ from typing import Any
 
 from tailer.settings import REQUIRED, Setting
 
-__all__ = ["declared", "settings_of"]
-
 
 def declared(setting: Setting) -> Any:
     """Return a dataclass field with the setting's default; secrets are not in its ``repr``."""

@@ -16,8 +16,6 @@ from botocore.exceptions import HTTPClientError
 
 from tailer.network.http_answers import Oversize, whole_body
 
-__all__ = ["NoAnswer", "Refused", "bounded_config", "refused_entries", "refused_records"]
-
 #: Of an answer for at most 500 records.
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 

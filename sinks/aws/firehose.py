@@ -12,8 +12,6 @@ from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import Setting
 
-__all__ = ["SETTINGS", "FirehoseSink"]
-
 SETTINGS: dict[str, Setting] = {
     "delivery_stream": Setting(
         "text", "{feed}", "The delivery stream; `{feed}` is replaced by the feed's name.",
@@ -34,18 +32,15 @@ class FirehoseSink(AwsSink):
 
     @property
     def location(self) -> str:
-        """See :class:`AwsSink`."""
         return f"Firehose delivery stream {self.option('delivery_stream')}"
 
     async def check(self) -> dt.datetime | None:
-        """See :class:`AwsSink`."""
         name = self.option("delivery_stream")
         found = await self.client.describe_delivery_stream(DeliveryStreamName=name)
         made: dt.datetime | None = found["DeliveryStreamDescription"].get("CreateTimestamp")
         return made
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
-        """See :class:`AwsSink`."""
         records = [{"Data": value + b"\n"} for value in messages.values.to_pylist()]
         name = self.option("delivery_stream")
         answer = await self.client.put_record_batch(DeliveryStreamName=name, Records=records)

@@ -13,8 +13,6 @@ from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages, told
 from tailer.settings import Setting
 
-__all__ = ["SETTINGS", "KinesisSink"]
-
 SETTINGS: dict[str, Setting] = {
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
     **CONNECTION,
@@ -35,11 +33,9 @@ class KinesisSink(AwsSink):
 
     @property
     def location(self) -> str:
-        """See :class:`AwsSink`."""
         return f"Kinesis stream {self.option('stream')}"
 
     async def check(self) -> dt.datetime | None:
-        """See :class:`AwsSink`."""
         found = await self.client.describe_stream_summary(StreamName=self.option("stream"))
         stream = found["StreamDescriptionSummary"]
         kib = told(stream.get("MaxRecordSizeInKiB"), 1024, 1024)
@@ -48,7 +44,6 @@ class KinesisSink(AwsSink):
         return made
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
-        """See :class:`AwsSink`."""
         found = zip(messages.values.to_pylist(), self.groups(messages), strict=True)
         records = [{"Data": value, "PartitionKey": group} for value, group in found]
         answer = await self.client.put_records(StreamName=self.option("stream"), Records=records)

@@ -38,8 +38,6 @@ from tailer.secrets.urls import parse_url
 from tailer.settings import Setting
 from tailer.sink import FaultTable
 
-__all__ = ["CONNECTION", "AwsSink", "keyed_settings", "lone_settings"]
-
 T = TypeVar("T")
 #: What to do about botocore's errors that name none of our options.
 _REMEDIES = {
@@ -142,7 +140,6 @@ class AwsSink(MessageSink):
         return cls(own, of_format)
 
     def option(self, name: str) -> str:
-        """See :class:`sinks.messages.sink.MessageSink`."""
         return str(self.given[name]).replace("{feed}", self._feed)
 
     @property

@@ -12,8 +12,6 @@ from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import REQUIRED, Setting
 
-__all__ = ["SETTINGS", "SnsSink"]
-
 SETTINGS: dict[str, Setting] = {
     "topic_arn": Setting(
         "text", REQUIRED, "ARN of the topic; `{feed}` is replaced by the feed's name. A name that "
@@ -34,15 +32,12 @@ class SnsSink(AwsSink):
 
     @property
     def location(self) -> str:
-        """See :class:`AwsSink`."""
         return f"SNS topic {self.option('topic_arn').rpartition(':')[2]}"
 
     async def check(self) -> None:
-        """See :class:`AwsSink`."""
         await self.client.get_topic_attributes(TopicArn=self.option("topic_arn"))
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
-        """See :class:`AwsSink`."""
         arn = self.option("topic_arn")
         entries = entries_of(self, messages, "Message", fifo=arn.endswith(".fifo"))
         answer = await self.client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)

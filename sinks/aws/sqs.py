@@ -12,8 +12,6 @@ from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages, told
 from tailer.settings import REQUIRED, Setting
 
-__all__ = ["SETTINGS", "SqsSink", "entries_of"]
-
 SETTINGS: dict[str, Setting] = {
     "queue": Setting(
         "text", REQUIRED, "URL or name of the queue; `{feed}` is replaced by the feed's name. A "
@@ -36,11 +34,9 @@ class SqsSink(AwsSink):
 
     @property
     def location(self) -> str:
-        """See :class:`AwsSink`."""
         return f"SQS queue {self.option('queue').rpartition('/')[2]}"
 
     async def check(self) -> None:
-        """See :class:`AwsSink`."""
         queue = self.option("queue")
         if "://" not in queue:
             queue = (await self.client.get_queue_url(QueueName=queue))["QueueUrl"]
@@ -54,7 +50,6 @@ class SqsSink(AwsSink):
         self.limits = replace(self.limits, bytes=most, remedy=remedy)
 
     async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
-        """See :class:`AwsSink`."""
         entries = entries_of(self, messages, "MessageBody", fifo=self._url.endswith(".fifo"))
         answer = await self.client.send_message_batch(QueueUrl=self._url, Entries=entries)
         return refused_entries(answer, len(messages))

@@ -17,8 +17,6 @@ from deltalake import DeltaTable
 from sinks.formats.json import variant_text
 from tailer.changes import Offset, is_arrow_variant
 
-__all__ = ["DeltaCopy", "rows_with_keys"]
-
 
 def rows_with_keys(table: DeltaTable, schema: pa.Schema, asked: pa.Table) -> pa.Table:
     """Return those of the asked keys that the table has, each as often as it is there, and maybe
@@ -72,11 +70,9 @@ class DeltaCopy:
         self._table = table
 
     def as_held(self, column: pa.Array) -> pa.Array:
-        """See :class:`tailer.sink.MirrorCopy`."""
         return variant_text(column) if is_arrow_variant(column.type) else column
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See :class:`tailer.sink.MirrorCopy`."""
         held = [self.as_held(pa.array([], field.type)).type for field in schema]
         types = pa.schema(list(zip(schema.names, held, strict=True)))
         if self._table is not None:

@@ -39,8 +39,6 @@ from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
 from tailer.storage.targets import LocalTarget
 
-__all__ = ["SETTINGS", "DeltaSink"]
-
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The target table: a folder, or an address that deltalake "
         "accepts."),
@@ -101,7 +99,6 @@ class DeltaSink:
         return cls(address, key=tuple(options["key"]), **more)
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """See :class:`tailer.sink.ChecksColumns`."""
         for column in schema:
             if not is_arrow_variant(column.type):  # which becomes text
                 check_type(column.name, column.type, "this table")
@@ -131,7 +128,6 @@ class DeltaSink:
         return claim.offset
 
     async def look(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Looks`."""
         claim = await anyio.to_thread.run_sync(self._target.load, feed, self.mode)
         return claim.offset if claim else None
 
@@ -162,7 +158,6 @@ class DeltaSink:
         self._target.append(self._no_rows(), claim.next(offset=offset))
 
     async def write(self, batch: ChangeBatch) -> None:
-        """See :class:`tailer.sink.Sink`."""
         await anyio.to_thread.run_sync(self._write, batch)
 
     async def announce(self, notice: Notice) -> None:
@@ -171,7 +166,6 @@ class DeltaSink:
             await anyio.to_thread.run_sync(self._move, notice.next_offset)
 
     async def aclose(self) -> None:
-        """See :class:`tailer.sink.Sink`."""
         self._is_open = False
 
     @contextmanager

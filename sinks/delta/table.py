@@ -29,8 +29,6 @@ from tailer.errors import (
 )
 from tailer.sink import FaultTable
 
-__all__ = ["FAULTS", "Claim", "TargetTable"]
-
 _INFO = "delta-tailer"
 #: By deltalake's words; it has no codes.
 FAULTS = FaultTable(

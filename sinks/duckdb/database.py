@@ -20,8 +20,6 @@ from tailer.errors import SinkRejected, TargetRefused, TransientError
 from tailer.files.durable import make_folder
 from tailer.sink import FaultTable
 
-__all__ = ["DuckdbFile"]
-
 _IS_THERE = """
     SELECT count(*) FROM information_schema.tables
     WHERE table_schema = 'main' AND lower(table_name) = lower(?)

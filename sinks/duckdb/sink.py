@@ -23,8 +23,6 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError
 from tailer.settings import REQUIRED, Setting
 
-__all__ = ["SETTINGS", "DuckdbSink"]
-
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The DuckDB file."),
     **TABLE_SETTINGS,

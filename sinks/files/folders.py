@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from tailer.changes import COMMIT_TIMESTAMP
 from tailer.errors import TargetRefused
 
-__all__ = ["FORM", "Folders"]
-
 FORM = "folders `name={column}`, with `/` between them"
 _SEGMENT = re.compile(r"([^/{}=.][^/{}=]*)=\{([^{}]+)\}")
 _TIMES = {"_commit_date": "%Y-%m-%d", "_commit_hour": "%H"}

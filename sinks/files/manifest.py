@@ -30,8 +30,6 @@ from tailer.errors import (
 )
 from tailer.storage.targets import Target
 
-__all__ = ["FOLDER", "Manifest", "PublishedFile"]
-
 FOLDER = "_delta_tailer"
 _LAST = f"{FOLDER}/last"
 _ENDINGS = (".begun", ".json", ".aborted")

@@ -32,8 +32,6 @@ from tailer.sink import FaultTable, OwnNames, SinkTraits
 from tailer.storage import open_target
 from tailer.storage.targets import Target, writing
 
-__all__ = ["SETTINGS", "FilesSink"]
-
 _MIB = 1024**2
 SETTINGS: dict[str, Setting] = {
     "path": Setting(
@@ -112,7 +110,6 @@ class FilesSink:
         return cls(open_target(options["path"], folder, options["store"]), **more)
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """See :class:`tailer.sink.ChecksColumns`."""
         for field in schema if self.format == "parquet" else ():
             if not is_arrow_variant(field.type):  # which becomes text
                 check_type(field.name, field.type, "Parquet")
@@ -136,7 +133,6 @@ class FilesSink:
         return self._offset
 
     async def look(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Looks`."""
         manifest = Manifest(self._target)
         try:
             await manifest.load()
@@ -146,7 +142,6 @@ class FilesSink:
         return manifest.offset
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # any columns fit, or are checked
-        """See :class:`tailer.sink.Rehearses`."""
         await self._target.rehearse()
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:

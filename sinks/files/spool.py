@@ -13,8 +13,6 @@ import pyarrow.parquet as pq
 from sinks.formats.json import json_lines
 from tailer.changes import COMMIT_VERSION
 
-__all__ = ["ENDINGS", "Format", "Spooled"]
-
 Format = Literal["parquet", "arrow", "jsonl"]
 ENDINGS: dict[Format, str] = {"parquet": ".parquet", "arrow": ".arrow", "jsonl": ".jsonl"}
 #: Rows are encoded when this many have come: the size of a row group.

@@ -47,9 +47,6 @@ from tailer.sink.encoder import Encoder, Records
 if TYPE_CHECKING:
     from sinks.formats.registry import Registry
 
-__all__ = ["AvroEncoder"]
-
-
 _SOURCE = (
     ("version", "string"),
     ("connector", "string"),
@@ -98,7 +95,6 @@ class AvroEncoder(Encoder):
         self._ids: dict[tuple[str, str], int] = {}
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`tailer.sink.encoder.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
         return corrupt_file_named(self._encode, batch)

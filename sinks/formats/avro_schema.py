@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from tailer.changes import is_arrow_variant
 
-__all__ = ["Names", "avro_name", "nullable", "record_schema", "schema_text"]
-
 _PLAIN = {
     pa.bool_(): "boolean",
     pa.int8(): "int",

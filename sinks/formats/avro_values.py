@@ -18,9 +18,6 @@ from sinks.formats.connect import decimal_bytes, decimal_width
 from sinks.formats.json import children, unicode_text, variant_text
 from tailer.changes import is_arrow_variant
 
-__all__ = ["ValuePart", "join_parts", "long_bytes", "long_parts", "nullable_parts", "record_parts",
-           "string_bytes", "string_parts"]  # fmt: skip
-
 #: Some bytes of every row: a binary array without nulls, or a constant.
 ValuePart: TypeAlias = "pa.BinaryArray | bytes"
 

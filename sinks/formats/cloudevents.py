@@ -29,8 +29,6 @@ from sinks.formats.parts import (
 from tailer.changes import CHANGE_TYPE, ChangeBatch
 from tailer.sink.encoder import Encoder, Records
 
-__all__ = ["CloudEventsEncoder"]
-
 _STRUCTURED = b"application/cloudevents+json; charset=utf-8"
 _JSON = "application/json"
 
@@ -52,7 +50,6 @@ class CloudEventsEncoder(Encoder):
         self.table = table
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`tailer.sink.encoder.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
         return corrupt_file_named(self._encode, batch)

@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 from sinks.formats.json import children, timestamp_text, variant_text
 from tailer.changes import is_arrow_variant
 
-__all__ = ["connect_fields", "connect_schema", "connect_values", "decimal_bytes", "decimal_width"]
-
 _PLAIN = {
     pa.bool_(): "boolean",
     pa.int8(): "int8",

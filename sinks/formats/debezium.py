@@ -43,8 +43,6 @@ from tailer.changes import CHANGE_TYPE, ChangeBatch, Part
 from tailer.native.rowbytes import JoinedText
 from tailer.sink.encoder import Encoder, Records
 
-__all__ = ["CONNECTOR", "VERSION", "DebeziumEncoder", "Images", "transaction_id"]
-
 #: The version of the envelope, as ``source.version``. It is part of the bytes, so it is not the
 #: program's version, which would change the bytes of a replay with a newer program.
 VERSION = "2"
@@ -108,7 +106,6 @@ class DebeziumEncoder(Encoder):
         self.table = table
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`tailer.sink.encoder.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
         return corrupt_file_named(self._encode, batch)

@@ -25,23 +25,6 @@ from tailer.changes import is_arrow_variant, variant_json
 from tailer.native.rowbytes import Column, JoinedText, Number, Text, has_escapes, join, number
 from tailer.native.values import texts
 
-__all__ = [
-    "JsonMember",
-    "JsonObject",
-    "JsonText",
-    "base64_text",
-    "children",
-    "iso_timestamp",
-    "json_lines",
-    "json_objects",
-    "json_objects_joined",
-    "json_values",
-    "text_of",
-    "timestamp_text",
-    "unicode_text",
-    "variant_text",
-]
-
 _NULL = texts(["null"])[0]
 _DAY_US = 86_400_000_000
 #: 0001-01-01 and 10000-01-01, in days since 1970.

@@ -10,15 +10,6 @@ from msgspec import structs
 from sinks.formats.load import encoder_settings, format_setting
 from tailer.settings import Setting, SettingTable
 
-__all__ = [
-    "FORMAT",
-    "JSON_FORMATS",
-    "OfFormat",
-    "listed_options",
-    "message_settings",
-    "take_options",
-]
-
 #: The formats whose values are JSON.
 JSON_FORMATS = ("rows", "debezium", "cloudevents")
 FORMAT = format_setting(

@@ -15,15 +15,6 @@ from tailer.sink.encoder import GROUP, Encoder
 if TYPE_CHECKING:
     from sinks.formats.registry import Registry
 
-__all__ = [
-    "FORMATS",
-    "LISTED",
-    "SETTINGS",
-    "encoder_settings",
-    "format_setting",
-    "load_encoder",
-]
-
 _COMMON = ("key", "tombstones", "name", "topic", "table")
 #: The formats of this package, by the name that the configuration gives them, and the options of
 #: each. Another package names its own by an entry point: see :class:`tailer.sink.encoder.Encoder`.

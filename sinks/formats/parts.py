@@ -14,23 +14,6 @@ from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
 from tailer.errors import CorruptRow
 from tailer.sink.encoder import Header, Records
 
-__all__ = [
-    "KEY_ENCODING",
-    "as_binary",
-    "commit_ms",
-    "corrupt_file_named",
-    "data_columns",
-    "event_headers",
-    "json_keys",
-    "key_array",
-    "key_change_headers",
-    "no_records",
-    "repeated",
-    "required_columns",
-    "table_name",
-    "with_tombstones",
-]
-
 T = TypeVar("T")
 
 #: The number of the way in which keys become bytes. Raise it with every change of a key's bytes: it

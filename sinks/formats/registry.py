@@ -30,8 +30,6 @@ from tailer.secrets import keep_pair
 from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting, SettingTable
 
-__all__ = ["REGISTRY", "Registry", "RegistryClient", "load_registry", "located"]
-
 REGISTRY: dict[str, Setting] = {
     "url": Setting(
         "text", REQUIRED, "Address of the registry.", form="http(s)://host[:port]",

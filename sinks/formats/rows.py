@@ -25,8 +25,6 @@ from tailer.native.rowbytes import JoinedText
 from tailer.sink import OWN_PREFIX, OwnNames
 from tailer.sink.encoder import Encoder, Records
 
-__all__ = ["RowsEncoder", "own_fields", "row_objects"]
-
 
 def row_objects(
     batch: ChangeBatch,
@@ -102,7 +100,6 @@ class RowsEncoder(Encoder):
         self.tombstones = tombstones
 
     def encode(self, batch: ChangeBatch) -> Records:
-        """See :class:`tailer.sink.encoder.Encoder`."""
         if not batch.num_rows:
             return no_records(batch)
         keys = None

@@ -12,8 +12,6 @@ from sinks.kafka.feed_transactions import check_same_topic
 from tailer.changes import ChangeBatch, Notice
 from tailer.errors import TailerError
 
-__all__ = ["AtLeastOnce"]
-
 
 class AtLeastOnce:
     """See :class:`sinks.kafka.exactly_once.ExactlyOnce`. ``written`` are the topics that earlier

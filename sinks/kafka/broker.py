@@ -39,8 +39,6 @@ from tailer.errors import (
 )
 from tailer.network.backoff import Backoff
 
-__all__ = ["Broker", "KafkaBroker"]
-
 #: The configuration of a data topic that we create. A record's timestamp is its commit's, and
 #: retention by that would delete a table's history as soon as it is written.
 _DATA_CONFIG = {"message.timestamp.type": "LogAppendTime"}
@@ -142,7 +140,6 @@ class KafkaBroker:
     # Topics
 
     def topic(self, name: str) -> SeenTopic | None:
-        """See :class:`Broker`."""
         topic = self.cluster.topic(name)
         if topic is None:
             return None
@@ -150,12 +147,10 @@ class KafkaBroker:
         return SeenTopic(topic.id, any(self.cluster.ends(topic)))
 
     def make_topic(self, name: str) -> SeenTopic:
-        """See :class:`Broker`."""
         topic = self._seen[name] = self._made(name, -1, _DATA_CONFIG)
         return SeenTopic(topic.id, has_records=False)
 
     def open_topic(self, name: str) -> None:
-        """See :class:`Broker`."""
         topic = self._seen[name]
         if topic.max_message_bytes < self._batch_bytes:
             raise TargetRefused(
@@ -172,7 +167,6 @@ class KafkaBroker:
         return {name: own for name, own in ids.items() if own}
 
     def check_notice_topic(self) -> None:
-        """See :class:`Broker`."""
         if self.options.notice_topic:
             self._made(topic_name(self.options.notice_topic, self.feed), 1, {})
 
@@ -193,7 +187,6 @@ class KafkaBroker:
     # Progress
 
     def check(self) -> None:
-        """See :class:`Broker`."""
         topic = self._made(self.progress_topic, 1, _PROGRESS_CONFIG)
         if topic.partitions != 1 or topic.cleanup_policy not in ("", "compact"):
             raise TargetRefused(
@@ -210,7 +203,6 @@ class KafkaBroker:
             )
 
     def read_progress(self, *, stable: bool = False) -> Progress | None:
-        """See :class:`Broker`."""
         if self._dry_run and self.cluster.topic(self.progress_topic) is None:
             return None
         record = self.cluster.last_record(self.progress_topic, self.feed.encode(), stable=stable)
@@ -246,11 +238,9 @@ class KafkaBroker:
         self.settlement.after_fencing(self.cluster, sorted(topics), self.progress_topic)
 
     def encode(self, name: str, rows: ChangeBatch) -> EncodedRows:
-        """See :class:`Broker`."""
         return self._writers[name].encode(rows)
 
     def run(self, transaction: Transaction, name: str, encoded: EncodedRows | None) -> None:
-        """See :class:`Broker`."""
         self._wait_until_settled()
         self.driver.begin()
         try:
@@ -279,7 +269,6 @@ class KafkaBroker:
         self.driver.flush()
 
     def close(self) -> None:
-        """See :class:`Broker`."""
         self._closed.set()
         for threads in (self._encoding, self._background, self._settling):
             threads.shutdown(wait=False, cancel_futures=True)

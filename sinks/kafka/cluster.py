@@ -24,15 +24,6 @@ from sinks.messages.messages import told
 from tailer.errors import SinkRejected, TailerError, TransientError
 from tailer.network.backoff import Backoff, retried
 
-__all__ = [
-    "Cluster",
-    "LastRecord",
-    "OpenTransaction",
-    "Partition",
-    "Topic",
-    "TransactionStatus",
-]
-
 #: The broker's default, for clusters whose configuration may not be read or says nonsense.
 _MESSAGE_BYTES = 1_048_588
 #: The settings of a topic that are needed.

@@ -20,8 +20,6 @@ from sinks.kafka.topic_writer import EncodedRows
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused, TransientError
 
-__all__ = ["ExactlyOnce", "Prepared", "prepared_by"]
-
 #: Progress over versions without changes is written at most this often, in seconds.
 _IDLE_S = 0.5
 #: A newer daemon writes its claim right after it has fenced us: we wait this long to see it.

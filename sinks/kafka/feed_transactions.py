@@ -65,8 +65,6 @@ from tailer.errors import (
     TransientError,
 )
 
-__all__ = ["FeedTransactions", "SeenTopic", "State", "Transaction", "check_same_topic"]
-
 State = Literal["NEW", "FENCED", "CLAIMED", "IDLE", "IN_TRANSACTION", "BROKEN", "TAKEN_OVER"]
 Verdict = Literal["roll back", "open again", "stop"]
 #: The states in which each call is allowed. The next state is in the call.

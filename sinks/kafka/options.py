@@ -19,8 +19,6 @@ from tailer.errors import ConfigError
 from tailer.setting_fields import declared, settings_of
 from tailer.settings import REQUIRED, Setting, SettingTable
 
-__all__ = ["LINGER_MS", "KafkaOptions", "topic_name"]
-
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("feed", "table")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -18,8 +18,6 @@ from sinks.kafka.cluster import LastRecord
 from tailer.changes import Offset
 from tailer.errors import OffsetError, TargetRefused
 
-__all__ = ["Progress", "read_progress"]
-
 _FORMAT = 1
 
 

@@ -24,8 +24,6 @@ from sinks.kafka.cluster import Cluster, OpenTransaction, Partition, Transaction
 from tailer.errors import TargetRefused, TransientError
 from tailer.network.backoff import Backoff, retried
 
-__all__ = ["Settlement"]
-
 #: The outcome that a transaction's state implies. An ongoing one is aborted by the fencing.
 _OUTCOMES = {
     "CompleteCommit": True,

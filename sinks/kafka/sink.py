@@ -27,8 +27,6 @@ from tailer.errors import TargetRefused
 from tailer.setting_fields import settings_of
 from tailer.sink import FaultTable, SinkTraits
 
-__all__ = ["KafkaSink"]
-
 
 class KafkaSink:
     """Events as records of a Kafka topic, exactly once or at least once."""
@@ -84,7 +82,6 @@ class KafkaSink:
         return {**form, "topics": dict(self._written)} if self._written else form
 
     async def look(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Looks`."""
         return await anyio.to_thread.run_sync(self._look, feed)
 
     def _look(self, feed: str) -> Offset | None:
@@ -132,7 +129,6 @@ class KafkaSink:
         return offset
 
     async def write(self, batch: ChangeBatch) -> None:
-        """See :class:`tailer.sink.Sink`."""
         if self._session is None:
             raise TargetRefused("the sink is not open")
         await anyio.to_thread.run_sync(self._session.write, batch)
@@ -140,7 +136,6 @@ class KafkaSink:
             self._written.update(self._session.topics())
 
     def prepare(self, batch: ChangeBatch) -> object:
-        """See :class:`tailer.sink.Prepares`."""
         return None if self._session is None else self._session.prepare(batch)
 
     async def announce(self, notice: Notice) -> None:
@@ -167,7 +162,6 @@ class KafkaSink:
             self._close()
 
     async def aclose(self) -> None:
-        """See :class:`tailer.sink.Sink`."""
         await anyio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:

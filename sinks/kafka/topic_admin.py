@@ -8,8 +8,6 @@ from typing import Any
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import NoError, TopicAlreadyExistsError, for_code
 
-__all__ = ["NewTopic", "create", "transaction_ms_max"]
-
 _TRANSACTION_MS_MAX = "transaction.max.timeout.ms"
 
 

@@ -21,8 +21,6 @@ from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
 from tailer.sink.encoder import Encoder, Records
 
-__all__ = ["EncodedRows", "TopicWriter", "single_record"]
-
 #: The number of bytes of rows that are encoded at a time.
 _PIECE_BYTES = 2 * 1024 * 1024
 

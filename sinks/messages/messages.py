@@ -15,8 +15,6 @@ from tailer.changes import COMMIT_VERSION, ChangeBatch
 from tailer.errors import RowsRefused
 from tailer.sink.encoder import Encoder
 
-__all__ = ["Limits", "Messages", "told"]
-
 #: No limit that a server tells is more: no value of Arrow's texts has more bytes.
 _TOLD_MAX = 2**31 - 1
 

@@ -10,8 +10,6 @@ import anyio
 from tailer.errors import TransientError
 from tailer.network.backoff import Backoff
 
-__all__ = ["attempted"]
-
 T = TypeVar("T")
 
 

@@ -18,8 +18,6 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
 from tailer.sink import SinkTraits
 
-__all__ = ["MessageSink"]
-
 _MIB = 1024**2
 
 
@@ -83,7 +81,6 @@ class MessageSink(ABC):
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """See :class:`tailer.sink.KnowsDelivery`."""
         self._feed, self.written_before = feed, bool(kept)
         self.made_before = (kept or {}).get("made")
         named = {name: self.option(name) for name in self.places}
@@ -93,7 +90,6 @@ class MessageSink(ABC):
         return same_form(form, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Sink`."""
         await self.aclose()
         self._feed = feed
         self._encoder = load_encoder(self.format, {**self.options, "name": feed})
@@ -107,7 +103,6 @@ class MessageSink(ABC):
         return self._at
 
     async def look(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Looks`."""
         self._feed = feed
         try:
             return await self._look()
@@ -119,7 +114,6 @@ class MessageSink(ABC):
         return await self._connect()
 
     async def aclose(self) -> None:
-        """See :class:`tailer.sink.Sink`."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
@@ -127,7 +121,6 @@ class MessageSink(ABC):
         await self._disconnect()
 
     def prepare(self, batch: ChangeBatch) -> object:
-        """See :class:`tailer.sink.Prepares`."""
         if self._threads is None or not batch.num_rows:
             return None
         return self._threads, self._begun(batch, self._threads)
@@ -143,12 +136,10 @@ class MessageSink(ABC):
         return Pieces(pieces, lambda piece: Messages.of(piece, encoder), threads)
 
     async def write(self, batch: ChangeBatch) -> None:
-        """See :class:`tailer.sink.Sink`."""
         async for _ in self.write_pieces(batch):
             pass
 
     async def write_pieces(self, batch: ChangeBatch) -> AsyncGenerator[Offset, None]:
-        """See :class:`tailer.sink.WritesPieces`."""
         if self._threads is None:
             raise TargetRefused("the sink is not open")
         # Rows of a snapshot that is taken while the stream continues do not move its offset.

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tailer.errors import ConfigError
 
-__all__ = ["distrusted", "trusting"]
-
 
 def trusting(kind: str, ca_file: Path | None) -> ssl.SSLContext | None:
     """Return a context that trusts the authorities in the file of a sink's option `ca_file`; None

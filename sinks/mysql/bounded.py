@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-__all__ = ["connection_class"]
-
 #: So many bytes may come at one statement, or at one row where rows are read one by one.
 _ANSWER_BYTES_MAX = 128 * 1024 * 1024
 #: A packet that was waited for longer than two time-outs must have come at this rate, in bytes a

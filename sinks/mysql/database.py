@@ -34,8 +34,6 @@ from tailer.network.reach import unreached
 from tailer.secrets.urls import Url
 from tailer.sink import FaultTable
 
-__all__ = ["Mysql"]
-
 _TYPES = {
     pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT",
     # A FLOAT is shown with six digits only.

@@ -14,8 +14,6 @@ from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 
-__all__ = ["SETTINGS", "MysqlSink"]
-
 
 def _parsed(text: str) -> Url:
     url = parse_url(text, ("mysql",))

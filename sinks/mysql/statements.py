@@ -11,8 +11,6 @@ from sinks.formats.json import text_of
 from sinks.sql.text import hex_text, is_json, json_text
 from tailer.native.rowbytes import Column, Text, join, number
 
-__all__ = ["insertions"]
-
 #: About so many bytes of rows are in one statement, and so many rows.
 _BYTES, _ROWS_MAX = 2 * 1024**2, 10_000
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from sinks.sql.text import Room
 
-__all__ = ["LENGTHS", "key_rooms", "table_rooms"]
-
 #: The lengths of a table's columns; of texts without a length their bytes.
 LENGTHS = """
     SELECT column_name, data_type, character_maximum_length FROM information_schema.columns

@@ -17,8 +17,6 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 from tailer.secrets import keep_secrets
 from tailer.secrets.urls import Url
 
-__all__ = ["PORT", "Login", "NoTls", "close", "connect", "new_client"]
-
 PORT = 4222
 _CLOSE_S = 2.0
 #: Of what a server sends: a message that JetStream returns (64 MiB at most, in base64), and a line.

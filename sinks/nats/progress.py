@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tailer.changes import Offset
 
-__all__ = ["Progress"]
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:

@@ -43,8 +43,6 @@ from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
 
-__all__ = ["SETTINGS", "NatsSink"]
-
 T = TypeVar("T")
 
 
@@ -149,7 +147,6 @@ class NatsSink(MessageSink):
         return cls(taken, folder, of_format)
 
     def option(self, name: str) -> str:
-        """See :class:`sinks.messages.sink.MessageSink`."""
         return str(self._given[name]).replace("{feed}", self._feed)
 
     @property

@@ -29,8 +29,6 @@ from tailer.network.reach import unreached
 from tailer.secrets.urls import UrlError, split_url
 from tailer.sink import FaultTable
 
-__all__ = ["Postgres"]
-
 _TYPES = {
     pa.bool_(): "boolean", pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer",
     pa.int64(): "bigint", pa.float32(): "real", pa.float64(): "double precision",

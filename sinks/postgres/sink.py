@@ -11,8 +11,6 @@ from sinks.shared.credentials import CREDENTIALS
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.settings import Setting
 
-__all__ = ["SETTINGS", "PostgresSink"]
-
 SETTINGS: dict[str, Setting] = {
     "dsn": Setting(
         "text", "", "Connection string of libpq: a URI, or `host=... dbname=...`. Missing values "

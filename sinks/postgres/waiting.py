@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-__all__ = ["connection_class"]
-
 #: The end of all patience: with a server that lives, and a session of it that does not.
 _PATIENCE_S = 3600.0
 #: So many bytes may come at one statement, or at one row where rows are read one by one.

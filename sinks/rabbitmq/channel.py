@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Channel", "NotConfirmed", "Unroutable"]
-
 #: How long to wait for the broker's goodbye, in seconds.
 _CLOSE_S = 3.0
 #: The broker's frames have 128 KiB where it is not configured otherwise.

@@ -15,8 +15,6 @@ from typing import Any
 
 from sinks.rabbitmq.channel import Channel
 
-__all__ = ["Pace", "declared_pace"]
-
 _PRECONDITION_FAILED = 406
 #: How the broker names an argument that a queue has otherwise than it was declared.
 _UNEQUAL = re.compile(

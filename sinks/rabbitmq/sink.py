@@ -32,8 +32,6 @@ from tailer.secrets.urls import parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
 
-__all__ = ["SETTINGS", "RabbitmqSink"]
-
 T = TypeVar("T")
 
 _MIB = 1024**2
@@ -125,7 +123,6 @@ class RabbitmqSink(MessageSink):
         return cls(taken, folder, of_format)
 
     def option(self, name: str) -> str:
-        """See :class:`sinks.messages.sink.MessageSink`."""
         return str(self._given[name]).replace("{feed}", self._feed)
 
     async def _connect(self) -> Offset | None:

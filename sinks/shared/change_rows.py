@@ -8,8 +8,6 @@ from sinks.formats.json import variant_text
 from tailer.changes import METADATA_FIELDS, ChangeBatch, is_arrow_variant
 from tailer.errors import TargetRefused
 
-__all__ = ["EVENT_ID", "change_rows", "check_type", "data_rows"]
-
 #: The last column of a log: the event's id.
 EVENT_ID = "_event_id"
 

@@ -9,8 +9,6 @@ from tailer.errors import ConfigError
 from tailer.secrets import keep_pair
 from tailer.settings import Setting
 
-__all__ = ["CREDENTIALS", "credentials"]
-
 CREDENTIALS: dict[str, Setting] = {
     "user": Setting("text", "", "User name, if the URL contains none."),
     "password": Setting(

@@ -14,8 +14,6 @@ from sinks.formats.parts import KEY_ENCODING
 from tailer.changes import Offset
 from tailer.errors import ConfigError
 
-__all__ = ["form_of", "same_form"]
-
 #: Options of a format that do not change the records, or that the sink fills in.
 _BESIDE = ("name", "topic", "registry", "record_bytes_max", "table")
 #: What a change of an option means to readers; of any other: :data:`_OTHERS`.

@@ -14,8 +14,6 @@ from typing import Generic, TypeVar
 
 from tailer.changes import ChangeBatch
 
-__all__ = ["Pieces", "slices"]
-
 T = TypeVar("T")
 
 #: The number of pieces of a batch that are encoded before they are requested.

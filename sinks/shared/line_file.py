@@ -22,8 +22,6 @@ from pathlib import Path
 from tailer.errors import SinkRejected, TargetRefused, TransientError, may_heal, out_of_reach
 from tailer.files.durable import create_private, make_folder, sync_folder, try_place
 
-__all__ = ["LineFile", "try_line_file"]
-
 _TAIL_BYTES = 64 * 1024
 #: How often in a row a file may be moved away while one batch is written.
 _MOVES_MAX = 5

@@ -19,21 +19,6 @@ from tailer.changes import CHANGE_TYPE, COMING_KINDS, COMMIT_VERSION, ChangeBatc
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import fold_case
 
-__all__ = [
-    "PHYSICAL",
-    "Merge",
-    "Step",
-    "columns_kept",
-    "matched",
-    "merge_of",
-    "physical_name",
-    "renamed_fields",
-    "respelled",
-    "steps_between",
-    "unused_name",
-    "with_physical_names",
-]
-
 #: The metadata of a field that has the column's name in the table's files, which no rename changes.
 PHYSICAL = b"delta-tailer.physical"
 

@@ -8,8 +8,6 @@ from types import TracebackType
 
 from tailer.errors import TailerError, TransientError
 
-__all__ = ["misread", "readable"]
-
 _OWN = ("sinks", "tailer")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tailer.settings import Setting
 from tailer.sink import OWN_PREFIX, own_prefix
 
-__all__ = ["OWN_PREFIX_SETTING", "renamed"]
-
 OWN_PREFIX_SETTING = Setting(
     "text", OWN_PREFIX, "Prefix of the columns that the sink adds, such as `_event_id`. Choose "
     "another one if the table has a column of such a name.",

@@ -9,8 +9,6 @@ import pyarrow as pa
 from sinks.sql.database import Claim, Database
 from tailer.changes import Offset
 
-__all__ = ["SqlCopy"]
-
 
 class SqlCopy:
     """See :class:`tailer.sink.MirrorCopy`."""
@@ -24,12 +22,10 @@ class SqlCopy:
         self._target = target
 
     def as_held(self, column: pa.Array) -> pa.Array:
-        """See :class:`tailer.sink.MirrorCopy`."""
         held = self._database.held(column)
         return self._database.comparable(held, held.type)
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See :class:`tailer.sink.MirrorCopy`."""
         names = self._database.columns_text(schema.names)
         held = [self._database.held(pa.array([], f.type)).type for f in schema]
         types = pa.schema(list(zip(schema.names, held, strict=True)))

@@ -10,8 +10,6 @@ from pathlib import Path
 from tailer.errors import TargetRefused, may_heal, out_of_reach
 from tailer.files.durable import try_place
 
-__all__ = ["rehearsal_of_file"]
-
 
 @contextmanager
 def rehearsal_of_file(path: Path) -> Iterator[Path]:

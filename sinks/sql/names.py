@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from tailer.errors import TargetRefused
 
-__all__ = ["TOO_WIDE", "NameRules"]
-
 #: Behind an error of the database about the size of a row.
 TOO_WIDE = (
     "; all columns together are too wide for a row: exclude some with the feed's option 'columns'"

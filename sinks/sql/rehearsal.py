@@ -16,8 +16,6 @@ from sinks.sql.table_transactions import Transaction
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import Offset
 
-__all__ = ["rehearse"]
-
 #: The columns of a small table before and after each kind of step, by the names in the files.
 _BEFORE = {"id": ("id", pa.int64()), "a": ("a", pa.int32()), "b": ("b", pa.string())}
 _AFTER = {"id": ("id", pa.int64()), "a": ("c", pa.int64()), "d": ("d", pa.string())}

@@ -13,8 +13,6 @@ from sinks.sql.database import ValueRefused
 from sinks.sql.text import canonical_json, is_json, json_text
 from tailer.errors import TargetRefused
 
-__all__ = ["batches_of", "bound_rows", "check_finite", "comparable"]
-
 _ROWS_MAX = 65536
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from tailer.errors import TargetRefused, TransientError
 
-__all__ = ["SameFile"]
-
 
 class SameFile:
     """The file of a path. ``written``: the feed has written to it before, so it has to be there."""

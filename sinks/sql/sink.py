@@ -26,8 +26,6 @@ from tailer.errors import TargetRefused
 from tailer.settings import Setting
 from tailer.sink import OWN_PREFIX, FaultTable, OwnNames, SinkTraits
 
-__all__ = ["TABLE_SETTINGS", "SqlSink"]
-
 TABLE_SETTINGS: dict[str, Setting] = {
     "table": Setting("text", "", "The table to write.", unset="the feed's name"),
     "mode": Setting(
@@ -96,11 +94,9 @@ class SqlSink:
 
     @property
     def faults(self) -> FaultTable:
-        """See :class:`tailer.sink.ListsFaults`."""
         return self._database.faults
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """See :class:`tailer.sink.ChecksColumns`."""
         self._rows_for("").check_columns(schema)
 
     def delivery(
@@ -182,7 +178,6 @@ class SqlSink:
             database.close()
 
     async def look(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Looks`."""
         return await anyio.to_thread.run_sync(self._look, feed)
 
     def _look(self, feed: str) -> Offset | None:
@@ -226,7 +221,6 @@ class SqlSink:
             database.close()
 
     async def write(self, batch: ChangeBatch) -> None:
-        """See :class:`tailer.sink.Sink`."""
         await anyio.to_thread.run_sync(self._write, batch)
 
     async def announce(self, notice: Notice) -> None:
@@ -235,7 +229,6 @@ class SqlSink:
             await anyio.to_thread.run_sync(self._move, notice.next_offset)
 
     async def aclose(self) -> None:
-        """See :class:`tailer.sink.Sink`."""
         self._session = None
         await anyio.to_thread.run_sync(self._close)
         self._database.begin_at(written=False)
@@ -245,7 +238,6 @@ class SqlSink:
 
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[SqlCopy]:
-        """See :class:`tailer.sink.ReadsMirror`."""
         target, database = self.table or feed, self._database
         if self.mode != "mirror":
             raise TargetRefused(

@@ -12,8 +12,6 @@ from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import OwnNames
 
-__all__ = ["TableRows"]
-
 
 @dataclass(slots=True)
 class TableRows:

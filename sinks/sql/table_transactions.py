@@ -56,8 +56,6 @@ from sinks.sql.database import Claim
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TargetRefused
 
-__all__ = ["TableSession", "TableTransactions", "Target", "Transaction"]
-
 State = Literal["NEW", "IDLE", "IN_TRANSACTION", "UNSURE"]
 Verdict = Literal["roll back", "open again"]
 

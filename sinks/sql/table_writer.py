@@ -16,8 +16,6 @@ from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.sink import fold_case
 
-__all__ = ["TableWriter"]
-
 
 @dataclass(slots=True)
 class TableWriter:
@@ -36,11 +34,9 @@ class TableWriter:
     also: Callable[[ChangeBatch], None]
 
     def claim(self) -> Claim:
-        """See :class:`sinks.sql.table_transactions.Target`."""
         return self.database.claim(self.target, self.feed, self.mode, adopt=not self.create)
 
     def run(self, transaction: Transaction) -> Claim:
-        """See :class:`sinks.sql.table_transactions.Target`."""
         database, before, after = self.database, transaction.before, transaction.after
         schema, batch = transaction.schema, transaction.batch
         database.connect()

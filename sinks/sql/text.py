@@ -15,19 +15,6 @@ import pyarrow.compute as pc
 from sinks.formats.json import json_values, text_of, variant_text
 from tailer.changes import is_arrow_variant
 
-__all__ = [
-    "JSON",
-    "Room",
-    "ValueRefused",
-    "canonical_json",
-    "check_nul",
-    "check_times",
-    "hex_text",
-    "is_json",
-    "json_text",
-    "with_json",
-]
-
 #: The type of a variant's JSON.
 JSON = pa.json_()
 #: Numbers of any length, as they are.

@@ -16,8 +16,6 @@ from tailer.files.spill import sweep
 from tailer.process.memory import keep_freed_memory, share_heaps
 from tailer.process.signals import EXIT_INTERRUPTED, GRACE_S, signalled, until_stopped
 
-__all__ = ["Command", "run_command"]
-
 Work: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 

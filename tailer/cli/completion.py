@@ -12,8 +12,6 @@ import shtab
 
 from tailer.cli.main import parser
 
-__all__ = ["completion"]
-
 #: What arguments of these names are completed with.
 _FILES = ("TABLE", "CONFIG.toml", "PROFILE", "FILE")
 _FOLDERS = ("FOLDER",)

@@ -13,8 +13,6 @@ from tailer.errors import ConfigError, meant
 from tailer.feed.options import FeedOptions
 from tailer.log.follow import FollowOptions
 
-__all__ = ["check_columns", "feed_options"]
-
 _BATCH_ROWS_MAX = 65_536
 
 

@@ -6,8 +6,6 @@ from tailer.config.feeds import Config, FeedConfig
 from tailer.daemon.assembly import feed_configs
 from tailer.errors import ConfigError
 
-__all__ = ["named_feed"]
-
 
 async def named_feed(config: Config, name: str) -> FeedConfig:
     """Return a feed, also one of a pattern. Raises :class:`ConfigError` for one that is not

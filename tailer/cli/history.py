@@ -12,8 +12,6 @@ from tailer.errors import printable
 from tailer.log.history import history as commits
 from tailer.log.table import TableLog
 
-__all__ = ["history"]
-
 #: The number of characters of a writer's value that are shown on a line.
 _TEXT_MAX = 200
 

@@ -25,8 +25,6 @@ from tailer.settings import REQUIRED, Setting
 from tailer.sink import installed_sinks, listed_settings, load_sink
 from tailer.storage import is_local
 
-__all__ = ["configuration", "init", "likely_key"]
-
 #: The sink of a file that nobody was asked about.
 _SINK = "jsonl"
 

@@ -24,8 +24,6 @@ from tailer.process.signals import end, install
 from tailer.secrets import hidden
 from tailer.settings import Kind, Setting, own_prefix, zone_name
 
-__all__ = ["main", "parser", "run"]
-
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 

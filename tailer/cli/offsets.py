@@ -17,8 +17,6 @@ from tailer.errors import ConfigError
 from tailer.log.starts import start_to_keep
 from tailer.sink import KeepsProgress
 
-__all__ = ["offsets"]
-
 
 async def offsets(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status.

@@ -24,8 +24,6 @@ from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.process.threads import blocking
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
 
-__all__ = ["Ids", "open_output", "until_reader_gone"]
-
 _IDS = {"_event_id": pa.string(), "_origin": pa.string(), "_row_id": pa.int64()}
 
 

@@ -12,8 +12,6 @@ from tailer.delta.snapshot import Snapshot
 from tailer.feed.progress import FeedProgress
 from tailer.log.table import TableLog
 
-__all__ = ["BytesRead", "SnapshotProgress", "stored_bytes"]
-
 #: Seconds before anything is drawn: most reads are over by then.
 _DELAY_S = 0.5
 
@@ -73,12 +71,10 @@ class SnapshotProgress(FeedProgress):
         self.drawn = drawn
 
     def read_bytes(self, count: int) -> None:
-        """See :class:`tailer.feed.progress.Observer`."""
         super().read_bytes(count)
         self.drawn(count)
 
     def delivered(self, batch: ChangeBatch, *, whole: bool = True) -> None:
-        """See :class:`tailer.feed.progress.FeedProgress`."""
         super().delivered(batch, whole=whole)
         if not batch.next_offset.snapshot:
             self.drawn.close()

@@ -12,8 +12,6 @@ from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
 from tailer.process.threads import loading
 
-__all__ = ["SUFFIXES", "output_kind", "read"]
-
 SUFFIXES = (".arrow", ".parquet", ".jsonl")
 
 

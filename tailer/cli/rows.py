@@ -22,8 +22,6 @@ from tailer.feed.read_context import ReadContext
 from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import mapping_removals
 
-__all__ = ["write_changes", "write_rows"]
-
 
 async def write_changes(
     arguments: argparse.Namespace, kind: str, log: TableLog, first: int, snapshot: Snapshot

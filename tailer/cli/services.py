@@ -8,8 +8,6 @@ from pathlib import Path
 from tailer.config.feeds import load_config
 from tailer.errors import ConfigError
 
-__all__ = ["check", "run", "share", "spark"]
-
 
 async def run(arguments: argparse.Namespace) -> int:
     """Run the daemon until a signal ends it; return the exit status."""

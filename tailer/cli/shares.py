@@ -14,8 +14,6 @@ from tailer.sharing.http import Refused
 from tailer.sharing.model import Table
 from tailer.sharing.profile import load_profile
 
-__all__ = ["shares"]
-
 
 async def shares(arguments: argparse.Namespace) -> int:
     """Print the tables of a profile as addresses, as they come; return the exit status."""

@@ -12,8 +12,6 @@ from tailer.errors import ConfigError, printable
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import installed_sinks, listed_settings, load_sink
 
-__all__ = ["sinks"]
-
 
 async def sinks(arguments: argparse.Namespace) -> int:
     """Print the installed sinks, or the one of a type, with their options; return the exit

@@ -15,8 +15,6 @@ from tailer.log.checksums import checksum_errors
 from tailer.log.table import TableLog
 from tailer.log.times import last_version
 
-__all__ = ["snapshot"]
-
 
 @on_table
 async def snapshot(arguments: argparse.Namespace, log: TableLog) -> int:

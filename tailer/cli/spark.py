@@ -27,8 +27,6 @@ from tailer.process.signals import until_stopped
 from tailer.spark.frames.order_files import OrderFiles
 from tailer.spark.pipeline.run import Cluster, PipelineOptions, read_by
 
-__all__ = ["checkpoint_offset", "run_cluster"]
-
 
 async def run_cluster(config: Config, options: PipelineOptions) -> int:
     """Run all feeds by a cluster, and say in the log what the daemon says of them. Return the exit

@@ -13,8 +13,6 @@ from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 from tailer.storage import open_store
 
-__all__ = ["check_range", "on_table"]
-
 
 def on_table(
     command: Callable[[argparse.Namespace, TableLog], Awaitable[int]],

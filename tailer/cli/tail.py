@@ -22,8 +22,6 @@ from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.sink import load_sink
 
-__all__ = ["tail"]
-
 
 @on_table
 async def tail(arguments: argparse.Namespace, log: TableLog) -> int:

@@ -22,8 +22,6 @@ from tailer.verify.mirror import MirrorVerdict, verify_mirror
 from tailer.verify.table import Verdict
 from tailer.verify.table import verify as verdicts
 
-__all__ = ["verify"]
-
 
 async def verify(arguments: argparse.Namespace) -> int:
     """Print the verdicts; return the exit status: 1 if one is not exact."""

@@ -14,8 +14,6 @@ from importlib.metadata import version as version_of
 from tailer import __version__
 from tailer.native.compiled import absent
 
-__all__ = ["version"]
-
 _DISTRIBUTION = "delta-tailer"
 
 

@@ -26,14 +26,6 @@ from tailer.decode.variant import canonical_variants
 from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
 from tailer.delta.snapshot import TableState
 
-__all__ = [
-    "Comparison",
-    "Positions",
-    "file_refs",
-    "refs_by_file",
-    "value_schema",
-]
-
 #: Rows of one side: positions by the number of the file.
 Positions: TypeAlias = Mapping[int, BitMap64]
 

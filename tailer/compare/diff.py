@@ -49,8 +49,6 @@ from tailer.decode.vectors import bitmap_of
 from tailer.errors import CorruptRow
 from tailer.plan.rules import Rewrite
 
-__all__ = ["Difference", "by_row_ids", "by_value", "changed_files", "updates"]
-
 
 @dataclass(slots=True)
 class Difference:

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["differ"]
-
 
 def differ(
     one: Iterable[pa.Array], other: Iterable[pa.Array], count: int

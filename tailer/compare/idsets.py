@@ -16,8 +16,6 @@ from pyroaring import BitMap64
 from tailer.compare.stream import COMING, LEAVING
 from tailer.decode.vectors import bitmap_of, positions_of, positions_within
 
-__all__ = ["CHANGED", "ManyVersions", "changed_ids"]
-
 #: The columns of changed rows; ``left`` and ``came`` are references, null on the other side.
 CHANGED = pa.schema([("row_id", pa.int64()), ("left", pa.int64()), ("came", pa.int64())])
 

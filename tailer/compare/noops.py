@@ -12,8 +12,6 @@ from tailer.compare.comparison import file_refs
 from tailer.compare.equal_rows import differ
 from tailer.decode.variant import canonical_variants
 
-__all__ = ["equal_images"]
-
 #: The rows of one side, by the number of their file.
 Kept = Mapping[int, Sequence[Rows]]
 

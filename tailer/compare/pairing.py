@@ -25,8 +25,6 @@ from tailer.decode.options import DiffOptions
 from tailer.decode.vectors import positions_within
 from tailer.delta.snapshot import TableState
 
-__all__ = ["Pairing", "find_pairs", "from_index"]
-
 #: The images of an update, and the step from each of them to the other one beside it.
 _IMAGES = pa.array(["update_preimage", "update_postimage"])
 _STEPS = pa.array([1, -1], pa.int64())

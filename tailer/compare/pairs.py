@@ -31,8 +31,6 @@ from tailer.decode.rows import OpenFile, Skip, decode_file
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
 
-__all__ = ["PAIR", "Pairs", "VersionRows", "may_have_images", "plan_pairs"]
-
 #: A pair: the places of the preimage (that leaves) and of the postimage (that comes).
 PAIR = pa.schema([("l", pa.int64()), ("c", pa.int64())])
 

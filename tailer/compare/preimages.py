@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 from tailer.errors import spilling
 from tailer.files.spill import SpillFolder
 
-__all__ = ["Numbers", "Preimages"]
-
 
 @dataclass(slots=True)
 class _Held:

@@ -30,8 +30,6 @@ from tailer.plan.rules import Rewrite
 if TYPE_CHECKING:
     from tailer.decode.rows import OpenFile
 
-__all__ = ["Numbers", "independent", "proved_apart", "proved_same"]
-
 #: The numbers of files that leave, and of files that come.
 Numbers = tuple[set[int], set[int]]
 

@@ -16,8 +16,6 @@ from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
 from tailer.decode.rows import Skip, given_kinds
 from tailer.decode.vectors import positions_within
 
-__all__ = ["RowCache", "kept_rows", "settled"]
-
 
 class RowCache:
     """Rows by side and file; at most ``bytes_max`` of them.

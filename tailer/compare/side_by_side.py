@@ -26,8 +26,6 @@ from tailer.compare.equal_rows import differ
 from tailer.compare.row_cache import RowCache
 from tailer.compare.stream import PLACED
 
-__all__ = ["Decoded", "FileRows", "alike", "pairable", "side_by_side"]
-
 _PAIRED_FILES_MAX = 64
 #: If more than this share of their rows differ, two files are not rewrites of each other.
 _DIFFERENT_MAX = 0.5

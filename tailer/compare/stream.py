@@ -15,17 +15,6 @@ import pyarrow.compute as pc
 from tailer.delta.arrow_types import holds_arrow_variant
 from tailer.errors import UnsupportedTable
 
-__all__ = [
-    "COMING",
-    "LEAVING",
-    "MAP_DEPTH_MAX",
-    "OTHER_FIELD",
-    "PLACED",
-    "REF_FIELDS",
-    "RowStream",
-    "has_map",
-]
-
 #: Sides of a row. ``PLACED`` is a row that leaves and comes at the same place of two files.
 LEAVING, COMING, PLACED = 0, 1, 2
 

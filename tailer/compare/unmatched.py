@@ -40,8 +40,6 @@ from tailer.compare.engine import Engine
 from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
 from tailer.decode.vectors import bitmap_of
 
-__all__ = ["Unmatched", "unmatched"]
-
 
 @dataclass(slots=True)
 class Unmatched:

@@ -25,8 +25,6 @@ from tailer.process.signals import GRACE_S
 from tailer.settings import REQUIRED, Setting
 from tailer.storage import remote_schemes, storage_named, storage_of
 
-__all__ = ["Config", "FeedConfig", "SinkConfig", "load_config"]
-
 #: The options of all tables of a storage, by its name.
 Stores: TypeAlias = Mapping[str, Mapping[str, Any]]
 _KEY_BYTES = range(16, 65)

@@ -13,8 +13,6 @@ from tailer.errors import ConfigError, unreadable
 from tailer.log.starts import STARTS, check_start
 from tailer.settings import REQUIRED, Setting, SettingTable, zone_name
 
-__all__ = ["DAEMON", "FEED", "TABLE_OF_OPTIONS", "Section", "address", "read_document"]
-
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "UTF-8 with a byte-order mark",
     codecs.BOM_UTF16_LE: "UTF-16",

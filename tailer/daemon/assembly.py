@@ -29,20 +29,6 @@ from tailer.store.traffic import Traffic
 if TYPE_CHECKING:
     from tailer.daemon.metrics import MetricFamilies
 
-__all__ = [
-    "PatternFeeds",
-    "assemble",
-    "check_targets",
-    "feed_configs",
-    "feed_sink",
-    "feed_start",
-    "feeds_of_pattern",
-    "keep_place_of",
-    "offset_store",
-    "park_sink",
-    "table_log",
-]
-
 #: Placeholder in a sink's options for the text that a pattern's stars match.
 _TABLE = "{table}"
 

@@ -46,8 +46,6 @@ from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
 from tailer.sink import Looks, Rehearses, Sink, delivery_of, sink_traits
 
-__all__ = ["check_feeds"]
-
 
 async def check_feeds(config: Config, *, as_json: bool = False) -> int:
     """Reach every table and sink, and print where each feed would start: a sentence a feed, or a

@@ -22,8 +22,6 @@ from tailer.storage import is_url, storage_of
 from tailer.store import LOG_DIR
 from tailer.store.addresses import check_address
 
-__all__ = ["Discovered", "discover", "is_pattern"]
-
 #: The names of the folders in a folder.
 Folders = Callable[[str], Awaitable[list[str]]]
 #: Control characters, lone surrogates (a name that is not UTF-8), ends of lines and paragraphs.

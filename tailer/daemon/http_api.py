@@ -22,8 +22,6 @@ from tailer.daemon.supervisor import Supervisor
 from tailer.errors import ConfigError, TailerError, TransientError, printable
 from tailer.http_server.serving import Bounds, read_body, serve_application
 
-__all__ = ["api_routes", "health_routes", "may_read", "serve", "shared"]
-
 #: Seconds for open requests when the process ends: an open console's request never ends by itself.
 _SHUTDOWN_S = 1.0
 #: How much longer an answer that is the same for all is given than it took to make.

@@ -17,8 +17,6 @@ from prometheus_client.utils import floatToGoString
 
 from tailer.feed.progress import STATES, FeedProgress
 
-__all__ = ["MetricFamilies"]
-
 _KINDS: dict[str, Any] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,

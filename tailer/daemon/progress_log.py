@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from tailer.errors import printable
 from tailer.feed.progress import FeedProgress
 
-__all__ = ["FEEDS_MAX", "ProgressLog"]
-
 #: At most this many feeds get their own line each time; the others share one.
 FEEDS_MAX = 20
 #: States of a feed that does not go on, which each report repeats, with so much of the reason.

@@ -17,8 +17,6 @@ import pyarrow as pa
 from tailer.changes import ChangeBatch
 from tailer.feed.progress import FeedProgress
 
-__all__ = ["ROWS_BYTES_MAX", "ROWS_MAX", "SAMPLE_S", "LastRows", "RecentPast"]
-
 #: Seconds between two samples, and how many are kept: one hour.
 SAMPLE_S = 30.0
 _SAMPLES_MAX = 120

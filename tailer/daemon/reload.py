@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from tailer.config.feeds import FeedConfig
 from tailer.daemon.discovery import is_pattern
 
-__all__ = ["FeedChanges", "feed_changes"]
-
 
 @dataclass(frozen=True, slots=True)
 class FeedChanges:

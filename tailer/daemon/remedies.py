@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 from tailer.errors import TailerError
 
-__all__ = ["Remedy", "remedy_for"]
-
 Order = Literal["start", "resume", "reload", "skip"]
 
 

@@ -20,8 +20,6 @@ from tailer.feed.progress import FeedProgress
 from tailer.log.listing import versions_of
 from tailer.log.table import TableLog
 
-__all__ = ["Outlook", "interval_seconds"]
-
 #: The number of commits to examine in one pass; the next pass continues after them.
 LOOK_COMMITS_MAX = 200
 _DAY = 86_400.0

@@ -32,8 +32,6 @@ from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
 from tailer.store.traffic import StoreMetrics
 
-__all__ = ["run_daemon"]
-
 
 async def run_daemon(config: Config) -> int:
     """Run all feeds of a configuration; returns the exit status.

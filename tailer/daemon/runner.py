@@ -25,8 +25,6 @@ from tailer.feed.where import Where
 from tailer.offsets.held import HeldOffsets
 from tailer.sink import reopen
 
-__all__ = ["Event", "FeedStatus", "Runner", "State"]
-
 State = Literal["running", "paused", "stopped", "failed", "ended"]
 Event = Literal[
     "pause", "resume", "stop", "skip", "change", "end",  # orders

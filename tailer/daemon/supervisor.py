@@ -24,8 +24,6 @@ from tailer.process.memory import return_freed_memory
 from tailer.process.threads import blocking
 from tailer.store.traffic import Traffic
 
-__all__ = ["Supervisor"]
-
 #: While progress reports are off: how often to check whether a reload has switched them on.
 _UNTOLD_LOOK_S = 60.0
 #: When, after the start, feeds that are paused are measured first.
@@ -301,27 +299,21 @@ class Supervisor:
         return self._runners[feed]
 
     async def pause(self, feed: str) -> None:
-        """See :meth:`Runner.pause`."""
         await self.runner(feed).pause()
 
     async def resume(self, feed: str) -> None:
-        """See :meth:`Runner.resume`."""
         await self.runner(feed).resume()
 
     async def stop(self, feed: str) -> None:
-        """See :meth:`Runner.stop`."""
         self.runner(feed).stop()
 
     async def start(self, feed: str) -> None:
-        """See :meth:`Runner.start`."""
         await self.runner(feed).start()
 
     async def skip_version(self, feed: str, version: int) -> None:
-        """See :meth:`Runner.skip_version`."""
         await self.runner(feed).skip_version(version)
 
     async def unskip_version(self, feed: str, version: int) -> None:
-        """See :meth:`Runner.unskip_version`."""
         await self.runner(feed).unskip_version(version)
 
     async def resnapshot(self, feed: str, where: str | None = None) -> None:

@@ -19,8 +19,6 @@ from opentelemetry.trace import set_span_in_context
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.feed.progress import FeedProgress
 
-__all__ = ["TracedProgress"]
-
 
 @cache
 def _tracer() -> Any:
@@ -45,24 +43,20 @@ class TracedProgress(FeedProgress):
         self._rows = 0
 
     def started(self, offset: Offset) -> None:
-        """See :meth:`FeedProgress.started`."""
         super().started(offset)
         self._forget()
 
     def read(self, item: ChangeBatch | Notice) -> None:
-        """See :meth:`FeedProgress.read`."""
         super().read(item)
         if isinstance(item, ChangeBatch):
             self._read_ends.append(time.time_ns())
 
     def written(self, seconds: float) -> None:
-        """See :meth:`FeedProgress.written`."""
         super().written(seconds)
         self._write_end = time.time_ns()
         self._write_from = self._write_end - int(seconds * 1e9)
 
     def delivered(self, batch: ChangeBatch, *, whole: bool = True) -> None:
-        """See :meth:`FeedProgress.delivered`."""
         super().delivered(batch, whole=whole)
         self._rows += batch.num_rows
         if whole and self._read_ends:

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
 from msgspec import Struct
 
-__all__ = ["ByteRange"]
-
 
 class ByteRange(Struct, frozen=True):
     """A half-open range of a file's bytes, which stands for the rows in it.

@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 
 from tailer.errors import CorruptRow
 
-__all__ = ["Calendar", "calendar_of"]
-
 _DAY_US = 86_400_000_000
 #: 1582-10-15, where the two calendars meet, in days since 1970.
 _CUTOVER_DAY = -141_427

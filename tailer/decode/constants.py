@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 
 from tailer.native.values import texts
 
-__all__ = ["constant", "few_runs", "kinds_column", "of_kind", "texts_of"]
-
 #: So many rows of one kind are kept; of fewer rows, ``pa.repeat`` takes no time.
 _KEPT_ROWS, _FEW_ROWS = 131_072, 4096
 #: So many runs of equal numbers are not few.

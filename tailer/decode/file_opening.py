@@ -9,8 +9,6 @@ from tailer.decode.options import DecodeOptions
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import CorruptLog, CorruptRow
 
-__all__ = ["SMALL_BYTES", "check_nested", "open_parquet"]
-
 #: A file up to this size is read without buffers of its columns.
 SMALL_BYTES = 1024 * 1024
 _BUFFER_BYTES = 256 * 1024

@@ -25,8 +25,6 @@ from tailer.delta.schema import (
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import all_fields
 
-__all__ = ["Removal", "in_file", "removal", "translated"]
-
 _PHYSICAL_NAME, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 from msgspec import Struct
 
-__all__ = ["SMALL_FILE_BYTES_MAX", "Bucket", "DecodeOptions", "DiffOptions"]
-
 #: Files up to this size are decoded many at a time (:mod:`tailer.decode.small_files`), of which a
 #: larger one gains little.
 SMALL_FILE_BYTES_MAX = 128 * 1024

@@ -22,16 +22,6 @@ from tailer.delta.schema import StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
 
-__all__ = [
-    "ColumnSource",
-    "Projection",
-    "Shape",
-    "Shapes",
-    "check_names",
-    "converted",
-    "output_schema",
-]
-
 #: A column of the output: a column of the file with its conversion, or a constant (pa.Scalar).
 ColumnSource: TypeAlias = tuple[str, Convert] | Any
 

@@ -27,8 +27,6 @@ from tailer.delta.schema import (
 )
 from tailer.errors import CorruptLog, CorruptRow
 
-__all__ = ["Convert", "FileFields", "converter", "find_field"]
-
 #: Converts one array from the file into the Delta column's Arrow type.
 Convert = Callable[[pa.Array], pa.Array]
 

@@ -20,8 +20,6 @@ from tailer.decode.constants import few_runs, texts_of
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.native.values import flags, integers
 
-__all__ = ["is_ordered", "whole_pairs"]
-
 _ROWS_AT_ONCE = 65_536
 
 

@@ -26,8 +26,6 @@ from tailer.errors import TableError
 from tailer.native.parquet import native
 from tailer.native.values import integers, texts
 
-__all__ = ["SmallFiles"]
-
 
 class SmallFiles:
     """Decodes small files in one step, if they are alike and all of their rows are wanted."""

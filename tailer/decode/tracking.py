@@ -19,15 +19,6 @@ from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog
 
-__all__ = [
-    "TRACKED",
-    "OnRead",
-    "row_id_column",
-    "row_ids",
-    "tells_row_ids",
-    "tracked_rows",
-]
-
 #: Called with the number of bytes read, from worker threads.
 OnRead = Callable[[int], None]
 

@@ -28,8 +28,6 @@ from tailer.delta.variant_builder import (
 )
 from tailer.errors import CorruptRow
 
-__all__ = ["canonical_variants", "unshredded"]
-
 # No writer nests Parquet's own schemas deeper than this.
 _DEPTH_MAX = 100
 

@@ -24,17 +24,6 @@ from tailer.delta.paths import z85_decode
 from tailer.errors import CorruptLog
 from tailer.native.values import integers
 
-__all__ = [
-    "ALL_ROWS",
-    "RowSelection",
-    "bitmap_of",
-    "parse_dv_file",
-    "parse_inline_dv",
-    "positions_of",
-    "positions_within",
-    "stored_length",
-]
-
 MAGIC = 1681511377
 MAGIC_BIG_ENDIAN = 1681511376
 FILE_VERSION = 1

@@ -11,25 +11,6 @@ from msgspec.structs import fields, force_setattr
 from tailer.delta.statistics import Bounds, Statistics, bounds, file_statistics, record_count
 from tailer.errors import CorruptLog
 
-__all__ = [
-    "Action",
-    "AddCDCFile",
-    "AddEntry",
-    "AddFile",
-    "CheckpointMetadata",
-    "CommitInfo",
-    "DeletionVectorDescriptor",
-    "DomainMetadata",
-    "FileAction",
-    "Metadata",
-    "Protocol",
-    "RemoveEntry",
-    "RemoveFile",
-    "SetTransaction",
-    "Sidecar",
-    "later_of",
-]
-
 #: Every number in the log fits a long.
 LONG_MAX = 2**63 - 1
 StringMap: TypeAlias = dict[str, str | None]

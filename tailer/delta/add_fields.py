@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["AS_LOGGED", "FILES", "KEYS", "WITH_STATISTICS"]
-
 #: The fields of an add, except its statistics, tags and parsed partition values, which take most of
 #: the bytes.
 FILES = (

@@ -12,8 +12,6 @@ from tailer.delta.schema import decimal_parts
 from tailer.delta.types import ArrayType, DataType, MapType, PrimitiveType, StructType
 from tailer.errors import CorruptLog, UnsupportedTable
 
-__all__ = ["arrow_schema", "arrow_type", "holds_arrow_variant", "is_arrow_variant"]
-
 _ARROW = {
     "string": pa.string(),
     "long": pa.int64(),

@@ -8,8 +8,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["plain_type", "without_views"]
-
 
 def plain_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type without views: string for string_view, list for list_view.

@@ -19,8 +19,6 @@ from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, TooManyValu
 from tailer.delta.row_groups import BYTE_ARRAY, Chunk, PageSize, RowGroups, chunk_of
 from tailer.errors import UnsupportedTable
 
-__all__ = ["SAMPLE_ROWS", "BoundedColumns", "Sizes", "halved"]
-
 #: So many rows are decoded to measure how large they are.
 SAMPLE_ROWS = 256
 #: Writers make pages of a MiB by default. A page is refused that is unpacked to more bytes than

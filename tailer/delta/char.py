@@ -11,8 +11,6 @@ import re
 
 from tailer.delta.types import ArrayType, DataType, MapType, PrimitiveType, StructField, StructType
 
-__all__ = ["CHAR_TYPE_KEY", "char_length", "declared_type"]
-
 CHAR_TYPE_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 
 _CHAR = re.compile(r"char\(\s*(\d{1,9})\s*\)", re.ASCII)

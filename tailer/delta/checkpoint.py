@@ -19,13 +19,6 @@ from tailer.delta.parsing import action_of
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
 
-__all__ = [
-    "add_batches",
-    "add_objects",
-    "adds_of",
-    "checkpoint_actions",
-]
-
 _STEERING = ("protocol", "metaData", "txn", "domainMetadata", "sidecar", "checkpointMetadata")
 _KEY_FIELDS = ("id", "path", "appId", "domain", "minReaderVersion", "version")
 _COLUMNS = frozenset({*_STEERING, "add", "remove"})

@@ -14,8 +14,6 @@ from tailer.delta.actions import LONG_MAX, Metadata, Protocol
 from tailer.delta.parsing import action_of
 from tailer.errors import CorruptLog
 
-__all__ = ["VersionChecksum", "parse_checksum"]
-
 
 class VersionChecksum(Struct, frozen=True):
     """A version's sums: the live files' size in bytes and their number, protocol and metadata.

@@ -11,9 +11,6 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-__all__ = ["FLIPPED", "And", "Comparison", "IsNull", "Literal", "Node", "Not", "NotUnderstood",
-           "Or", "Parser"]  # fmt: skip
-
 _LEXEME = r"""(?x)\s*(?:(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?![\w.])
     |(?P<text>'(?:[^']|'')*')
     |(?P<quoted>`(?:[^`]|``)+`)

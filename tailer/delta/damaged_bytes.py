@@ -10,8 +10,6 @@ import re
 
 import pyarrow as pa
 
-__all__ = ["UNREADABLE", "library_reason", "shows_damage"]
-
 #: The errors of pyarrow for a damaged file, or for something that it does not support.
 UNREADABLE = (
     pa.ArrowException,

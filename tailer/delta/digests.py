@@ -8,8 +8,6 @@ from hashlib import blake2b
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.delta.snapshot import file_key
 
-__all__ = ["KEY_BYTES", "digest", "file_digest", "split"]
-
 #: The length in bytes of a digest.
 KEY_BYTES = 16
 

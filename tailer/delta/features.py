@@ -11,18 +11,6 @@ from msgspec import Struct
 from tailer.delta.actions import Metadata, Protocol
 from tailer.errors import UnsupportedTable
 
-__all__ = [
-    "FEATURES",
-    "TableFeature",
-    "cdf_enabled",
-    "check_by_path",
-    "check_readable",
-    "column_mapping_mode",
-    "in_commit_timestamps_enabled",
-    "row_tracking_enabled",
-    "supports",
-]
-
 
 class TableFeature(Struct, frozen=True):
     """One feature: for readers and writers or for writers only, and its first legacy versions.

@@ -18,8 +18,6 @@ from msgspec import Struct
 from tailer.delta.actions import LONG_MAX
 from tailer.errors import CorruptLog
 
-__all__ = ["LastCheckpoint", "canonical_json", "parse_last_checkpoint"]
-
 
 class LastCheckpoint(Struct, frozen=True):
     """The version of the newest checkpoint, as its writer knew it.

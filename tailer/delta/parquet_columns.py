@@ -31,8 +31,6 @@ from tailer.native.parquet import native
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ColumnPath", "ParquetColumns", "TooManyValues"]
-
 #: A column by its name, or a field of nested columns by its names.
 ColumnPath: TypeAlias = "str | LeafPath"
 

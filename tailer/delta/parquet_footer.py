@@ -20,8 +20,6 @@ from tailer.errors import UnsupportedTable
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["Footer", "LeafPath", "RowGroup", "footer_size", "of_crate", "of_pyarrow", "too_large"]
-
 #: The names from a top-level column down to one that has values itself.
 LeafPath: TypeAlias = tuple[str, ...]
 

@@ -35,8 +35,6 @@ from tailer.delta.actions import (
 from tailer.errors import CorruptLog
 from tailer.process.json_decoders import json_decoder
 
-__all__ = ["action_of", "document_of", "parse_entries", "parse_line"]
-
 
 class _Skipped(Struct):
     """An object whose fields are not read."""

@@ -18,8 +18,6 @@ from tailer.delta.char import char_length
 from tailer.delta.types import DataType, PrimitiveType
 from tailer.errors import CorruptLog
 
-__all__ = ["partition_scalar", "partition_text"]
-
 _INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 #: Numbers as writers spell them. Python would accept more: "1_0", and digits of any script.
 _INTEGER = r"[+-]?[0-9]+"

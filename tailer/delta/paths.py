@@ -14,8 +14,6 @@ from urllib.parse import unquote
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.errors import CorruptLog
 
-__all__ = ["dv_location", "location", "locations", "split_scheme", "z85_decode"]
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 
 

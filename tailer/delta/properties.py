@@ -7,8 +7,6 @@ import re
 from tailer.delta.actions import Metadata
 from tailer.errors import CorruptLog
 
-__all__ = ["interval_ms", "log_retention_ms", "tombstone_retention_ms"]
-
 _UNITS_MS = {
     "millisecond": 1,
     "second": 1_000,

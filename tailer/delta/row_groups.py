@@ -17,8 +17,6 @@ from tailer.delta.parquet_footer import RowGroup
 from tailer.errors import CorruptLog
 from tailer.native.parquet import native
 
-__all__ = ["BYTE_ARRAY", "Chunk", "PageSize", "RowGroups", "chunk_of"]
-
 #: The number of a physical type in parquet.thrift.
 BYTE_ARRAY = 6
 

@@ -13,8 +13,6 @@ from msgspec.structs import asdict
 
 from tailer.delta.schema import ArrayType, DataType, MapType, PrimitiveType, StructField, StructType
 
-__all__ = ["SchemaDiff", "schema_diff", "type_name"]
-
 
 class SchemaDiff(Struct, frozen=True):
     """The differences, by paths of columns.

@@ -16,17 +16,6 @@ from msgspec import Struct
 from tailer.delta.actions import LONG_MAX
 from tailer.errors import DataLoss
 
-__all__ = [
-    "Checkpoint",
-    "LogFile",
-    "LogKind",
-    "LogSegment",
-    "commit_name",
-    "commits_of",
-    "log_file",
-    "segments",
-]
-
 
 class LogKind(enum.Enum):
     """The kind of a log file, by its name."""

@@ -29,8 +29,6 @@ from tailer.delta.segment import LogSegment
 from tailer.delta.types import all_fields
 from tailer.errors import CorruptLog, UnsupportedTable
 
-__all__ = ["Reconciliation", "Snapshot", "TableState", "file_key"]
-
 
 class TableState(Struct, frozen=True):
     """Protocol and metadata at one version: everything needed to read that version's rows.

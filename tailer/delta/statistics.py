@@ -12,8 +12,6 @@ from typing import Any, TypeAlias, TypeGuard
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Bounds", "Statistics", "bounds", "file_statistics", "record_count"]
-
 Statistics: TypeAlias = Mapping[str, Any]
 
 _LONG_MAX = 2**63 - 1

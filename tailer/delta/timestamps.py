@@ -14,8 +14,6 @@ from tailer.delta.actions import CommitInfo, Metadata, Protocol
 from tailer.delta.features import in_commit_timestamps_enabled
 from tailer.errors import CorruptLog
 
-__all__ = ["commit_timestamp", "enablement", "first_at_or_after", "last_at_or_before"]
-
 #: The years 1 to 9999, in epoch ms: outside of them, time formats disagree.
 _TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 

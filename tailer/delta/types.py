@@ -7,9 +7,6 @@ from typing import Any
 
 from msgspec import Struct
 
-__all__ = ["ArrayType", "DataType", "MapType", "PrimitiveType", "StructField", "StructType",
-           "all_fields"]  # fmt: skip
-
 
 class PrimitiveType(Struct, frozen=True):
     """A primitive by its name in the log, e.g. ``long`` or ``decimal(10,2)``."""

@@ -19,16 +19,6 @@ from enum import Enum, IntEnum, auto
 
 from tailer.errors import CorruptRow
 
-__all__ = [
-    "EXACT_NUMERICS",
-    "Kind",
-    "Token",
-    "damaged",
-    "digits_of",
-    "variant_json",
-    "walk",
-]
-
 # The limit of Spark's parser.
 DEPTH_MAX = 1000
 # The dictionary has each key once; the text repeats it at every use.

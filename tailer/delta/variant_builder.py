@@ -10,17 +10,6 @@ from msgspec import Struct
 
 from tailer.delta.variant import EXACT_NUMERICS, Kind, Token, damaged, digits_of, walk
 
-__all__ = [
-    "NULL",
-    "VariantBuilder",
-    "canonical_variant",
-    "decimal_value",
-    "integer_value",
-    "primitive_value",
-    "sized_value",
-    "text_value",
-]
-
 #: The variant null, which is a value, not a missing one.
 NULL = b"\x00"
 

@@ -26,8 +26,6 @@ from tailer.plan.rules import Rewrite
 if TYPE_CHECKING:
     from tailer.compare.pairing import Pairing
 
-__all__ = ["commit_plan", "read_commits", "skipped"]
-
 
 async def read_commits(
     context: ReadContext, commits: Sequence[Commit], start: Offset, emit: Emit, *, notices: bool

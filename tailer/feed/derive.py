@@ -18,8 +18,6 @@ from tailer.feed.rows.comparing import compare_files
 from tailer.plan.rules import Rewrite, row_ids_hold
 from tailer.store import Store
 
-__all__ = ["derive"]
-
 
 async def derive(
     store: Store,

@@ -12,8 +12,6 @@ from tailer.errors import TableError
 from tailer.sink import ChecksColumns, sink_traits
 from tailer.sink.own_names import NO_NAMES
 
-__all__ = ["Fitting"]
-
 
 class Fitting:
     """Checks the columns of each schema that is to be written, once, for the sinks that get it.

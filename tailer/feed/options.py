@@ -16,8 +16,6 @@ from tailer.network.backoff import Backoff
 from tailer.plan.rules import ChangeSource
 from tailer.sink import Sink, sink_traits
 
-__all__ = ["FeedOptions", "RetryOptions"]
-
 
 class RetryOptions(Struct, frozen=True):
     """Bounded, jittered back-off after a :class:`TransientError`, in seconds. It starts at

@@ -12,8 +12,6 @@ from tailer.delta.actions import LONG_MAX
 from tailer.errors import ConfigError
 from tailer.feed.where import Where, parse_where
 
-__all__ = ["Orders", "ResnapshotRequest"]
-
 #: How far ahead of the table's newest version one can be skipped: further is probably a typing
 #: error.
 SKIP_AHEAD_MAX = 1000

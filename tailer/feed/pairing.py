@@ -18,8 +18,6 @@ from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
 from tailer.process.threads import blocking
 
-__all__ = ["pair_updates", "read_paired"]
-
 
 async def pair_updates(
     context: ReadContext, commit: Commit, plan: FilePlan

@@ -23,8 +23,6 @@ from tailer.errors import CorruptRow, RowsRefused, SinkRejected, TableError, Tar
 from tailer.feed.progress import FeedProgress
 from tailer.sink import Sink, write_pieces
 
-__all__ = ["PARKED_IN_A_ROW_MAX", "Parked", "Parking"]
-
 #: If this many rows in a row are refused, the fault is the sink's, not the rows'.
 PARKED_IN_A_ROW_MAX = 1000
 _NAMED_MAX = 10

@@ -12,8 +12,6 @@ import anyio
 
 from tailer.errors import first_error
 
-__all__ = ["pipe", "received"]
-
 T = TypeVar("T")
 
 #: Reads to the end, and sends each item to the function that it is given.

@@ -16,19 +16,6 @@ from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
 from tailer.feed.texts import OnInvalidText
 from tailer.log.table import TableLog
 
-__all__ = [
-    "FeedPaused",
-    "LostFiles",
-    "OnDataLoss",
-    "OnReject",
-    "OnSchemaChange",
-    "Policies",
-    "after_loss",
-    "schema_notice",
-    "skip_notice",
-    "stop_for_schema",
-]
-
 OnSchemaChange = Literal["continue", "pause", "fail"]
 OnDataLoss = Literal["fail", "skip", "snapshot"]
 OnReject = Literal["fail", "park"]

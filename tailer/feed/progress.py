@@ -19,8 +19,6 @@ from tailer.changes import CHANGE_TYPE, ChangeBatch, Notice, Offset
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError, TransientError
 
-__all__ = ["STATES", "Distribution", "FeedProgress", "FeedState", "Observer", "SlowSink", "Total"]
-
 #: ``blocked`` is a feed that waits for its operator, ``paused`` one that an order has paused.
 FeedState = Literal[
     "starting", "snapshot", "following", "standby", "paused", "blocked", "retrying", "failed",
@@ -140,20 +138,16 @@ class FeedProgress(Observer):
             self._recovered(self.offset)
 
     def noops(self, rows: int) -> None:
-        """See :class:`Observer`."""
         self._count("noops", by=rows)
 
     def planned(self, commit: Commit) -> None:
-        """See :class:`Observer`."""
         self.sizes[commit.version] = commit.header.file_bytes
 
     def fetched(self, files: int, size: int) -> None:
-        """See :class:`Observer`."""
         self._fetched_bytes += size
         self._count("files", by=files)
 
     def lost(self, notice: Notice) -> None:
-        """See :class:`Observer`."""
         versions = notice.next_offset.version - notice.offset.version
         if versions:
             self._count("data_loss", "version", by=versions)
@@ -161,11 +155,9 @@ class FeedProgress(Observer):
             self._count("data_loss", "file", by=len(notice.details["files"]))
 
     def replaced(self, texts: int) -> None:
-        """See :class:`Observer`."""
         self._count("replaced", by=texts)
 
     def read_bytes(self, count: int) -> None:
-        """See :class:`Observer`."""
         self._count("read_bytes", by=count)
 
     # Called by the writing side

@@ -19,8 +19,6 @@ from tailer.feed.sink_calls import SinkCalls
 from tailer.offsets import OffsetStore
 from tailer.sink import KeepsCopy, Looks, Prepares, Sink, sink_traits
 
-__all__ = ["Publisher", "Saver", "check_target", "saved_offset"]
-
 
 class Saver:
     """Saves a sink's offsets. It outlives a retry: after a failed save, the next attempt saves

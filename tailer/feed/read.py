@@ -22,16 +22,6 @@ from tailer.log.same_table import check_same, check_there
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
 
-__all__ = [
-    "ReadOn",
-    "Sent",
-    "read_changes",
-    "read_here",
-    "read_items",
-    "send_changes",
-    "send_items",
-]
-
 
 class Sent:
     """Sends items. ``at`` is the offset behind those that were sent."""

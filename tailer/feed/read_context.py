@@ -28,8 +28,6 @@ from tailer.plan.live_files import LiveFiles
 from tailer.store import BlockingFiles
 from tailer.store.budget import Budget
 
-__all__ = ["Emit", "EmitBatch", "FeedItem", "ReadContext"]
-
 #: What goes from the reader to the publisher.
 FeedItem: TypeAlias = ChangeBatch | Notice
 

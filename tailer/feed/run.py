@@ -33,8 +33,6 @@ from tailer.offsets import OffsetStore
 from tailer.plan.live_files import LiveFiles
 from tailer.sink import KeepsProgress, Sink, delivery_of
 
-__all__ = ["Feed", "run_feed"]
-
 
 @dataclass(slots=True)
 class Feed:

@@ -24,8 +24,6 @@ from tailer.errors import SchemaChanged, TableError
 from tailer.feed.texts import TextRule
 from tailer.feed.where import PartitionColumns, Where
 
-__all__ = ["MASKS", "OPERATIONS", "Mask", "Operation", "Selection", "Selector"]
-
 Mask = Literal["drop", "redact", "hash"]
 MASKS: tuple[Mask, ...] = ("drop", "redact", "hash")
 Operation = Literal["insert", "update", "delete"]

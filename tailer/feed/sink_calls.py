@@ -19,8 +19,6 @@ from tailer.feed.parking import Parking
 from tailer.feed.progress import FeedProgress, SlowSink
 from tailer.sink import Sink, announce, write_pieces
 
-__all__ = ["SLOW_S", "SinkCalls", "UnexplainedError"]
-
 #: After this many seconds a call of a sink is named.
 SLOW_S = 60.0
 
@@ -48,7 +46,6 @@ class SinkCalls:
         self._report = report
 
     async def open(self, feed: str) -> Offset | None:
-        """See :meth:`tailer.sink.Sink.open`."""
         with self._guarded("its start"):
             return await self.sink.open(feed)
 
@@ -58,7 +55,6 @@ class SinkCalls:
         return self._parking is not None and self._parking.all_parked
 
     async def write(self, batch: ChangeBatch, save: Callable[[Offset], Awaitable[None]]) -> None:
-        """See :func:`tailer.sink.write_pieces`."""
         with self._guarded("a write") as alive:
 
             async def saved(offset: Offset) -> None:
@@ -71,12 +67,10 @@ class SinkCalls:
                 await self._parking.write(batch, saved)
 
     async def announce(self, notice: Notice) -> None:
-        """See :meth:`tailer.sink.Announces.announce`."""
         with self._guarded("a notice"):
             await announce(self.sink, notice)
 
     async def aclose(self) -> None:
-        """See :meth:`tailer.sink.Sink.aclose`."""
         with self._guarded("its end"):
             await self.sink.aclose()
 

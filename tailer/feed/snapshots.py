@@ -54,8 +54,6 @@ from tailer.process.json_decoders import json_decoder
 from tailer.process.threads import blocking
 from tailer.store import LOG_DIR
 
-__all__ = ["Resnapshot", "Resnapshots", "read_snapshot", "snapshot_files", "sorted_files"]
-
 #: The number of files that are sorted in memory; they take about 20 MB.
 RUN_FILES = 20_000
 

@@ -21,8 +21,6 @@ from tailer.changes import COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import CorruptRow, printable
 from tailer.feed.progress import Observer
 
-__all__ = ["OnInvalidText", "TextRule", "is_utf8", "repaired"]
-
 OnInvalidText = Literal["replace", "fail"]
 
 _HANDLER = "tailer.replaced"

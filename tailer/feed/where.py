@@ -21,8 +21,6 @@ from tailer.delta.snapshot import TableState
 from tailer.delta.types import DataType, PrimitiveType, StructField
 from tailer.errors import ConfigError, CorruptLog, TableError
 
-__all__ = ["PartitionColumns", "Where", "parse_where"]
-
 #: How a partition's value compares with the literals.
 _COMPARISONS: dict[str, Callable[[Any, list[Any]], bool]] = {
     "=": lambda value, literals: bool(value == literals[0]),

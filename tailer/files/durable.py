@@ -13,16 +13,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = [
-    "create_private",
-    "is_everyones",
-    "make_folder",
-    "make_private",
-    "open_private",
-    "sync_folder",
-    "try_place",
-]
-
 
 def make_folder(folder: Path, *, private: bool = False) -> None:
     """Create a folder and its missing parents, and sync every folder that got an entry.

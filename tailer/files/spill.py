@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ReadAgain", "SpillFolder", "Spool", "sweep"]
-
 _LOCK = "lock"
 _PREFIX = "tailer-"
 

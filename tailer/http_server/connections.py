@@ -29,8 +29,6 @@ from aiohttp.http import HttpProcessingError
 from aiohttp.http_exceptions import LineTooLong
 from anyio.abc import TaskGroup
 
-__all__ = ["SERVER_NAME", "Bounds", "Connection", "Connections", "Watch", "network_of"]
-
 #: Bytes that are received before an answer, beyond twice the largest body: the head, the lines of
 #: chunks, and requests sent ahead.
 _RECEIVED_BYTES_MAX = 96 * 1024
@@ -186,24 +184,20 @@ class Connection(web.RequestHandler):
             raise ConnectionResetError("the client has gone")
 
     def resume_writing(self) -> None:
-        """See :class:`asyncio.Protocol`."""
         self._taken.set()
         super().resume_writing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See :class:`asyncio.Protocol`."""
         assert isinstance(transport, asyncio.Transport)
         self.watch.transport = transport
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """See :class:`asyncio.Protocol`."""
         self.connections.gone(self.watch)
         self._taken.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """See :class:`asyncio.Protocol`."""
         # aiohttp calls it with nothing, to parse what waits.
         if self.watch.receive(len(data)) if data else not self.watch.refused:
             super().data_received(data)

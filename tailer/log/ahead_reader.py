@@ -22,8 +22,6 @@ from tailer.log.readers import LogReader
 from tailer.store import BlockingFiles
 from tailer.store.budget import Budget
 
-__all__ = ["AheadReader"]
-
 #: The most commits that are requested ahead.
 _REQUESTS_MAX = 3
 
@@ -40,7 +38,6 @@ class AheadReader:
         self._requests: dict[int, _Request] = {}
 
     async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
-        """See :class:`LogReader`."""
         request = self._requests.pop(version, None)
         if request is None:
             return await self._reader.one(version, asked_at)
@@ -52,7 +49,6 @@ class AheadReader:
     async def many(
         self, reads: Sequence[tuple[str, int]], after: str | None = None
     ) -> BlockingFiles | None:
-        """See :class:`LogReader`."""
         return None if self._requests else await self._reader.many(reads, after)
 
     def request_ahead(self, version: int, last: int | None) -> None:
@@ -84,7 +80,6 @@ class AheadReader:
         return CommitText(text.lines, text.status, predecessor)
 
     async def aclose(self) -> None:
-        """See :class:`LogReader`."""
         while self._requests:
             await self._requests.popitem()[1].aclose()
 

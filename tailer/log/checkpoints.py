@@ -30,8 +30,6 @@ from tailer.errors import CorruptLog, TableError, spilling
 from tailer.process.threads import blocking, listed, stepwise
 from tailer.store import LOG_DIR, Store
 
-__all__ = ["CheckpointReader", "ListedFiles"]
-
 T = TypeVar("T")
 
 #: Lists up to this size are kept in memory, larger ones on the disk.

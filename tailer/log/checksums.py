@@ -8,8 +8,6 @@ from tailer.delta.checksum import VersionChecksum
 from tailer.delta.snapshot import Snapshot
 from tailer.log.table import TableLog
 
-__all__ = ["Sums", "checksum_errors", "snapshot_sums"]
-
 
 class Sums(Struct, frozen=True):
     """The number of live files of a snapshot, and their size in bytes."""

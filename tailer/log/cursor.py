@@ -43,10 +43,6 @@ from tailer.errors import DataLoss, TableError, TableReplaced, TransientError
 from tailer.log import questions as ask
 from tailer.log.questions import CursorAction, CursorAnswer
 
-__all__ = [
-    "SPAN_COMMITS_MAX", "FollowOptions", "LogCursor", "LogFacts", "State", "table_away", "went_back"
-]  # fmt: skip
-
 #: The most commits of a backlog that are delivered together.
 SPAN_COMMITS_MAX = 256
 

@@ -13,8 +13,6 @@ from typing import TypeVar
 from tailer.delta.segment import LogFile, LogSegment, segments
 from tailer.errors import DataLoss, TableError, TransientError
 
-__all__ = ["Damaged", "read_by_any_way"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 from tailer.log.table import TableLog
 
-__all__ = ["HistoryEntry", "history"]
-
 #: Of a table whose protocol is not known: its properties alone say where its times are.
 _ANY_PROTOCOL = Protocol(1, 7, writer_features=frozenset({"inCommitTimestamp"}))
 

@@ -24,8 +24,6 @@ from tailer.process.threads import blocking, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
 from tailer.store.fetched_files import FetchedFiles
 
-__all__ = ["LINE_BYTES_MAX", "MEMORY_BYTES_MAX", "READ_CHUNK_BYTES", "CommitText", "JsonFiles"]
-
 #: A commit up to this size is kept in memory while it is processed; a larger one on disk.
 MEMORY_BYTES_MAX = 16 * 1024 * 1024
 #: No line of the log is longer than this; one action is a few kilobytes at most.

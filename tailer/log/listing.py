@@ -16,8 +16,6 @@ from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, firs
 from tailer.log.json_files import MEMORY_BYTES_MAX
 from tailer.store import LOG_DIR, Store
 
-__all__ = ["LogListing", "buildable", "versions_of"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

@@ -12,26 +12,6 @@ from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
-__all__ = [
-    "CommitsRead",
-    "CursorAction",
-    "CursorAnswer",
-    "Deliver",
-    "FileTag",
-    "ListLog",
-    "Listing",
-    "NotThere",
-    "Patience",
-    "Pause",
-    "ReadCommit",
-    "ReadMore",
-    "ReadTableId",
-    "StatCommit",
-    "TableId",
-    "Torn",
-    "Wait",
-]  # fmt: skip
-
 
 class ReadCommit(Struct, frozen=True):
     """Read a commit; it is wanted since ``asked_at``. ``before`` and ``floor_ms`` are the state and

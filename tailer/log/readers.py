@@ -17,8 +17,6 @@ from tailer.log.questions import NotThere, Torn
 from tailer.store import LOG_DIR, BlockingFiles
 from tailer.store.budget import Budget
 
-__all__ = ["SMALL_BYTES_MAX", "BulkReader", "LogReader", "PlainReader"]
-
 #: A larger file of a log on a server is read by itself.
 SMALL_BYTES_MAX = 256 * 1024
 
@@ -66,7 +64,6 @@ class PlainReader:
         reads: Sequence[tuple[str, int]],  # noqa: ARG002 - all files are there
         after: str | None = None,  # noqa: ARG002
     ) -> BlockingFiles | None:
-        """See :class:`LogReader`."""
         return self._json.store.blocking_files()
 
     def request_ahead(self, version: int, last: int | None) -> None:
@@ -84,7 +81,6 @@ class BulkReader:
         self._budget = budget
 
     async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
-        """See :class:`LogReader`."""
         try:
             return await self._json.commit(commit_name(version))
         except FileNotFoundError:

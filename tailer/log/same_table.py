@@ -12,17 +12,6 @@ from tailer.log.cursor import table_away, went_back
 from tailer.log.listing import versions_of
 from tailer.log.table import TableLog
 
-__all__ = [
-    "check_listed",
-    "check_offset",
-    "check_place",
-    "check_same",
-    "check_there",
-    "seen_tag",
-    "snapshot_for",
-    "state_at",
-]
-
 
 async def check_there(log: TableLog, version: int) -> None:
     """Raise :class:`TransientError` if a table that existed has no version any more."""

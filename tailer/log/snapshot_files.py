@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tailer.log.checkpoints import CheckpointReader, ListedFiles
 
-__all__ = ["SnapshotFiles"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

@@ -10,8 +10,6 @@ from tailer.errors import ConfigError, DataLoss, TableError
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, is_moment, is_version
 
-__all__ = ["STARTS", "check_start", "start_offset", "start_to_keep"]
-
 #: Where a feed can start, for messages.
 STARTS = "latest, earliest, snapshot, a version or a time like 2026-01-31T12:00:00Z"
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from tailer.log.checkpoints import CheckpointReader
 
-__all__ = ["TableLog"]
-
 #: The files of a log that are read in one step.
 _TAKEN_AT_ONCE = 512
 

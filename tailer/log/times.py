@@ -11,16 +11,6 @@ from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_be
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 
-__all__ = [
-    "first_version",
-    "is_moment",
-    "is_version",
-    "last_version",
-    "parse_timestamp",
-    "version_at_or_after",
-    "version_at_or_before",
-]
-
 
 def parse_timestamp(text: str) -> int:
     """Parse an ISO 8601 date or time to epoch milliseconds; without an offset it is in UTC.

@@ -8,8 +8,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["absent", "loaded"]
-
 
 def loaded(name: str, interface: int) -> Any | None:
     """Return a compiled module; None if it was not built, if its version is not ``interface``,

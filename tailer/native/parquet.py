@@ -10,7 +10,5 @@ from typing import Any
 
 from tailer.native.compiled import loaded
 
-__all__ = ["native"]
-
 #: The crate's module, or None.
 native: Any = loaded("_parquet", 4)

@@ -15,23 +15,6 @@ from msgspec import Struct, structs
 from tailer.native.compiled import loaded
 from tailer.native.values import texts
 
-__all__ = [
-    "OPTIONAL",
-    "RAW",
-    "SIZED",
-    "Column",
-    "JoinedText",
-    "Number",
-    "Text",
-    "array_part",
-    "has_escapes",
-    "join",
-    "native",
-    "native_parts",
-    "number",
-    "whole_numbers",
-]
-
 #: The version of ``_rowbytes.c`` that this file needs.
 _INTERFACE = 4
 

@@ -12,8 +12,6 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-__all__ = ["flags", "integers", "texts"]
-
 #: Python's names of whole numbers, by their bits.
 _CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
 

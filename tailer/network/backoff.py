@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["Backoff", "retried"]
-
 _T = TypeVar("_T")
 
 

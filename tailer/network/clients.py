@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-__all__ = ["SharedClients"]
-
 
 class _Client(Protocol):
     """A client that is made from its options."""

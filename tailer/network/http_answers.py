@@ -22,23 +22,6 @@ from tailer.errors import TransientError, printable
 if TYPE_CHECKING:
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
-__all__ = [
-    "BodyParts",
-    "ByteRange",
-    "Oversize",
-    "Rounds",
-    "answering_within",
-    "at_most",
-    "byte_range",
-    "http_date",
-    "natural",
-    "not_too_many",
-    "packing",
-    "retry_after_s",
-    "strong_etag",
-    "whole_body",
-]
-
 _BYTE_RANGE = re.compile(r"bytes\s+(?:([0-9]{1,19})-([0-9]{1,19})|\*)/(?:([0-9]{1,19})|\*)")
 #: Weak ones begin with W/. Some servers leave the quotes away.
 _STRONG_ETAG = re.compile(r'"[\x21\x23-\x7e]+"|(?!W/)[\x21\x23-\x7e]+')

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from tailer.errors import TransientError
 
-__all__ = ["unreached"]
-
 _REFUSED = re.compile("Connection refused|ECONNREFUSED")
 #: As glibc, macOS, librdkafka and musl say it; some libraries pass on nothing but these words.
 _UNKNOWN_NAME = re.compile(

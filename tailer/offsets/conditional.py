@@ -11,8 +11,6 @@ import anyio
 from tailer.errors import TransientError
 from tailer.network.backoff import Backoff
 
-__all__ = ["ConditionRefused", "ConditionalObject", "Refusals", "Seen", "steady_now"]
-
 #: Conditional writes refused in succession, for no reason that can be seen, before an error.
 _REFUSED_MAX = 5
 #: Longest pause between two of them, in seconds.

@@ -8,14 +8,6 @@ from typing import Any
 
 from tailer.errors import OffsetError
 
-__all__ = [
-    "FORMAT",
-    "damaged",
-    "document_name",
-    "from_bytes",
-    "to_bytes",
-]
-
 FORMAT = 1
 
 

@@ -48,8 +48,6 @@ from tailer.offsets.conditional import (
 from tailer.offsets.document import FORMAT, damaged, to_bytes
 from tailer.offsets.owner import describe, is_dead, this_process
 
-__all__ = ["LeasedOffsetStore"]
-
 #: The part of the lease during which its owner trusts it. A standby waits for the whole lease.
 _TRUSTED_PART = 0.8
 #: An ETag that no object has.
@@ -89,13 +87,11 @@ class LeasedOffsetStore(OffsetStore):
 
     @property
     def waiting_for(self) -> str | None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         return self._waiting_for
 
     # Ownership
 
     async def acquire(self) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         if self._held is not None:
             return
         self._lost = None
@@ -216,7 +212,6 @@ class LeasedOffsetStore(OffsetStore):
                 await anyio.sleep(pause / 4)
 
     async def check(self) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         self._owned()
         if steady_now() - self._renewed_at > self._lease_s * _TRUSTED_PART:
             await self._write()  # refused if another one has taken over meanwhile
@@ -229,7 +224,6 @@ class LeasedOffsetStore(OffsetStore):
         return self._held
 
     async def release(self) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         if self._renewal is not None:
             self._renewal.cancel()
             with suppress(asyncio.CancelledError):
@@ -264,20 +258,16 @@ class LeasedOffsetStore(OffsetStore):
             raise
 
     async def save(self, offset: Offset) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         await self._write(offset=offset.to_json(), damaged=None)
 
     async def clear(self) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         await self._write(offset=None, orders=None, damaged=None)
 
     async def load_orders(self) -> dict[str, Any]:
-        """See :class:`tailer.offsets.OffsetStore`."""
         document = (self._held or await self._object.get()).document or {}
         return dict(document.get("orders") or {})
 
     async def save_orders(self, orders: dict[str, Any]) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         await self._write(orders=orders or None)
 
     async def _write(self, **changes: Any) -> None:

@@ -35,8 +35,6 @@ from tailer.offsets.document import (
 )
 from tailer.offsets.lock_holder import lock_holder
 
-__all__ = ["LocalOffsetStore"]
-
 _STANDBY_PAUSE_S = 0.5
 
 
@@ -61,7 +59,6 @@ class LocalOffsetStore(OffsetStore):
         self._writing = anyio.Lock()
 
     async def acquire(self) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         try:
             while not await anyio.to_thread.run_sync(self._acquire):
                 if not self._standby:
@@ -78,7 +75,6 @@ class LocalOffsetStore(OffsetStore):
 
     @property
     def waiting_for(self) -> str | None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         return self._waiting_for
 
     def _acquire(self) -> bool:
@@ -144,7 +140,6 @@ class LocalOffsetStore(OffsetStore):
         )
 
     async def load(self) -> Offset | None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         document = await anyio.to_thread.run_sync(self._read)
         if document is None or document["offset"] is None:
             return None
@@ -170,18 +165,15 @@ class LocalOffsetStore(OffsetStore):
         return from_bytes(text, self.name, str(self.path))
 
     async def save(self, offset: Offset) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         await self._save(offset.to_json(), None)
 
     async def load_orders(self) -> dict[str, Any]:
-        """See :class:`tailer.offsets.OffsetStore`."""
         if self._lock is not None:
             return self._orders
         document = await anyio.to_thread.run_sync(self._read)
         return {} if document is None else dict(document.get("orders", {}))
 
     async def save_orders(self, orders: dict[str, Any]) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         if self._damage is not None:
             raise self._damage  # or the file would be whole again, without an offset
         await self._save(None, orders)
@@ -224,7 +216,6 @@ class LocalOffsetStore(OffsetStore):
         sync_folder(self.path.parent)
 
     async def clear(self) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         try:
             await anyio.to_thread.run_sync(self._remove)
         except OSError as e:
@@ -237,7 +228,6 @@ class LocalOffsetStore(OffsetStore):
             sync_folder(self.path.parent)
 
     async def release(self) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         async with self._writing:
             if self._lock is not None:
                 os.close(self._lock)

@@ -11,8 +11,6 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LockHolder", "lock_holder"]
-
 _PROC = Path("/proc")
 
 

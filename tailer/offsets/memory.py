@@ -7,8 +7,6 @@ from typing import Any
 from tailer.changes import Offset
 from tailer.offsets import OffsetStore
 
-__all__ = ["MemoryOffsetStore"]
-
 
 class MemoryOffsetStore(OffsetStore):
     """Keeps the offset in memory, so that a retry within the process resumes from it."""
@@ -21,23 +19,18 @@ class MemoryOffsetStore(OffsetStore):
         """See :class:`tailer.offsets.OffsetStore`."""
 
     async def load(self) -> Offset | None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         return self._offset
 
     async def save(self, offset: Offset) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         self._offset = offset
 
     async def clear(self) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         self._offset = None
 
     async def load_orders(self) -> dict[str, Any]:
-        """See :class:`tailer.offsets.OffsetStore`."""
         return self._orders
 
     async def save_orders(self, orders: dict[str, Any]) -> None:
-        """See :class:`tailer.offsets.OffsetStore`."""
         self._orders = orders
 
     async def release(self) -> None:

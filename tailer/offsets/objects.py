@@ -14,8 +14,6 @@ from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.document import document_name, from_bytes
 from tailer.store.objects.requests import Client, Requests
 
-__all__ = ["CloudObject"]
-
 #: How obstore says that a write was done, and its answer named no state.
 _NO_ETAG = "ETag Header missing"
 
@@ -35,12 +33,9 @@ class CloudObject:
 
     @property
     def path(self) -> str:
-        """See :class:`~tailer.offsets.conditional.ConditionalObject`."""
         return self._path
 
     async def get(self) -> Seen:
-        """See :class:`~tailer.offsets.conditional.ConditionalObject`."""
-
         async def read(container: Any) -> tuple[Any, bytes]:
             answer = await obstore.get_async(container, self._place.key)
             return answer.meta, bytes(await answer.bytes_async())

@@ -39,8 +39,6 @@ from typing import Any
 from tailer.errors import ConfigError, may_heal, out_of_reach
 from tailer.files.durable import make_folder, open_private
 
-__all__ = ["describe", "is_dead", "keep_place", "this_process"]
-
 _PROC = Path("/proc")
 
 

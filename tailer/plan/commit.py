@@ -22,8 +22,6 @@ from tailer.plan.rules import (
     source_of,
 )
 
-__all__ = ["CommitPlan", "plan_commit"]
-
 
 class CommitPlan(Struct, frozen=True):
     """A commit with everything that its change files need (:mod:`tailer.plan.rules`).

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from tailer.delta.digests import KEY_BYTES, split
 from tailer.errors import no_room, spilling
 
-__all__ = ["Database"]
-
 _CACHE_KIB = 4096
 
 

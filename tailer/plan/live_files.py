@@ -25,8 +25,6 @@ from tailer.process.threads import blocking
 if TYPE_CHECKING:
     from tailer.plan.live_database import Database
 
-__all__ = ["Ineffective", "LiveFiles"]
-
 #: The digests of the files that a commit adds although they are in the table, or removes although
 #: they are not (:func:`tailer.delta.digests.file_digest`).
 Ineffective: TypeAlias = AbstractSet[bytes]

@@ -17,8 +17,6 @@ from tailer.log.table import TableLog
 #: The physical name that writers give a column created under a mapping.
 _GENERATED = r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
-__all__ = ["KnownRemovals", "mapping_removals"]
-
 
 async def mapping_removals(
     log: TableLog, first: int, last: int, end: TableState, before: TableState | None = None

@@ -34,20 +34,6 @@ from tailer.delta.paths import location
 from tailer.delta.snapshot import TableState, file_key
 from tailer.errors import CorruptLog, TableError
 
-__all__ = [
-    "ChangeSource",
-    "Completions",
-    "Rewrite",
-    "counts_files",
-    "incomplete_removes",
-    "plan_changes",
-    "plan_rewrite",
-    "plan_snapshot",
-    "rewritten_files",
-    "row_ids_hold",
-    "source_of",
-]
-
 ChangeSource = Literal["auto", "cdf", "derived"]
 
 #: The adds of the version before that removes refer to, by location and deletion vector.

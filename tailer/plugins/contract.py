@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tailer.errors import meant
 
-__all__ = ["Contract"]
-
 
 class Contract:
     """The base of a contract, which is a class right below it.

@@ -11,8 +11,6 @@ from tailer.errors import ConfigError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["installed_points", "load_point"]
-
 
 @cache
 def installed_points(group: str) -> Mapping[str, EntryPoint]:

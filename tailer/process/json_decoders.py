@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["json_decoder"]
-
 T = TypeVar("T")
 _made: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 _making = Lock()

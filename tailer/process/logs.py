@@ -11,8 +11,6 @@ from typing import Any
 from tailer.errors import printable
 from tailer.secrets import hidden
 
-__all__ = ["ConsoleFormatter", "set_up_logs"]
-
 _LOGGER = "tailer"
 
 

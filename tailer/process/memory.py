@@ -8,8 +8,6 @@ import os
 import sys
 from contextlib import suppress
 
-__all__ = ["keep_freed_memory", "return_freed_memory", "share_heaps"]
-
 #: In glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 #: A larger block is the system's own again when it is freed; glibc knows no higher bound.

@@ -24,18 +24,6 @@ from typing import ClassVar, NoReturn, TypeVar
 
 from tailer.errors import first_error
 
-__all__ = [
-    "EXIT_INTERRUPTED",
-    "GRACE_S",
-    "SignalReceiver",
-    "end",
-    "install",
-    "listen",
-    "signalled",
-    "stop_asked",
-    "until_stopped",
-]
-
 T = TypeVar("T")
 
 #: The exit status in shells of a program that Ctrl-C has ended.

@@ -16,16 +16,6 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-__all__ = [
-    "blocking",
-    "in_thread",
-    "listed",
-    "loading",
-    "one_by_one",
-    "stepwise",
-    "stop_if_cancelled",
-]
-
 T = TypeVar("T")
 
 _LIST = 2048

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from threading import Lock
 from urllib.parse import quote, quote_plus
 
-__all__ = ["forget_secrets", "hidden", "keep_pair", "keep_secrets"]
-
 #: A shorter text is no secret, and would be taken out of words that have it in them.
 _LEAST = 6
 _SHOWN = "***"

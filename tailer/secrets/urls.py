@@ -15,8 +15,6 @@ from msgspec import Struct
 
 from tailer.secrets import keep_pair, keep_secrets
 
-__all__ = ["Url", "UrlError", "parse_url", "split_url"]
-
 _AUTHORITY = r"[^/?#]*"
 _HOST = r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\] ]*))(?::(?P<port>[^:]*))?"
 _BAD_ESCAPE = r"%(?![0-9A-Fa-f]{2})"

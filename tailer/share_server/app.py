@@ -41,8 +41,6 @@ from tailer.share_server.signing import FileClaim, Forged, Signer
 from tailer.share_server.tables import SharedTable, Tables
 from tailer.sharing.model import TABLE_VERSION_HEADER, Page
 
-__all__ = ["ShareServer"]
-
 _BODY_BYTES_MAX = 1024 * 1024
 
 Handler = Callable[[Request], Awaitable[web.StreamResponse]]

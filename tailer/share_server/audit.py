@@ -15,8 +15,6 @@ from typing import Any
 from tailer.errors import ConfigError
 from tailer.files.durable import create_private, make_folder
 
-__all__ = ["SUMMED_S", "Audit"]
-
 #: Requests without a valid token or signature that get a line at once, and the seconds after which
 #: one more does. The others are counted.
 _STRANGERS_BURST = 200

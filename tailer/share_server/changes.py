@@ -40,8 +40,6 @@ from tailer.share_server.refusals import Refusal, invalid
 from tailer.share_server.tables import SharedTable, missing_commit, raw_actions
 from tailer.sharing.model import Capabilities, EndOfStream, ndjson_line
 
-__all__ = ["ChangesRange", "changes_answer", "stream_answer"]
-
 _BATCH = 512
 
 

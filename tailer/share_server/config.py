@@ -17,8 +17,6 @@ from tailer.secrets.urls import UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.share_server.grants import Catalog, Grants, TableConfig
 
-__all__ = ["SHARE", "TABLE", "Limits", "ShareConfig", "load_share_config"]
-
 #: S3 accepts no signature that is valid for longer.
 _URL_TTL_S_MAX = 7 * 86_400
 #: Seconds' worth of requests that a recipient may send at once.

@@ -18,8 +18,6 @@ from tailer.share_server.tables import SharedTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["byte_range", "send_file"]
-
 _CHUNK_BYTES = 1024 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 

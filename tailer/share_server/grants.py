@@ -14,8 +14,6 @@ from typing import Any
 from tailer.errors import ConfigError
 from tailer.sharing.model import Schema, Share, Table
 
-__all__ = ["Catalog", "Grants", "TableConfig"]
-
 Wrong = Callable[[str, str], ConfigError]
 
 

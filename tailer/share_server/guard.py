@@ -20,8 +20,6 @@ from tailer.share_server.refusals import Refusal
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["RateLimits", "ShareMetrics"]
-
 #: Networks that are remembered; a forgotten one starts with a full bucket.
 _STRANGERS_KEPT = 10_000
 

@@ -26,8 +26,6 @@ from tailer.delta.comparisons import (
 )
 from tailer.share_server.predicates import columns_of, size_of
 
-__all__ = ["Hints", "parse_hints", "parse_json_hint", "parse_sql_hint"]
-
 _DEPTH_MAX = 64
 _HINT_CHARACTERS_MAX = 16_384
 #: Every file is checked against every node: hints with more nodes are not used.

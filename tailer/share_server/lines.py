@@ -22,8 +22,6 @@ from tailer.delta.snapshot import TableState
 from tailer.share_server.refusals import unsupported
 from tailer.sharing.model import Capabilities, ResponseFormat
 
-__all__ = ["LineWriter", "choose_format", "needs_delta"]
-
 #: Features for reading the log do not concern clients, which get files.
 _SERVER_SIDE = {"v2checkpoint", "vacuumprotocolcheck"}
 #: One encoder for all lines: creating it takes as long as writing a line.

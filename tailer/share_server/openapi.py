@@ -6,8 +6,6 @@ from typing import Any
 
 from tailer import __version__
 
-__all__ = ["openapi"]
-
 _TABLE = "/shares/{share}/schemas/{schema}/tables/{table}"
 _LONG = {"type": "integer", "format": "int64", "minimum": 0}
 _COUNT = {"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**31 - 1}

@@ -12,8 +12,6 @@ from tailer.share_server.refusals import invalid
 from tailer.share_server.signing import Forged, Signer
 from tailer.sharing.model import Page
 
-__all__ = ["Pager", "max_results"]
-
 _INT32_MAX = 2**31 - 1
 
 Path = tuple[str, ...]

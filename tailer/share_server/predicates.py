@@ -22,8 +22,6 @@ from tailer.delta.schema import PrimitiveType, StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
-__all__ = ["ANYTHING", "FileFacts", "May", "Relations", "columns_of", "size_of"]
-
 #: Strings in statistics are cut at 32 characters or more, and a bound may be the cut string.
 _PREFIX = 32
 #: Decimal digits that a double preserves.

@@ -27,19 +27,6 @@ from tailer.share_server.signing import Forged, Signer
 from tailer.share_server.tables import SharedTable
 from tailer.sharing.model import Capabilities, EndOfStream, ResponseFormat, ndjson_line
 
-__all__ = [
-    "Links",
-    "QueryBody",
-    "QueryResult",
-    "broken_off",
-    "find_version",
-    "line_writer",
-    "may_be_read",
-    "metadata_answer",
-    "query_answer",
-    "timestamp_of",
-]
-
 _INT32_MAX = 2**31 - 1
 _REFRESHED_MS_MAX = 7 * 86_400_000
 

@@ -21,8 +21,6 @@ from pathlib import Path
 from tailer.errors import ConfigError
 from tailer.files.durable import make_folder, make_private, open_private, sync_folder
 
-__all__ = ["Recipient", "RecipientStore", "Token", "TokensUnusable"]
-
 _PREFIX = "dts"
 _FORMAT = 1
 

@@ -13,8 +13,6 @@ from tailer.errors import (
 )
 from tailer.sharing.model import ErrorBody
 
-__all__ = ["Refusal", "invalid", "not_found", "refusal_of", "unsupported"]
-
 
 class Refusal(Exception):
     """An error answer: its status, body, and the seconds to wait if that helps."""

@@ -24,8 +24,6 @@ from tailer.sharing.model import (
     Capabilities,
 )
 
-__all__ = ["Request", "error_answer"]
-
 #: Bytes of a range's answer that are held back, so that an early error becomes a status.
 _HOLD_BYTES_MAX = 256 * 1024
 

@@ -29,8 +29,6 @@ from tailer.share_server.signing import signing_key
 if TYPE_CHECKING:
     from tailer.share_server.app import ShareServer
 
-__all__ = ["manage_tokens", "run_server", "share"]
-
 _TOKEN_ACTIONS = ("new", "revoke", "list")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 

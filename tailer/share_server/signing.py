@@ -21,8 +21,6 @@ from urllib.parse import quote
 from tailer.errors import ConfigError
 from tailer.files.durable import make_folder, make_private, open_private
 
-__all__ = ["FileClaim", "Forged", "Signer", "signing_key"]
-
 #: Clients take a file's URL for a local path unless it looks pre-signed: by a key such as this.
 SIGNATURE_KEY = "X-Amz-Signature"
 

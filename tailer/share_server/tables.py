@@ -27,8 +27,6 @@ from tailer.share_server.grants import TableConfig
 from tailer.storage import open_store
 from tailer.store import LOG_DIR, Store
 
-__all__ = ["SharedTable", "Tables", "missing_commit", "raw_actions"]
-
 #: Snapshots that are kept of a table: the newest, and those requested by time travel.
 _SNAPSHOTS_KEPT = 8
 #: Sets of live files that are kept, each at the version where a client's last range ended.

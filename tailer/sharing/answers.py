@@ -16,8 +16,6 @@ from urllib.parse import quote, urlsplit
 from tailer.errors import TableError, UnsupportedTable
 from tailer.sharing.model import EndOfStream, ResponseFormat, parse_ndjson_line
 
-__all__ = ["Line", "MetadataLine", "ProtocolLine", "SharedFile", "read_line"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProtocolLine:

@@ -12,8 +12,6 @@ from typing import Any
 
 from tailer.errors import ConfigError, healing, unreadable
 
-__all__ = ["ALGORITHMS", "LIFE_S", "signed_assertion"]
-
 #: How long an assertion is valid, in seconds: enough for one request and two clocks.
 LIFE_S = 120
 #: By RFC 7518: RSA with PKCS #1 or PSS, and the elliptic curves.

@@ -22,8 +22,6 @@ from tailer.sharing.profile import BasicAuth, BearerToken, ClientCredentials, Pr
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-__all__ = ["Authorization"]
-
 #: How long before its end a token is renewed; a shorter-lived one is renewed at half its life.
 _RENEW_BEFORE_S = 600.0
 _TOKENS_KEPT = 4

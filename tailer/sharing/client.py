@@ -52,11 +52,6 @@ from tailer.sharing.query import Query, QueryAnswer
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-__all__ = [
-    "ClientOptions",
-    "SharingClient",
-]
-
 _ERROR_BYTES_MAX = 64 * 1024
 _PAGE_BYTES_MAX = 32 * 1024 * 1024
 

@@ -31,20 +31,6 @@ from tailer.sharing.profile import is_here, leads_here
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, TCPConnector
 
-__all__ = [
-    "LeadsHere",
-    "Refused",
-    "Sessions",
-    "Whereabouts",
-    "guarded_connector",
-    "heals",
-    "network_errors",
-    "noting_connector",
-    "split_lines",
-    "timestamp_text",
-    "tls_context",
-]
-
 #: Most bytes of a line; one action is a few kilobytes at most, a schema some megabytes.
 LINE_BYTES_MAX = 64 * 1024 * 1024
 

@@ -15,24 +15,6 @@ from typing import Any, Literal, Self
 from tailer.delta.features import FEATURES
 from tailer.errors import TableError, TransientError
 
-__all__ = [
-    "CAPABILITIES_HEADER",
-    "JSON_TYPE",
-    "NDJSON_TYPE",
-    "READER_FEATURES",
-    "TABLE_VERSION_HEADER",
-    "Capabilities",
-    "EndOfStream",
-    "ErrorBody",
-    "Page",
-    "ResponseFormat",
-    "Schema",
-    "Share",
-    "Table",
-    "ndjson_line",
-    "parse_ndjson_line",
-]
-
 ResponseFormat = Literal["parquet", "delta"]
 
 CAPABILITIES_HEADER = "delta-sharing-capabilities"

@@ -25,23 +25,6 @@ from tailer.secrets import keep_secrets
 from tailer.secrets.urls import UrlError, parse_url
 from tailer.sharing.assertion import ALGORITHMS
 
-__all__ = [
-    "BasicAuth",
-    "BearerToken",
-    "ClientCredentials",
-    "Credentials",
-    "PrivateKey",
-    "Profile",
-    "check_url",
-    "is_here",
-    "is_shared",
-    "leads_here",
-    "load_profile",
-    "parse_address",
-    "parse_profile",
-]
-
-
 #: In addition to loopback and link-local addresses: "this network", and the addresses of the
 #: metadata services of clouds (AWS and Google by IPv6, Alibaba, Oracle, Azure).
 _HERE = tuple(

@@ -13,8 +13,6 @@ from tailer.sharing.answers import Line, SharedFile, read_line
 from tailer.sharing.http import Refused, heals
 from tailer.sharing.model import EndOfStream, ResponseFormat
 
-__all__ = ["Query", "QueryAnswer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Query:

@@ -10,8 +10,6 @@ from typing import Literal
 
 from tailer.errors import RowsRefused, SinkRejected, TailerError, TargetRefused, TransientError
 
-__all__ = ["FaultTable", "Verdict"]
-
 Verdict = Literal["passing", "for good", "unclear", "rows"]
 
 _ERRORS: dict[Verdict, type[TailerError]] = {

@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from tailer.errors import UnsupportedTable
 
-__all__ = ["NO_NAMES", "OWN_PREFIX", "OwnNames", "fold_case"]
-
 #: What the names begin with, unless an option says otherwise.
 OWN_PREFIX = "_"
 

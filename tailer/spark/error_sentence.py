@@ -15,8 +15,6 @@ from typing import Any, TypeVar, cast
 
 from tailer.errors import TailerError
 
-__all__ = ["TailerSourceError", "in_worker", "one_sentence", "said", "said_first"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

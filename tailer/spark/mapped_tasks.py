@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Decoder", "Task", "map_in_arrow", "rows_of_tasks"]
-
 T = TypeVar("T")
 
 

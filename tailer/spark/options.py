@@ -23,8 +23,6 @@ from tailer.plan.rules import ChangeSource
 from tailer.settings import Setting, SettingTable
 from tailer.spark.session_zone import as_time
 
-__all__ = ["SOURCE", "STORE_PREFIX", "SchemaChange", "SourceOptions", "source_options"]
-
 SchemaChange = Literal["fail", "cast"]
 
 #: ``option("store.region", ...)`` goes to the table's store as ``region``.

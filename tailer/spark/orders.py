@@ -23,19 +23,6 @@ from tailer.delta.commit import Commit, CommitHeader
 from tailer.plan.live_files import Ineffective
 from tailer.plan.rules import Rewrite, row_ids_hold
 
-__all__ = [
-    "FAN_OUT",
-    "FileOrder",
-    "Order",
-    "RewriteOrder",
-    "VersionOrder",
-    "VersionPart",
-    "fan_out",
-    "is_small",
-    "pack",
-    "rewrite_order",
-]
-
 #: The cost of opening a file, in bytes that could have been read meanwhile: Spark's own figure.
 OPEN_COST_BYTES = 4 * 1024 * 1024
 

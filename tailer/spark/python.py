@@ -7,8 +7,6 @@ import sys
 
 from pyspark import SparkContext
 
-__all__ = ["use_this_python"]
-
 
 def use_this_python() -> None:
     """Let the tasks of a local Spark run the Python of this process, if nothing names one.

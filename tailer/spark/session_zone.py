@@ -21,8 +21,6 @@ from tailer.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["as_time", "tell_session_zone", "zone_of"]
-
 _VARIABLE = "TAILER_SESSION_TIMEZONE"
 #: Zones that Java names by their distance from UTC.
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")

@@ -15,8 +15,6 @@ from tailer.spark.options import SourceOptions
 from tailer.storage import open_store
 from tailer.store import Store
 
-__all__ = ["open_table", "store_portal"]
-
 
 def open_table(options: SourceOptions) -> Store:
     """Open the store of the query's table, with the query's options."""

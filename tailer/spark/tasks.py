@@ -32,8 +32,6 @@ from tailer.spark.types import conform
 from tailer.store import Store
 from tailer.store.side_by_side import side_by_side
 
-__all__ = ["decoded", "spark_batches"]
-
 #: Small files that are held in memory at once, and how many are fetched at the same time.
 _TOGETHER_MAX = 256
 _FETCHES_MAX = 8

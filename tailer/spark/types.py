@@ -16,8 +16,6 @@ from tailer.delta.arrow_types import is_arrow_variant
 from tailer.delta.char import char_length
 from tailer.delta.types import ArrayType, DataType, MapType, PrimitiveType, StructType
 
-__all__ = ["change_schema", "conform", "spark_type"]
-
 
 def spark_type(data_type: DataType) -> s.DataType:
     """Return the Spark type of a Delta type."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tailer.store import Store
     from tailer.store.traffic import Traffic
 
-__all__ = ["GlueStorage"]
-
 _CLIENTS = SharedClients(GlueClient)
 _ADDRESS = re.compile(r"glue://([^./]+)\.([^./]+)/?", re.IGNORECASE)
 #: How often, in seconds, Glue is asked whether a table has moved.
@@ -34,13 +32,11 @@ class GlueStorage(Storage):
     """See :class:`tailer.storage.Storage`. It has no name: the options are those of S3."""
 
     def options_of(self, table: str, stores: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-        """See :class:`tailer.storage.Storage`."""
         return stores.get("s3", {})
 
     def open_store(
         self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
     ) -> CatalogStore:
-        """See :class:`tailer.storage.Storage`."""
         database, name = _names(table)
         own = _own(options)
         client: GlueClient | None = None
@@ -69,7 +65,6 @@ class GlueStorage(Storage):
     async def find_tables(
         self, pattern: str, options: Mapping[str, Any]
     ) -> Mapping[str, list[str]] | None:
-        """See :class:`tailer.storage.Storage`."""
         of_database, of_table = _names(pattern)
         async with _CLIENTS.lent(_own(options)) as client:
             return await matching_tables(

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tailer.store.traffic import Traffic
     from tailer.store.vended import Vendor
 
-__all__ = ["LocalStorage"]
-
 
 class LocalStorage(Storage):
     """See :class:`tailer.storage.Storage`. Reading a table loads neither offsets nor targets."""
@@ -26,7 +24,6 @@ class LocalStorage(Storage):
     def open_store(
         self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
     ) -> LocalStore:
-        """See :class:`tailer.storage.Storage`."""
         also, rest = take_also(options)
         if rest:
             raise ConfigError(f"{table!r} is a local table, and takes no option {min(rest)!r}")
@@ -39,7 +36,6 @@ class LocalStorage(Storage):
         vendor: Vendor,
         traffic: Traffic | None = None,
     ) -> LocalStore:
-        """See :class:`tailer.storage.Storage`."""
         return self.open_store(table, options, traffic)
 
     def open_offsets(
@@ -51,20 +47,16 @@ class LocalStorage(Storage):
         standby: bool | None,
         lease_s: float,
     ) -> OffsetStore:
-        """See :class:`tailer.storage.Storage`."""
         from tailer.offsets.local import LocalOffsetStore
 
         return LocalOffsetStore(_folder(address), feed, standby=bool(standby))
 
     def open_target(self, address: str, options: Mapping[str, Any]) -> LocalTarget:
-        """See :class:`tailer.storage.Storage`."""
         from tailer.storage.targets import LocalTarget
 
         return LocalTarget(_folder(address))
 
     async def list_folders(self, address: str, options: Mapping[str, Any]) -> list[str]:
-        """See :class:`tailer.storage.Storage`."""
-
         def scan() -> list[str]:
             try:
                 path = Path(address.removeprefix("file://")).expanduser()

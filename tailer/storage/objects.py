@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tailer.store.traffic import Traffic
     from tailer.store.vended import Vendor
 
-__all__ = ["AzureStorage", "GcsStorage", "S3Storage"]
-
 #: What a catalog need not vend.
 _TOKEN = "s3.session-token"  # noqa: S105 - a name
 
@@ -65,7 +63,6 @@ class _ObjectStorage(Storage):
         return address
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """See :class:`tailer.storage.Storage`."""
         self._options(options)
 
     def open_store(
@@ -92,7 +89,6 @@ class _ObjectStorage(Storage):
         vendor: Vendor,
         traffic: Traffic | None = None,
     ) -> ObjectStore:
-        """See :class:`tailer.storage.Storage`."""
         needed = [name for name in self._vended.values() if name != _TOKEN]
         await vendor.values(*needed)  # what is wrong with it is said now, and in our words
 
@@ -115,7 +111,6 @@ class _ObjectStorage(Storage):
         standby: bool | None,
         lease_s: float,
     ) -> OffsetStore:
-        """See :class:`tailer.storage.Storage`."""
         address, client = self._plain(address), self._client(options)
         from tailer.offsets.leased import LeasedOffsetStore
         from tailer.offsets.objects import CloudObject
@@ -124,14 +119,12 @@ class _ObjectStorage(Storage):
         return LeasedOffsetStore(found, feed, standby=standby is not False, lease_s=lease_s)
 
     def open_target(self, address: str, options: Mapping[str, Any]) -> Target:
-        """See :class:`tailer.storage.Storage`."""
         address, client = self._plain(address), self._client(options)
         from tailer.storage.objects_target import ObjectsTarget
 
         return ObjectsTarget(address, client)
 
     async def list_folders(self, address: str, options: Mapping[str, Any]) -> list[str]:
-        """See :class:`tailer.storage.Storage`."""
         found = await self.open_store(address, options).entries(address)
         return sorted(found.folders) if found is not None else []
 

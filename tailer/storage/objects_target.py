@@ -14,8 +14,6 @@ from tailer.storage.store_target import StoreTarget
 from tailer.store.objects.requests import Client, Requests
 from tailer.store.objects.store import ObjectStore
 
-__all__ = ["ObjectsTarget"]
-
 #: How far the process may grow while a file is sent, in bytes for each of its own: the larger it
 #: is, the longer others are at work meanwhile.
 _ROOM = 32

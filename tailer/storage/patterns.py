@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
-__all__ = ["matching_tables"]
-
 
 async def matching_tables(
     prefix: str,

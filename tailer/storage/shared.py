@@ -11,8 +11,6 @@ from tailer.store.shared.store import SharingOptions, SharingStore
 if TYPE_CHECKING:
     from tailer.store.traffic import Traffic
 
-__all__ = ["SharedStorage"]
-
 
 class SharedStorage(Storage):
     """See :class:`tailer.storage.Storage`."""
@@ -20,5 +18,4 @@ class SharedStorage(Storage):
     def open_store(
         self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
     ) -> SharingStore:
-        """See :class:`tailer.storage.Storage`."""
         return SharingStore(table, SharingOptions.parse(options))

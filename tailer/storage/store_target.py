@@ -17,8 +17,6 @@ from tailer.errors import TableError, TargetRefused, TransientError
 from tailer.storage.targets import writing
 from tailer.store import Store
 
-__all__ = ["StoreTarget"]
-
 
 class StoreTarget(ABC):
     """See :class:`tailer.storage.targets.Target`. ``store`` reads what is there."""
@@ -43,18 +41,15 @@ class StoreTarget(ABC):
         return Path(self._spool.name)
 
     async def names(self, folder: str, after: str = "") -> list[str]:
-        """See :class:`~tailer.storage.targets.Target`."""
         with _refused():
             return [found.name async for found in self._store.list(folder, after)]
 
     async def read(self, name: str) -> bytes | None:
-        """See :class:`~tailer.storage.targets.Target`."""
         with _refused(), suppress(FileNotFoundError):
             return (await self._store.read(name))[0]
         return None
 
     async def create(self, name: str, source: bytes | Path) -> bool:
-        """See :class:`~tailer.storage.targets.Target`."""
         path = source if isinstance(source, Path) else None
         body = source if isinstance(source, bytes) else await _bytes(source)
         with _refused():
@@ -69,12 +64,10 @@ class StoreTarget(ABC):
         return created
 
     async def replace(self, name: str, data: bytes) -> None:
-        """See :class:`~tailer.storage.targets.Target`."""
         with _refused():
             await self._put(name, data, create=False)
 
     async def remove(self, name: str) -> None:
-        """See :class:`~tailer.storage.targets.Target`."""
         with _refused():
             await self._delete(name)
 
@@ -83,7 +76,6 @@ class StoreTarget(ABC):
         by a write alone."""
 
     async def aclose(self) -> None:
-        """See :class:`~tailer.storage.targets.Target`."""
         spool, self._spool = self._spool, None
         if spool is not None:
             spool.cleanup()

@@ -18,8 +18,6 @@ import anyio.to_thread
 from tailer.errors import TargetRefused, may_heal, out_of_reach
 from tailer.files.durable import make_folder, sync_folder, try_place
 
-__all__ = ["LocalTarget", "Target", "writing"]
-
 T = TypeVar("T")
 
 
@@ -84,7 +82,6 @@ class LocalTarget:
         return await anyio.to_thread.run_sync(run)
 
     async def names(self, folder: str, after: str = "") -> list[str]:
-        """See :class:`Target`."""
         found = await self._run(folder, self._names, folder)
         return sorted(name for name in found if name > after)
 
@@ -95,8 +92,6 @@ class LocalTarget:
             return []
 
     async def read(self, name: str) -> bytes | None:
-        """See :class:`Target`."""
-
         def read() -> bytes | None:
             with suppress(FileNotFoundError):
                 return (self._folder / name).read_bytes()
@@ -105,7 +100,6 @@ class LocalTarget:
         return await self._run(name, read)
 
     async def create(self, name: str, source: bytes | Path) -> bool:
-        """See :class:`Target`."""
         return await self._run(name, self._create, name, source)
 
     def _create(self, name: str, source: bytes | Path) -> bool:
@@ -132,15 +126,12 @@ class LocalTarget:
         return Path(name)
 
     async def replace(self, name: str, data: bytes) -> None:
-        """See :class:`Target`."""
         await self._run(name, lambda: self._temporary(data).replace(self._folder / name))
 
     async def remove(self, name: str) -> None:
-        """See :class:`Target`."""
         await self._run(name, lambda: (self._folder / name).unlink(missing_ok=True))
 
     async def rehearse(self) -> None:
-        """See :class:`Target`."""
         await self._run("", try_place, self._folder)
 
     async def aclose(self) -> None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tailer.store import Store
     from tailer.store.traffic import Traffic
 
-__all__ = ["UnityStorage"]
-
 _OWN = frozenset(CatalogOptions.__dataclass_fields__)
 _CLIENTS = SharedClients(CatalogClient)
 _PATTERN = re.compile(r"uc://([^./*]+)\.([^./]+)\.([^./]+)/?", re.IGNORECASE)
@@ -37,26 +35,22 @@ class UnityStorage(Storage):
     """See :class:`tailer.storage.Storage`. It has no name: the options differ by catalog."""
 
     def options_of(self, table: str, stores: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-        """See :class:`tailer.storage.Storage`."""
         catalog = re.split(r"[./]", table.partition("://")[2])[0]
         own = stores.get("catalogs", {}).get(catalog, {})
         return {**own, "stores": stores}
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """See :class:`tailer.storage.Storage`."""
         CatalogOptions.parse(options)
 
     def open_store(
         self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
     ) -> CatalogStore:
-        """See :class:`tailer.storage.Storage`."""
         name = parse_uc_address(table)
         return CatalogStore(f"uc://{name}", _Source(name, options, traffic).source())
 
     async def find_tables(
         self, pattern: str, options: Mapping[str, Any]
     ) -> dict[str, list[str]] | None:
-        """See :class:`tailer.storage.Storage`."""
         found = _PATTERN.fullmatch(pattern)
         if found is None:
             raise ConfigError(

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tailer.errors import ConfigError
 
-__all__ = ["check_address"]
-
 _QUOTED = re.compile(r"""(["'`])(.*)\1""", re.DOTALL)
 _SQL_PATH = re.compile(r"(?:delta|parquet)\.[`'\"](.+)[`'\"]", re.IGNORECASE | re.DOTALL)
 _ONE_SLASH = re.compile(r"(s3[an]?|gs|abfss?|wasbs?|az|adl|hdfs|https?):/?([^/].*)", re.IGNORECASE)

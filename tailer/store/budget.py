@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["Budget"]
-
 
 class Budget:
     """A limit of ``bytes_max`` bytes in use.

@@ -14,8 +14,6 @@ from tailer.store import BlockingFiles, FileStatus, Found
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FetchedFiles", "NotFetched"]
-
 
 class NotFetched(LookupError):
     """The bytes of a file are not here, or not all of them; read it from the store."""

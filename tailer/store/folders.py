@@ -20,8 +20,6 @@ from tailer.store import Watch
 if TYPE_CHECKING:
     from asyncinotify import Inotify, Mask
 
-__all__ = ["FolderWatch"]
-
 
 class _Notifier:
     """The one inotify instance of an event loop, open while a folder is watched."""
@@ -138,7 +136,6 @@ class FolderWatch(Watch):
         self._number = self._notifier = None
 
     async def wait(self, seconds: float) -> None:
-        """See :class:`tailer.store.Watch`."""
         if self._notifier is None:
             self._watch()
         if self._notifier is None:

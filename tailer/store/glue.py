@@ -15,8 +15,6 @@ from tailer.errors import TableError, TransientError
 from tailer.store.s3.environment import S3Environment, unusable
 from tailer.store.s3.options import S3Options
 
-__all__ = ["GlueClient", "delta_location"]
-
 T = TypeVar("T")
 
 #: What Spark, crawlers and Athena write of a Delta table, by the parameter.

@@ -26,8 +26,6 @@ from tailer.store.ranged import RangedFile, RangedReader
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-__all__ = ["HttpsFiles", "Link", "Links"]
-
 #: A file up to this size is read whole by the request that opens it.
 WHOLE_BYTES_MAX = 4 * 1024 * 1024
 #: Of a larger file, opening it reads this much of the end, where Parquet keeps the footer.

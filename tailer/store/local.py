@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from tailer.store.folders import FolderWatch
 
-__all__ = ["LocalStore"]
-
 
 def _status(name: str, result: os.stat_result) -> FileStatus:
     # The inode distinguishes a replaced file from its predecessor, even within one clock tick.
@@ -154,7 +152,6 @@ class LocalStore(Store, BlockingFiles):
         raise outside(self.root, location, "" if real == location else real)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
-        """See :class:`tailer.store.Store`."""
         for status in await blocking(self._scan, folder, start_after):
             yield status
 
@@ -177,7 +174,6 @@ class LocalStore(Store, BlockingFiles):
         return found
 
     async def entries(self, address: str) -> Entries | None:
-        """See :class:`tailer.store.Store`."""
         from tailer.store.surroundings import NAMES_MAX  # on demand: for errors alone
 
         def scan() -> Entries | None:
@@ -207,11 +203,9 @@ class LocalStore(Store, BlockingFiles):
         return TransientError(f"{self.root}, {location}: {e.strerror or e}")
 
     async def stat(self, location: str) -> FileStatus:
-        """See :class:`tailer.store.Store`."""
         return self.stat_here(location)
 
     def stat_here(self, location: str) -> FileStatus:
-        """See :class:`tailer.store.BlockingFiles`."""
         try:
             path, found = self._found(location)
             return _status(path.rpartition("/")[2], found)
@@ -221,7 +215,6 @@ class LocalStore(Store, BlockingFiles):
             raise self._unreadable(location, e) from e
 
     def blocking_files(self) -> BlockingFiles:
-        """See :class:`tailer.store.Store`."""
         return self
 
     def rest_mark(self, folder: str) -> str | None:
@@ -243,7 +236,6 @@ class LocalStore(Store, BlockingFiles):
     async def read(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
-        """See :class:`tailer.store.Store`."""
         size = self.stat_here(location).size  # raises at most polls, which need no thread
         read = partial(self.read_here, location, offset, length)
         return await in_thread(read, size if length is None else min(size, length))
@@ -251,7 +243,6 @@ class LocalStore(Store, BlockingFiles):
     def read_here(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
-        """See :class:`tailer.store.BlockingFiles`."""
         try:
             path = self._regular(location)
             with open(path, "rb") as f:  # noqa: PTH123  # see above
@@ -267,11 +258,9 @@ class LocalStore(Store, BlockingFiles):
             raise self._unreadable(location, e) from e
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002  # the file system knows it
-        """See :class:`tailer.store.Store`."""
         return self.open_here(location)
 
     def open_here(self, location: str) -> pa.NativeFile:
-        """See :class:`tailer.store.BlockingFiles`."""
         import pyarrow as pa  # on demand: a log without checkpoints is read without it
 
         try:
@@ -283,7 +272,6 @@ class LocalStore(Store, BlockingFiles):
 
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[FolderWatch]:
-        """See :class:`tailer.store.Store`."""
         from tailer.store.folders import FolderWatch  # on demand: only what follows a table waits
 
         watch = FolderWatch(self.path(folder))

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["PIECE_BYTES_MAX", "Piece", "Range", "pieces"]
-
 #: The bytes [start, end) of a file.
 Range: TypeAlias = tuple[int, int]
 

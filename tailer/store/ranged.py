@@ -27,8 +27,6 @@ import pyarrow as pa
 from tailer.store.budget import Budget
 from tailer.store.pieces import PIECE_BYTES_MAX, Piece, Range, pieces
 
-__all__ = ["Fetch", "RangedFile", "RangedReader"]
-
 #: Fetches the bytes of [start, end), in parts; runs on the event loop.
 Fetch = Callable[[int, int], Coroutine[Any, Any, Sequence[bytes]]]
 
@@ -245,5 +243,4 @@ class RangedFile(pa.PythonFile):  # type: ignore[misc]  # it has no types
         self._reader = reader
 
     def will_read(self, groups: Sequence[Sequence[Range]]) -> None:
-        """See :meth:`RangedReader.will_read`."""
         self._reader.will_read(groups)

@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from tailer.errors import first_error
 
-__all__ = ["side_by_side"]
-
 T = TypeVar("T")
 
 

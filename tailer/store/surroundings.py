@@ -13,8 +13,6 @@ from posixpath import normpath
 from tailer.errors import TableError, TailerError, closest
 from tailer.store import Entries, Store
 
-__all__ = ["NAMES_MAX", "no_table"]
-
 #: Most names of a folder that are looked at.
 NAMES_MAX = 1000
 #: Most folders in a folder that are tried for tables.

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["StoreMetrics", "Traffic"]
-
 
 class Traffic:
     """Receives a call for every request of a store; this class ignores it."""
@@ -43,10 +41,8 @@ class StoreMetrics(Traffic):
         )  # fmt: skip
 
     def request(self, operation: str, status: str, received: int) -> None:
-        """See :class:`Traffic`."""
         self._requests.labels(operation, status).inc()
         self._bytes.inc(received)
 
     def retry(self, operation: str) -> None:
-        """See :class:`Traffic`."""
         self._retries.labels(operation).inc()

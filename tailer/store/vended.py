@@ -11,8 +11,6 @@ from msgspec import Struct
 from tailer.errors import TableError
 from tailer.secrets import forget_secrets, keep_secrets
 
-__all__ = ["VendedCredential", "Vendor"]
-
 #: How long before its end a credential is renewed; one of a shorter life at half of it.
 _RENEW_BEFORE_S = 300.0
 

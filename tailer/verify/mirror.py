@@ -25,8 +25,6 @@ from tailer.log.table import TableLog
 from tailer.sink import MirrorCopy, ReadsMirror
 from tailer.verify.table import compare_rows, pulled
 
-__all__ = ["Difference", "MirrorVerdict", "verify_mirror"]
-
 _KEYS_MAX = 10
 
 
@@ -139,7 +137,6 @@ class _Rows:
         self.schema = pa.schema([*REF_FIELDS, *numbered])
 
     def stream(self) -> RowStream:
-        """See :class:`tailer.verify.table.Rows`."""
         self.count = 0
         return RowStream(self.schema, self._batches())
 

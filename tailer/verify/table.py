@@ -34,8 +34,6 @@ from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import mapping_removals
 
-__all__ = ["Rows", "SignedRows", "Verdict", "compare_rows", "pulled", "verify"]
-
 _COMING = pa.array(COMING_KINDS)
 _EXAMPLES_MAX = 5
 

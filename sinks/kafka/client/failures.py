@@ -17,8 +17,6 @@ from tailer.errors import ConfigError, SinkRejected, TailerError, TargetRefused,
 from tailer.network.reach import unreached
 from tailer.sink import FaultTable
 
-__all__ = ["FAULTS", "Fenced", "connected", "failure", "raised_as_failures"]
-
 T = TypeVar("T")
 
 

@@ -25,8 +25,6 @@ from sinks.kafka.options import LINGER_MS, KafkaOptions
 from tailer.errors import ConfigError, TransientError
 from tailer.sink.encoder import Records
 
-__all__ = ["KafkaPythonDriver", "Packed"]
-
 #: Records in the form in which they are sent: those of one batch, which is full except at the end
 #: of what they were made of.
 Packed: TypeAlias = Body | Records

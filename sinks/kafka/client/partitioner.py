@@ -14,8 +14,6 @@ import pyarrow.compute as pc
 from tailer.native import rowbytes
 from tailer.native.rowbytes import RAW, array_part
 
-__all__ = ["murmur2", "partitions_of_keys"]
-
 _SEED, _M = 0x9747B28C, 0x5BD1E995
 _WORD = 4
 #: With fewer keys of one length than this, plain integers are faster than arrays.

@@ -25,8 +25,6 @@ from typing import Any
 from kafka.net import inet
 from kafka.net.compat import KafkaNetClient
 
-__all__ = ["attentive_client"]
-
 _METADATA_PAUSE_MS = 20
 _READ_BYTES_MAX = 1024 * 1024
 

@@ -25,17 +25,6 @@ from kafka.structs import TopicPartition
 
 from sinks.kafka.client.record_batch import BATCH_OVERHEAD
 
-__all__ = [
-    "VERSIONS",
-    "append_batch",
-    "close_at_once",
-    "commit_within",
-    "forget_coordinators",
-    "stay_fenced",
-    "usable",
-    "write_marker",
-]
-
 #: The releases whose internals match this file.
 VERSIONS = ("3.0.",)
 

@@ -22,17 +22,6 @@ from tailer.native import rowbytes
 from tailer.native.rowbytes import OPTIONAL, SIZED, JoinedText, array_part, native_parts
 from tailer.sink.encoder import Records
 
-__all__ = [
-    "BATCH_OVERHEAD",
-    "RECORDS_MAX",
-    "RECORD_OVERHEAD",
-    "Body",
-    "cut",
-    "record_batches",
-    "record_sizes",
-    "varint",
-]
-
 #: Bytes of a record batch before its records: its header.
 BATCH_OVERHEAD = 61
 #: The most bytes of a record that are neither key, value nor header: length, attributes, two

@@ -24,8 +24,6 @@ from tailer.secrets.urls import UrlError, parse_url
 from tailer.setting_fields import declared, settings_of
 from tailer.settings import Setting
 
-__all__ = ["MECHANISMS", "OAuthTokens", "Security"]
-
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 _OAUTH = "sasl_oauthbearer_"

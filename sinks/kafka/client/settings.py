@@ -12,8 +12,6 @@ from sinks.kafka.options import KafkaOptions
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
-__all__ = ["client_settings"]
-
 
 class _Selector(DefaultSelector):
     """The standard selector, without a description of each socket that is not registered.

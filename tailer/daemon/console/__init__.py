@@ -16,8 +16,6 @@ from tailer.daemon.http_api import may_read, shared
 from tailer.daemon.supervisor import Supervisor
 from tailer.http_server.serving import answer_without_end, send_chunk
 
-__all__ = ["console_routes"]
-
 #: Seconds between two updates of the feeds.
 _PERIOD_S = 1.0
 #: A page that accepts no events for this many seconds is disconnected.

@@ -28,8 +28,6 @@ from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.decoding import Decoded
 from tailer.feed.rows.span import Version
 
-__all__ = ["BatchAssembler"]
-
 
 class BatchAssembler:
     """Makes the batches of a span that is read from the offset ``first`` on.

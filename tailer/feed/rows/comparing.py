@@ -24,8 +24,6 @@ from tailer.store import Store
 if TYPE_CHECKING:
     from tailer.decode.rows import OpenFile
 
-__all__ = ["compare_files"]
-
 T = TypeVar("T")
 
 

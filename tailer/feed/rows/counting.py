@@ -26,8 +26,6 @@ from tailer.feed.rows.fetch import fetch
 from tailer.process.threads import blocking
 from tailer.store import Store
 
-__all__ = ["IndexFinder", "count_changes", "known_changes"]
-
 #: The number of files that are counted at the same time.
 _FILES_MAX = 8
 _ROWS_AT_ONCE = 65_536

@@ -37,8 +37,6 @@ from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.fetch import Fetched, fetch_here
 from tailer.feed.rows.span import SpanEntry
 
-__all__ = ["Decoded", "SpanDecoder", "Step"]
-
 #: A file of so few rows and encoded bytes takes no longer than a hop into a thread.
 _QUICK_ROWS = 100
 _QUICK_BYTES = 16 * 1024

@@ -24,8 +24,6 @@ from tailer.delta.paths import dv_location
 from tailer.errors import CorruptLog, FileGone, TableError
 from tailer.store import BlockingFiles, Store
 
-__all__ = ["Fetched", "fetch", "fetch_here"]
-
 
 class Fetched(Struct, frozen=True):
     """A change file with the data to decode it; the code that decodes it closes ``source``."""

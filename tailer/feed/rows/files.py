@@ -32,8 +32,6 @@ from tailer.feed.rows.span import Span, SpanEntry
 from tailer.process.threads import one_by_one
 from tailer.store import WHOLE_BYTES
 
-__all__ = ["GROUP_BYTES", "SpanFiles"]
-
 #: The most files, and their most encoded bytes, that are decoded in one group. Decoded, they are
 #: about as much as may wait for its turn (`group_lanes`), so that no lane stands still for long.
 _GROUP_FILES = 256

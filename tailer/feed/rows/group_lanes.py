@@ -17,8 +17,6 @@ import anyio
 
 from tailer.errors import first_error
 
-__all__ = ["WAITING_BYTES", "Use", "in_lanes"]
-
 Group = TypeVar("Group")
 Chunk = TypeVar("Chunk")
 

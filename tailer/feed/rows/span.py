@@ -10,8 +10,6 @@ from tailer.changes import ChangeFile, Offset
 from tailer.delta.snapshot import TableState
 from tailer.feed.rows.fetch import Fetched
 
-__all__ = ["FilePlan", "Span", "SpanEntry", "Version"]
-
 #: The most files in a span of several versions, and their most encoded bytes.
 _SPAN_FILES = 1024
 _SPAN_BYTES = 256 * 1024 * 1024

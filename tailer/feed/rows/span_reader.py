@@ -35,8 +35,6 @@ from tailer.feed.rows.group_lanes import Use, in_lanes
 from tailer.feed.rows.span import Span, SpanEntry
 from tailer.process.threads import blocking
 
-__all__ = ["read_span"]
-
 _TINY_BYTES = 8 * 1024
 
 

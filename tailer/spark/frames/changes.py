@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["SparkReader", "changes", "check_spark_reader", "frame_of", "source_of"]
-
 #: Whether Spark reads files itself: wherever that gives the rows, or never.
 SparkReader = Literal["auto", "never"]
 

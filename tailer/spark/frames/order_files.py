@@ -26,8 +26,6 @@ from msgspec import Struct, structs
 from tailer.errors import OffsetError
 from tailer.files.durable import make_folder, sync_folder
 
-__all__ = ["OrderFiles", "OrderHead"]
-
 _NAME = re.compile(r"(\d{18})\.txt")
 #: Committed batches whose orders are kept: as many as Spark itself keeps offsets of.
 _KEPT = 100

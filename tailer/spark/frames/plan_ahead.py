@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tailer.spark.source.driver import TaskPartition
     from tailer.spark.source.limited_stream import LimitedStreamReader
 
-__all__ = ["PlanAhead", "plan_ahead"]
-
 _POLL_S = 0.5
 #: Batches that are planned before the query has begun them, once it runs.
 _AHEAD_MAX = 16

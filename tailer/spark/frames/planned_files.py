@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["PlannedFile", "frame_of_files", "java_session"]
-
 _SOURCE = "PlannedFiles.java"
 _MAKER = "tailer.spark.PlannedFiles$Maker"
 

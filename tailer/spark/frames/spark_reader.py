@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["SparkFiles"]
-
 #: Spark's reader takes a millisecond to open a file.
 _SMALL_FILES_MAX = 200
 

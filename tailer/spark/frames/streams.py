@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from tailer.spark.source.limited_stream import LimitedStreamReader
 
-__all__ = ["foreach_batch"]
-
 #: What may precede the path of a local file, and what precedes all else, such as ``dbfs:/``.
 _FILE = re.compile(r"^file:(//)?(?=/)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

@@ -33,8 +33,6 @@ from tailer.spark.orders import Order, VersionOrder
 from tailer.spark.pipeline.parts import Begun, fitted, moved
 from tailer.spark.table_store import store_portal
 
-__all__ = ["SCHEMA", "VersionReader", "items", "joined_order"]
-
 #: A batch without its rows, a notice or an error, pickled; and the rows with what goes with each.
 SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
 

@@ -22,8 +22,6 @@ from tailer.plan.live_files import LiveFiles
 from tailer.process.threads import stepwise
 from tailer.spark.orders import OPEN_COST_BYTES, VersionOrder, VersionPart
 
-__all__ = ["Begun", "divided", "fitted", "jobs", "moved"]
-
 
 @dataclass(frozen=True, slots=True)
 class Begun:

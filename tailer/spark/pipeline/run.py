@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Cluster", "PipelineOptions", "read_by"]
-
 #: The files of one job, at most, as in Delta's own source.
 _FILES_MAX = 1000
 

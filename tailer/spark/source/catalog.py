@@ -17,8 +17,6 @@ from tailer.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["in_catalog", "kept_options", "own_options", "with_options"]
-
 _KEPT = "tailer.options"
 #: What the catalog puts before the name of each option of ``OPTIONS (...)``.
 _PREFIX = "option."

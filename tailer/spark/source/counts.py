@@ -8,8 +8,6 @@ from collections.abc import AsyncGenerator, Sequence
 from tailer.changes import ChangeFile, Offset
 from tailer.store import Store
 
-__all__ = ["Counts"]
-
 #: The number of files whose changes are counted at the same time.
 _AT_ONCE = 16
 

@@ -20,8 +20,6 @@ from tailer.spark.orders import Order, pack
 from tailer.spark.source.planning import Planner
 from tailer.spark.table_store import store_portal
 
-__all__ = ["Driver", "TaskPartition", "plan_once", "tasks_of"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ import sys
 
 from pyspark import accumulators
 
-__all__ = ["drop_empty_profiles"]
-
 
 def drop_empty_profiles() -> None:
     """Leave the profiles out of this worker's reports, if it is a worker and not profiled."""

@@ -18,8 +18,6 @@ from tailer.spark.error_sentence import one_sentence
 from tailer.spark.source.planning import Planner
 from tailer.spark.source.reader import ChangeStreamReader, budget_of, no_lower
 
-__all__ = ["LimitedStreamReader"]
-
 
 class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
     """A stream in batches of at most ``maxFilesPerTrigger`` files and ``maxBytesPerTrigger``."""

@@ -10,8 +10,6 @@ from tailer.changes import ChangeFile, Offset
 from tailer.delta.snapshot import TableState
 from tailer.spark.orders import RewriteOrder, VersionOrder
 
-__all__ = ["Planned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Planned:

@@ -69,8 +69,6 @@ from tailer.spark.source.counts import Counts
 from tailer.spark.source.planned_version import Planned
 from tailer.spark.source.query_schema import QuerySchema
 
-__all__ = ["Budget", "Planner"]
-
 #: A batch of more versions than this, most of which have no files, is planned twice.
 _KEPT_MAX = 10_000
 

@@ -32,8 +32,6 @@ from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import KnownRemovals
 from tailer.spark.source.planned_version import Planned
 
-__all__ = ["QuerySchema"]
-
 
 @dataclass(slots=True)
 class _Difference:

@@ -30,17 +30,6 @@ from tailer.spark.source.query_schema import QuerySchema
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "ChangeStreamReader",
-    "ClassicStreamReader",
-    "budget_of",
-    "end_of_log",
-    "no_lower",
-    "place_of",
-    "refusing",
-]
-
-
 T = TypeVar("T")
 
 

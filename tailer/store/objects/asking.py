@@ -22,8 +22,6 @@ from typing import Self
 
 from tailer.errors import TransientError
 
-__all__ = ["Endless", "asking"]
-
 #: How long such a thread may need, in seconds.
 _LOCK_S = 0.05
 #: How often the process is looked at, from so long after a request on: most have ended by then.

@@ -12,8 +12,6 @@ from obstore import exceptions
 
 from tailer.errors import TableError, TransientError, printable
 
-__all__ = ["FAILURES", "is_refusal", "is_without_credentials", "status_of", "translated"]
-
 #: What obstore raises; an object that does not exist is Python's own error.
 FAILURES = (exceptions.BaseError, FileNotFoundError)
 

@@ -25,8 +25,6 @@ from tailer.settings import Setting, SettingTable
 from tailer.store.budget import Budget
 from tailer.store.objects.place import Place
 
-__all__ = ["AzureOptions", "CloudOptions", "Credentials", "GcsOptions", "make_container"]
-
 
 class Credentials:
     """Where obstore gets credentials, and again before they end. ``fetch`` returns what it takes
@@ -226,18 +224,15 @@ class AzureOptions(CloudOptions):
         return cls(**table.take(options))
 
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
-        """See :class:`CloudOptions`."""
         account = place.account or self.account_name
         return _azure(self, place.container, account, place.endpoint, credentials)
 
     def has_key(self) -> bool:
-        """See :class:`CloudOptions`."""
         if self.anonymous or self.sas_token:
             return False
         return bool(self.account_key or any(map(os.environ.get, _AZURE_KEYS)))
 
     def account(self, place: Place) -> str:
-        """See :class:`CloudOptions`."""
         names = (place.account, self.account_name, os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"))
         if self.anonymous:
             how = "without credentials"
@@ -280,16 +275,13 @@ class GcsOptions(CloudOptions):
         return cls(**table.take(options))
 
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
-        """See :class:`CloudOptions`."""
         return _gcs(self, place.container, credentials)
 
     def has_key(self) -> bool:
-        """See :class:`CloudOptions`."""
         account = {} if self.anonymous else self._account()
         return bool(account.get("private_key")) and not account.get("disable_oauth")
 
     def account(self, place: Place) -> str:  # noqa: ARG002 - a bucket does not say it
-        """See :class:`CloudOptions`."""
         if self.anonymous:
             return "without credentials"
         email = self._account().get("client_email")

@@ -10,8 +10,6 @@ from msgspec import Struct
 
 from tailer.errors import ConfigError
 
-__all__ = ["Cloud", "Place", "azure_place", "gcs_place", "is_azure_url", "s3_place"]
-
 Cloud = Literal["s3", "azure", "gcs"]
 
 #: Hosts of Azure's storage, without the account: all of its clouds, and Fabric's OneLake.

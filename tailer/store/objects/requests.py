@@ -28,8 +28,6 @@ from tailer.store.objects.options import CloudOptions, Credentials
 from tailer.store.objects.place import Place
 from tailer.store.traffic import Traffic
 
-__all__ = ["Client", "Requests"]
-
 T = TypeVar("T")
 
 #: Concurrent requests of one table.

@@ -33,8 +33,6 @@ from tailer.store.traffic import Traffic
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ObjectStore"]
-
 #: Bytes of a large data file's end to fetch when it is opened: the footer of all but very wide
 #: tables.
 _TAIL_BYTES = 64 * 1024
@@ -103,7 +101,6 @@ class ObjectStore(Store):
         return place
 
     def ahead(self) -> Budget:
-        """See :class:`tailer.store.Store`."""
         return self._ahead
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
@@ -156,7 +153,6 @@ class ObjectStore(Store):
             not_too_many(listed, f"{self.root}: the listing of {folder or place.key}")
 
     async def entries(self, address: str) -> Entries | None:
-        """See :class:`tailer.store.Store`."""
         place = self._requests.client.parse(address)
         if place is None:
             return None
@@ -173,7 +169,6 @@ class ObjectStore(Store):
         return Entries(files, folders) if files or folders else None
 
     async def stat(self, location: str) -> FileStatus:
-        """See :class:`tailer.store.Store`."""
         place = self._at(location)
         meta = await self._requests.send(
             "head", location, place, lambda container: obstore.head_async(container, place.key)
@@ -184,7 +179,6 @@ class ObjectStore(Store):
     async def read(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
-        """See :class:`tailer.store.Store`."""
         if length == 0:
             return b"", await self.stat(location)
         if not offset and length is None:
@@ -293,7 +287,6 @@ class ObjectStore(Store):
         return data  # type: ignore[no-any-return]  # it has bytes' buffer
 
     async def access(self) -> str:
-        """See :class:`tailer.store.Store`."""
         return self._requests.client.options.account(self._place)
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:  # noqa: ARG002 - obstore signs from now on

@@ -16,8 +16,6 @@ from tailer.store.objects.place import Place
 from tailer.store.s3.environment import S3Environment, unusable
 from tailer.store.s3.options import S3Options
 
-__all__ = ["S3Cloud"]
-
 #: How a server says that a bucket is in another region.
 _REGION = re.compile(r"<Region>([a-z0-9-]{1,40})<")
 #: What may be said of it without naming the region, or in an answer to HEAD, which has no body.
@@ -36,15 +34,12 @@ class S3Cloud(CloudOptions):
 
     @property
     def requests_max(self) -> int:  # type: ignore[override]  # it is read only
-        """See :class:`CloudOptions`."""
         return self.options.requests_max
 
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
-        """See :class:`CloudOptions`."""
         return _container(self.options, place.container, self._region(place), credentials)
 
     def credentials(self) -> Credentials | None:
-        """See :class:`CloudOptions`."""
         return None if self.options.anonymous else _credentials(self.options, _variables())
 
     async def signer(self, place: Place, credentials: Credentials | None) -> Any | None:
@@ -68,11 +63,9 @@ class S3Cloud(CloudOptions):
         return bool(region)
 
     def ahead(self) -> Budget:
-        """See :class:`CloudOptions`."""
         return Budget(self.options.memory_bytes_max // 4, _total_ahead(self.options))
 
     def account(self, place: Place) -> str:  # noqa: ARG002 - a bucket does not say it
-        """See :class:`CloudOptions`."""
         return ""
 
     def _region(self, place: Place) -> str:

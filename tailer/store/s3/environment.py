@@ -27,8 +27,6 @@ from tailer.store.s3.options import S3Options
 if TYPE_CHECKING:
     from botocore.session import Session
 
-__all__ = ["S3Environment", "unusable"]
-
 _DEFAULT_REGION = "us-east-1"
 #: How long a server may take to name a bucket's region, in seconds.
 _REGION_S = 20.0

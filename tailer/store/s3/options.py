@@ -14,8 +14,6 @@ from tailer.secrets.urls import parse_url
 from tailer.setting_fields import declared, settings_of
 from tailer.settings import Setting, SettingTable
 
-__all__ = ["S3Options"]
-
 _MIB = 1024 * 1024
 
 

@@ -18,8 +18,6 @@ from tailer.errors import no_room
 from tailer.sharing.answers import SharedFile
 from tailer.store.https import Link
 
-__all__ = ["LinkTable", "Origin"]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:

@@ -31,8 +31,6 @@ from tailer.store.shared.ranges import CommitRange
 from tailer.store.shared.spool import Spool, append_actions
 from tailer.store.shared.state import SharedState, Timeline, feed_enabled
 
-__all__ = ["ChangeRequests", "SharedLog", "Spooled"]
-
 #: Which requests fetch a table's changes.
 ChangeRequests = Literal["auto", "cdf", "derived"]
 

@@ -18,8 +18,6 @@ from tailer.store.shared.links import Origin
 from tailer.store.shared.spool import Spool, append_actions, complete_removes
 from tailer.store.shared.state import SharedState, Timeline
 
-__all__ = ["CommitRange"]
-
 
 @dataclass(slots=True)
 class CommitRange:

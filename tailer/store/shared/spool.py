@@ -12,8 +12,6 @@ from tailer.errors import spilling
 from tailer.sharing.answers import SharedFile
 from tailer.store.shared.links import LinkTable, Origin
 
-__all__ = ["Spool", "append_actions", "complete_removes"]
-
 #: Lines are gathered up to this many bytes before they are written.
 _FLUSH_BYTES = 1024 * 1024
 

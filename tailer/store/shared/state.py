@@ -12,8 +12,6 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import TableError, TransientError
 from tailer.sharing.answers import MetadataLine, ProtocolLine
 
-__all__ = ["SharedState", "Timeline", "feed_enabled"]
-
 _FEED = "delta.enableChangeDataFeed"
 #: Most characters of all the states in one answer, which are kept in memory.
 _CHARACTERS_MAX = 256 * 1024 * 1024

@@ -34,8 +34,6 @@ from tailer.store.https import HttpsFiles, Link, Links
 from tailer.store.shared.links import LinkTable
 from tailer.store.shared.log import SharedLog, Spooled
 
-__all__ = ["SharingOptions", "SharingStore"]
-
 POLL_INTERVAL_MIN_S = 30.0
 _VERSIONS_PER_REQUEST = 100
 _LISTED_MAX = 5_000_000
@@ -142,7 +140,6 @@ class SharingStore(Store, Links):
         return self._opened
 
     def serve(self, change_source: str) -> None:
-        """See :class:`tailer.store.Store`."""
         if change_source not in ("auto", "cdf", "derived"):
             raise ConfigError(f"{change_source!r} is not a change source")
         self._log().serve(change_source)  # type: ignore[arg-type]  # one of the three
@@ -198,7 +195,6 @@ class SharingStore(Store, Links):
     # The store
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
-        """See :class:`tailer.store.Store`."""
         if folder.strip("/") != LOG_DIR:
             return
         digits = re.match(r"[0-9]{1,20}", start_after)
@@ -219,7 +215,6 @@ class SharingStore(Store, Links):
                     yield FileStatus(name, 1, time_ms, name)
 
     async def stat(self, location: str) -> FileStatus:
-        """See :class:`tailer.store.Store`."""
         if location.startswith(("data/", "dv/")):
             _, size, tag = await self._files.read(location, 0, 1)
             return FileStatus(location, size, 0, tag)
@@ -229,7 +224,6 @@ class SharingStore(Store, Links):
     async def read(
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
-        """See :class:`tailer.store.Store`."""
         if location.startswith(("data/", "dv/")):
             data, size, tag = await self._files.read(location, offset, length)
             return data, FileStatus(location, size, 0, tag)
@@ -268,7 +262,6 @@ class SharingStore(Store, Links):
         return newest
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
-        """See :class:`tailer.store.Store`."""
         return await self._files.open(location, size)
 
     async def aclose(self) -> None:
@@ -294,11 +287,9 @@ class SharingStore(Store, Links):
                 raise e.at(table=self._root) from None
 
     async def link(self, location: str) -> Link:
-        """See :class:`tailer.store.https.Links`."""
         return self._open()[1].get(location)[0]
 
     async def renewed(self, location: str, old: Link) -> Link:
-        """See :class:`tailer.store.https.Links`."""
         _, links, log = self._open()
         async with self._lock:
             # Several readers may find their URLs expired at once: one of them renews all.

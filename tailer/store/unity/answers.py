@@ -12,11 +12,6 @@ from tailer.errors import TableError, TransientError
 from tailer.store.unity.options import TableName
 from tailer.store.vended import VendedCredential
 
-__all__ = [
-    "CatalogTable", "Credentials", "Loaded", "Named", "OldCredentials", "OldTable", "OldTables",
-    "Ratified", "Schemas", "table_of", "table_of_older", "vended", "vended_before",
-]  # fmt: skip
-
 #: Properties of a table whose commits its catalog ratifies.
 _MANAGED = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
 _STAGED_NAME = re.compile(r"([0-9]{20})\.[0-9A-Za-z-]{1,64}\.json")

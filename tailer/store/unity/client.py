@@ -41,8 +41,6 @@ from tailer.store.unity.answers import (
 from tailer.store.unity.options import CatalogOptions, TableName
 from tailer.store.vended import VendedCredential
 
-__all__ = ["CatalogClient"]
-
 T = TypeVar("T")
 
 _ATTEMPTS = 4

@@ -13,8 +13,6 @@ from tailer.setting_fields import declared, settings_of
 from tailer.settings import Setting, SettingTable
 from tailer.sharing.profile import BearerToken, ClientCredentials
 
-__all__ = ["CatalogOptions", "TableName", "parse_uc_address"]
-
 _ADDRESS = re.compile(r"uc://([^./]+)\.([^./]+)\.([^./]+)/?", re.IGNORECASE)
 _API = "/api/2.1/unity-catalog"
 #: What Databricks' own tools read.

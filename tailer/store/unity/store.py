@@ -40,8 +40,6 @@ from tailer.store.unity.answers import CatalogTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CatalogStore", "TableSource"]
-
 _STAGED = f"{LOG_DIR}/_staged_commits"
 #: Limit of the bytes fetched ahead from a store that fetches nothing ahead itself.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
@@ -204,13 +202,11 @@ class CatalogStore(Store):
             )
 
     async def stat(self, location: str) -> FileStatus:
-        """See :class:`tailer.store.Store`."""
         found = await self._through(location, lambda files, place: files.stat(place))
         assert isinstance(found, FileStatus)
         return found
 
     async def read(self, location: str, offset: int = 0, length: int | None = None) -> Found:
-        """See :class:`tailer.store.Store`."""
         found = await self._through(
             location, lambda files, place: files.read(place, offset, length)
         )
@@ -241,7 +237,6 @@ class CatalogStore(Store):
         return found
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
-        """See :class:`tailer.store.Store`."""
         return await (await self._store()).open(location, size)
 
     def ahead(self) -> Budget:
@@ -250,17 +245,14 @@ class CatalogStore(Store):
         return own or self._ahead
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
-        """See :class:`tailer.store.Store`."""
         return await (await self._store()).presigner(at, ttl_s)
 
     async def access(self) -> str:
-        """See :class:`tailer.store.Store`."""
         place = (await self._store()).root
         managed = ", which ratifies its commits" if (await self._known()).managed else ""
         return f"at {place}, by {self._source.account}{managed}"
 
     async def aclose(self) -> None:
-        """See :class:`tailer.store.Store`."""
         for files in (*self._former, *([] if self._files is None else [self._files])):
             await files.aclose()
         self._former, self._files, self._table = [], None, None
