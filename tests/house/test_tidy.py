@@ -161,7 +161,11 @@ NOTE = "# TO" + "DO: later"
         (too_long, "class Feed:\n" + LONG_FUNCTION.replace("def", " async def"), "work has 71"),
         (unfinished, f"step()  {NOTE}", "x.py:1: finish it"),
         (unnamed, "", "says in its docstring"),
-        (unnamed, '"""A feed."""\n__all__ = []\ndef run() -> None: ...', "run is public and not in"),
+        (
+            unnamed,
+            '"""A feed."""\n__all__ = []\ndef run() -> None: ...',
+            "run is public and not in",
+        ),
         (unnamed, '"""A feed."""\n__all__ = []\nclass Feed: ...', "Feed is public and not in"),
         (unnamed, '"""A feed."""\n__all__ = ["Feed"]', "Feed is in __all__ and nowhere else"),
         (made_at_import, "EVENTS = Counter('events', 'Events.')", "Counter is made at import"),

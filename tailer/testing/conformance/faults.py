@@ -1,7 +1,5 @@
 """What every sink must make of the faults of its target: they cost no row, and every wait ends."""
 
-# ruff: noqa: D102 - a test is named for what it holds
-
 from __future__ import annotations
 
 import asyncio

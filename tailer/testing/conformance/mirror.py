@@ -1,7 +1,5 @@
 """What every sink must hold that keeps a copy of a table by its key."""
 
-# ruff: noqa: D102 - a test is named for what it holds
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What every offset store must hold (:class:`tailer.offsets.OffsetStore`)."""
 
-# ruff: noqa: D102 - a test is named for what it holds
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What every sink must hold (:class:`tailer.sink.Sink`)."""
 
-# ruff: noqa: D102 - a test is named for what it holds
-
 from __future__ import annotations
 
 import datetime as dt

@@ -1,7 +1,5 @@
 """What every store must hold (:class:`tailer.store.Store`)."""
 
-# ruff: noqa: D102 - a test is named for what it holds
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
