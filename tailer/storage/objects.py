@@ -29,7 +29,7 @@ _TOKEN = "s3.session-token"  # noqa: S105 - a name
 class _ObjectStorage(Storage):
     """See :class:`tailer.storage.Storage`. A cloud has its options and its spellings."""
 
-    _title = _extra = ""
+    _title = ""
     #: What a catalog vends, by what obstore calls it.
     _vended: Mapping[str, str] = {}
 
@@ -47,13 +47,7 @@ class _ObjectStorage(Storage):
 
     def _client(self, options: Mapping[str, Any], credentials: Credentials | None = None) -> Client:
         found = self._options(options)
-        try:
-            from tailer.store.objects.requests import Client
-        except ImportError as e:
-            raise ConfigError(
-                f"what reads {self._title} is not installed: pip install "
-                f"'delta-tailer[{self._extra}]'"
-            ) from e
+        from tailer.store.objects.requests import Client  # on demand: local tables need no client
 
         return Client(found, self._parse, credentials or found.credentials())
 
@@ -133,7 +127,7 @@ class S3Storage(_ObjectStorage):
     """Buckets of S3, and of servers with its API: ``s3://bucket/key``, also as s3a and s3n."""
 
     name = "s3"
-    _title, _extra = "S3", "s3"
+    _title = "S3"
     _vended: Mapping[str, str] = {
         "access_key_id": "s3.access-key-id",
         "secret_access_key": "s3.secret-access-key",
@@ -155,7 +149,7 @@ class AzureStorage(_ObjectStorage):
     """Azure's storage."""
 
     name = "az"
-    _title, _extra = "Azure's storage", "azure"
+    _title = "Azure's storage"
     _vended: Mapping[str, str] = {"sas_token": "azure.sas-token"}
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
@@ -169,7 +163,7 @@ class GcsStorage(_ObjectStorage):
     """Google's storage."""
 
     name = "gs"
-    _title, _extra = "Google's storage", "gcs"
+    _title = "Google's storage"
     _vended: Mapping[str, str] = {"token": "gcs.oauth-token"}
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:

@@ -16,7 +16,7 @@ from tailer.storage import open_store
 from tailer.store.vended import VendedCredential, Vendor
 from tests.catalog.reading import ids, read_table
 from tests.catalog.server import CatalogServer
-from tests.clouds.servers import ACCOUNT, SERVERS, CloudServer, sas_token
+from tests.clouds.servers import ACCOUNT, S3_ACCESS, S3_SECRET, SERVERS, CloudServer, sas_token
 from tests.s3.fixture import ACCESS, REGION, SECRET, Bucket, S3Server
 from tests.s3.tables import upload
 from tests.sharing.shared import orders
@@ -177,12 +177,16 @@ async def test_a_renewal_that_is_refused_is_said_by_the_catalogs_sentence(
     await container.upload(tmp_path / "orders", "orders")
     address = container.address("orders")
     server.table("orders", address)
-    azure = cloud == "azurite"
-    vended = {"azure.sas-token": sas_token()} if azure else {"gcs.oauth-token": "a-token"}
+    vended = {
+        "azurite": {"azure.sas-token": sas_token()},
+        "gcs_server": {"gcs.oauth-token": "a-token"},
+        "s3_server": {"s3.access-key-id": S3_ACCESS, "s3.secret-access-key": S3_SECRET},
+    }[cloud]
     over = int(time.time() * 1000) - 1  # at once: each request asks for another
     vends(server, prefix=address, config=vended, **{"expiration-time-ms": over})
-    where = {"account_name": ACCOUNT} if azure else {}
-    store = open_store(ADDRESS, {**where, "endpoint_url": container.url})
+    named = ("account_name", "region", "endpoint_url")
+    where = {name: value for name, value in container.options.items() if name in named}
+    store = open_store(ADDRESS, where)
     assert await TableLog(store).latest_version() == 3
     server.forbidden.add("orders")
     with pytest.raises(TableError, match="grant the owner of the token USE CATALOG") as refused:

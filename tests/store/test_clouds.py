@@ -25,7 +25,6 @@ from tailer.store.objects import options as cloud_options
 from tailer.store.objects.options import Credentials
 from tests.clouds.servers import ACCOUNT, CLOUDS, KEY, Cloud, CloudServer, Container, run_cloud
 from tests.clouds.servers import sas_token as signature
-from tests.support.programs import run_tailer
 
 pytestmark = pytest.mark.anyio
 
@@ -84,18 +83,6 @@ def test_a_key_that_is_none_is_refused_and_not_shown() -> None:
         open_store("az://lake/orders", {"account_name": "a", "account_key": "no!key!of!azure"})
     assert "no!key!of!azure" not in str(caught.value)
     assert hidden("it is no!key!of!azure") == "it is ***"
-
-
-@pytest.mark.parametrize(("address", "extra"), [("az://c/k", "azure"), ("gs://b/k", "gcs")])
-def test_without_the_extra_the_sentence_names_the_pip_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, extra: str
-) -> None:
-    hidden_module = tmp_path / "obstore.py"
-    hidden_module.write_text("raise ImportError('it is not installed')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = run_tailer("history", address)
-    assert done.returncode == 2, done.stderr
-    assert f"is not installed: pip install 'delta-tailer[{extra}]'" in done.stderr
 
 
 async def test_a_time_is_the_same_whoever_says_it(container: Container) -> None:

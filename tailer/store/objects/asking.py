@@ -27,7 +27,7 @@ _LOCK_S = 0.05
 #: How often the process is looked at, from so long after a request on: most have ended by then.
 _LOOK_S = 0.1
 #: How far the process may grow meanwhile, beyond what was asked for: other feeds are at work, too.
-_GROWTH_BYTES_MAX = 512 * 1024 * 1024
+_GROWTH_BYTES_MAX = 384 * 1024 * 1024
 _STATM = Path("/proc/self/statm")
 
 _last_s = float("-inf")

@@ -37,7 +37,8 @@ class S3Cloud(CloudOptions):
         return self.options.requests_max
 
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
-        return _container(self.options, place.container, self._region(place), credentials)
+        region = self._region(place)
+        return _shared(self.options, place.container, region, credentials, _variables())
 
     def credentials(self) -> Credentials | None:
         return None if self.options.anonymous else _credentials(self.options, _variables())
@@ -47,7 +48,7 @@ class S3Cloud(CloudOptions):
         if credentials is None:
             return None
         keys = await credentials()
-        return _made(self.options, place.container, self._region(place), None, keys)
+        return _made(self.options, place.container, self._region(place), lambda: keys)
 
     async def has_moved(self, place: Place, error: Exception) -> bool:
         """See :class:`CloudOptions`: to another region, which is asked for if it is not said."""
@@ -111,22 +112,10 @@ def _total_ahead(options: S3Options) -> Budget:
 def _shared(
     options: S3Options, bucket: str, region: str, credentials: Credentials | None, _: _Variables
 ) -> Any:
-    return _made(options, bucket, region, credentials, {})
+    return _made(options, bucket, region, credentials)
 
 
-def _container(
-    options: S3Options, bucket: str, region: str, credentials: Credentials | None
-) -> Any:
-    return _shared(options, bucket, region, credentials, _variables())
-
-
-def _made(
-    options: S3Options,
-    bucket: str,
-    region: str,
-    credentials: Credentials | None,
-    keys: dict[str, Any],
-) -> Any:
+def _made(options: S3Options, bucket: str, region: str, credentials: Any) -> Any:
     from obstore.store import S3Store
 
     endpoint, authorities = _servers(options, region, _variables())
@@ -148,9 +137,6 @@ def _made(
         "server_side_encryption": options.server_side_encryption,
         "sse_kms_key_id": options.sse_kms_key_id,
         "sse_bucket_key_enabled": options.sse_bucket_key_enabled or None,
-        "access_key_id": keys.get("access_key_id"),
-        "secret_access_key": keys.get("secret_access_key"),
-        "session_token": keys.get("token"),
     }
     more = {"root_certificate": authorities} if authorities else {}
     return make_container(S3Store, "S3", bucket, config, credentials, endpoint, **more)
