@@ -1,7 +1,7 @@
-"""Tables that Spark and others wrote, copied to Azure's and Google's storage: what is followed
+"""Tables that Spark and others wrote, copied to S3, Azure's and Google's storage: what is followed
 there is what is followed on the local disk, byte for byte.
 
-``TAILER_TABLES`` names another folder of archives, all of which are copied to both.
+``TAILER_TABLES`` names another folder of archives, all of which are copied to each.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.clouds.copies import copied, followed, unpacked
-from tests.clouds.servers import CLOUDS, Container
+from tests.clouds.servers import CLOUDS, Cloud, Container
 from tests.support.source import ROOT
 
 pytestmark = pytest.mark.anyio
 
+KINDS: tuple[Cloud, ...] = (*CLOUDS, "s3")
 OTHERS = os.environ.get("TAILER_TABLES")
 ARCHIVES = sorted(Path(OTHERS or ROOT / "tests" / "golden" / "data").glob("*.tar.gz"))
 
@@ -25,8 +26,8 @@ ARCHIVES = sorted(Path(OTHERS or ROOT / "tests" / "golden" / "data").glob("*.tar
 async def test_every_golden_table_is_the_same_wherever_it_lies(
     container: Container, tmp_path: Path
 ) -> None:
-    # Each of ours lies on one of the two, to save time.
-    here_lie = ARCHIVES if OTHERS else ARCHIVES[CLOUDS.index(container.cloud) :: len(CLOUDS)]
+    # Each of ours lies on one of the three, to save time.
+    here_lie = ARCHIVES if OTHERS else ARCHIVES[KINDS.index(container.cloud) :: len(KINDS)]
     originals = [unpacked(archive, tmp_path) for archive in here_lie]
     await copied(originals, container)
     there = await followed(originals, container)

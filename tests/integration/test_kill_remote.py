@@ -26,7 +26,7 @@ import pytest
 
 from tests.clouds.servers import SERVERS, CloudServer, Container
 from tests.integration.killing import PacedWriter, in_order, without_repeats, writing
-from tests.s3.fixture import Bucket
+from tests.s3.fixture import S3Server
 from tests.support.feed_program import BATCH_ROWS
 from tests.support.outcomes import record_outcome
 from tests.support.source import ROOT
@@ -44,7 +44,7 @@ COLUMNS = ("id", "amount", "_change_type", "_commit_version")
 class Writer(PacedWriter):
     """Appends, updates and deletes through delta-rs, never far ahead of the feed."""
 
-    def __init__(self, bucket: Bucket | Container, seed: int) -> None:
+    def __init__(self, bucket: Container, seed: int) -> None:
         self.address, self.options = bucket.address("lake/orders"), bucket.deltalake
         table = deltalake.DeltaTable.create(
             self.address,
@@ -77,7 +77,7 @@ class Writer(PacedWriter):
 class Daemons:
     """Feed programs of one feed, and its state as others see it."""
 
-    def __init__(self, bucket: Bucket | Container, folder: Path) -> None:
+    def __init__(self, bucket: Container, folder: Path) -> None:
         self.bucket, self.folder = bucket, folder
 
     def document(self) -> dict[str, Any]:
@@ -153,22 +153,19 @@ def check_events(lines: list[bytes], writer: Writer) -> int:
     return len(lines) - len(events)
 
 
-@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.needs("s3")), *SERVERS])
-def place(request: pytest.FixtureRequest) -> Bucket | Container:
-    if request.param == "s3":
-        bucket: Bucket = request.getfixturevalue("bucket")
-        return bucket
-    server: CloudServer = request.getfixturevalue(request.param)
+@pytest.fixture(params=SERVERS)
+def place(request: pytest.FixtureRequest) -> Container:
+    server: CloudServer | S3Server = request.getfixturevalue(request.param)
     return server.container()
 
 
 @pytest.fixture
-def daemons(place: Bucket | Container, tmp_path: Path) -> Daemons:
+def daemons(place: Container, tmp_path: Path) -> Daemons:
     return Daemons(place, tmp_path)
 
 
 @pytest.fixture
-def writer(place: Bucket | Container) -> Iterator[Writer]:
+def writer(place: Container) -> Iterator[Writer]:
     with writing(Writer(place, random.randrange(2**32))) as writer:
         yield writer
 

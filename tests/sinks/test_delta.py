@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from tailer.errors import SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.clouds.servers import SERVERS, Container
-from tests.s3.fixture import Bucket
-from tests.s3.objects import Objects
 from tests.sinks.test_duckdb import mapped
 from tests.support.sinks import rows, write
 
@@ -159,15 +156,11 @@ async def test_somebody_elses_rows_in_a_mirror_are_refused(tmp_path: Path) -> No
         await new(tmp_path).open("orders")
 
 
-@pytest.mark.parametrize("server", [pytest.param("s3", marks=pytest.mark.needs("s3")), *SERVERS])
+@pytest.mark.parametrize("server", SERVERS)
 async def test_a_mirror_on_a_server_notices_what_others_did(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    place: Bucket | Container
-    if server == "s3":
-        place = request.getfixturevalue("bucket")
-    else:
-        place = request.getfixturevalue(server).container()
+    place: Container = request.getfixturevalue(server).container()
     address, options = place.address("copy"), place.deltalake
     sink = new(tmp_path, path=address, storage_options=options)
     await sink.open("orders")
@@ -180,9 +173,8 @@ async def test_a_mirror_on_a_server_notices_what_others_did(
     other.delete("id = 1")
     with pytest.raises(SinkRejected, match="was written by somebody else"):
         await sink.write(rows((3, "c"), version=4))
-    async with Objects(place) if isinstance(place, Bucket) else nullcontext(place) as objects:
-        for name in await objects.keys("copy/"):
-            await objects.delete(name)
+    for name in await place.keys("copy/"):
+        await place.delete(name)
     with pytest.raises(TransientError, match="was removed, or replaced by another table"):
         await sink.write(rows((3, "c"), version=4))
     assert await sink.open("orders") is None

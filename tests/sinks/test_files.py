@@ -324,7 +324,7 @@ async def test_a_struct_without_fields_is_for_the_other_formats(tmp_path: Path) 
 
 async def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, bucket: Bucket) -> None:
     sink = new(tmp_path, path="s3://not-there/out", s3=bucket.options)
-    with pytest.raises(SinkRejected, match="the bucket does not exist"):
+    with pytest.raises(SinkRejected, match="its bucket does not exist"):
         await sink.open("orders")
     await sink.aclose()
     other = {**bucket.options, "access_key_id": "nobody", "secret_access_key": "wrong"}

@@ -1,4 +1,4 @@
-"""Tables on Azure's and Google's storage as frames: every way to read one gives the rows of the
+"""Tables on S3, Azure's and Google's storage as frames: every way to read one gives the rows of the
 local table, and no plan has the account's key."""
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tailer.spark import changes, foreach_batch
 from tailer.spark.source import TailerSource
 from tests.clouds.copies import copied, unpacked
-from tests.clouds.servers import KEY, Container
+from tests.clouds.servers import KEY, S3_SECRET, Container
 from tests.support.source import ROOT
 
+SECRETS = KEY, S3_SECRET
 ARCHIVE = ROOT / "tests" / "golden" / "data" / "cdf_dv.tar.gz"
 
 
@@ -24,7 +25,8 @@ def sorted_rows(rows: Iterable[Row]) -> list[str]:
 
 
 def check_plan(frame: DataFrame) -> None:
-    assert KEY not in frame._jdf.queryExecution().toString()
+    plan = frame._jdf.queryExecution().toString()
+    assert not any(secret in plan for secret in SECRETS)
 
 
 def test_a_frame_has_the_local_tables_rows(
@@ -34,7 +36,7 @@ def test_a_frame_has_the_local_tables_rows(
     original = unpacked(ARCHIVE, tmp_path)
     anyio.run(copied, [original], container)
     # Each cloud is read in one way, to save time.
-    source = {"azure": "cdf", "gcs": "derived"}[container.cloud]
+    source = {"azure": "cdf", "gcs": "derived", "s3": "cdf"}[container.cloud]
     options = {"startingVersion": str(original.first), "changeSource": source}
     account = container.spark
     address = container.address(original.name)
@@ -64,7 +66,7 @@ def test_a_frame_has_the_local_tables_rows(
     assert sorted_rows(rows) == wanted
     kept = [path.read_bytes() for path in tmp_path.glob("**/offsets/*")]
     assert kept
-    assert not any(KEY.encode() in text for text in kept)
+    assert not any(secret.encode() in text for text in kept for secret in SECRETS)
 
 
 def ended(writer: Any) -> None:

@@ -40,7 +40,7 @@ class Page:
         (self.config,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=SERVERS[:2])
 def page(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Page]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
 import json
 import sys
 from contextlib import aclosing, suppress
@@ -16,7 +18,7 @@ from tailer.errors import ConfigError, TableError
 from tailer.storage import open_store
 from tailer.store.s3.options import S3Options
 from tests.s3.fixture import ACCESS, SECRET, Bucket
-from tests.s3.front import run_front
+from tests.s3.front import Fault, run_front
 from tests.s3.objects import Objects
 
 pytestmark = pytest.mark.anyio
@@ -128,3 +130,48 @@ async def test_neither_botocore_nor_pyarrow_is_loaded_where_they_are_not_needed(
     command = [sys.executable, "-c", READS, bucket.address("orders"), json.dumps(bucket.options)]
     done = await anyio.run_process(command)
     assert done.stdout.decode().split("\n")[:2] == ["found", "[]"]
+
+
+async def test_a_token_of_the_environment_is_not_sent_with_the_options_account(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a token")
+    with run_front(bucket) as front:
+        store = open_store(front.bucket.address("orders"), {**front.bucket.options, **OWN})
+        with suppress(FileNotFoundError):
+            await store.read("x")
+        assert "X-Amz-Security-Token" not in front.last_headers
+        signed = await store.presigner(dt.datetime.now(dt.UTC), 60)
+    assert signed is not None
+    assert "Security-Token" not in str(signed("x"))
+
+
+async def test_expired_credentials_are_looked_up_again(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They may have been renewed where they were found."""
+    config = tmp_path / "config"
+    config.write_text(
+        f"[profile lake]\naws_access_key_id = {ACCESS}\naws_secret_access_key = {SECRET}\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    with run_front(bucket) as front:
+        options = {**front.bucket.options, "profile": "lake"}
+        stores = [open_store(bucket.address("orders"), options) for _ in range(2)]
+        front.fail(Fault("expired", "get", 1))
+        assert (await stores[0].read("x"))[0] == b"found"
+        front.fail(Fault("expired", "get", 9))
+        for store in stores:
+            with pytest.raises(TableError, match="the credentials have expired; renew them"):
+                await store.read("x")
+        assert front.requests["get"] == 6, "each asks twice"
+
+
+async def test_requests_at_once_find_the_region_of_their_bucket(bucket: Bucket) -> None:
+    async with Objects(bucket) as objects:
+        await objects.put("orders/x", b"found")
+    store = open_store(bucket.address("orders"), {**bucket.options, "region": "ap-south-1"})
+    found = await asyncio.gather(*(store.read("x") for _ in range(20)), store.stat("x"))
+    assert len(found) == 21
