@@ -141,11 +141,6 @@ def test_each_batch_is_a_frame_that_spark_reads_itself(
     assert "FileScan parquet" not in plans[1]
 
 
-def test_stream_that_was_removed_says_what_to_use() -> None:
-    with pytest.raises(ImportError, match=r"foreach_batch\(\) or format\('tailer'\)"):
-        from tailer.spark import stream  # noqa: F401
-
-
 def test_the_query_has_the_id_that_its_checkpoint_was_given(
     spark: SparkSession, table: TableBuilder, tmp_path: Path
 ) -> None:
