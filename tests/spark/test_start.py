@@ -62,7 +62,7 @@ def test_planning_loads_nothing_that_only_executors_need(table: TableBuilder) ->
     done = subprocess.run(planned, capture_output=True, text=True, check=True, timeout=500)
     loaded = done.stdout.split()
     assert "tailer.plan.rules" in loaded
-    heavy = {"duckdb", "aiobotocore", "aiohttp", "pandas", "pyarrow.compute", "pyarrow.parquet"}
+    heavy = {"duckdb", "aiobotocore", "aiohttp", "pandas", "pyarrow.parquet"}
     assert heavy.isdisjoint(loaded)
     decoders = ("decode.rows", "decode.tracking", "decode.vectors", "decode.variant")
     for name in (*decoders, "compare.diff", "compare.engine"):
