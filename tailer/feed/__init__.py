@@ -31,7 +31,7 @@ rows/span_reader, rows/files, rows/decoding, rows/batches, publish.
 | rows/files | which files are opened ahead of their turn, and which are decoded in one group |
 | rows/decoding | a group of files to rows, step by step, without threads and offsets |
 | rows/batches | rows to batches: the offset before and after each |
-| rows/group_lanes | three groups decoded at the same time, their batches in order |
+| rows/group_lanes | two groups decoded at the same time, their batches in order |
 | rows/fetch | one file's bytes and its deletion vectors |
 | rows/comparing | work that compares files, and the threads that meet there |
 | rows/counting | how many changes a file has, and the file that an offset lies in |

@@ -1,6 +1,6 @@
-"""Three groups of files decoded at the same time, and their chunks in order.
+"""Two groups of files decoded at the same time, and their chunks in order.
 
-While the rows of one group are decoded, converted and used, those of the next groups are decoded
+While the rows of one group are decoded, converted and used, those of the next group are decoded
 too. When a group is decoded before its turn has come, the one behind it is begun. So both cores of
 a small machine are busy, also while a thread waits for the event loop. Chunks wait for their turn
 as long as they are small; beyond a bound the next one of a group is begun when the one before it
@@ -24,7 +24,7 @@ Chunk = TypeVar("Chunk")
 Use: TypeAlias = Callable[[Chunk], Awaitable[None]]
 
 #: Groups that are decoded at the same time, and those that wait behind the one in use.
-_DECODED, _WAITING = 3, 3
+_DECODED, _WAITING = 2, 1
 #: The chunks of all groups that wait have no more bytes, or each group has but one.
 WAITING_BYTES = 48 * 1024 * 1024
 
@@ -89,7 +89,7 @@ async def in_lanes(
     use: Use[Chunk],
     weigh: Callable[[Chunk], int],
 ) -> None:
-    """Decode all groups, three at the same time, and use their chunks in the order of the groups.
+    """Decode all groups, two at the same time, and use their chunks in the order of the groups.
 
     ``weigh`` gives a chunk's size in bytes. ``groups`` is not closed here. The first error is
     raised unchanged, after the chunks before it were used.
