@@ -15,7 +15,6 @@ from tests.catalog.reading import ids, newest_version, read_table
 from tests.catalog.server import CLIENT, TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
 from tests.sharing.shared import orders
-from tests.support.programs import run_tailer
 
 pytestmark = pytest.mark.anyio
 
@@ -78,25 +77,6 @@ async def test_so_it_is_by_a_server_of_other_authors(
     ):
         assert table.call("POST", path, body)[0] in (200, 409)
     assert f"the catalog at {real_server} has {missing}; check the name" in await said_of(address)
-
-
-@pytest.mark.parametrize(("place", "extra"), [("az://c/k", "azure"), ("gs://b/k", "gcs")])
-def test_a_location_whose_extra_is_not_installed_is_said(
-    server: CatalogServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-    extra: str,
-) -> None:
-    (tmp_path / "obstore.py").write_text("raise ImportError('it is not installed')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    server.table("orders", place)
-    kind, value = ("azure.sas-token", "sig=x") if extra == "azure" else ("gcs.oauth-token", "t")
-    server.vends = lambda location: [{"prefix": location, "config": {kind: value}}]
-    done = run_tailer("history", ADDRESS)
-    assert done.returncode != 0
-    assert f"{ADDRESS} is at {place}: what reads" in done.stderr
-    assert f"pip install 'delta-tailer[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("address", ["uc://orders", "uc://sales.orders", "uc://a.b.c.d", "uc://"])

@@ -108,7 +108,7 @@ def test_what_python_reads_at_its_start_is_a_start(
 def test_a_program_that_a_test_calls_in_place_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")  # as its main does
+    monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")  # as a command's main does
     assert finished(folder, "program", "0")[0] == 0
 
 

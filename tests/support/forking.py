@@ -132,6 +132,8 @@ def start(
     those of this process where none are given."""
     texts = [str(word) for word in words]
     environment = {**os.environ, **(DEVELOPMENT if dev else {})}
+    for name in SET_BY_PROGRAM.keys() - ENVIRONMENT.keys():
+        environment.pop(name, None)  # a command that a test has called chose it for this process
     forker = None if within else _forker(dev)
     if forker is None or _read_at_start(environment) != _read_at_start(forker.environment):
         command = [*within, sys.executable, *_options(dev), "-m", *texts]
