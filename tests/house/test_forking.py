@@ -35,8 +35,10 @@ sys.exit(int(sys.argv[1]))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     require("Linux", sys.platform == "linux")
+    # A command that a test has called in this process may have chosen one.
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "victim.py").write_text("import signal; print(flush=True); signal.pause()")
     (tmp_path / "runs.py").write_text(
