@@ -157,6 +157,15 @@ async def test_no_listing_is_a_traceback() -> None:
                 assert await names(store) in ([], ["1"])
 
 
+async def test_a_page_that_is_no_listing_is_not_an_empty_one() -> None:
+    """A table behind a captive portal is not gone."""
+    page = b"<html><body>sign in</body></html>"
+    for headers in ({"Content-Type": "text/html"}, OBJECT):
+        async with lying(answering(WHOLE, headers, page)) as (url, _), s3_at(url) as store:
+            with pytest.raises(TransientError):
+                _ = [file async for file in store.list("_delta_log")]
+
+
 # Without end
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -99,6 +100,9 @@ class Cluster:
                 try:
                     self._session = await anyio.to_thread.run_sync(_start_session, self.options)
                 except Exception as e:
+                    # PySpark's frames hold the pipe to a JVM that is gone: it is closed now, not
+                    # when Python ends, which warns of it.
+                    traceback.clear_frames(e.__traceback__)
                     raise ConfigError(
                         f"Spark does not start ({_sentence(str(e))}); check --master and --conf, "
                         "that there is Java 17 or newer, and what Spark has printed"

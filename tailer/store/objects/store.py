@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -134,6 +135,8 @@ class ObjectStore(Store):
             page = await self._requests.send("list", folder, place, next_page)
             self._traffic.request("list", "200", 0)
             if not page:
+                if last is None and place.cloud == "s3":
+                    await self._check_server(place)
                 return
             names = 0
             for meta in page:
@@ -151,6 +154,22 @@ class ObjectStore(Store):
                 )
             listed += names
             not_too_many(listed, f"{self.root}: the listing of {folder or place.key}")
+
+    async def _check_server(self, place: Place) -> None:
+        """Raise :class:`TransientError` if what has listed nothing is not S3: obstore reads any
+        page of XML or HTML as a listing without objects. Who serves such pages has one for a name
+        that nobody has chosen, too."""
+        key = f"{place.key}/{uuid.uuid4().hex}"
+        try:
+            await self._requests.send(
+                "head", key, place, lambda container: obstore.head_async(container, key)
+            )
+        except (FileNotFoundError, TableError):
+            return
+        raise TransientError(
+            f"{self.root}: the listing is empty, but the server has an object of any name; check "
+            "the endpoint, and any proxy between it and this machine"
+        )
 
     async def entries(self, address: str) -> Entries | None:
         place = self._requests.client.parse(address)
