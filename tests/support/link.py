@@ -89,6 +89,7 @@ class Link:
         ready.set()
         await ending.wait()
         server.close()
+        await asyncio.sleep(0)  # what was accepted just now begins, so that it can end
         self._cut()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,25 +97,28 @@ class Link:
             self.met += 1
             _reset(writer)
             return
+        both, ways = [writer], list[asyncio.Task[None]]()
+        self._writers.add(writer)
         try:
             there, to = await asyncio.open_connection("127.0.0.1", self.to)
+            both.append(to)
+            self._writers.add(to)
+            delay, asked = self._chance.uniform(0.0, 0.05), bytearray()
+            ways = [
+                asyncio.create_task(self._pump(reader, to, delay, asked, answers=False)),
+                asyncio.create_task(self._pump(there, writer, delay, asked, answers=True)),
+            ]
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)
         except OSError:
             _reset(writer)
-            return
-        self._writers |= {writer, to}
-        delay, asked = self._chance.uniform(0.0, 0.05), bytearray()
-        ways = (
-            asyncio.create_task(self._pump(reader, to, delay, asked, answers=False)),
-            asyncio.create_task(self._pump(there, writer, delay, asked, answers=True)),
-        )
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(0)
-        for way in ways:
-            way.cancel()
-        for each in (writer, to):
-            self._writers.discard(each)
-            with suppress(OSError, RuntimeError):
-                each.close()
+        finally:  # also where this is cancelled: the loop ends, and closes nothing
+            for way in ways:
+                way.cancel()
+            for each in both:
+                self._writers.discard(each)
+                with suppress(OSError, RuntimeError):
+                    each.close()
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float,

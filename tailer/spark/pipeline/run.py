@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -100,9 +101,11 @@ class Cluster:
                 try:
                     self._session = await anyio.to_thread.run_sync(_start_session, self.options)
                 except Exception as e:
-                    # PySpark's frames hold the pipe to a JVM that is gone: it is closed now, not
-                    # when Python ends, which warns of it.
-                    traceback.clear_frames(e.__traceback__)
+                    # PySpark's frames hold the pipe to a JVM that is gone. It is closed now: at
+                    # its end, Python would warn of it.
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", ResourceWarning)
+                        traceback.clear_frames(e.__traceback__)
                     raise ConfigError(
                         f"Spark does not start ({_sentence(str(e))}); check --master and --conf, "
                         "that there is Java 17 or newer, and what Spark has printed"
