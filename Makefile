@@ -25,7 +25,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(DEMO) ## watch the changes of a real Delta table arrive
-	@$(RUN) tests.demo $(ARGS)
+	@$(RUN) tools.demo $(ARGS)
 
 native: $(DEV) ## build what decodes Parquet (needs cargo; without it pyarrow does, slower)
 	$(RUN) tests.prepare native
@@ -79,14 +79,14 @@ format: $(DEV) ## put the code into its one form
 	$(RUN) ruff format .
 
 docs: $(DEV) ## write the tables of options in docs/ from the code
-	$(RUN) tests.docs_tables
+	$(RUN) tools.docs_tables
 
 site: $(DEV) ## build the documentation as a site into build/site; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 
 pictures: $(DEV) ## make the docs' drawings, and pictures of the demo and the console (needs Chromium)
-	$(RUN) tests.drawings
-	$(RUN) tests.pictures
+	$(RUN) tools.drawings
+	$(RUN) tools.pictures
 
 golden: $(DEV) ## write tests/golden anew with Spark (needs Java 17)
 	$(RUN) tests.golden.generate $(ARGS)
@@ -115,7 +115,7 @@ wheel: $(DEV) ## build the wheel into dist/
 
 release: $(DEV) ## build the release into dist/, twice, and prove it with each Python that is there
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[release]'
-	$(RUN) tests.release $(ARGS)
+	$(RUN) tools.release $(ARGS)
 
 clean: ## remove what make has made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

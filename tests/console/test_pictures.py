@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.console.browser import browser_program
-from tests.pictures import console_pictures, terminal_picture
 from tests.support.components import require
 from tests.support.source import ROOT
+from tools.pictures import console_pictures, terminal_picture
 
 
 @pytest.mark.anyio

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailer.testing.table import TableBuilder
-from tests.docs_sections import log_schema
 from tests.support.components import free_port
 from tests.support.ordered import SCHEMA, Setting, wait_for_count
 from tests.support.programs import Program
 from tests.support.source import called, python_files
+from tools.docs_sections import log_schema
 
 
 def log_lines(program: Program) -> list[dict[str, Any]]:

@@ -19,13 +19,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tailer.share_server.guard import ShareMetrics
 from tailer.testing.table import TableBuilder
-from tests.dashboards import FOLDER, dashboards
 from tests.deploy.test_files import DEPLOY, accepted, program
 from tests.house.test_links import anchors
 from tests.support.components import free_port
 from tests.support.programs import started
 from tests.support.source import ROOT
 from tests.support.waiting import eventually
+from tools.dashboards import FOLDER, dashboards
 
 RULES = DEPLOY / "prometheus"
 # Of the process and of Prometheus itself, or only there once something has happened.
@@ -118,7 +118,7 @@ def expressions() -> list[str]:
 
 def test_the_dashboards_are_as_they_are_written() -> None:
     files = {file.name: json.loads(file.read_text()) for file in FOLDER.iterdir()}
-    assert files == dashboards(), "run `python -m tests.dashboards`"
+    assert files == dashboards(), "run `python -m tools.dashboards`"
 
 
 def test_the_composition_gives_grafana_its_dashboards_and_where_to_ask() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_site import commands, error_table, slug
-from tests.drawings import DRAWINGS, WIDTH, Drawing, draw
 from tests.support.source import ROOT, SourceFile
+from tools.docs_site import commands, error_table, slug
+from tools.drawings import DRAWINGS, WIDTH, Drawing, draw
 
 
 def test_the_site_is_built_without_a_dead_link_or_a_page_that_no_menu_has(tmp_path: Path) -> None:

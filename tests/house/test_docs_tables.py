@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailer.settings import REQUIRED
-from tests.docs_sections import SECTIONS
-from tests.docs_tables import TABLES, pages, with_tables
+from tools.docs_sections import SECTIONS
+from tools.docs_tables import TABLES, pages, with_tables
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)

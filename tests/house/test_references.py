@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.source import ROOT, SourceFile, python_files
 
-FILES = python_files("tailer", "sinks", "tests")
+FILES = python_files("tailer", "sinks", "tests", "tools")
 MODULES = {file.module: file for file in FILES}
-OWN = ("tailer", "sinks", "tests")
+OWN = ("tailer", "sinks", "tests", "tools")
 _ROLE = re.compile(r":(?:mod|class|func|meth|attr|data|exc|obj):`([~!]?)([\w.]+)`")
 _FILE = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|rs|c))`")
 _TEXTS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.release import bill_of_materials, checksums, differing
-from tests.release_machines import MACHINES, imports, with_modules
 from tests.support.source import ROOT
 from tests.versions import CORE, supported_pythons, tools_of_core
+from tools.release import bill_of_materials, checksums, differing
+from tools.release_machines import MACHINES, imports, with_modules
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT: Any = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -112,7 +112,7 @@ def test_the_core_of_the_tests_imports_nothing_that_a_release_does_not_install()
         *(w for name in chosen for w in extras[name]),
     ]
     installed = {re.split(r"[^\w.-]", each)[0].lower().replace("_", "-") for each in wanted}
-    known = sys.stdlib_module_names | {"tailer", "sinks", "tests", "botocore"}
+    known = sys.stdlib_module_names | {"tailer", "sinks", "tests", "tools", "botocore"}
     owners = packages_distributions()
     missing = {
         name

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.first_minutes import steps
 from tests.kafka.broker import Broker
 from tests.support.tutorial import tutorial
+from tools.first_minutes import steps
 
 
 @pytest.mark.timeout(300)

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.docs_tables import write_tables
 from tests.reliability.tables import DATA, read, with_lies, with_seen
 from tests.soak.verdict import judge, picture
+from tools.docs_tables import write_tables
 
 __all__ = ["main"]
 

@@ -2,7 +2,7 @@
 the first event, SQL over a copy, Kafka and Spark, by the commands of README.md, docs/tutorial.md
 and docs/spark.md.
 
-    python -m tests.first_minutes [FOLDER]
+    python -m tools.first_minutes [FOLDER]
 
 The wheel of this tree is made first, as if it were published. Packages come from pip's cache if
 it has them, and the broker is there already, as docs/tutorial.md asks. FOLDER is made and kept;
@@ -56,7 +56,7 @@ def steps(wheel: Path, bootstrap: str) -> dict[str, str]:
 
 def main() -> None:
     """Run the steps, and say how long each took."""
-    parser = argparse.ArgumentParser(prog="python -m tests.first_minutes")
+    parser = argparse.ArgumentParser(prog="python -m tools.first_minutes")
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
     with tempfile.TemporaryDirectory(prefix="first-minutes-") as temporary:
         folder = (parser.parse_args().folder or Path(temporary) / "empty").absolute()

@@ -1,7 +1,7 @@
 """The pictures of the documentation, made from the real thing: the console of a daemon of which
 three feeds of thirty fail, in a real Chromium, and the demo in a real terminal.
 
-``python -m tests.pictures`` writes them into docs/pictures/.
+``python -m tools.pictures`` writes them into docs/pictures/.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
     folder = ROOT / "docs" / "pictures"
     folder.mkdir(exist_ok=True)
     for picture in (
-        terminal_picture(folder, sys.executable, "-m", "tests.demo"),
+        terminal_picture(folder, sys.executable, "-m", "tools.demo"),
         *anyio.run(console_pictures, folder),
     ):
         print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size // 1024} KiB")

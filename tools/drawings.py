@@ -1,6 +1,6 @@
 """The drawings of the pages that explain: boxes on a grid with arrows between them, as SVG.
 
-``python -m tests.drawings`` writes them into docs/.
+``python -m tools.drawings`` writes them into docs/.
 """
 
 from __future__ import annotations

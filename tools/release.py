@@ -1,12 +1,12 @@
 """What a release consists of, built and proved: ``make release``.
 
-    python -m tests.release [--without-tests] [--python-of TAG=COMMAND ...]
+    python -m tools.release [--without-tests] [--python-of TAG=COMMAND ...]
 
 All of it is made from the last commit: the source distribution and the wheel for this kind of
 machine, each built twice in different folders, which must give the same bytes; what they consist of
 (SBOM); the checksums. Then each Python that the project supports installs the wheel into an empty
 environment, where it verifies a table by itself and passes the core of the tests. At last come the
-wheels for other machines (:mod:`tests.release_machines`), as far as Rust has them here. A Python of
+wheels for other machines (:mod:`tools.release_machines`), as far as Rust has them here. A Python of
 such a machine, which qemu may run, loads their modules:
 
     --python-of "manylinux_2_28_aarch64=qemu-aarch64 -L /sysroot /sysroot/usr/bin/python3"
@@ -28,10 +28,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.release_machines import MACHINES, build_wheel, imports, lacking
 from tests.support.components import CACHE
 from tests.support.source import ROOT
 from tests.versions import CORE, EXTRAS, supported_pythons, tools_of_core
+from tools.release_machines import MACHINES, build_wheel, imports, lacking
 
 __all__ = ["SIZE_MAX", "bill_of_materials", "checksums", "differing", "main"]
 
@@ -46,7 +46,7 @@ TREE = ("tests", "docs", "deploy", "native", "pyproject.toml", "hatch_build.py",
 
 def main() -> None:
     """Build, prove, and say what lies in dist/."""
-    parser = argparse.ArgumentParser(prog="python -m tests.release")
+    parser = argparse.ArgumentParser(prog="python -m tools.release")
     parser.add_argument("--without-tests", action="store_true", help="install the wheel, no more")
     parser.add_argument("--python-of", action="append", default=[], metavar="TAG=COMMAND")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The dashboards in deploy/grafana: ``python -m tests.dashboards`` writes them from these lists.
+"""The dashboards in deploy/grafana: ``python -m tools.dashboards`` writes them from these lists.
 
 A panel is its title, unit, queries with their legends, and what must be known to read it.
 """

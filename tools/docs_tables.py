@@ -1,7 +1,7 @@
 """The tables of options in docs/, made from the settings that the code declares, and the other
 sections that are made from it (``docs_sections.py``).
 
-``python -m tests.docs_tables`` writes them between the marks ``<!-- options: NAME -->`` and
+``python -m tools.docs_tables`` writes them between the marks ``<!-- options: NAME -->`` and
 ``<!-- end of options -->``, ``<!-- made: NAME -->`` and ``<!-- end of made -->``;
 ``tests/house/test_docs_tables.py`` fails where one is out of date.
 """
@@ -34,8 +34,8 @@ from tailer.store.objects.options import AzureOptions, GcsOptions
 from tailer.store.s3.options import S3Options
 from tailer.store.shared.store import SharingOptions
 from tailer.store.unity.options import CatalogOptions
-from tests.docs_sections import SECTIONS
 from tests.support.source import ROOT
+from tools.docs_sections import SECTIONS
 
 __all__ = ["TABLES", "pages", "with_tables", "write_tables"]
 
