@@ -32,8 +32,6 @@ from tests.support.crate import CRATE
 from tests.support.flink import FLINK
 from tests.support.registry import REGISTRY
 
-__all__ = ["COMPONENTS", "prepare", "prepare_all"]
-
 #: What the tests of `make test` need, and what only the `slow` ones do.
 EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, AXE,

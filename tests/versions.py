@@ -24,8 +24,6 @@ from typing import Any
 from tests.support.components import Component, NotMade, python_tag, run_maker
 from tests.support.source import ROOT
 
-__all__ = ["CORE", "EXTRAS", "RESOLUTIONS", "environment", "supported_pythons", "tools_of_core"]
-
 #: uv's names. Lowest are those that pyproject.toml names; what these need themselves is the newest.
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
 EXTRAS = "all,demo"

@@ -12,8 +12,6 @@ from typing import Any
 
 from tests.support.source import ROOT
 
-__all__ = ["FOLDER", "dashboards"]
-
 FOLDER = ROOT / "deploy" / "grafana" / "dashboards"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS, _WIDTH, _HEIGHT = 24, 8, 8

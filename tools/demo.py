@@ -23,8 +23,6 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-__all__ = ["main"]
-
 _COLORS = {"insert": 32, "update_preimage": 90, "update_postimage": 33, "delete": 31}
 _SIGNS = {"insert": "+", "update_preimage": "<", "update_postimage": ">", "delete": "-"}
 _META = ("_change_type", "_commit_version", "_commit_timestamp")

@@ -15,8 +15,6 @@ from tests.support.components import DELTA_VERSION
 from tests.support.source import ROOT
 from tests.versions import supported_pythons
 
-__all__ = ["SECTIONS", "Section", "log_schema"]
-
 #: The lines of a section.
 Section = Callable[[], list[str]]
 

@@ -19,8 +19,6 @@ from tests.house.test_links import anchors
 from tests.house.test_public_api import listed
 from tests.support.source import ROOT, SourceFile, called, python_files
 
-__all__ = ["PAGES", "commands", "error_table", "on_files", "on_page_markdown", "slug"]
-
 _LINK = re.compile(r"(\[[^\]]*\]\(|^\[[^\]]+\]: )([^)\s#:]+)((?:#[^)\s]*)?(?:\)|$))", re.MULTILINE)
 
 

@@ -37,8 +37,6 @@ from tailer.store.unity.options import CatalogOptions
 from tests.support.source import ROOT
 from tools.docs_sections import SECTIONS
 
-__all__ = ["TABLES", "pages", "with_tables", "write_tables"]
-
 
 def _own(settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
     """The options of a sink of AWS, without those that all of them have."""

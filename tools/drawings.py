@@ -11,8 +11,6 @@ from xml.sax.saxutils import escape
 
 from tests.support.source import ROOT
 
-__all__ = ["DRAWINGS", "Arrow", "Box", "Drawing", "draw", "main"]
-
 WIDTH, COLUMN, ROW, LINE = 760, 190, 118, 17
 GAP, HEAD = 36, 14
 COLORS = {

@@ -23,8 +23,6 @@ from tests.support.pages import blocks
 from tests.support.source import ROOT
 from tests.support.tutorial import tutorial
 
-__all__ = ["main", "steps"]
-
 # What the shell prints behind each step.
 _END = "@@ "
 _SPARK = """python - <<'END'

@@ -22,8 +22,6 @@ from rich.text import Text
 from tests.console.test_console import Night, is_state, row
 from tests.support.source import ROOT
 
-__all__ = ["console_pictures", "main", "terminal_picture"]
-
 _LINES = 32
 _COLUMNS = 110
 #: Fonts of other hosts: nothing is loaded from elsewhere.

@@ -33,8 +33,6 @@ from tests.support.source import ROOT
 from tests.versions import CORE, EXTRAS, supported_pythons, tools_of_core
 from tools.release_machines import MACHINES, build_wheel, imports, lacking
 
-__all__ = ["SIZE_MAX", "bill_of_materials", "checksums", "differing", "main"]
-
 DIST = ROOT / "dist"
 #: Bytes that a wheel has at most.
 SIZE_MAX = 8 * 1024 * 1024

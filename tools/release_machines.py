@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MACHINES", "Machine", "build_wheel", "imports", "lacking", "with_modules"]
-
 
 @dataclass(frozen=True, slots=True)
 class Machine:

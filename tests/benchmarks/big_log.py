@@ -22,8 +22,6 @@ from tailer.testing.checkpoint_files import write_checkpoint
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.tables import bench_folder
 
-__all__ = ["CHECKPOINT_VERSION", "FILES", "LAST_VERSION", "big_log", "long_history"]
-
 # Raised whenever the recipe changes: a cached table of another number is made anew.
 RECIPE = 2
 

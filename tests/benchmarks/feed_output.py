@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 from tests.benchmarks.feed_tables import SCHEMA, feed_files
 from tests.benchmarks.tables import FeedFile
 
-__all__ = ["bare", "digest"]
-
 BATCH_ROWS = 65_536
 FEED_SCHEMA = pa.schema(
     [

@@ -26,19 +26,6 @@ import pyarrow.parquet as pq
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.tables import FeedFile, bench_folder
 
-__all__ = [
-    "SCHEMA",
-    "checked_table",
-    "feed_files",
-    "feed_table",
-    "many_files",
-    "nested_table",
-    "rewritten_table",
-    "rows",
-    "small_versions",
-    "thinned_table",
-]
-
 INSERTS, UPDATES = 6, 6
 CDF = {"delta.enableChangeDataFeed": "true"}
 SCHEMA = pa.schema(

@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["OURS", "TRANSACTIONS", "main"]
-
 #: Wall seconds, and processor seconds of this process.
 Work = tuple[float, float]
 

@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 
 from tests.support.components import free_port
 
-__all__ = ["Late", "run_late"]
-
 _HEAD = re.compile(rb"(GET|HEAD|PUT|POST|DELETE) \S*? HTTP/1\.1\r\n")
 #: Most bytes that wait in one connection: what a network between the two would hold.
 _HELD_MAX = 32 * 1024 * 1024

@@ -19,21 +19,6 @@ import psutil
 
 from tests.benchmarks.tables import bench_folder
 
-__all__ = [
-    "ROOT",
-    "Cost",
-    "Peak",
-    "busy_s",
-    "by_turns",
-    "environment",
-    "measure",
-    "median_cost",
-    "own_s",
-    "print_costs",
-    "python",
-    "tree_s",
-]
-
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.02
 # Looking for new processes reads all of /proc, which would itself disturb what is measured.

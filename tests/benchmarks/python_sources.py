@@ -17,8 +17,6 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-__all__ = ["EmptySource", "ReadySource", "keep"]
-
 BATCH_ROWS = 65_536
 TASKS = 2
 

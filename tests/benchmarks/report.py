@@ -15,8 +15,6 @@ from tests.benchmarks.measure import ROOT
 from tests.benchmarks.results import BUSY_MIN, read_results
 from tests.benchmarks.svg import Bars, bar_plot, line_plot
 
-__all__ = ["table", "write_report"]
-
 PAGE = ROOT / "docs/performance.md"
 BEGIN, END = "<!-- begin: made by make bench -->", "<!-- end: made by make bench -->"
 HEAD = (

@@ -22,8 +22,6 @@ import psutil
 from tests.benchmarks.bars import BARS
 from tests.benchmarks.measure import ROOT, Cost
 
-__all__ = ["RESULTS", "Results", "machine", "options", "read_results"]
-
 RESULTS = ROOT / "docs/performance.json"
 #: Cores that other programs used while a figure was taken, above which its wall time is not meant.
 BUSY_MIN = 0.15

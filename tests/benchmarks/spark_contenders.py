@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["FRAMES", "PEER", "SOURCE", "STREAMS", "Streams", "batch_runs", "registered"]
-
 PEER, SOURCE, FRAMES, STREAMS = "readChangeFeed", "format(tailer)", "changes()", "foreach_batch()"
 #: A stream's time, in turn: its start to its first batch, which is where Spark starts a source's
 #: own process; finding and planning the batch; the batch; Spark's two logs; the end.

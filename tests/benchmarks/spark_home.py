@@ -15,8 +15,6 @@ from py_compile import PycInvalidationMode
 
 import pyspark
 
-__all__ = ["compiled_spark_home"]
-
 
 def compiled_spark_home(folder: Path) -> Path:
     """The installed Spark by symbolic links, its archives compiled; made once in a folder."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 from xml.sax.saxutils import escape
 
-__all__ = ["Bars", "bar_plot", "line_plot", "time_plot"]
-
 WIDTH = 760
 GOOD, BAD, GREY = "#2a7f62", "#c0392b", "#888"
 COLORS = ("#2a7f62", "#2e6da4", "#c0392b", "#8e5ea2", "#d98e04")

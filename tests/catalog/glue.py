@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-__all__ = ["SPARK", "Database"]
-
 #: How Spark registers a table of Delta.
 SPARK = {"Parameters": {"spark.sql.sources.provider": "delta"}}
 

@@ -40,8 +40,6 @@ from tests.support.outcomes import record
 from tests.support.programs import running_daemon
 from tests.support.waiting import eventually
 
-__all__ = ["History", "add_server_options", "kill_rounds", "run_history", "tables_of"]
-
 QUICK = FeedOptions(follow=FollowOptions(poll_min_s=0.002, poll_max_s=0.01))
 
 

@@ -15,8 +15,6 @@ from tests.clouds.servers import ACCOUNT, KEY, Container, sas_token
 from tests.sharing.shared import orders
 from tests.support.token_front import TokenFront
 
-__all__ = ["SAS", "Lake", "Place", "azure_address", "keep_on_azure"]
-
 SAS = "azure.sas-token"
 
 

@@ -26,8 +26,6 @@ from tests.support.forking import Process, start
 from tests.support.programs import whole_lines
 from tests.support.waiting import PATIENCE_S, eventually
 
-__all__ = ["Figures", "owner_rounds"]
-
 LEASE_S = 2.0
 CONFIG = """\
 [daemon]

@@ -9,8 +9,6 @@ from tailer.log.table import TableLog
 from tailer.storage import open_store
 from tests.sharing.shared import read_store
 
-__all__ = ["ids", "newest_version", "read_table"]
-
 
 async def read_table(
     address: str, first: int | Offset, last: int, **options: Any

@@ -12,8 +12,6 @@ from urllib.request import urlopen
 from tests.support.components import CACHE, free_port
 from tests.support.waiting import eventually
 
-__all__ = ["PROGRAM", "running_real_server"]
-
 #: What `make catalog-server` builds; never `make test`, for it takes most of an hour.
 PROGRAM = CACHE / "catalog-server-0.0.11" / "bin" / "uc-server"
 CONFIG = """\

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["API", "CLIENT", "TOKEN", "CatalogServer", "Entry", "serving_catalog"]
-
 TOKEN = "catalog-token-1"
 CLIENT = ("feed-client", "feed-secret-7")
 API = "/api/2.1/unity-catalog"

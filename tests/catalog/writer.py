@@ -22,8 +22,6 @@ import pyarrow.parquet as pq
 
 from tests.clouds.servers import Container
 
-__all__ = ["SCHEMA", "ManagedTable", "Staged"]
-
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 _LOG = "_delta_log"
 

@@ -21,8 +21,6 @@ from tailer.store import Store
 from tests.clouds.servers import Container
 from tests.s3.tables import QUICK, Collected, deliver
 
-__all__ = ["Followed", "Original", "copied", "followed", "unpacked"]
-
 #: Tables that are read at once, each with its requests.
 _AT_ONCE = 8
 

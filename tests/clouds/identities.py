@@ -14,8 +14,6 @@ from yarl import URL
 from tests.support.components import free_port
 from tests.support.web_front import WebFront
 
-__all__ = ["IdentityFront", "Request"]
-
 #: Headers of one connection alone.
 _HOP = ("host", "authorization", "connection", "transfer-encoding", "content-length")
 

@@ -23,25 +23,6 @@ import pytest
 from tests.support.components import go_server, npm_package, require
 from tests.support.servers import Server
 
-__all__ = [
-    "ACCOUNT",
-    "AZURITE",
-    "CLOUDS",
-    "GCS",
-    "KEY",
-    "S3_ACCESS",
-    "S3_REGION",
-    "S3_SECRET",
-    "SERVERS",
-    "Azurite",
-    "Cloud",
-    "CloudServer",
-    "Container",
-    "GcsServer",
-    "run_cloud",
-    "sas_token",
-]
-
 Cloud = Literal["s3", "azure", "gcs"]
 #: Those of the servers here.
 CLOUDS: tuple[Cloud, ...] = ("azure", "gcs")

@@ -23,21 +23,6 @@ from tests.support.postgres import Postgres
 from tests.support.waiting import eventually
 from tests.support.webhook import Webhook
 
-__all__ = [
-    "aws_faults",
-    "delta_faults",
-    "duckdb_faults",
-    "http_faults",
-    "mysql_faults",
-    "mysql_options",
-    "nats_faults",
-    "postgres_faults",
-    "postgres_options",
-    "rabbitmq_faults",
-    "redis_faults",
-    "sqlite_faults",
-]
-
 POISON = "a value that is refused"
 
 

@@ -7,8 +7,6 @@ import json
 from tests.console.browser import Page
 from tests.support.components import npm_package
 
-__all__ = ["AXE", "barriers"]
-
 AXE = npm_package("axe-core", "axe-core, which looks for barriers in a page,", "4.14.1")
 #: Read from the file, and run beside the page's own scripts, whose policy allows no others.
 _FOUND = """axe.run({resultTypes: ["violations"]}).then(({violations}) => violations

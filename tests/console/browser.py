@@ -19,8 +19,6 @@ import anyio.to_thread
 
 from tests.support.waiting import PATIENCE_S, eventually
 
-__all__ = ["Page", "browser_program", "open_page"]
-
 #: Keys that do something by themselves: their numbers, and what they type.
 _KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, "")}
 _NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.support.components import Component, run_maker
 
-__all__ = ["HELM", "helm_program"]
-
 _VERSION = "v3.16.4"
 
 

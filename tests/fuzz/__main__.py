@@ -20,8 +20,6 @@ from tests.fuzz.judge import Tally, disagreement, inline_threads, judged
 from tests.fuzz.shrink import report, shrunk
 from tests.support.outcomes import record
 
-__all__ = ["main"]
-
 _AT_ONCE = 100
 
 

@@ -13,8 +13,6 @@ from tests.support.builders import features_protocol
 if TYPE_CHECKING:
     from tests.fuzz.table import Table
 
-__all__ = ["add_action", "metadata_action", "protocol_action", "remove_action"]
-
 
 def add_action(table: Table, file: File, *, data_change: bool) -> Action:
     found = {"path": table.spelled(file.path), **file.action, "dataChange": data_change}

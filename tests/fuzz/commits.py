@@ -9,25 +9,6 @@ from tests.fuzz.actions import remove_action
 from tests.fuzz.model import Action, File, Row, State
 from tests.fuzz.table import Table
 
-__all__ = [
-    "add_again",
-    "append",
-    "cdc_files",
-    "delete_by_vector",
-    "is_tracking",
-    "mixed",
-    "new_files",
-    "nothing",
-    "optimise",
-    "refer_again",
-    "remove",
-    "rewrite",
-    "rewritten",
-    "some_files",
-    "store_again",
-    "twin",
-]
-
 _KINDS = ("insert", "delete", "update_preimage", "update_postimage")
 
 

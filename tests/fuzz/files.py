@@ -18,8 +18,6 @@ from tests.support.builders import RememberingBuilder
 if TYPE_CHECKING:
     from tests.fuzz.table import Table
 
-__all__ = ["HistoryBuilder", "HistoryFiles", "form"]
-
 _COMMIT = re.compile(r"_delta_log/\d{20}\.json")
 #: Fields of actions that a checkpoint may lack a column of.
 _OPTIONAL = ("tags", "deletionVector", "baseRowId", "lastUpdated", "createdTime")

@@ -22,8 +22,6 @@ from tests.fuzz import commits, steering, upkeep
 from tests.fuzz.odd_json import ODD
 from tests.fuzz.table import Table
 
-__all__ = ["FEATURES", "ODDITIES", "History", "draw", "write"]
-
 FEATURES = ("cdf", "dvs", "name", "id", "tracking", "times", "partitions", "v2", "widening", "ntz",
             "mapping_later", "legacy")  # fmt: skip
 ODDITIES = (*ODD, "forms", "paths", "stats", "more_actions", "shuffle")

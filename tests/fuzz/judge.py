@@ -34,8 +34,6 @@ from tests.fuzz.reference import Change, Reference, State, key
 from tests.fuzz.table import Table
 from tests.simulation.inline import InlinePortal, shared_duckdb
 
-__all__ = ["Tally", "disagreement", "inline_threads", "judged"]
-
 _LEAVING = ("delete", "update_preimage")
 #: How often a read is repeated from an offset in its middle: it costs as much as the read.
 _RESUMED = 0.25

@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from tailer.store import BlockingFiles, FileStatus, Store, Watch
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore(Store, BlockingFiles):
     """A table's files by location: their bytes, and their modification time in ms."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.fuzz.values import Column
 
-__all__ = ["START_MS", "Action", "File", "Row", "State"]
-
 Action = dict[str, Any]
 START_MS = 1_700_000_000_000
 

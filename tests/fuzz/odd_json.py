@@ -6,8 +6,6 @@ import json
 import random
 from typing import Any
 
-__all__ = ["ODD", "line"]
-
 #: What a history may do to the lines of its commits. Each can be switched off by name.
 ODD = ("order", "escapes", "blanks", "unknown", "floats", "nulls", "crlf", "no_end")
 

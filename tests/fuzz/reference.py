@@ -25,8 +25,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["Change", "Reference", "State", "key"]
-
 Json = dict[str, Any]
 Key = tuple[str, str]
 _MAPPING = "delta.columnMapping"

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from tests.fuzz.grammar import History, write
 
-__all__ = ["report", "shrunk"]
-
 _LINES_MAX = 20
 
 

@@ -17,15 +17,6 @@ from tests.fuzz.model import State
 from tests.fuzz.table import Table
 from tests.fuzz.values import Column, Struct, random_type, wider
 
-__all__ = [
-    "change_columns",
-    "change_properties",
-    "create",
-    "enable_times",
-    "enable_tracking",
-    "overwrite",
-]
-
 _PREFIX = "delta.rowTracking.materializedRow"
 
 

@@ -24,8 +24,6 @@ from tests.fuzz.model import START_MS, Action, File, Row, State
 from tests.fuzz.odd_json import line
 from tests.fuzz.values import Array, Column, Struct, Type, partition_text, stored_field, value
 
-__all__ = ["Table"]
-
 _PREFIX = "delta.rowTracking.materializedRow"
 
 

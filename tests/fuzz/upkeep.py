@@ -9,8 +9,6 @@ from tests.fuzz.model import START_MS, Action
 from tests.fuzz.table import Table
 from tests.support.builders import CLASSIC_KINDS, V2_KINDS
 
-__all__ = ["checkpoint", "checksum", "clean", "compact", "noise"]
-
 
 def checkpoint(table: Table) -> None:
     """A checkpoint of one version, of a kind that the table allows."""

@@ -17,9 +17,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-__all__ = ["Array", "Column", "Map", "Struct", "Type", "arrow", "partition_text", "random_type",
-           "schema_json", "stored_field", "value", "wider"]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Column:

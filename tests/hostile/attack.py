@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from tailer.testing.table import Action, TableBuilder
 
-__all__ = ["Attack", "ids_table", "raw_commit"]
-
 MIB = 1024 * 1024
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -33,8 +33,6 @@ from tests.support.raw_parquet import (
     write_parquet,
 )
 
-__all__ = ["DATA_FILES"]
-
 TEXT = pa.schema([("id", pa.string())])
 LIST = pa.schema([("id", pa.list_(pa.int64()))])
 ID = Element("id", INT64, repetition=REQUIRED)

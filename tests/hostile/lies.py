@@ -13,8 +13,6 @@ from functools import cache
 
 from tests.support.link import Lie
 
-__all__ = ["MAY_STOP", "PROTOCOLS", "Protocol", "lies_of", "passing_lies"]
-
 #: What is a mistake of the configuration, by the sentence: a feed says so and stops.
 MAY_STOP = {
     "any": ("a redirect in a ring",), "kafka": ("TLS",), "registry": (),

@@ -17,8 +17,6 @@ from tailer.testing.actions import add_action, z85_encode
 from tailer.testing.table import TableBuilder
 from tests.hostile.attack import MIB, Attack, ids_table, raw_commit
 
-__all__ = ["HEAVY_LOGS", "LOGS"]
-
 GIB = 1024 * MIB
 UUID = "00000000-0000-0000-0000-000000000000"
 SNAPSHOT = {"from": "snapshot"}

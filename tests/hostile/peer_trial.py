@@ -31,8 +31,6 @@ from tests.support.programs import Program, started
 from tests.support.waiting import eventually
 from tests.torture.servers import Servers
 
-__all__ = ["ADDRESS_BYTES_MAX", "RESIDENT_MIB_MAX", "SENTENCE_MAX", "Seen", "Trial", "trying"]
-
 #: Address space that the daemon may have: most of it is reserved by libraries and never touched.
 ADDRESS_BYTES_MAX = 4 * 2**30
 #: What it may take: itself with the libraries of a peer, and some answers of a legal size.

@@ -32,8 +32,6 @@ from tests.torture.servers import Servers
 from tests.torture.target import Setting
 from tests.torture.targets import target_of
 
-__all__ = ["PEERS", "PROTOCOL_OF", "HostilePeer", "at_peer"]
-
 SCHEMA = pa.schema([("id", pa.int64())])
 _SINKS = (
     "postgres",

@@ -23,8 +23,6 @@ from tests.hostile.attack import Attack, ids_table
 from tests.support.programs import whole_lines
 from tests.support.waiting import eventually
 
-__all__ = ["ADDRESS_BYTES_MAX", "RESIDENT_MIB_MAX", "Outcome", "try_attacks"]
-
 #: Address space that the daemon may have: most of it is reserved by libraries and never touched.
 ADDRESS_BYTES_MAX = 4 * 2**30
 #: What the daemon may take with the default configuration: itself, two batches, the page and the

@@ -47,8 +47,6 @@ from tailer.store.local import LocalStore
 from tailer.testing.table import Action, TableBuilder
 from tests.integration import mutations
 
-__all__ = ["build_tables"]
-
 #: Far more than any case needs, and far less than the absurd sizes that some ask for. Most of it
 #: is address space that the interpreter and its libraries reserve and never touch.
 ADDRESS_BYTES_MAX = 4 * 2**30

@@ -28,11 +28,8 @@ from tests.kafka.broker import Broker
 from tests.kafka.brokers import Brokers
 from tests.kafka.topics import Event, Reader, create_topic, read_topic
 from tests.support.feeds import table_log
-from tests.support.waiting import eventually
-
-__all__ = ["PARTITIONS", "TOPIC", "Daemon", "Trial", "check", "running", "survives", "wait_for"]
-
 from tests.support.forking import Process, start
+from tests.support.waiting import eventually
 
 PATIENCE_S = 200.0
 PARTITIONS = 3

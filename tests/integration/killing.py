@@ -17,16 +17,6 @@ import pyarrow as pa
 from tailer.changes import COMING_KINDS
 from tests.support.published import tables
 
-__all__ = [
-    "AnyWriter",
-    "PacedWriter",
-    "in_order",
-    "rows_left",
-    "rows_of_files",
-    "without_repeats",
-    "writing",
-]
-
 #: A writer goes no further ahead of the daemon, so that the daemon has work and never too much.
 BACKLOG_VERSIONS_MAX = 6
 

@@ -18,15 +18,6 @@ import pyarrow.parquet as pq
 
 from tests.support import thrift
 
-__all__ = [
-    "hostile_actions",
-    "hostile_bytes",
-    "hostile_footer",
-    "hostile_vector",
-    "page_bodies",
-    "retyped_parquet",
-]
-
 # Stands in a document for what json.dumps can't write; replaced in the text.
 _RAW = {
     "@deep@": "[" * 50_000 + "]" * 50_000,

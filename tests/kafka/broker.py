@@ -25,8 +25,6 @@ from tests.support.components import Component, free_ports, java_major, no_java,
 from tests.support.maven import pom
 from tests.support.servers import standing_still
 
-__all__ = ["KAFKA", "KAFKA_VERSION", "OLDER_KAFKA", "Broker", "kafka_uuid"]
-
 #: The newest that resolves whole from Maven Central, and that kafka-python says it supports.
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.5"

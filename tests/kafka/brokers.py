@@ -12,8 +12,6 @@ from tests.kafka.broker import Broker, kafka_uuid
 from tests.kafka.topics import admin
 from tests.support.waiting import PATIENCE_S, eventually
 
-__all__ = ["Brokers"]
-
 #: What makes a cluster lose nothing of what it has acknowledged while one broker is down.
 REPLICATED = {
     "default.replication.factor": "3",

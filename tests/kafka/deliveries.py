@@ -20,8 +20,6 @@ from tailer.offsets.memory import MemoryOffsetStore
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import table_log
 
-__all__ = ["RENAMED", "deliver", "history_table", "snapshot_rows"]
-
 #: What ``v`` is called in the end.
 RENAMED = "value"
 

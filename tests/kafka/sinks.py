@@ -20,19 +20,6 @@ from tailer.errors import TailerError
 from tailer.testing.batches import change_batch
 from tests.kafka.topics import create_topic
 
-__all__ = [
-    "SCHEMA",
-    "batch",
-    "begun",
-    "broker_of",
-    "fresh",
-    "made",
-    "opened",
-    "refused",
-    "session_of",
-    "written",
-]
-
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 

@@ -18,7 +18,8 @@ from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
 from tests.kafka.topics import create_topic
 from tests.support.registry import Registry
-from tests.support.topic_consumer import canonical_row, read_topic
+from tests.support.topic_consumer import canonical_row
+from tests.support.topic_records import read_topic
 
 pytestmark = pytest.mark.needs("registry")
 

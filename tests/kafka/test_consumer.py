@@ -23,9 +23,8 @@ from tests.support.topic_consumer import (
     MultisetTable,
     canonical_row,
     consume,
-    read_topic,
 )
-from tests.support.topic_records import TopicRow
+from tests.support.topic_records import TopicRow, read_topic
 
 FORMATS: dict[str, dict[str, Any]] = {
     "rows": {},

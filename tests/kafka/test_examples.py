@@ -23,7 +23,7 @@ from tests.kafka.deliveries import deliver, history_table, snapshot_rows
 from tests.kafka.sinks import fresh, made
 from tests.kafka.topics import create_topic
 from tests.support.source import ROOT
-from tests.support.topic_consumer import read_topic
+from tests.support.topic_records import read_topic
 
 EXAMPLES = ROOT / "docs" / "examples"
 

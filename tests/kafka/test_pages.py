@@ -15,7 +15,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh
 from tests.support.pages import blocks
 from tests.support.programs import run_tailer, started
-from tests.support.topic_consumer import read_topic
+from tests.support.topic_records import read_topic
 from tests.support.waiting import eventually
 
 PAGES = {

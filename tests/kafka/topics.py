@@ -26,19 +26,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 
 from tests.support.waiting import PATIENCE_S, eventually
 
-__all__ = [
-    "Event",
-    "Reader",
-    "admin",
-    "create_topic",
-    "delete_records",
-    "delete_topic",
-    "events",
-    "read_topic",
-    "set_topic_config",
-    "topic_config",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.tables.model import Column, Row, TableVersion, row_key, visible
 
-__all__ = ["Events", "Key", "derived", "moved", "recorded", "shown_columns", "unpaired"]
-
 Key = tuple[Any, ...]
 Events = Counter[tuple[str, Key]]
 _SINGLE = {"update_preimage": "delete", "update_postimage": "insert"}

@@ -39,8 +39,6 @@ from tests.tables.model import (
 )
 from tests.tables.writer import TableWriter
 
-__all__ = ["Auditor", "Tally", "play"]
-
 LEAVING = ("delete", "update_preimage")
 #: Versions are read at latest when so many are unread, and before the log is cleaned.
 UNREAD_MAX = 8

@@ -16,8 +16,6 @@ from tests.support.builders import CLASSIC_KINDS, V2_KINDS
 from tests.tables.model import Column, TableVersion, columns_of
 from tests.tables.writer import TableWriter
 
-__all__ = ["FEATURES", "OPERATIONS", "Setting", "created", "ensure", "features_of"]
-
 _PROPERTIES = {
     "deletion_vectors": ("delta.enableDeletionVectors", "true"),
     "row_tracking": ("delta.enableRowTracking", "true"),

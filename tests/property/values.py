@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from tests.tables.model import Column
 
-__all__ = ["SCHEMA", "WIDER", "row_of", "value_of"]
-
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),

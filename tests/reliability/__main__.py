@@ -19,8 +19,6 @@ from tests.reliability.tables import DATA, read, with_lies, with_seen
 from tests.soak.verdict import judge, picture
 from tools.docs_tables import write_tables
 
-__all__ = ["main"]
-
 PICTURE = DATA.with_name("reliability-soak.svg")
 
 

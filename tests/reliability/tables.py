@@ -9,8 +9,6 @@ from typing import Any
 
 from tests.support.source import ROOT
 
-__all__ = ["DATA", "HISTORIES", "KILLS", "SECTIONS", "read", "with_lies", "with_seen"]
-
 DATA = ROOT / "docs" / "reliability.json"
 
 #: What is killed, in the order of the page, with what must hold.

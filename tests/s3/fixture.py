@@ -17,17 +17,6 @@ from tests.clouds.servers import S3_ACCESS, S3_REGION, S3_SECRET, Container
 from tests.support.components import free_port, go_server
 from tests.support.servers import standing_still
 
-__all__ = [
-    "ACCESS",
-    "ACCOUNT",
-    "REGION",
-    "S3_SERVER",
-    "SECRET",
-    "Bucket",
-    "S3Server",
-    "run_server",
-]
-
 ACCESS, SECRET, REGION = S3_ACCESS, S3_SECRET, S3_REGION
 #: The account in the environment of whoever is to find it there.
 ACCOUNT = {

@@ -31,8 +31,6 @@ from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
 from tests.support.components import free_port
 
-__all__ = ["FAULTS", "Fault", "Front", "run_front"]
-
 _DROPPED = ("transfer-encoding", "connection", "keep-alive", "content-length", "server")
 
 

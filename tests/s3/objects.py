@@ -9,8 +9,6 @@ from aiobotocore.session import get_session
 
 from tests.s3.fixture import REGION, Bucket
 
-__all__ = ["Objects"]
-
 
 class Objects:
     """The objects of a bucket."""

@@ -23,8 +23,6 @@ from tailer.store.traffic import Traffic
 from tests.s3.fixture import Bucket
 from tests.s3.objects import Objects
 
-__all__ = ["QUICK", "Collected", "Counted", "deliver", "store_of", "upload"]
-
 QUICK = FeedOptions(
     follow=FollowOptions(poll_min_s=0.01, poll_max_s=0.05),
     retry=RetryOptions(pause_min_s=0.01, pause_max_s=0.1),

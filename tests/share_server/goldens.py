@@ -15,8 +15,6 @@ import pyarrow as pa
 from tests.golden.compare import read_folder
 from tests.share_server.serving import Served, served
 
-__all__ = ["TABLES", "Golden", "golden", "served_goldens"]
-
 DATA = Path(__file__).parents[1] / "golden" / "data"
 TABLES = sorted(path.name.removesuffix(".tar.gz") for path in DATA.glob("*.tar.gz"))
 

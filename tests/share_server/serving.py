@@ -15,8 +15,6 @@ from tests.support.components import free_port
 from tests.support.programs import Program, run_tailer, started, whole_lines
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["Reply", "Served", "ask", "configuration", "place", "served", "token"]
-
 DELTA = "responseformat=delta;readerfeatures=deletionvectors,columnmapping,timestampntz"
 
 

@@ -12,8 +12,6 @@ from tailer.sharing.client import ClientOptions, SharingClient
 from tailer.sharing.profile import parse_profile
 from tailer.store.https import HttpsFiles, Link
 
-__all__ = ["OneLink", "Reply", "asking", "files_at", "lying", "saying"]
-
 Reply = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from tests.support.components import Component, make_environment, python_tag
 
-__all__ = ["OFFICIAL_CLIENT", "VERSION", "call_official", "official_python"]
-
 VERSION = "1.4.2"
 SCRIPT = Path(__file__).parent / "official_client.py"
 

@@ -11,8 +11,6 @@ from urllib.parse import quote, unquote
 
 from tests.sharing.reference_log import Change, ReferenceTable, dv_file, file_id
 
-__all__ = ["Answers", "Faults", "Refusal", "Request"]
-
 
 @dataclass
 class Faults:

@@ -15,8 +15,6 @@ from typing import Any
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import dv_location, location
 
-__all__ = ["Change", "ReferenceTable", "file_id"]
-
 Action = dict[str, Any]
 
 

@@ -21,8 +21,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.sharing.reference_answers import Answers, Refusal, Request
 from tests.sharing.reference_log import file_id
 
-__all__ = ["ReferenceServer", "serving"]
-
 TOKEN = "the-token"
 
 

@@ -18,8 +18,6 @@ from tailer.plan.rules import ChangeSource
 from tailer.store.shared.store import SharingOptions, SharingStore
 from tailer.testing.table import TableBuilder
 
-__all__ = ["NAME", "golden_table", "orders", "read_shared", "shared_store"]
-
 NAME = ("share", "schema", "table")
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

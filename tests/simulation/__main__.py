@@ -14,8 +14,6 @@ from tests.simulation.many import run_many
 from tests.simulation.plan import Recipe
 from tests.simulation.shrink import story
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run histories on all cores; return 1 if one has broken a promise."""

@@ -14,8 +14,6 @@ from tailer.store import BlockingFiles, FileStatus, Store, Watch
 from tailer.store.budget import Budget
 from tests.simulation.world import World
 
-__all__ = ["Bucket", "BucketFile", "BucketFolder", "DiskStore", "ReadAheadStore"]
-
 #: How long a listing may lack a new file, in seconds.
 _STALE_S = 20.0
 #: A folder that has changed within so many seconds is not at rest, as on a local disk.

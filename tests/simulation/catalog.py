@@ -15,8 +15,6 @@ from tailer.store.unity.answers import CatalogTable, Ratified
 from tailer.store.unity.store import CatalogStore, TableSource
 from tests.simulation.bucket import Bucket, BucketFolder
 
-__all__ = ["CatalogFolder", "SimulatedCatalog", "catalog_store"]
-
 #: How long a commit stays unpublished at most, in seconds, and a half of that on the average.
 _PUBLISHED_S = 20.0
 

@@ -39,8 +39,6 @@ from tests.simulation.plan import Plan
 from tests.simulation.sinks import SINKS, PlainSink, Target
 from tests.simulation.world import Process, World
 
-__all__ = ["Daemons", "Surroundings"]
-
 #: How often a process may end with an error once the faults have stopped.
 _FAILURES_MAX = 5
 

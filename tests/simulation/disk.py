@@ -15,9 +15,6 @@ from typing import Any, Self
 from tests.simulation.loop import PROCESS
 from tests.simulation.world import World
 
-__all__ = ["Disk", "DiskPath"]
-
-
 #: The flag by which a file is created anew.
 _TRUNCATE = 1
 

@@ -26,8 +26,6 @@ from tests.simulation.sinks import Target
 from tests.simulation.world import Violation, World
 from tests.simulation.writer import OPERATIONS, SimulatedTable
 
-__all__ = ["History", "Outcome", "run_history"]
-
 #: Once the faults have stopped, all must be delivered within this many simulated seconds.
 _PATIENCE_S = 900.0
 

@@ -26,8 +26,6 @@ from tailer.store.unity.store import CatalogStore
 from tests.simulation.bucket import Bucket, DiskStore
 from tests.simulation.disk import Disk
 
-__all__ = ["INJECTED", "injected"]
-
 Switch = Callable[[Callable[[object, str, Any], None]], None]
 INJECTED: dict[str, Switch] = {}
 

@@ -12,8 +12,6 @@ from typing import Any, Self
 
 import duckdb
 
-__all__ = ["InlinePortal", "shared_duckdb"]
-
 _CONNECT = duckdb.connect
 
 

@@ -17,8 +17,6 @@ from tests.simulation.model import LEAVING, Event, Row, shown
 from tests.simulation.world import World
 from tests.simulation.writer import SimulatedTable
 
-__all__ = ["Delivered", "Judge"]
-
 
 class Delivered(Struct, frozen=True):
     """One event as a sink got it; ``snapshot`` says that it is a row of a snapshot."""

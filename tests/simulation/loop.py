@@ -16,8 +16,6 @@ from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from typing import Any, Self
 
-__all__ = ["PROCESS", "Endless", "SimulatedLoop", "Stalled", "turn"]
-
 #: The simulated process that the current code belongs to; None: the world around the processes.
 PROCESS: ContextVar[Any] = ContextVar("simulated process", default=None)
 

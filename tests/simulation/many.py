@@ -13,8 +13,6 @@ from tests.simulation.plan import Recipe
 from tests.simulation.shrink import shrunk, story
 from tests.support.outcomes import record
 
-__all__ = ["run_many"]
-
 _REPORT_S = 60.0
 
 

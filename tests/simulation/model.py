@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-__all__ = ["LEAVING", "Event", "LogicalFile", "Row", "TableVersion", "changes", "shown"]
-
 #: The values of a row, in the order of the columns: id, revision, columns that came later.
 Row = tuple[object, ...]
 #: A change: its type and its row.

@@ -7,8 +7,6 @@ from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.document import document_name, from_bytes
 from tests.simulation.bucket import Bucket, BucketFile
 
-__all__ = ["SimulatedObject"]
-
 
 class SimulatedObject:
     """See :class:`tailer.offsets.conditional.ConditionalObject`."""

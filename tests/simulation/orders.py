@@ -14,8 +14,6 @@ from tests.simulation.judge import Delivered
 from tests.simulation.loop import PROCESS
 from tests.simulation.world import Process, World
 
-__all__ = ["Operator"]
-
 
 class Operator:
     """Orders by name are methods that take the process that gets them."""

@@ -32,8 +32,6 @@ from tests.simulation.inline import InlinePortal, shared_duckdb
 from tests.simulation.loop import PROCESS, turn
 from tests.simulation.world import World
 
-__all__ = ["simulated"]
-
 #: isinstance() with a protocol asks for its names each time, and takes long to find them.
 _PROTOCOL_ATTRS = cache(getattr(typing, "_get_protocol_attrs", frozenset))
 #: The current task of a loop. Up to Python 3.13, asyncio.current_task() looks into this mapping

@@ -14,8 +14,6 @@ from tailer.plan.rules import ChangeSource
 from tests.simulation.world import FAULTS
 from tests.simulation.writer import OPERATIONS
 
-__all__ = ["ACTIONS", "LAST_ACTIONS", "Plan", "Recipe", "Step"]
-
 StoreKind = Literal["disk", "ahead"]
 OffsetsKind = Literal["object", "local"]
 SinkKind = Literal["plain", "transactional", "copy"]

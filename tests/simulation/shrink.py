@@ -8,8 +8,6 @@ from dataclasses import replace
 from tests.simulation.history import Outcome, run_history
 from tests.simulation.plan import Plan, Recipe
 
-__all__ = ["shrunk", "story"]
-
 #: The lines of a story that are shown, and their characters.
 _LINES_MAX = 20
 _WIDTH = 200

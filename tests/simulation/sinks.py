@@ -18,8 +18,6 @@ from tests.simulation.judge import Delivered, Judge
 from tests.simulation.model import LEAVING, Row
 from tests.simulation.world import Process, World
 
-__all__ = ["SINKS", "CopySink", "PlainSink", "Target", "TransactionalSink", "delivered_rows"]
-
 _METADATA = tuple(f.name for f in METADATA_FIELDS)
 
 

@@ -17,8 +17,6 @@ from zlib import crc32
 from tailer.errors import TransientError
 from tests.simulation.loop import PROCESS, SimulatedLoop, turn
 
-__all__ = ["FAULTS", "Process", "ProcessKilled", "Violation", "World"]
-
 T = TypeVar("T")
 
 #: What may go wrong at any moment, while the schedule is not calm. A history has some of them.

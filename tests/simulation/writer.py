@@ -24,8 +24,6 @@ from tests.simulation.model import (
 from tests.simulation.world import World
 from tests.support.builders import RememberingBuilder
 
-__all__ = ["OPERATIONS", "SimulatedTable"]
-
 _FIELDS = (pa.field("id", pa.int64()), pa.field("rev", pa.int32()))
 
 

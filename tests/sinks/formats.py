@@ -14,8 +14,6 @@ from tailer.changes import ChangeBatch
 from tailer.delta.arrow_types import VARIANT
 from tailer.testing.batches import change_batch
 
-__all__ = ["FORMATS", "ROWS", "SCHEMA", "MemoryRegistry", "all_types"]
-
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),

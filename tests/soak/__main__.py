@@ -39,8 +39,6 @@ from tests.support.components import free_port
 from tests.support.outcomes import commit
 from tests.support.waiting import eventually
 
-__all__ = ["main", "soak"]
-
 #: Topics are as full as these say, and no fuller.
 _BROKER = {
     "log.retention.ms": "600000",

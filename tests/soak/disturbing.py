@@ -18,8 +18,6 @@ from tests.soak.feeds import LOG_KEPT, Surroundings, configuration
 from tests.soak.sampling import Sampler
 from tests.support.waiting import eventually
 
-__all__ = ["Hook", "Operator", "run_hook"]
-
 GUESTS = 5
 KEPT_S = 600.0
 

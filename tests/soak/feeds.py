@@ -23,8 +23,6 @@ from tests.torture.recipe import Recipe
 from tests.torture.round import plain
 from tests.torture.writers.delta_rs import DeltaRsWriter
 
-__all__ = ["MIX", "Surroundings", "TableWriters", "configuration", "copies_differ", "sinks_of"]
-
 #: Of twenty feeds, so many have each sink.
 MIX = {"jsonl": 6, "files": 3, "http": 3, "sqlite": 3, "delta": 2, "duckdb": 2, "kafka": 1}
 #: What a writer does not do by itself here: the soak removes what is old.

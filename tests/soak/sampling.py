@@ -14,8 +14,6 @@ from typing import Any
 
 import psutil
 
-__all__ = ["Sample", "Sampler"]
-
 Sample = dict[str, float]
 
 

@@ -13,8 +13,6 @@ from statistics import median
 from tests.benchmarks.svg import time_plot
 from tests.soak.sampling import Sample
 
-__all__ = ["BOUNDS", "Flatness", "judge", "picture"]
-
 #: A measure may grow in the last half by such a part of its median, or by so much. Not judged is
 #: what grows when other processes end: a daemon's share of the libraries' pages (``pss_mib``); and
 #: the databases' own logs (``wal_mib``), each of which fills until the database puts it into its

@@ -30,8 +30,6 @@ from tests.support.waiting import PATIENCE_S, eventually
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Cluster", "can_pin", "cluster_session"]
-
 ROOT = Path(__file__).resolve().parents[2]
 # After this silence a process counts as dead. Spark's one and two minutes are too few on a busy
 # machine.

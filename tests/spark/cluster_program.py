@@ -23,8 +23,6 @@ from tailer.spark import foreach_batch
 from tailer.spark.mirror import mirror_into
 from tailer.spark.source import TailerSource
 
-__all__ = ["QUERIES", "changes", "start"]
-
 QUERIES = ("mirror", "files", "frames")
 
 

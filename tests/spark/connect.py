@@ -15,8 +15,6 @@ from tests.support.components import delta_jars, free_port, with_byte_code
 from tests.support.source import ROOT
 from tests.support.waiting import eventually
 
-__all__ = ["connect_server"]
-
 PATIENCE_S = 300.0
 SETTINGS = {
     "spark.master": "local[2]",

@@ -15,8 +15,6 @@ from typing import Any
 from tests.support.components import Component, make_environment, no_java, python_tag
 from tests.support.source import ROOT
 
-__all__ = ["OTHERS", "OTHER_LINES", "OWN", "done_by", "required_python", "run_python"]
-
 #: The other releases that the source is for: the last ones of older lines, and a newer patch.
 OTHER_LINES = ("4.0.5", "4.1.4", "4.2.1")
 #: The one that the tests run with.

@@ -13,11 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.testing.table import TableBuilder
-from tests.golden.test_golden import GoldenCase, golden
+from tests.golden.test_golden import GoldenCase
 from tests.spark.connect import connect_server
 from tests.spark.others import OWN, done_by, required_python
-
-__all__ = ["golden"]  # a fixture
 
 pytestmark = [
     pytest.mark.slow,

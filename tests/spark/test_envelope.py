@@ -27,11 +27,8 @@ from tailer.spark.pipeline.envelope import VersionReader, items, joined_order
 from tailer.spark.source.driver import Driver
 from tailer.spark.source.planning import Budget, Planner
 from tests.feed.test_pair import POST, PRE, cdf_table, image
-from tests.golden.test_golden import GoldenCase, golden
+from tests.golden.test_golden import GoldenCase
 from tests.support.feeds import table_log
-
-__all__ = ["golden"]  # a fixture
-
 
 FIRST = Offset(0)
 

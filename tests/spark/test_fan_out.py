@@ -23,11 +23,9 @@ from tailer.spark.source.data_source import ChangeReader, TailerSource
 from tailer.spark.source.driver import TaskPartition
 from tailer.testing.table import Action, TableBuilder
 from tests.feed.test_derive import PRESERVED, rewritten, tracked
-from tests.golden.test_golden import GoldenCase, golden
+from tests.golden.test_golden import GoldenCase
 from tests.spark.test_golden_tables import first_version
 from tests.support.feeds import events
-
-__all__ = ["golden"]  # a fixture
 
 SCHEMA = pa.schema(
     [

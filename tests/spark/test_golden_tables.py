@@ -21,10 +21,8 @@ from tailer.spark import changes, foreach_batch
 from tailer.spark.source import TailerSource
 from tests.golden.answers import ANSWER_SETTINGS
 from tests.golden.compare import difference, read_folder
-from tests.golden.test_golden import CASES, Golden, GoldenCase, Reader, golden, hold, reader
+from tests.golden.test_golden import CASES, Golden, GoldenCase, Reader, hold
 from tests.support.feeds import table_log
-
-__all__ = ["golden", "reader"]  # fixtures
 
 # Copy on write, deletion vectors, row ids, column mapping, types, times, cleaned logs, variants.
 BATCH = (

@@ -21,10 +21,8 @@ from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.source import TailerSource
 from tailer.spark.source.limited_stream import LimitedStreamReader
 from tests.golden.compare import difference
-from tests.golden.test_golden import GoldenCase, Reader, golden, hold, reader
+from tests.golden.test_golden import GoldenCase, Reader, hold
 from tests.support.feeds import table_log
-
-__all__ = ["golden", "reader"]  # fixtures
 
 REMOVED, AGAIN, RENAMED = 9, 16, 17
 

@@ -28,12 +28,10 @@ from tailer.spark.pipeline.envelope import VersionReader
 from tailer.spark.pipeline.parts import divided, jobs
 from tailer.spark.source.planning import Planner
 from tailer.testing.table import TableBuilder
-from tests.golden.test_golden import GoldenCase, golden
+from tests.golden.test_golden import GoldenCase
 from tests.spark.test_envelope import done, events
 from tests.spark.test_stream import SCHEMA, rows
 from tests.support.feeds import table_log
-
-__all__ = ["golden"]  # a fixture
 
 PLAIN = FeedOptions(decode=DecodeOptions(batch_rows_max=2))
 

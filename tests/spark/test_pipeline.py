@@ -18,15 +18,13 @@ from tailer.changes import Offset
 from tailer.offsets.local import LocalOffsetStore
 from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
-from tests.golden.test_golden import GoldenCase, golden
+from tests.golden.test_golden import GoldenCase
 from tests.spark.cluster import JAVA_OPTIONS
 from tests.spark.test_stream import SCHEMA, rows
 from tests.support.components import SMALL_TABLES, free_port, java_major, require
 from tests.support.feeds import position_of
 from tests.support.programs import run_tailer, started, whole_lines
 from tests.support.waiting import eventually
-
-__all__ = ["golden"]  # a fixture
 
 SPARK_S = 500.0
 #: With it no Spark starts.

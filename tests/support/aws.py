@@ -17,8 +17,6 @@ from tailer.testing.conformance.sink import Event
 from tests.support.components import Component, make_environment, python_tag
 from tests.support.servers import Server
 
-__all__ = ["ACCOUNT", "AWS_SINKS", "MOTO", "REGION", "Aws"]
-
 VERSION = "5.2.5"
 REGION = "eu-central-1"
 #: The variables of an account; moto takes any.

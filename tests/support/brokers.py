@@ -9,8 +9,6 @@ from pathlib import Path
 from tests.support.components import free_port, require
 from tests.support.servers import Server
 
-__all__ = ["Nats", "RabbitMq", "Redis"]
-
 PASSWORD = "pa55word"
 
 

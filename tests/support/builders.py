@@ -15,14 +15,6 @@ from tailer.testing.actions import Action
 from tailer.testing.checkpoint_files import CLASSIC_SCHEMA, FILES_SCHEMA, V2_SCHEMA
 from tailer.testing.table import TableBuilder
 
-__all__ = [
-    "CLASSIC_KINDS",
-    "V2_KINDS",
-    "RememberingBuilder",
-    "VersatileBuilder",
-    "features_protocol",
-]
-
 CLASSIC_KINDS = ("classic", "multi-part")
 #: Only for tables with the feature v2Checkpoint.
 V2_KINDS = ("v2-json", "v2-parquet", "v2-classic-named")

@@ -17,8 +17,6 @@ import pytest
 from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
 
-__all__ = ["COLUMN_TARGETS", "ColumnTarget", "column_target"]
-
 COLUMN_TARGETS = ("sqlite", "duckdb", "delta", "mysql", "postgres")
 
 

@@ -33,31 +33,6 @@ from tests.support.source import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "CACHE",
-    "DELTA",
-    "DELTA_VERSION",
-    "SMALL_TABLES",
-    "SPARK_PATIENCE",
-    "Component",
-    "NotMade",
-    "delta_jars",
-    "free_port",
-    "free_ports",
-    "go_server",
-    "java_major",
-    "make_environment",
-    "no_java",
-    "npm_package",
-    "python_tag",
-    "require",
-    "require_crate",
-    "run_maker",
-    "run_maven",
-    "start_spark",
-    "with_byte_code",
-]
-
 #: What is kept between runs.
 CACHE = ROOT / ".cache"
 # A slow network is waited for, one that hangs is not.

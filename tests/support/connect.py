@@ -18,8 +18,6 @@ from tests.support.maven import pom
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
-__all__ = ["CONNECT", "DEBEZIUM_VERSION", "Connect"]
-
 #: The newest of both lines that runs on Java 17 and resolves whole from Maven Central.
 DEBEZIUM_VERSION = "3.4.0.Final"
 CONVERTER_VERSION = "2.6.13.Final"

@@ -20,8 +20,6 @@ from hatch_build import crate, crate_target
 from tests.support.components import CACHE, Component, NotMade
 from tests.support.source import ROOT
 
-__all__ = ["CRATE"]
-
 
 class _Crate(Component):
     """Cargo itself knows what has changed since it was built last."""

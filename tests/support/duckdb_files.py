@@ -8,8 +8,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-__all__ = ["rows_of"]
-
 
 def rows_of(path: Path, query: str) -> list[dict[str, Any]]:
     """The rows of a query; the file is opened for it alone."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-__all__ = ["extension"]
-
 
 def extension(name: str, file: str) -> Any:
     """Load a compiled module of that name from a file."""

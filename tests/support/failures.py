@@ -10,8 +10,6 @@ import os
 
 import pytest
 
-__all__ = ["pytest_runtest_logreport"]
-
 _CHARACTERS = 500
 
 

@@ -19,8 +19,6 @@ from tailer.offsets import OffsetStore
 from tailer.sink import Sink, SinkTraits, announce, sink_traits
 from tailer.store import FileStatus, Store, Watch
 
-__all__ = ["FaultyOffsetStore", "FaultySink", "FaultyStore", "Script"]
-
 
 class Script:
     """Which calls fail. ``errors`` maps a method's name to what its calls raise, in their order;

@@ -27,8 +27,6 @@ from tailer.process.signals import install, signalled, until_stopped
 from tailer.sink import load_sink
 from tailer.storage import open_offset_store, open_store
 
-__all__ = ["BATCH_ROWS", "main"]
-
 BATCH_ROWS = 20
 
 

@@ -24,22 +24,6 @@ from tailer.plan.rules import ChangeSource
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder, delta_schema
 
-__all__ = [
-    "ID",
-    "batches",
-    "commit_of",
-    "events",
-    "log_lines",
-    "metadata",
-    "offset_of",
-    "position_of",
-    "refusal",
-    "state",
-    "table_log",
-    "without_ids",
-    "without_pages",
-]
-
 #: The smallest schema: one column ``id``.
 ID = pa.schema([("id", pa.int64())])
 

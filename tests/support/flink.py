@@ -12,8 +12,6 @@ from pathlib import Path
 from tests.support.components import Component, no_java, run_maven
 from tests.support.maven import pom
 
-__all__ = ["FLINK", "query"]
-
 #: The newest for which there is a Kafka connector.
 FLINK_VERSION = "2.2.1"
 CONNECTOR_VERSION = "5.0.0-2.2"

@@ -23,8 +23,6 @@ import warnings
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["NUMBER", "REQUEST_BYTES"]
-
 #: How process ids and exit statuses are sent.
 NUMBER = struct.Struct("=q")
 #: The most that a request may have: arguments and an environment.

@@ -28,8 +28,6 @@ from pathlib import Path
 from tests.support.forker import NUMBER
 from tests.support.source import ROOT
 
-__all__ = ["Forked", "Process", "start"]
-
 # What Python and libraries of C read once, as they start.
 READ_AT_START = (
     "ARROW_", "LANG", "LC_", "LD_", "MALLOC_", "MIMALLOC_", "OPENSSL_", "PYTHON", "SSL_", "TZ"

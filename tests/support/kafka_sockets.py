@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from kafka.net.inet import KafkaNetSocket
 
-__all__ = ["sockets_closed"]
-
 
 @contextmanager
 def sockets_closed() -> Iterator[None]:

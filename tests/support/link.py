@@ -18,8 +18,6 @@ from contextlib import contextmanager, suppress
 
 from tests.support.components import free_port
 
-__all__ = ["TROUBLES", "Lie", "Link", "running_link"]
-
 #: What is sent in the place of the answer to some bytes. The connection is closed behind it.
 Lie = Callable[[bytes], AsyncIterator[bytes]]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["pom"]
-
 
 def pom(name: str, artifacts: Iterable[str]) -> str:
     """The project file of a component of these artifacts, each as `group:artifact:version`."""

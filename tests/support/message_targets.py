@@ -32,21 +32,6 @@ from tests.support.components import free_port
 from tests.support.source import ROOT
 from tests.support.webhook import cloud_event
 
-__all__ = [
-    "MESSAGE_SINKS",
-    "MessageTarget",
-    "message_target",
-    "nats_events",
-    "nats_messages",
-    "rabbitmq_events",
-    "rabbitmq_messages",
-    "redis_events",
-    "redis_messages",
-    "row_event",
-    "with_nats",
-    "with_queue",
-]
-
 T = TypeVar("T")
 
 #: Those whose sinks are killed with a live writer.

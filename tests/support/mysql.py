@@ -17,8 +17,6 @@ import pymysql
 from tests.support.components import require
 from tests.support.servers import START_S, Server
 
-__all__ = ["MYSQL_PASSWORD", "Mysql"]
-
 MYSQL_PASSWORD = "pa55 word%"
 _SYSTEM_TABLES = (
     "mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql",

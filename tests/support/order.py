@@ -15,8 +15,6 @@ import pytest
 
 from tests.support.source import ROOT
 
-__all__ = ["changed_paths", "rank", "sort_by_change"]
-
 BRANCHES = ("origin/main", "main")
 
 

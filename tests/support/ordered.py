@@ -13,8 +13,6 @@ from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
 from tests.support.programs import Program, started, whole_lines
 
-__all__ = ["SCHEMA", "TOKEN", "Setting", "wait_for_count", "wait_for_state"]
-
 SCHEMA = pa.schema([("id", pa.int64())])
 TOKEN = "a token of the tests"
 

@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.source import ROOT
 
-__all__ = ["commit", "record", "record_outcome"]
-
 
 def record(component: str, by: str, **facts: int | str) -> None:
     """Add what was seen of a component to the file that ``TAILER_TORTURE_RESULTS`` names, if it

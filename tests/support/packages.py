@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tests.support.source import ROOT
 
-__all__ = ["documented_blocks", "install_package"]
-
 
 def documented_blocks(page: str, heading: str) -> tuple[str, str]:
     """Return the Python and the TOML that a page has under a heading."""

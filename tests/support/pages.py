@@ -10,8 +10,6 @@ from pathlib import Path
 
 from tests.support.source import ROOT
 
-__all__ = ["PAGES", "Block", "blocks"]
-
 #: README.md and its like, and everything below docs/.
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),

@@ -32,8 +32,6 @@ from tailer.native.parquet import native
 #: What must not be.
 WRONG = ("the rows differ", "the crate takes what pyarrow refuses")
 
-__all__ = ["WRONG", "damaged", "outcome", "whole_files"]
-
 END = 8  # the length of a footer, and the magic bytes
 ROWS = 240
 _ENCODED = {

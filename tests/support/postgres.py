@@ -14,8 +14,6 @@ import psycopg
 from tests.support.components import require
 from tests.support.servers import Server
 
-__all__ = ["PASSWORD", "Postgres"]
-
 PASSWORD = "pa55 word%"
 
 

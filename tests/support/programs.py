@@ -17,8 +17,6 @@ from typing import Any
 from tests.support.forking import Process, start
 from tests.support.waiting import PATIENCE_S, eventually
 
-__all__ = ["Program", "check_tidy", "run_tailer", "running_daemon", "started", "whole_lines"]
-
 # What asyncio's debug mode says of a step that took long: of the machine, not of the program.
 SLOW_STEP = re.compile(r"(\S+ \S+ WARNING )?Executing <.* took \d+\.\d+ seconds$")
 

@@ -16,8 +16,6 @@ import pyarrow.parquet as pq
 from tailer.sink import Sink, make_sink
 from tailer.storage import open_target
 
-__all__ = ["Files", "manifest", "tables"]
-
 
 def manifest(folder: Path) -> list[dict[str, Any]]:
     """The ended publications of a local folder, in order."""

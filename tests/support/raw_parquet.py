@@ -15,39 +15,6 @@ from typing import Any
 
 from tests.support.thrift import thrift_struct
 
-__all__ = [
-    "BOOLEAN",
-    "BROTLI",
-    "BYTES",
-    "DELTA",
-    "DELTA_TEXTS",
-    "DICTIONARY",
-    "FIXED",
-    "GZIP",
-    "INT32",
-    "INT64",
-    "INT96",
-    "LIST_OF",
-    "LZ4_RAW",
-    "MAP",
-    "MAP_KEY_VALUE",
-    "OPTIONAL",
-    "PLAIN",
-    "REPEATED",
-    "REQUIRED",
-    "SNAPPY",
-    "ZSTD",
-    "Chunk",
-    "Element",
-    "Page",
-    "differences",
-    "levels",
-    "packed",
-    "shared_texts",
-    "texts",
-    "write_parquet",
-]
-
 #: Numbers of parquet.thrift: physical types, repetitions, encodings.
 BOOLEAN, INT32, INT64, INT96, BYTES, FIXED = 0, 1, 2, 3, 6, 7
 REQUIRED, OPTIONAL, REPEATED = 0, 1, 2

@@ -23,8 +23,6 @@ from typing import Any, Self
 
 from tests.support.components import CACHE, Component, free_port, no_java, require, run_maven
 
-__all__ = ["REGISTRY", "REGISTRY_VERSION", "Gateway", "Registry", "make_certificate"]
-
 #: The newest that runs on Java 17.
 REGISTRY_VERSION = "3.0.9"
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{REGISTRY_VERSION}:tar.gz:all"

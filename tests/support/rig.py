@@ -26,8 +26,6 @@ from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 from tests.support.faulty import FaultyOffsetStore, FaultySink, FaultyStore, Script
 
-__all__ = ["SCHEMA", "Rig", "start_at"]
-
 SCHEMA = pa.schema([("id", pa.int64())])
 Start = Callable[[TableLog], Awaitable[Offset]]
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from tests.support.components import require
 
-__all__ = ["with_disk", "with_proc", "with_root", "within_unit"]
-
 _UNSHARED = ("unshare", "--mount", "--propagation", "private")
 _NO_RIGHTS = "--bounding-set=-all --inh-caps=-all"
 

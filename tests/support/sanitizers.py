@@ -15,8 +15,6 @@ import pytest
 from tests.support.components import require
 from tests.support.source import ROOT
 
-__all__ = ["watch"]
-
 
 def watch(source: str, program: str, folder: Path) -> None:
     """Run a module of this folder, a fuzz program, with a C file that is compiled to be watched.

@@ -17,8 +17,6 @@ from typing import Self
 from tests.support.components import free_port
 from tests.support.waiting import eventually
 
-__all__ = ["START_S", "Server", "standing_still"]
-
 START_S = 100.0
 
 

@@ -10,8 +10,6 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.sink import Sink
 from tailer.testing.batches import change_batch
 
-__all__ = ["NAMED", "named", "rows", "write"]
-
 #: A table of ids and names.
 NAMED = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -6,8 +6,6 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "SourceFile", "called", "python_files"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

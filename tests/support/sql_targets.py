@@ -13,8 +13,6 @@ from typing import Any
 import duckdb
 import pytest
 
-__all__ = ["SQL_SINKS", "SqlTarget", "sql_target"]
-
 SQL_SINKS = ("duckdb", "mysql", "postgres", "sqlite")
 
 

@@ -8,31 +8,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-__all__ = [
-    "BINARY",
-    "CHUNK_METADATA",
-    "COLUMNS",
-    "DATA_AT",
-    "DICTIONARY_AT",
-    "I16",
-    "I32",
-    "I64",
-    "LIST",
-    "NAME",
-    "NUM_CHILDREN",
-    "ROW_GROUPS",
-    "SCHEMA",
-    "SET",
-    "STRUCT",
-    "TYPE",
-    "Fields",
-    "read_struct",
-    "signed",
-    "thrift_struct",
-    "value",
-    "write",
-]
-
 Fields: TypeAlias = list[list[Any]]
 
 _DEPTH_MAX = 32

@@ -20,8 +20,6 @@ from typing import Self
 
 from tests.support.components import require
 
-__all__ = ["Certificates", "TlsFront"]
-
 _RESET = struct.pack("ii", 1, 0)
 _CLIENT_SSL = 0x0800
 

@@ -16,8 +16,6 @@ from yarl import URL
 from tests.support.components import free_port
 from tests.support.web_front import WebFront
 
-__all__ = ["TokenFront"]
-
 TOKEN_PATH = "/oidc/v1/token"
 
 

@@ -13,9 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.support.topic_records import Message, TopicRow, read_topic, rows_of, topic_values
-
-__all__ = ["KeyedTable", "MultisetTable", "Row", "canonical_row", "consume", "read_topic"]
+from tests.support.topic_records import Message, TopicRow, rows_of, topic_values
 
 #: A row in a form that equal rows share, and that can be counted.
 Row = tuple[tuple[str, str], ...]

@@ -23,16 +23,6 @@ import pyarrow as pa
 from tailer.changes import is_arrow_variant, variant_json
 from tailer.errors import ConfigError, SinkRejected, TransientError
 
-__all__ = [
-    "Message",
-    "TopicRow",
-    "read_topic",
-    "rows_of",
-    "topic_values",
-    "typed_rows",
-    "variant_key",
-]
-
 _METADATA = ("_change_type", "_commit_version", "_commit_timestamp")
 _LEAVING = ("delete", "update_preimage")
 _BOOTSTRAP_MS = 10_000

@@ -7,8 +7,6 @@ import re
 from tests.support.components import free_ports
 from tests.support.source import ROOT
 
-__all__ = ["tutorial"]
-
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Ends once the daemon at a port has delivered the table's last version.
 _DELIVERED = """cat > delivered.py <<'END'

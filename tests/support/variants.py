@@ -12,8 +12,6 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
-__all__ = ["Float", "Nanos", "Style", "as_json", "encoded", "parsed"]
-
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 INTEGERS = {1: 3, 2: 4, 4: 5, 8: 6}
 DECIMALS = {4: 8, 8: 9, 16: 10}

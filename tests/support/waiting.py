@@ -8,8 +8,6 @@ from typing import TypeVar
 
 import anyio
 
-__all__ = ["PATIENCE_S", "eventually", "eventually_async"]
-
 T = TypeVar("T")
 
 #: A test that would wait longer has failed. No assertion is about time.

@@ -11,8 +11,6 @@ from typing import TypeVar
 from aiohttp import ClientSession, web
 from anyio.from_thread import start_blocking_portal
 
-__all__ = ["WebFront", "running_front"]
-
 
 class WebFront(ABC):
     """Listens on ``port``, and leads requests to the server at ``upstream`` by ``session``."""

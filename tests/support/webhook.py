@@ -15,8 +15,6 @@ from aiohttp.test_utils import TestServer
 
 from tailer.testing.conformance.sink import Event
 
-__all__ = ["Webhook", "cloud_event", "webhook"]
-
 
 @dataclass
 class Webhook:

@@ -10,8 +10,6 @@ from tailer.testing.actions import Action
 from tests.support.builders import VersatileBuilder
 from tests.tables.model import TableVersion
 
-__all__ = ["LogUpkeep"]
-
 
 class LogUpkeep:
     """The part of a writer that keeps the log short: it draws how, and its builder writes."""

@@ -17,8 +17,6 @@ from tailer.testing.table import delta_schema
 from tests.tables.model import Column, TableVersion, columns_of
 from tests.tables.transaction import Draft
 
-__all__ = ["SchemaChanges"]
-
 _MAX_ID = "delta.columnMapping.maxColumnId"
 
 

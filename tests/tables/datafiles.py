@@ -13,8 +13,6 @@ from tests.support.builders import VersatileBuilder
 from tests.tables.model import Change, Column, DataFile, Row, stored_schema, visible
 from tests.tables.transaction import Draft
 
-__all__ = ["DataFiles"]
-
 _ROW_ID = "delta.rowTracking.materializedRowIdColumnName"
 _ROW_VERSION = "delta.rowTracking.materializedRowCommitVersionColumnName"
 

@@ -28,22 +28,6 @@ from tailer.testing.actions import (
 )
 from tests.support.builders import features_protocol
 
-__all__ = [
-    "Change",
-    "Column",
-    "DataFile",
-    "Row",
-    "TableVersion",
-    "arrow_fields",
-    "columns_of",
-    "event_key",
-    "logical_row",
-    "physical_row",
-    "row_key",
-    "stored_schema",
-    "visible",
-]
-
 #: The name of a top-level column or of a field nested in structs, from the top down.
 Path = tuple[str, ...]
 

@@ -13,8 +13,6 @@ from tests.tables.columns import SchemaChanges
 from tests.tables.model import CDF_FEATURES, TableVersion
 from tests.tables.transaction import FIRST_MS, STEP_MS, Draft
 
-__all__ = ["TableProperties"]
-
 _CDF = "delta.enableChangeDataFeed"
 _DVS = "delta.enableDeletionVectors"
 _TRACKING = "delta.enableRowTracking"

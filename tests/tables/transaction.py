@@ -17,8 +17,6 @@ from tailer.testing.actions import Action
 from tests.support.builders import VersatileBuilder
 from tests.tables.model import Change, Column, DataFile, TableVersion
 
-__all__ = ["ConcurrentChange", "Draft", "commit_draft"]
-
 #: The commit files' modification times: version 0's, and the distance, in ms.
 FIRST_MS, STEP_MS = 1_700_000_000_000, 1_000
 _ICT = "delta.enableInCommitTimestamps"

@@ -43,8 +43,6 @@ from tests.tables.model import (
 from tests.tables.properties import TableProperties
 from tests.tables.transaction import Draft, commit_draft
 
-__all__ = ["TableWriter"]
-
 Decide = Callable[[dict[str, Any]], dict[str, Any] | None]
 Rows = Iterable[Mapping[str, Any]]
 

@@ -25,8 +25,6 @@ from tests.torture.servers import Servers
 from tests.torture.summary import Summary
 from tests.torture.targets import TARGETS
 
-__all__ = ["main"]
-
 #: What is fetched or built before it is used.
 _COMPONENTS = {
     "s3": ("s3",), "az": ("azurite",), "gs": ("gcs",), "kafka": ("kafka", "registry"),

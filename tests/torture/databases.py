@@ -19,8 +19,6 @@ from tests.torture.events import Record, Rename, Seen, proven
 from tests.torture.servers import Servers
 from tests.torture.target import Setting, Target
 
-__all__ = ["COPIES", "CopyTarget"]
-
 
 class CopyTarget(Target):
     """A table of rows, or of events."""

@@ -11,8 +11,6 @@ from typing import Any
 from tests.integration.killing import rows_left
 from tests.support.topic_records import Message, rows_of
 
-__all__ = ["Record", "Rename", "Seen", "decoded", "proven"]
-
 #: Gives a row the names that its columns have at the end.
 Rename = Callable[[dict[str, Any]], dict[str, Any]]
 #: The rows of an event, with ``_change_type`` and ``_commit_version``.

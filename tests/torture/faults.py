@@ -21,8 +21,6 @@ from tests.support.waiting import PATIENCE_S
 if TYPE_CHECKING:
     from tests.torture.round import Round
 
-__all__ = ["FAULTS", "fake_clock", "fault_of"]
-
 #: Few descriptors, and a largest file: with both a daemon can begin, and soon can't go on.
 _DESCRIPTORS = ("prlimit", "--nofile=64:64")
 _LARGEST_FILE = ("prlimit", "--fsize=60000:60000")

@@ -15,8 +15,6 @@ from tests.s3.fixture import Bucket
 from tests.s3.front import Fault, Front, run_front
 from tests.support.link import TROUBLES, Link
 
-__all__ = ["CatalogPlace", "Place", "local_place", "remote_place"]
-
 #: What a network or a server does and a feed must survive: kinds of :data:`tests.s3.front.FAULTS`.
 _PASSING = ("500", "503", "429", "timeout", "reset", "truncated", "lost", "short and whole")
 _OPERATIONS = ("get", "head", "list", "put")

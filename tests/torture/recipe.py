@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["FORMATS", "SINKS", "STORES", "WRITERS", "Recipe"]
-
 T = TypeVar("T")
 
 STORES = ("local", "s3", "az", "gs", "catalog")

@@ -30,8 +30,6 @@ from tests.torture.writers.delta_rs import DeltaRsWriter
 from tests.torture.writers.ours import OwnWriter
 from tests.torture.writers.spark import SparkWriter
 
-__all__ = ["Outcome", "Round", "plain", "run_round", "small_disk"]
-
 _FINISH_S = 4 * PATIENCE_S
 #: A round has so many versions, unless its writer needs longer.
 _VERSIONS_MIN, _SLOW_S = 12, 120.0

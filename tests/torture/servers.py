@@ -35,9 +35,6 @@ from tests.support.servers import Server
 from tests.support.source import ROOT
 from tests.torture.places import CatalogPlace, Place, local_place, remote_place
 
-__all__ = ["Peer", "Servers", "Webhook", "has_older_kafka"]
-
-
 _STARTS = 3
 
 

@@ -32,8 +32,6 @@ from typing import Any
 
 from tests.support.source import ROOT
 
-__all__ = ["DIMENSIONS", "SCHEMA", "Summary", "merged"]
-
 SCHEMA = 1
 #: What rounds are counted by.
 DIMENSIONS = ("store", "sink", "proof", "format", "writer", "table", "operation", "fault")

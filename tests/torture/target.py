@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 from tests.torture.events import Rename, Seen
 from tests.torture.servers import Peer, Servers
 
-__all__ = ["Setting", "Target"]
-
 
 @dataclass(frozen=True)
 class Setting:

@@ -26,8 +26,6 @@ from tests.torture.events import Record, Rename, Seen, proven
 from tests.torture.servers import Servers, Webhook
 from tests.torture.target import Setting, Target
 
-__all__ = ["TARGETS", "target_of"]
-
 AT_LEAST_ONCE, EXACTLY_ONCE = "at least once", "exactly once"
 
 

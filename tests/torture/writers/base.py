@@ -12,8 +12,6 @@ from tests.integration.killing import AnyWriter
 from tests.torture.places import Place
 from tests.torture.recipe import Recipe
 
-__all__ = ["AWKWARD", "MOVED", "TABLE_ROWS", "VERSION_ROWS", "RoundWriter"]
-
 VERSION_ROWS = 60
 TABLE_ROWS = 1500
 #: Texts that a format or a database may get wrong.

@@ -12,8 +12,6 @@ from tests.torture.places import CatalogPlace, Place
 from tests.torture.recipe import Recipe
 from tests.torture.writers.base import RoundWriter
 
-__all__ = ["CatalogWriter"]
-
 
 class CatalogWriter(RoundWriter):
     """Each version adds a row, and some remove an earlier one."""

@@ -12,8 +12,6 @@ from tests.torture.places import Place
 from tests.torture.recipe import Recipe
 from tests.torture.writers.base import MOVED, VERSION_ROWS, RoundWriter
 
-__all__ = ["DeltaRsWriter"]
-
 
 class DeltaRsWriter(RoundWriter):
     """Appends, updates, deletes, merges, changes keys, adds columns, rewrites files, restores,

@@ -16,8 +16,6 @@ from tests.torture.places import Place
 from tests.torture.recipe import Recipe
 from tests.torture.writers.base import MOVED, VERSION_ROWS, RoundWriter
 
-__all__ = ["OwnWriter"]
-
 Row = dict[str, Any]
 
 

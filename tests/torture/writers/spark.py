@@ -16,8 +16,6 @@ from tests.torture.writers.base import MOVED, VERSION_ROWS, RoundWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkWriter"]
-
 #: What a table may have besides; each is drawn by itself.
 _PROPERTIES = {
     "deletion vectors": "delta.enableDeletionVectors",
