@@ -1,10 +1,10 @@
-"""All tests but the slow ones, in four parts side by side. `make test`.
+"""All tests but the slow ones, in parts side by side. `make test`.
 
     python -m tests [quick | slow | all]
 
 First, what they need is fetched and built: see ``prepare.py``. Each part is a pytest with servers
-of its own. They are more than a small machine's two cores, because tests with Kafka and of programs
-mostly wait. What they print comes as they run, line by line, each with its part's name: also that
+of its own. They are more than a small machine's two cores, because most tests wait for a server or
+a program. What they print comes as they run, line by line, each with its part's name: also that
 a test failed, at once, and the tests of what was changed come first (``support/order.py``).
 Tracebacks and what else a part has to say at its end come in one piece. The last lines name what
 was skipped, a line a reason, and what failed, and are the parts' own last ones. Where a part fails,
@@ -35,6 +35,8 @@ PARTS = {
     "tests of programs": "programs and not java",
     "tests of modules": "not programs and not java",
 }
+# These have more files than the others, and are halved by them.
+SHARES = {"tests of programs": 2, "tests of modules": 2}
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 # What failed and why, of all that pytest has to say about it.
 FAILURE = re.compile(r"(FAILED|ERROR|E) ")
@@ -107,7 +109,11 @@ def run_parts(chosen: str = "") -> int:
     parts: list[Part] = []
     _leave_ending_to(parts)
     more = f" and {chosen}" if chosen else ""
-    parts += [Part(name, _start(f"{part}{more}")) for name, part in PARTS.items()]
+    for name, part in PARTS.items():
+        shares = SHARES.get(name, 1)
+        for share in range(1, shares + 1):
+            title = name if shares == 1 else f"{name}, {share}"
+            parts.append(Part(title, _start(f"{part}{more}", f"{share}/{shares}")))
     shown = threading.Lock()
     watchers = [threading.Thread(target=_watch, args=(part, shown)) for part in parts]
     for watcher in watchers:
@@ -135,20 +141,20 @@ def _watch(part: Part, shown: threading.Lock) -> None:
             print(f"\n{part.name}:\n{''.join(ending)}", flush=True)
 
 
-def _start(expression: str) -> subprocess.Popen[str]:
+def _start(expression: str, share: str) -> subprocess.Popen[str]:
     # Each of hundreds of programs would be compiled again.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen(
-        _pytest(expression),
+        _pytest(expression, share),
         cwd=ROOT, env=environment, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
 
-def _pytest(expression: str) -> list[str]:
+def _pytest(expression: str, share: str) -> list[str]:
     color = "yes" if sys.stdout.isatty() else "auto"
-    at_once = ("-p", "tests.support.failures")
-    return [sys.executable, "-m", "pytest", f"--color={color}", *at_once, "-m", expression]
+    options = (f"--color={color}", "-p", "tests.support.failures", f"--share={share}")
+    return [sys.executable, "-m", "pytest", *options, "-m", expression]
 
 
 def _leave_ending_to(parts: list[Part]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,12 +102,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     sort_by_change(items)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--share=1/2``: the first half of the files."""
+    parser.addoption("--share", default="1/1", help="which share of the test files, as 1/2")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A part of a run imports no file that has only tests of others: half of the time until its
     first test. Only the expressions of the parts say so."""
     path = collection_path
     is_test = path.name.startswith("test_")
     with_programs = any(map(path.is_relative_to, PROGRAM_FOLDERS))
+    share, shares = map(int, config.option.share.split("/"))
+    # By the name: the same share each time, whatever files there are.
+    if is_test and zlib.crc32(str(path.relative_to(TESTS)).encode()) % shares != share - 1:
+        return True
     match re.sub(" and (not )?slow$", "", config.option.markexpr):
         case "spark":
             other = is_test and not _may_start_java(path)

@@ -18,7 +18,7 @@ import sys
 from tests import __main__ as run
 run.PARTS = {"tests with Java": "java", "tests without Java": "not java"}
 programs = dict(zip(run.PARTS.values(), sys.argv[1:]))
-run._pytest = lambda expression: [sys.executable, "-uc", programs[expression]]
+run._pytest = lambda expression, share: [sys.executable, "-uc", programs[expression]]
 sys.exit(run.run_parts())
 """
 WAITS = """
