@@ -23,6 +23,7 @@ OTHERS = os.environ.get("TAILER_TABLES")
 ARCHIVES = sorted(Path(OTHERS or ROOT / "tests" / "golden" / "data").glob("*.tar.gz"))
 
 
+@pytest.mark.slow
 async def test_every_golden_table_is_the_same_wherever_it_lies(
     container: Container, tmp_path: Path
 ) -> None:

@@ -67,5 +67,6 @@ class TestCloudStore(StoreConformance):
         return put
 
 
+@pytest.mark.slow
 class TestCloudStoreOfAWholeContainer(TestCloudStore):
     key = ""

@@ -164,6 +164,7 @@ async def test_what_is_wrong_comes_first_with_what_to_do_and_the_order_that_mend
         assert page.complaints == []
 
 
+@pytest.mark.slow
 async def test_a_feed_has_its_last_hour_its_masked_rows_and_the_orders_given(
     tmp_path: Path,
 ) -> None:
@@ -194,6 +195,7 @@ async def test_a_feed_has_its_last_hour_its_masked_rows_and_the_orders_given(
 
 
 @pytest.mark.needs("axe-core")
+@pytest.mark.slow
 async def test_500_feeds_are_used_by_keyboard_alone(tmp_path: Path) -> None:
     night = Night(tmp_path, well=1, alike=496)
     async with night.console() as page:

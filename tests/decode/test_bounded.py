@@ -88,6 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_bytes(folder: dict[str, int]) -> None:
     require_crate()
     done = subprocess.run(

@@ -58,6 +58,7 @@ def trial(
         yield stack.enter_context(trying(list(LIES), tmp_path, servers))
 
 
+@pytest.mark.slow
 def test_feeds_wait_for_servers_that_lie(trial: Trial) -> None:
     for number in range(3):
         seen = trial.lie({kind: names[number] for kind, names in LIES.items()})

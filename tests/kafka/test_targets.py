@@ -63,6 +63,7 @@ class KafkaTarget(TargetConformance):
         return read
 
 
+@pytest.mark.slow  # each waits half a minute for a topic that is gone
 class TestExactlyOnce(KafkaTarget):
     delivery = "exactly-once"
 
@@ -85,6 +86,7 @@ class TestKnownByOffsets(KafkaTarget):
         return {"replaced": replaced}
 
 
+@pytest.mark.slow
 class TestAtLeastOnce(KafkaTarget):
     """What was sent to the new topic by then stays, and is not acknowledged."""
 

@@ -142,6 +142,7 @@ def ask(python: Path, server: Served, requests: list[list[Any]]) -> list[Any]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_client_has_sparks_rows(client_python: Path, goldens: Served) -> None:
     requests: list[list[Any]] = []
     wanted: list[list[str]] = []

@@ -104,6 +104,7 @@ def test_the_runbook_s_statement_is_one_of_spark_s(spark: SparkSession, tmp_path
 
 
 @pytest.mark.timeout(600)  # half a dozen queries
+@pytest.mark.slow
 def test_mirror_history_and_totals_follow_the_table(run: Run) -> None:
     sections = [title for title in blocks() if title not in ("The source", *FRAMES)]
     assert len(sections) == 4
