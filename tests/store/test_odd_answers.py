@@ -116,13 +116,15 @@ async def test_no_header_is_a_traceback(name: str) -> None:
         await current[0](head, writer)
 
     async with lying(reply) as (url, seen), requests_to(url) as requests:
+        # Each region that is named has a client made for it, which takes a fifth of a second.
+        texts = TEXTS[:: 8 if NAMES[name] == [MOVED] else 1]
         for status in NAMES[name]:
-            for text in TEXTS:
+            for text in texts:
                 current[:] = [answering(status, {**OBJECT, name: text})]
                 for request in requests.values():
                     with suppress(TailerError, FileNotFoundError):
                         await request()
-    assert len(seen) >= len(NAMES[name]) * len(TEXTS) * len(requests)
+    assert len(seen) >= len(NAMES[name]) * len(texts) * len(requests)
 
 
 XML = "<ListBucketResult><EncodingType>url</EncodingType>"
