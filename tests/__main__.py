@@ -109,11 +109,11 @@ def run_parts(chosen: str = "") -> int:
     parts: list[Part] = []
     _leave_ending_to(parts)
     more = f" and {chosen}" if chosen else ""
-    for name, part in PARTS.items():
+    for name, expression in PARTS.items():
         shares = SHARES.get(name, 1)
         for share in range(1, shares + 1):
             title = name if shares == 1 else f"{name}, {share}"
-            parts.append(Part(title, _start(f"{part}{more}", f"{share}/{shares}")))
+            parts.append(Part(title, _start(f"{expression}{more}", f"{share}/{shares}")))
     shown = threading.Lock()
     watchers = [threading.Thread(target=_watch, args=(part, shown)) for part in parts]
     for watcher in watchers:
