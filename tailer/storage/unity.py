@@ -102,7 +102,7 @@ class _Source:
             vendor = Vendor(
                 f"uc://{self._name}",
                 location,
-                lambda: self._taken().credentials(self._name, table.table_id),
+                lambda: self._taken().credentials(self._name),
             )
             return await storage.open_vended(location, options, vendor, self._traffic)
         except ConfigError as e:

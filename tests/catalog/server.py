@@ -142,12 +142,7 @@ class CatalogServer:
             case ["GET", "tables"]:
                 self._catalog(_of(query, "catalog_name"))
                 tables = self._schema(_of(query, "schema_name"))
-                return self._page("tables", [_old(n, t) for n, t in tables.items()], query)
-            case ["GET", "tables", name]:
-                return _old(name, self._entry(*_parts(name, 3)))
-            case ["POST", "temporary-table-credentials"]:
-                _check_operation(body)
-                return self._old_credentials(_of(body, "table_id"))
+                return self._page("tables", [_listed(n, t) for n, t in tables.items()], query)
             case [_, "delta", "v1", "catalogs", catalog, "schemas", schema, *rest]:
                 if not self.has_delta_api:
                     raise Refused(404, "ENDPOINT_NOT_FOUND", "no such path")
@@ -184,6 +179,8 @@ class CatalogServer:
 
     def _load(self, *parts: str) -> Any:
         entry, name = self._entry(*parts), ".".join(parts)
+        if entry.form != "DELTA":
+            raise Refused(400, "UnsupportedTableFormatException", f"{name} is {entry.form}")
         if name in self.frozen:
             return self.frozen[name]
         return entry.loaded(max(0, entry.latest - self.late))
@@ -247,17 +244,6 @@ class CatalogServer:
         end = at + min(self.page_items, most or self.page_items)
         more = {"next_page_token": str(end)} if end < len(items) else {}
         return {key: items[at:end], **more}
-
-    def _old_credentials(self, table_id: str) -> Any:
-        for schema, tables in self.schemas.items():
-            for name, entry in tables.items():
-                if entry.table_id == table_id:
-                    one = self.vended[f"main.{schema}.{name}"]()[0]
-                    names = ("access-key-id", "secret-access-key", "session-token")
-                    found = {n: one["config"].get(f"s3.{n}") for n in names}
-                    keys = {n.replace("-", "_"): value for n, value in found.items() if value}
-                    return {"aws_temp_credentials": keys}
-        raise Refused(404, "RESOURCE_NOT_FOUND", "no such table")
 
     def sell(self, form: dict[str, str], authorization: str) -> Any:
         """A token for the OAuth client."""
@@ -355,7 +341,7 @@ def _parts(name: str, count: int) -> list[str]:
     return parts
 
 
-def _old(name: str, entry: Entry) -> dict[str, Any]:
+def _listed(name: str, entry: Entry) -> dict[str, Any]:
     return {
         "name": name.rsplit(".", maxsplit=1)[-1], "table_id": entry.table_id,
         "data_source_format": entry.form, "storage_location": entry.location,

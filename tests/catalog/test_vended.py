@@ -65,12 +65,6 @@ async def test_a_table_on_s3_is_read_with_what_the_catalog_vends(
     assert SECRET not in hidden(f"the key {SECRET} in a message")
 
 
-async def test_the_older_api_vends_too(server: CatalogServer, bucket: Bucket) -> None:
-    server.has_delta_api = False
-    vends(server)
-    assert ids(await read_table(ADDRESS, 1, 3, **options(bucket))) == [1, 2, 3]
-
-
 async def test_keys_that_are_about_to_end_are_renewed(
     server: CatalogServer, bucket: Bucket
 ) -> None:

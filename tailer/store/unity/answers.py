@@ -1,4 +1,4 @@
-"""What a Unity Catalog's server answers, by either of its APIs, and what it means."""
+"""What a Unity Catalog's server answers, and what it means."""
 
 from __future__ import annotations
 
@@ -56,20 +56,15 @@ class Loaded(Struct, rename="kebab"):
     latest_table_version: int | None = None
 
 
-class OldTable(Struct):
-    """A table, by the older API."""
-
+class _Listed(Struct):
     name: str = ""
-    table_id: str = ""
-    storage_location: str | None = None
     data_source_format: str | None = None
-    properties: dict[str, str | None] | None = None
 
 
-class OldTables(Struct):
+class Tables(Struct):
     """A page of tables."""
 
-    tables: list[OldTable] | None = None
+    tables: list[_Listed] | None = None
     next_page_token: str | None = None
 
 
@@ -96,26 +91,6 @@ class Credentials(Struct, rename="kebab"):
     """Credentials for a table, by the Delta API."""
 
     storage_credentials: list[_Credential]
-
-
-class OldCredentials(Struct):
-    """A credential for a table, by the older API."""
-
-    aws_temp_credentials: dict[str, str | None] | None = None
-    azure_user_delegation_sas: dict[str, str | None] | None = None
-    gcp_oauth_token: dict[str, str | None] | None = None
-    expiration_time: int | None = None
-    url: str | None = None
-
-
-#: The Delta API's names for what the older one vends.
-_OLD_NAMES = {
-    "access_key_id": "s3.access-key-id",
-    "secret_access_key": "s3.secret-access-key",
-    "session_token": "s3.session-token",
-    "sas_token": "azure.sas-token",
-    "oauth_token": "gcs.oauth-token",
-}
 
 
 def table_of(name: TableName, loaded: Loaded) -> CatalogTable:
@@ -148,41 +123,10 @@ def table_of(name: TableName, loaded: Loaded) -> CatalogTable:
     return CatalogTable(metadata.table_uuid, metadata.location, True, latest, commits)
 
 
-def table_of_older(name: TableName, table: OldTable) -> CatalogTable:
-    """Return what the older API says of a table.
-
-    Raises :class:`TableError` for one that is not Delta, or whose commits the catalog ratifies.
-    """
-    address = f"uc://{name}"
-    if table.data_source_format != "DELTA" or not table.storage_location:
-        form = table.data_source_format or "without files, such as a view"
-        raise TableError(
-            f"the catalog says that it is {form}, and only Delta is read", table=address
-        )
-    if any((table.properties or {}).get(key) for key in _MANAGED):
-        raise TableError(
-            "its catalog manages it, but the catalog's server has no Delta API that tells the "
-            "newest commits",
-            table=address,
-            hint="use a server with /delta/v1, or drop the feature catalogManaged",
-        )
-    return CatalogTable(table.table_id, table.storage_location)
-
-
 def vended(one: _Credential) -> VendedCredential:
     """Return a credential of the Delta API."""
     values = {name: value for name, value in one.config.items() if value}
     return VendedCredential(one.prefix, values, _seconds(one.expiration_time_ms))
-
-
-def vended_before(old: OldCredentials) -> VendedCredential:
-    """Return a credential of the older API."""
-    values: dict[str, str] = {}
-    for group in (old.aws_temp_credentials, old.azure_user_delegation_sas, old.gcp_oauth_token):
-        for name, value in (group or {}).items():
-            if value and name in _OLD_NAMES:
-                values[_OLD_NAMES[name]] = value
-    return VendedCredential(old.url or "", values, _seconds(old.expiration_time))
 
 
 def _seconds(ms: int | None) -> float | None:

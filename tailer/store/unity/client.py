@@ -1,9 +1,7 @@
 """A client of Unity Catalog's API: what a table's name stands for, and credentials for its files.
 
 Tables are loaded by the Delta API (``/delta/v1``), which has the commits that are ratified and not
-yet published. A server without it, or one that says that it does not know the table's format, is
-asked by the older API, which has the location alone. An attempt that fails in a way that may heal
-is repeated a few times.
+yet published. An attempt that fails in a way that may heal is repeated a few times.
 """
 
 from __future__ import annotations
@@ -29,14 +27,10 @@ from tailer.store.unity.answers import (
     Credentials,
     Loaded,
     Named,
-    OldCredentials,
-    OldTable,
-    OldTables,
     Schemas,
+    Tables,
     table_of,
-    table_of_older,
     vended,
-    vended_before,
 )
 from tailer.store.unity.options import CatalogOptions, TableName
 from tailer.store.vended import VendedCredential
@@ -79,7 +73,6 @@ class CatalogClient:
         if credentials is not None:
             profile = Profile(endpoint, credentials, f"of the catalog at {endpoint}")
             self._authorization = Authorization(profile, clock)
-        self._has_delta_api = True
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -89,34 +82,17 @@ class CatalogClient:
 
     async def table(self, name: TableName) -> CatalogTable:
         """Return what a name stands for now."""
-        if self._has_delta_api:
-            try:
-                return table_of(name, await self._get(Loaded, _delta_path(name), name))
-            except _Refused as e:
-                if not _is_unknown_here(e):
-                    raise await self._explained(e, name) from None
-                self._has_delta_api = e.kind == "UnsupportedTableFormatException"
         try:
-            return table_of_older(
-                name, await self._get(OldTable, f"/tables/{_quoted(str(name))}", name)
-            )
+            return table_of(name, await self._get(Loaded, _delta_path(name), name))
         except _Refused as e:
             raise await self._explained(e, name) from None
 
-    async def credentials(self, name: TableName, table_id: str) -> Sequence[VendedCredential]:
+    async def credentials(self, name: TableName) -> Sequence[VendedCredential]:
         """Return credentials to read the files of a table that is there."""
+        path = f"{_delta_path(name)}/credentials?operation=READ"
         try:
-            if self._has_delta_api:
-                path = f"{_delta_path(name)}/credentials?operation=READ"
-                try:
-                    found = await self._get(Credentials, path, name)
-                    return [vended(one) for one in found.storage_credentials]
-                except _Refused as e:
-                    if not _is_unknown_here(e):
-                        raise
-            body = {"table_id": table_id, "operation": "READ"}
-            old = await self._post(OldCredentials, "/temporary-table-credentials", body, name)
-            return [vended_before(old)]
+            found = await self._get(Credentials, path, name)
+            return [vended(one) for one in found.storage_credentials]
         except _Refused as e:
             if e.status != 404:
                 raise e.at(table=f"uc://{name}") from None
@@ -140,7 +116,7 @@ class CatalogClient:
     async def tables(self, catalog: str, schema: str) -> list[str]:
         """Return the names of a schema's Delta tables."""
         query = {"catalog_name": catalog, "schema_name": schema}
-        pages = self._pages(OldTables, "/tables", query, lambda page: page.tables or [])
+        pages = self._pages(Tables, "/tables", query, lambda page: page.tables or [])
         found = [one async for one in pages]
         if not found:
             await self._check_there(catalog, schema)
@@ -182,10 +158,19 @@ class CatalogClient:
 
     async def _explained(self, error: _Refused, name: TableName) -> TableError:
         """Return the error for a refusal, with the part of the name that is not there."""
+        address = f"uc://{name}"
+        if error.kind == "UnsupportedTableFormatException":
+            return TableError("the catalog says that it is no Delta table", table=address)
+        if error.status in (404, 405, 501) and not error.kind.endswith("Exception"):
+            return TableError(
+                f"the catalog at {self.options.endpoint} has no Delta API",
+                table=address,
+                hint="use a server with /delta/v1, or the table's own address",
+            )
         if error.status != 404:
-            return error.at(table=f"uc://{name}")
+            return error.at(table=address)
         missing = await self._missing_part(name.catalog, name.schema) or f"table {name}"
-        return self._not_there(missing).at(table=f"uc://{name}")
+        return self._not_there(missing).at(table=address)
 
     async def _missing_part(self, catalog: str, schema: str | None) -> str | None:
         """Return which part of a name the server does not know, as ``schema main.sales``.
@@ -214,18 +199,10 @@ class CatalogClient:
     # Requests
 
     async def _get(self, kind: type[T], path: str, subject: object) -> T:
-        return await self._request(kind, "GET", path, None, subject)
-
-    async def _post(self, kind: type[T], path: str, body: object, subject: object) -> T:
-        return await self._request(kind, "POST", path, body, subject)
-
-    async def _request(
-        self, kind: type[T], method: str, path: str, body: object, subject: object
-    ) -> T:
         backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._attempt(kind, method, path, body, subject)
+                return await self._attempt(kind, path, subject)
             except TransientError as e:
                 wish_s = e.retry_after_s
                 if attempt == _ATTEMPTS or (wish_s or 0.0) > _RETRY_AFTER_HERE_S:
@@ -233,9 +210,7 @@ class CatalogClient:
                 await asyncio.sleep(backoff.next_s(wish_s))
         raise AssertionError
 
-    async def _attempt(
-        self, kind: type[T], method: str, path: str, body: object, subject: object
-    ) -> T:
+    async def _attempt(self, kind: type[T], path: str, subject: object) -> T:
         what = f"the catalog at {self.options.endpoint}, asked for {subject}"
         url = URL(self.options.api + path, encoded=True)
         session = self._sessions.api()
@@ -246,9 +221,7 @@ class CatalogClient:
                 headers["Authorization"] = await authorization.header(session)
             with network_errors(what, "the option 'endpoint'"):
                 # A redirect would send the token to any server that the answer names.
-                async with session.request(
-                    method, url, headers=headers, json=body, allow_redirects=False
-                ) as response:
+                async with session.get(url, headers=headers, allow_redirects=False) as response:
                     status, wish = response.status, response.headers.get("Retry-After")
                     if status == 200:
                         return _decoded(kind, await _body(response, what), what)
@@ -312,12 +285,6 @@ def _said(body: bytes) -> tuple[str, str]:
     error = error if isinstance(error, dict) else document
     kind = error.get("type") or error.get("errorCode") or error.get("error_code") or ""
     return str(kind), str(error.get("message") or "")
-
-
-def _is_unknown_here(e: _Refused) -> bool:
-    """Return whether the server has no Delta API, or none for this table."""
-    no_such_path = e.status in (404, 405, 501) and not e.kind.endswith("Exception")
-    return no_such_path or e.kind in ("UnsupportedTableFormatException", "NotImplementedException")
 
 
 def _delta_path(name: TableName) -> str:
