@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from sinks.messages.messages import told
 from sinks.messages.tls import trusting
-from sinks.mysql.bounded import connection_class
 from sinks.mysql.statements import insertions
 from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
 from sinks.shared.merge import Step, unused_name
@@ -132,7 +131,7 @@ class Mysql(Database):
             context = trusting("mysql", self._ca) or ssl.create_default_context()
         flags = self._mysql.constants.CLIENT.FOUND_ROWS  # also a row that stays as it is counts
         with self._translated():
-            self._connection = connection_class(self._mysql)(
+            self._connection = self._mysql.connect(
                 **self._given, charset="utf8mb4", autocommit=True, client_flag=flags,
                 conv=_conversions(self._mysql), ssl=context, ssl_disabled=context is None,
                 connect_timeout=10, init_command=self._session,

@@ -12,16 +12,12 @@ from typing import Any
 import anyio
 from nats import errors
 from nats.aio.client import Client
-from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 from tailer.secrets import keep_secrets
 from tailer.secrets.urls import Url
 
 PORT = 4222
 _CLOSE_S = 2.0
-#: Of what a server sends: a message that JetStream returns (64 MiB at most, in base64), and a line.
-_MESSAGE_BYTES_MAX = 96 * 1024 * 1024
-_LINE_BYTES_MAX = 1024 * 1024
 #: What a server may say that it takes: no value of Arrow's texts has more bytes.
 _PAYLOAD_BYTES = range(1024, 2**31)
 
@@ -50,25 +46,6 @@ class _EncryptedClient(Client):
         return super()._connect_command()
 
 
-class _BoundedParser(Parser):
-    """A parser that takes no message or line without end, and that ends a connection whose bytes it
-    can't read: nats-py's keeps all that comes, and reads no more behind an error of another class.
-    """
-
-    async def parse(self, data: bytes = b"") -> None:
-        """See nats-py."""
-        try:
-            await super().parse(data)
-        except (errors.Error, OSError):
-            raise
-        except Exception as e:
-            raise errors.ProtocolError from e
-        in_line = self.state == AWAITING_CONTROL_LINE
-        if len(self.buf) > _LINE_BYTES_MAX if in_line else self.needed > _MESSAGE_BYTES_MAX:
-            self.reset()
-            raise errors.ProtocolError
-
-
 @dataclass(frozen=True, slots=True)
 class Login:
     """Who connects; a user without a password is a token."""
@@ -81,10 +58,7 @@ class Login:
 def new_client(servers: Sequence[Url]) -> Any:
     """Return a client for servers. Where one of them needs TLS, all do: no password goes to one
     that has none."""
-    client = _EncryptedClient() if _encrypted(servers) else Client()
-    if hasattr(client, "_ps"):
-        client._ps = _BoundedParser(client)  # noqa: SLF001  # there is no public way
-    return client
+    return _EncryptedClient() if _encrypted(servers) else Client()
 
 
 async def connect(

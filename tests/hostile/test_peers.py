@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.needs("moto")]
 _FIXTURES = {"redis": "redis_server", "nats": "nats_server", "rabbitmq": "rabbitmq_server"}
 #: What each says, one after the other: what once stopped its feed, held it or took its memory.
 LIES = {
-    "postgres": ("a length of 2 GiB, and all bytes", "notices without end", "garbage"),
-    "mysql": ("the server wants a local file", "a length of 2 GiB, and all bytes", "TLS"),
+    "postgres": ("a length of 2 GiB, and all bytes", "rows of no columns", "garbage"),
+    "mysql": ("the server wants a local file", "garbage without end", "TLS"),
     "redis": ("a text of error of a megabyte", "a length of 2 GiB, and all bytes", "no list"),
-    "nats": ("a length of 2 GiB, and all bytes", "garbage without end", "INFO that is a list"),
+    "nats": ("a length of 2 GiB, then silence", "an odd error", "INFO for ever"),
     "rabbitmq": ("heartbeats for ever", "garbage", "a length of 2 GiB, and all bytes"),
     "sqs": ("a length of 2 GiB, and all bytes", "200 with nothing", "JSON nested 100,000 deep"),
     "http": ("chunks without end", "100 Continue for ever", "headers without end"),

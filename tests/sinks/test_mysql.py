@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.mysql.sink import MysqlSink
 from sinks.mysql.statements import insertions
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
@@ -210,15 +209,3 @@ def test_options_are_checked(options: dict[str, Any], monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "pymysql", None)
     with pytest.raises(ConfigError, match=r"pip install 'delta-tailer\[mysql\]'"):
         new(options)
-
-
-async def test_a_copy_may_be_larger_than_an_answer(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its rows are read one by one, by one statement."""
-    monkeypatch.setattr("sinks.mysql.bounded._ANSWER_BYTES_MAX", 64 * 1024)
-    sink = new(options)
-    assert isinstance(sink, MysqlSink)
-    await write(sink, rows(*(f"{number:0100}" for number in range(3000))))
-    with sink.read_mirror("orders") as copy:
-        assert sum(batch.num_rows for batch in copy.rows(SCHEMA)) == 3000

@@ -6,16 +6,13 @@ import datetime as dt
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from psycopg import OperationalError
 
-from sinks.postgres.waiting import connection_class
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import KeepsProgress, Looks, Sink, make_sink
@@ -217,16 +214,3 @@ async def test_a_server_that_ends_is_waited_for() -> None:
         await sink.write(rows((2, "b"), version=2))
         await sink.aclose()
         assert server.query("SELECT count(*) FROM orders") == [(2,)]
-
-
-def test_an_answer_is_counted_as_it_comes_and_has_an_end(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What waits in the socket while a part of it is read is counted once."""
-    monkeypatch.setattr("sinks.postgres.waiting._ANSWER_BYTES_MAX", 32 * 1024 * 1024)
-    made = connection_class(60.0, lambda: True, lambda _: AssertionError())
-    select = "SELECT repeat('x', 3000) FROM generate_series(1, %d)"
-    with closing(made.connect(postgres.dsn(), autocommit=True)) as connection:
-        assert len(connection.execute(select % 7_000).fetchall()) == 7_000
-        with pytest.raises(OperationalError, match="an answer of more than 33554432 bytes"):
-            connection.execute(select % 14_000)

@@ -1,11 +1,9 @@
-"""A client of kafka-python that reads a broker's answer before it hangs up, takes no flood of bytes
-at once, and leaks no sockets.
+"""A client of kafka-python that reads a broker's answer before it hangs up, and leaks no sockets.
 
 A broker that refuses these credentials says so and closes the connection. If answer and end are
 read together, kafka-python 3.0 drops the answer, reports a lost connection and tries again until
 time is up, and the cause is never reported. Here the bytes read are passed on first, and the end
-with the next read. It reads what comes until nothing is left before it looks at any of it: a peer
-that sends fast, and for ever, is never refused. Here it looks after each mebibyte.
+with the next read.
 
 It also leaves the socket of each refused connection to the garbage collector: many of them, while a
 broker is unavailable. Here they are closed. And it lets 100 ms pass between any two requests for
@@ -19,14 +17,13 @@ closes sockets that were refused, and respects ``retry_backoff_ms`` for metadata
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from kafka.net import inet
 from kafka.net.compat import KafkaNetClient
 
 _METADATA_PAUSE_MS = 20
-_READ_BYTES_MAX = 1024 * 1024
 
 
 def attentive_client(**settings: Any) -> Any:
@@ -44,7 +41,7 @@ def attentive_client(**settings: Any) -> Any:
         transport = await build(*arguments, **how)
         receive = getattr(transport, "_sock_recv", None)
         if receive is not None:
-            transport._sock_recv = _end_last(partial(_received, transport, receive))
+            transport._sock_recv = _end_last(receive)
         return transport
 
     manager._build_transport = built
@@ -73,41 +70,6 @@ def _closing_scheme() -> str | None:
                 raise
 
     return f"{ClosingSocket.SCHEMES[0]}://"
-
-
-class _Tap:
-    """A socket that gives a limited number of bytes, until it is made anew."""
-
-    def __init__(self, sock: Any) -> None:
-        self._sock = sock
-        self._left = _READ_BYTES_MAX
-        # What TLS has unpacked is not seen by those who wait for the socket.
-        self._unpacked = getattr(sock, "pending", lambda: 0)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-    def recv(self, size: int) -> bytes:
-        if self._left <= 0 and not self._unpacked():
-            raise BlockingIOError
-        data: bytes = self._sock.recv(size)
-        self._left -= len(data)
-        return data
-
-
-def _received(
-    transport: Any, receive: Callable[[], tuple[bytes, Exception | None]]
-) -> tuple[bytes, Exception | None]:
-    """Return what ``receive`` reads, of a socket that gives so much at a time: it reads until
-    nothing is left, and looks at nothing before that."""
-    sock = transport._sock
-    if sock is None:
-        return receive()
-    transport._sock = _Tap(sock)
-    try:
-        return receive()
-    finally:
-        transport._sock = sock
 
 
 def _end_last(
