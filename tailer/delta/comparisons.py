@@ -1,7 +1,7 @@
 """Comparisons of columns with literals, as SQL writes them: one syntax tree and its parser.
 
-They occur in `where` of a feed (comparisons joined by AND) and in the hints of sharing clients (any
-expression of OR, AND, NOT and parentheses).
+`where` of a feed has comparisons joined by AND. The hints of sharing clients have the same tree,
+with OR, NOT and any nesting; they come as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ _LEXEME = r"""(?x)\s*(?:(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?![\w.
     |(?P<word>[^\W\d]\w*))"""
 _T = TypeVar("_T")
 _RESERVED = ("AND", "IN", "IS", "NOT", "NULL", "OR")
-_DEPTH_MAX = 64
 _SAME = {"!=": "<>", "==": "="}
 #: Each comparison with its sides exchanged.
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
@@ -35,8 +34,8 @@ class NotUnderstood(Exception):
 class Literal(Struct, frozen=True):
     """A literal as it is written, without quotes.
 
-    ``kind`` is its type by the syntax: number, text, flag, date or timestamp; in JSON hints it is
-    their valueType.
+    ``kind`` is its type by the syntax: number, text, flag, date or timestamp; in hints it is their
+    valueType.
     """
 
     text: str
@@ -97,12 +96,6 @@ class Parser:
             self.tokens.append((kind, match[kind], match.start(kind)))
             end = match.end()
 
-    # Entry points
-
-    def expression(self) -> Node:
-        """Parse OR, AND, NOT, parentheses and comparisons."""
-        return self._whole(self._or(0))
-
     def conjunction(self) -> tuple[Node, ...]:
         """Parse comparisons joined by AND alone."""
         terms = [self._comparison()]
@@ -141,29 +134,6 @@ class Parser:
         return self.tokens[self._at - 1][1]
 
     # The grammar
-
-    def _or(self, depth: int) -> Node:
-        children = [self._and(depth)]
-        while self._next_are("OR"):
-            children.append(self._and(depth))
-        return children[0] if len(children) == 1 else Or(tuple(children))
-
-    def _and(self, depth: int) -> Node:
-        children = [self._not(depth)]
-        while self._next_are("AND"):
-            children.append(self._not(depth))
-        return children[0] if len(children) == 1 else And(tuple(children))
-
-    def _not(self, depth: int) -> Node:
-        if depth > _DEPTH_MAX:
-            raise self._failure()
-        if self._next_are("NOT"):
-            return Not(self._not(depth + 1))
-        if self._next_are("("):
-            node = self._or(depth + 1)
-            self._expect(")")
-            return node
-        return self._comparison()
 
     def _comparison(self) -> Node:
         left = self._operand()

@@ -1,13 +1,12 @@
-"""Predicate hints as clients write them: SQL expressions, and JSON trees.
+"""Predicate hints as clients write them: JSON trees ("JSON predicates for Filtering").
 
-An SQL hint that can't be parsed is skipped alone, because hints are joined by AND; a JSON tree that
-can't be parsed is skipped whole ("SQL Expressions for Filtering", "JSON predicates for Filtering").
+A tree that can't be parsed is skipped whole. SQL hints, which the protocol deprecates, filter
+nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +21,10 @@ from tailer.delta.comparisons import (
     Not,
     NotUnderstood,
     Or,
-    Parser,
 )
 from tailer.share_server.predicates import columns_of, size_of
 
 _DEPTH_MAX = 64
-_HINT_CHARACTERS_MAX = 16_384
 #: Every file is checked against every node: hints with more nodes are not used.
 _NODES_MAX = 1000
 _JSON_OPS = {
@@ -42,57 +39,25 @@ _JSON_TYPES = {"bool", "int", "long", "string", "date", "float", "double", "time
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The parsed hints of a query: SQL's, and the JSON tree.
+    """The parsed hints of a query; ``whole``: all of them were understood."""
 
-    ``whole``: all hints were understood.
-    """
-
-    sql: tuple[Node, ...] = ()
     tree: Node | None = None
     whole: bool = True
 
-    def of(self, columns: AbstractSet[str]) -> tuple[tuple[Node, ...], bool]:
-        """Return the predicates about a table with these columns, and whether they are all.
-
-        Columns are in lower case. A tree that names another column is skipped whole.
-        """
-        if self.tree is None:
-            return self.sql, self.whole
-        if not columns_of(self.tree) <= columns:
-            return self.sql, False
-        return (*self.sql, self.tree), self.whole
+    def for_columns(self, columns: AbstractSet[str]) -> Hints:
+        """Return the hints for a table with these columns, which are in lower case: none if they
+        name another column."""
+        if self.tree is None or columns_of(self.tree) <= columns:
+            return self
+        return Hints(None, whole=False)
 
 
-def parse_hints(sql: Sequence[Any], tree: Any, *, whole: bool = True) -> Hints:
-    """Parse the hints of a query. ``whole`` False: some were not even a list."""
-    left = _NODES_MAX
-    nodes: list[Node] = []
-    for hint in sql:
-        node = parse_sql_hint(hint)
-        if node is None or size_of(node) > left:
-            whole = False
-            continue
-        left -= size_of(node)
-        nodes.append(node)
+def parse_hints(sql: Any, tree: Any) -> Hints:
+    """Parse the hints of a query: the SQL hints and the JSON tree of its body."""
     parsed = parse_json_hint(tree) if tree is not None else None
-    if parsed is not None and size_of(parsed) > left:
+    if parsed is not None and size_of(parsed) > _NODES_MAX:
         parsed = None
-    return Hints(tuple(nodes), parsed, whole and (tree is None) == (parsed is None))
-
-
-def parse_sql_hint(text: Any) -> Node | None:
-    """Parse one SQL expression; None if it is not understood."""
-    if not isinstance(text, str) or len(text) > _HINT_CHARACTERS_MAX:
-        return None
-    try:
-        parser = Parser(text)
-        # Clients' dialects differ in which of these is an escape.
-        texts = [token[1:-1] for kind, token, _ in parser.tokens if kind == "text"]
-        if any("'" in text or "\\" in text for text in texts):
-            return None
-        return parser.expression()
-    except NotUnderstood:
-        return None
+    return Hints(parsed, not sql and (tree is None) == (parsed is None))
 
 
 def parse_json_hint(text: Any) -> Node | None:

@@ -24,8 +24,6 @@ from tailer.errors import CorruptLog
 
 #: Strings in statistics are cut at 32 characters or more, and a bound may be the cut string.
 _PREFIX = 32
-#: Decimal digits that a double preserves.
-_EXACT_DIGITS = 15
 _INTEGERS = {"byte": 1, "short": 2, "integer": 4, "long": 8}
 
 
@@ -44,6 +42,7 @@ class May:
 
 
 ANYTHING = May(True, True, True)
+EVERY_ROW = May(True, False, False)
 _NULL = May(False, False, True)
 
 
@@ -64,7 +63,6 @@ class Relations:
         """Return the possible results of a comparison; ``null``: whether the column may be null."""
         matches, differs = {
             "=": (self.equal, self.less or self.greater),
-            "<>": (self.less or self.greater, self.equal),
             "<": (self.less, self.equal or self.greater),
             "<=": (self.less or self.equal, self.greater),
             ">": (self.greater, self.less or self.equal),
@@ -90,8 +88,6 @@ def size_of(node: Node) -> int:
             return 1 + size_of(child)
         case And(children) | Or(children):
             return 1 + sum(size_of(child) for child in children)
-        case Comparison("in", _, literals):
-            return 1 + len(literals)
     return 1
 
 
@@ -129,8 +125,6 @@ class FileFacts:
                 each = [self.may(c) for c in children]
                 return May(any(m.true for m in each), all(m.false for m in each),
                            any(m.null for m in each))  # fmt: skip
-            case Comparison("in", column, literals):
-                return self.may(Or(tuple(Comparison("=", column, (one,)) for one in literals)))
         field = self._field(node.column)
         if field is None:
             return ANYTHING
@@ -227,16 +221,14 @@ def _bound(value: Any, kind: str) -> Any:
     """Convert a bound of the statistics to a comparable value; None if it proves nothing."""
     if kind == "string":
         return value if isinstance(value, str) else None
-    if kind in _INTEGERS or kind == "double" or kind.startswith("decimal"):
+    if kind in _INTEGERS or kind == "double":
         if not isinstance(value, int | Decimal) or isinstance(value, bool):
             return None
-        if kind.startswith("decimal") and _precision(kind) > _EXACT_DIGITS:
-            return None  # some writers convert it to a double on the way
         return float(value) if kind == "double" else Decimal(value)
     try:
         if kind == "date" and isinstance(value, str):
             return dt.date.fromisoformat(value)
-        if kind in ("timestamp", "timestamp_ntz") and isinstance(value, str):
+        if kind == "timestamp" and isinstance(value, str):
             moment = dt.datetime.fromisoformat(value)
             if moment.tzinfo is None:
                 moment = moment.replace(tzinfo=dt.UTC)
@@ -247,40 +239,42 @@ def _bound(value: Any, kind: str) -> Any:
     return None
 
 
-def _precision(kind: str) -> int:
-    digits = kind.partition("(")[2].partition(",")[0].strip()
-    return int(digits) if digits.isdigit() else 10
-
-
 def _has_zone(text: str) -> bool:
     return text.endswith("Z") or "+" in text[10:] or "-" in text[10:]
 
 
 def _comparable(value: Any, kind: str) -> Any:
     """Convert a partition value to the type of literals; None if its order is unknown here."""
-    if kind in _INTEGERS or kind.startswith("decimal"):
+    if kind in _INTEGERS:
         return Decimal(value)
-    if kind == "timestamp_ntz" and isinstance(value, dt.datetime):
-        return value.replace(tzinfo=dt.UTC)
     return value if kind in ("string", "date", "boolean", "timestamp") else None
 
 
 def _literal(literal: Literal, kind: str) -> Any:
-    """Convert the literal to the column's type; None if the comparison is not understood."""
-    text = literal.text
-    if literal.kind == "number":
-        if kind in _INTEGERS or kind.startswith("decimal"):
-            return Decimal(text)
-        return float(text) if kind == "double" else None
-    if literal.kind == "flag":
-        return text == "true" if kind == "boolean" else None
-    if literal.kind != "text":
-        return _typed_literal(text, literal.kind, kind)
-    if kind == "string":
-        return text
-    if kind == "date":
-        return _date(text)
-    return _moment(text, kind)
+    """Convert the literal to the column's type; None if the comparison is not understood.
+
+    If the literal's type is narrower than the column's, the column would have to be cast, which can
+    change the order: that proves nothing.
+    """
+    value, value_type = literal.text, literal.kind
+    try:
+        if value_type in ("int", "long"):
+            wide = {"int": 4, "long": 8}[value_type]
+            return Decimal(int(value)) if _INTEGERS.get(kind, 9) <= wide else None
+        if value_type == "double" and kind == "double":
+            number = Decimal(value)
+            return float(number) if number.is_finite() else None
+    except (ValueError, ArithmeticError):
+        return None
+    if value_type == "bool" and kind == "boolean":
+        return {"true": True, "false": False}.get(value.lower())
+    if value_type == "string" and kind == "string":
+        return value
+    if value_type == "date" and kind == "date":
+        return _date(value)
+    if value_type == "timestamp" and kind == "timestamp":
+        return _moment(value, kind)
+    return None
 
 
 def _date(value: str) -> dt.date | None:
@@ -301,29 +295,3 @@ def _moment(value: str, kind: str) -> dt.datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo is not None else None
-
-
-def _typed_literal(value: str, value_type: str, kind: str) -> Any:
-    """Parse a literal that has its type.
-
-    If that type is narrower than the column's, the column would have to be cast, which can change
-    the order: that proves nothing.
-    """
-    try:
-        if value_type in ("int", "long"):
-            wide = {"int": 4, "long": 8}[value_type]
-            return Decimal(int(value)) if _INTEGERS.get(kind, 9) <= wide else None
-        if value_type == "double" and kind == "double":
-            number = Decimal(value)
-            return float(number) if number.is_finite() else None
-    except (ValueError, ArithmeticError):
-        return None
-    if value_type == "bool" and kind == "boolean":
-        return {"true": True, "false": False}.get(value.lower())
-    if value_type == "string" and kind == "string":
-        return value
-    if value_type == "date" and kind == "date":
-        return _date(value)
-    if value_type == "timestamp" and kind == "timestamp":
-        return _moment(value, kind)
-    return None

@@ -6,7 +6,7 @@ stream as they are found.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,13 +15,12 @@ from typing import Any
 import anyio.to_thread
 
 from tailer.delta.actions import LONG_MAX
-from tailer.delta.comparisons import Node
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, CorruptLog, TailerError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.share_server.hints import Hints, parse_hints
 from tailer.share_server.lines import LineWriter, choose_format
-from tailer.share_server.predicates import FileFacts
+from tailer.share_server.predicates import EVERY_ROW, FileFacts
 from tailer.share_server.refusals import Refusal, invalid, refusal_of
 from tailer.share_server.signing import Forged, Signer
 from tailer.share_server.tables import SharedTable
@@ -81,9 +80,6 @@ class QueryBody:
         """Parse a body. Raises a :class:`Refusal` if it is malformed; bad hints are ignored."""
         if not isinstance(body, Mapping):
             raise Refusal(400, "MALFORMED_REQUEST", "the body must be a JSON object")
-        sql = body.get("predicateHints")
-        hints = sql if isinstance(sql, Sequence) and not isinstance(sql, str) else ()
-        read = sql is None or hints is sql
         refresh = body.get("refreshToken")
         timestamp = body.get("timestamp")
         if not isinstance(timestamp, str | None) or not isinstance(refresh, str | None):
@@ -94,7 +90,7 @@ class QueryBody:
             starting_version=_count(body, "startingVersion"),
             ending_version=_count(body, "endingVersion"),
             limit=_count(body, "limitHint", _INT32_MAX),
-            hints=parse_hints(hints, body.get("jsonPredicateHints"), whole=read),
+            hints=parse_hints(body.get("predicateHints"), body.get("jsonPredicateHints")),
             include_refresh_token=body.get("includeRefreshToken") is True,
             refresh_token=refresh,
         )
@@ -293,13 +289,11 @@ class _Selection:
     writer: LineWriter
     timestamp_ms: int
     rows: int = field(default=0)
-    predicates: tuple[Node, ...] = field(init=False)
-    #: Whether all hints are understood: otherwise no file's rows are certain to match.
-    understood: bool = field(init=False)
+    hints: Hints = field(init=False)
 
     def __post_init__(self) -> None:
         names = {f.name.lower() for f in self.snapshot.state.schema}
-        self.predicates, self.understood = self.body.hints.of(names)
+        self.hints = self.body.hints.for_columns(names)
 
     def is_full(self) -> bool:
         return self.body.limit is not None and self.rows >= self.body.limit
@@ -308,17 +302,17 @@ class _Selection:
         lines = []
         for action in batch:
             facts = FileFacts(self.snapshot.state, action)
-            outcomes = [facts.may(node) for node in self.predicates]
-            if not all(may.true for may in outcomes):
+            may = facts.may(self.hints.tree) if self.hints.tree is not None else EVERY_ROW
+            if not may.true:
                 continue
             lines.append(
                 self.writer.file(
                     "add", action, self.snapshot.version, self.timestamp_ms, snapshot=True
                 )
             )
-            # Rows count towards the limit only if all of them are certain to match.
-            counts = self.body.limit is not None and self.understood
-            if counts and all(may.certain for may in outcomes):
+            # Rows count towards the limit only if all of them are certain to match, which they
+            # never are if a hint was not understood.
+            if self.body.limit is not None and self.hints.whole and may.certain:
                 self.rows += facts.num_rows
             if self.is_full():
                 break
