@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from yarl import URL
-
 from tailer.errors import TableError, TransientError
 from tailer.network.http_answers import (
     Oversize,
@@ -31,7 +29,7 @@ from tailer.sharing.http import (
     Refused,
     Sessions,
     heals,
-    network_errors,
+    send_request,
     split_lines,
 )
 from tailer.sharing.model import (
@@ -293,25 +291,18 @@ class SharingClient:
     ) -> AsyncIterator[ClientResponse]:
         """Send one request, and yield its answer of status 200; any other status is an error."""
         query = "&".join(f"{k}={quote(v, safe='')}" for k, v in (params or {}).items())
-        url = URL(self.profile.endpoint + path + (f"?{query}" if query else ""), encoded=True)
-        session = self.sessions.api()
+        url = self.profile.endpoint + path + (f"?{query}" if query else "")
         headers = {"Accept": "application/x-ndjson, application/json"}
         if said is not None:
             headers[CAPABILITIES_HEADER] = said.format()
-        with network_errors(f"{method} {path}", "the profile's endpoint"):
-            for last in (False, True):
-                headers["Authorization"] = await self._authorization.header(session)
-                # A redirect would send the token to any server that the answer names.
-                async with session.request(
-                    method, url, headers=headers, json=body, allow_redirects=False
-                ) as response:
-                    if response.status == 401 and self._authorization.renewable() and not last:
-                        self._authorization.forget()
-                        continue
-                    if response.status != 200:
-                        raise await self._refusal(response, f"{method} {path}")
-                    yield response
-                    return
+        what = f"{method} {path}"
+        async with send_request(
+            self.sessions, self._authorization, method, url,
+            what=what, address="the profile's endpoint", headers=headers, body=body,
+        ) as response:  # fmt: skip
+            if response.status != 200:
+                raise await self._refusal(response, what)
+            yield response
 
     async def _refusal(self, response: ClientResponse, what: str) -> Exception:
         body = await at_most(response, _ERROR_BYTES_MAX)

@@ -6,7 +6,8 @@ import datetime as dt
 import json
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import (
@@ -21,6 +22,7 @@ from aiohttp import (
     InvalidURL,
     TCPConnector,
 )
+from yarl import URL
 
 from tailer import __version__
 from tailer.errors import ConfigError, TableError, TransientError, healing, unreadable
@@ -30,6 +32,8 @@ from tailer.sharing.profile import is_here, leads_here
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, TCPConnector
+
+    from tailer.sharing.auth import Authorization
 
 #: Most bytes of a line; one action is a few kilobytes at most, a schema some megabytes.
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -164,6 +168,39 @@ class Sessions:
         for session in sessions:
             if session is not None:
                 await session.close()
+
+
+@asynccontextmanager
+async def send_request(
+    sessions: Sessions,
+    authorization: Authorization | None,
+    method: str,
+    url: str,
+    *,
+    what: str,
+    address: str,
+    headers: Mapping[str, str],
+    body: object = None,
+) -> AsyncIterator[ClientResponse]:
+    """Send a request to a profile's endpoint, and yield the answer of whatever status. A refused
+    token is renewed once, if it can be. ``what`` and ``address`` are for :class:`network_errors`.
+    """
+    session = sessions.api()
+    own = dict(headers)
+    with network_errors(what, address):
+        for last in (False, True):
+            if authorization is not None:
+                own["Authorization"] = await authorization.header(session)
+            # A redirect would send the token to any server that the answer names.
+            async with session.request(
+                method, URL(url, encoded=True), headers=own, json=body, allow_redirects=False
+            ) as response:
+                is_refused = response.status == 401 and not last
+                if authorization is not None and is_refused and authorization.renewable():
+                    authorization.forget()
+                    continue
+                yield response
+                return
 
 
 class network_errors:  # noqa: N801  # reads as a statement: with network_errors(...)

@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
-from yarl import URL
 
 from tailer.errors import ConfigError, TableError, TransientError, printable
 from tailer.network.backoff import Backoff
 from tailer.network.http_answers import Oversize, Rounds, at_most, retry_after_s, whole_body
 from tailer.process.json_decoders import json_decoder
 from tailer.sharing.auth import Authorization
-from tailer.sharing.http import Sessions, heals, network_errors
+from tailer.sharing.http import Sessions, heals, send_request
 from tailer.sharing.profile import BearerToken, Profile
 from tailer.store.unity.answers import (
     CatalogTable,
@@ -212,25 +211,15 @@ class CatalogClient:
 
     async def _attempt(self, kind: type[T], path: str, subject: object) -> T:
         what = f"the catalog at {self.options.endpoint}, asked for {subject}"
-        url = URL(self.options.api + path, encoded=True)
-        session = self._sessions.api()
-        authorization = self._authorization
-        for last in (False, True):
-            headers = {"Accept": "application/json"}
-            if authorization is not None:
-                headers["Authorization"] = await authorization.header(session)
-            with network_errors(what, "the option 'endpoint'"):
-                # A redirect would send the token to any server that the answer names.
-                async with session.get(url, headers=headers, allow_redirects=False) as response:
-                    status, wish = response.status, response.headers.get("Retry-After")
-                    if status == 200:
-                        return _decoded(kind, await _body(response, what), what)
-                    said = await at_most(response, _ERROR_BYTES_MAX)
-            renewable = authorization is not None and authorization.renewable()
-            if status == 401 and authorization is not None and renewable and not last:
-                authorization.forget()
-                continue
-            break
+        headers = {"Accept": "application/json"}
+        async with send_request(
+            self._sessions, self._authorization, "GET", self.options.api + path,
+            what=what, address="the option 'endpoint'", headers=headers,
+        ) as response:  # fmt: skip
+            status, wish = response.status, response.headers.get("Retry-After")
+            if status == 200:
+                return _decoded(kind, await _body(response, what), what)
+            said = await at_most(response, _ERROR_BYTES_MAX)
         raise self._refusal(what, subject, status, said, retry_after_s(wish, self._clock()))
 
     def _refusal(
