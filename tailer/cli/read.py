@@ -8,6 +8,7 @@ from pathlib import Path
 from tailer.cli.table import check_range, on_table
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
+from tailer.log.listed import ListedLog, list_once
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
 from tailer.process.threads import loading
@@ -20,9 +21,10 @@ async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the changes; return the exit status."""
     kind = output_kind(arguments.output)
     async with loading("tailer.cli.rows"):
-        log = await log.as_listed()
+        log = await list_once(log)
         first, snapshot = await _range(arguments, log)
-        await log.settle(first)
+        if isinstance(log, ListedLog):
+            await log.prefetch_start(first)
     from tailer.cli.rows import write_changes
 
     await write_changes(arguments, kind, log, first, snapshot)

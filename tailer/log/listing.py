@@ -28,14 +28,13 @@ _PAGE_BYTES = 512 * 1024
 
 
 class LogListing:
-    """The listing of the ``_delta_log`` of one table.
+    """The listing of the ``_delta_log`` of one table."""
 
-    ``listed`` are the files that a read of versions that were there has listed before.
-    """
+    #: The files of a log that is listed only once: :class:`tailer.log.listed.ListedLog`.
+    listed: Sequence[LogFile] = ()
 
-    def __init__(self, store: Store, listed: Sequence[LogFile] = ()) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.listed = listed
         #: The mark of a folder that rests, what was listed of it, and the files.
         self._rest: tuple[str, str, list[LogFile]] | None = None
 
@@ -71,10 +70,7 @@ class LogListing:
 
     async def recent_files(self) -> list[LogFile]:
         """Return the files from the last known checkpoint on; all of them if it is unknown, or if
-        they are few: a slow store is asked for both at the same time, if that may be. Files that
-        were listed are not listed again."""
-        if self.listed:
-            return [*self.listed]
+        they are few: a slow store is asked for both at the same time, if that may be."""
         ahead = self.store.ahead()
         if ahead is not None and ahead.take(_PAGE_BYTES):
             try:

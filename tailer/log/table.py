@@ -19,7 +19,7 @@ from tailer.delta.features import check_by_path
 from tailer.delta.segment import LogFile, LogKind, LogSegment, commit_name, segments
 from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
 from tailer.delta.timestamps import commit_timestamp, enablement
-from tailer.errors import CorruptLog, DataLoss, TableError, TailerError, TransientError
+from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
 from tailer.log.ahead_reader import AheadReader
 from tailer.log.damaged_files import Damaged, read_by_any_way
 from tailer.log.json_files import CommitText, JsonFiles
@@ -45,40 +45,14 @@ U = TypeVar("U")
 class TableLog(LogListing):
     """The ``_delta_log`` of one table.
 
-    A half-written commit is waited for up to ``torn_commit_max_s`` seconds. A log whose files were
-    ``listed`` before, from the last checkpoint on or all, shows the table as it was then: its small
-    files are read once, and only as they were listed.
+    A half-written commit is waited for up to ``torn_commit_max_s`` seconds.
     """
 
-    def __init__(
-        self, store: Store, *, torn_commit_max_s: float = 10.0, listed: Sequence[LogFile] = ()
-    ) -> None:
-        super().__init__(store, listed)
+    def __init__(self, store: Store, *, torn_commit_max_s: float = 10.0) -> None:
+        super().__init__(store)
         self.torn_commit_max_s = torn_commit_max_s
-        tags = {file.name: file.tag for file in listed if file.tag}
-        self._json = JsonFiles(store, torn_commit_max_s, tags)
+        self._json = JsonFiles(store, torn_commit_max_s)
         self.snapshot_files = SnapshotFiles(self, self.lines, lambda: self._checkpoints)
-        self._snapshots: dict[int, Snapshot] = {}  # of a log that was listed
-
-    async def as_listed(self) -> TableLog:
-        """Return the log for a read of versions that are there now: its store is asked once for the
-        listing and for each small file, unless it is a server that itself says what has changed.
-        A store that answers slowly takes most of a short read's time."""
-        if self.store.server_log:
-            return self
-        listed, patience_s = await self.recent_files(), self.torn_commit_max_s
-        return TableLog(self.store, torn_commit_max_s=patience_s, listed=listed)
-
-    async def settle(self, version: int) -> None:
-        """If the log was listed, prefetch what a read from a version on begins with: the state
-        before it, its commit, and then the file before, so that all is of one table.
-
-        Errors are ignored here; the read itself will raise them.
-        """
-        if any(file.name == commit_name(version - 1) for file in self.listed):
-            with suppress(TailerError, FileNotFoundError):
-                await self.state_before(version)
-                await self._json.settle(version)
 
     def reader(self) -> LogReader:
         """Return a reader of the log's files, as its store wants to be asked. The caller closes
@@ -103,20 +77,6 @@ class TableLog(LogListing):
         Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
         log is damaged, :class:`UnsupportedTable` if it requires an unsupported feature.
         """
-        snapshot = None if version is None else self._snapshots.get(version)
-        if snapshot is None:
-            try:
-                snapshot = await self._snapshot(version)
-            except TransientError:
-                if not self.listed:
-                    raise
-                self.listed = ()  # a file of it may be gone
-                snapshot = await self._snapshot(version)
-            if self.listed:
-                self._snapshots[snapshot.version] = snapshot
-        return snapshot
-
-    async def _snapshot(self, version: int | None) -> Snapshot:
         files = await self.recent_files()
         if version is None:
             version = max(versions_of(files), default=-1)

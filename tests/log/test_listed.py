@@ -19,6 +19,7 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import commit_name
 from tailer.errors import TableError, TableReplaced
 from tailer.log.follow import follow, follow_spans
+from tailer.log.listed import ListedLog, list_once
 from tailer.log.table import TableLog
 from tailer.store import FileStatus
 from tailer.store.local import LocalStore
@@ -64,9 +65,10 @@ async def followed(log: TableLog, first: int, last: int) -> list[Commit]:
 
 async def test_a_bounded_read_lists_once_and_reads_each_commit_once(tmp_path: Path) -> None:
     store = CountingStore(written(tmp_path / "orders").folder)
-    log = await TableLog(store).as_listed()
+    log = await list_once(TableLog(store))
     end = await log.snapshot()
-    await log.settle(1)
+    assert isinstance(log, ListedLog)
+    await log.prefetch_start(1)
     found = await followed(log, 1, end.version)
     before = await log.snapshot(0)
     assert [add async for add in log.live_files(before)] == []
@@ -80,7 +82,7 @@ async def test_a_commit_that_changed_after_it_was_read_is_read_again(
     tmp_path: Path,
 ) -> None:
     made = written(tmp_path / "orders")
-    log = await TableLog(LocalStore(str(made.folder))).as_listed()
+    log = await list_once(TableLog(LocalStore(str(made.folder))))
     await log.snapshot()
     path = made.commit_path(3)
     text = path.read_text()
@@ -97,7 +99,7 @@ async def test_a_table_that_was_replaced_after_the_listing_is_not_mixed_with_the
 ) -> None:
     folder = tmp_path / "orders"
     written(folder)
-    log = await TableLog(LocalStore(str(folder))).as_listed()
+    log = await list_once(TableLog(LocalStore(str(folder))))
     old = await log.snapshot(read)  # which keeps its files
     shutil.rmtree(folder)
     written(folder)
@@ -112,7 +114,7 @@ async def test_a_table_that_was_replaced_after_the_listing_is_not_mixed_with_the
 
 async def test_what_was_cleaned_up_after_the_listing_is_listed_again(tmp_path: Path) -> None:
     made = written(tmp_path / "orders")
-    log = await TableLog(LocalStore(str(made.folder))).as_listed()
+    log = await list_once(TableLog(LocalStore(str(made.folder))))
     made.checkpoint()
     made.commit_path(0).unlink()
     assert (await log.snapshot(VERSIONS)).version == VERSIONS

@@ -13,6 +13,7 @@ from tailer.changes import Offset
 from tailer.errors import TableError
 from tailer.log.follow import FollowOptions, follow
 from tailer.log.json_files import CommitText
+from tailer.log.listed import ListedLog, list_once
 from tailer.log.questions import FileTag
 from tailer.log.same_table import seen_tag
 from tailer.log.table import TableLog
@@ -55,7 +56,7 @@ async def test_a_bounded_read_asks_once_for_the_listing_and_for_each_commit(
     with run_front(bucket) as front:
         store = open_store(front.bucket.address("orders"), front.bucket.options)
         async with aclosing(store):
-            log = await TableLog(store).as_listed()
+            log = await list_once(TableLog(store))
             end = await log.snapshot()
             at = Offset(VERSIONS - 1, table_id=end.state.table_id)
             found = [c async for c in follow(log, at, VERSIONS, FollowOptions(same_table=False))]
@@ -80,8 +81,9 @@ async def test_what_a_read_begins_with_is_asked_for_before_its_decoder_is_there(
     with run_front(bucket) as front:
         store = open_store(front.bucket.address("orders"), front.bucket.options)
         async with aclosing(store):
-            log = await TableLog(store).as_listed()
-            await log.settle(made.version)
+            log = await list_once(TableLog(store))
+            assert isinstance(log, ListedLog)
+            await log.prefetch_start(made.version)
             asked_before = len(front.asked)
             at = Offset(made.version, table_id=made.table_id)
             (found,) = [c async for c in follow(log, at, made.version)]
@@ -96,12 +98,13 @@ async def test_a_commit_is_settled_only_beside_the_one_that_was_listed_before_it
 ) -> None:
     made = await written(tmp_path, bucket)
     async with aclosing(open_store(bucket.address("orders"), bucket.options)) as store:
-        log = await TableLog(store).as_listed()
+        log = await list_once(TableLog(store))
         async with Objects(bucket) as objects:
             await objects.put(commit(1), made.commit_path(1).read_bytes() + b"\n")
-        await log.settle(2)
+        assert isinstance(log, ListedLog)
+        await log.prefetch_start(2)
         assert await predecessor(log, 2) != FileTag(await seen_tag(log, 1))
-        await log.settle(3)
+        await log.prefetch_start(3)
         assert await predecessor(log, 3) == FileTag(await seen_tag(log, 2))
         # One that was not read in between is not known.
         assert await predecessor(log, 4) is None
@@ -120,7 +123,7 @@ async def test_a_table_that_was_replaced_after_the_listing_is_read_as_it_is_now(
 ) -> None:
     await written(tmp_path / "old", bucket)
     async with aclosing(open_store(bucket.address("orders"), bucket.options)) as store:
-        log = await TableLog(store).as_listed()
+        log = await list_once(TableLog(store))
         old = await log.snapshot(0)
         async with Objects(bucket) as objects:
             for key in await objects.keys("orders/"):
@@ -138,7 +141,7 @@ async def test_what_was_cleaned_up_after_the_listing_is_listed_again(
 ) -> None:
     made = await written(tmp_path, bucket)
     async with aclosing(open_store(bucket.address("orders"), bucket.options)) as store:
-        log = await TableLog(store).as_listed()
+        log = await list_once(TableLog(store))
         made.checkpoint()
         await upload(made.folder, bucket, "orders")
         async with Objects(bucket) as objects:
