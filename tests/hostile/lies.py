@@ -22,7 +22,7 @@ MAY_STOP = {
         "file: 403 with a page",
     ),
 }  # fmt: skip
-#: Not told to sinks whose client library takes any length: docs/reliability.md says what they do.
+#: Left out where the client library bounds no answer; docs/reliability.md says what they can do.
 _UNBOUNDED = {
     "mysql": ("a length of 2 GiB, and all bytes",), "kafka": ("garbage without end",),
     "nats": ("a length of 2 GiB, and all bytes", "garbage without end"),
