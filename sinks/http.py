@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import aiohttp
@@ -127,7 +127,7 @@ _HEADERS = {
 class HttpSink(MessageSink):
     """Events in signed requests to a webhook."""
 
-    faults: ClassVar[FaultTable] = _FAULTS
+    faults = _FAULTS
 
     settings = SETTINGS
     kind = "http"

@@ -17,13 +17,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.json import text_of
-from sinks.formats.json_formats import JSON_FORMATS, listed_options, take_options
+from sinks.formats.json_formats import JSON_FORMATS, all_format_settings
 from sinks.formats.load import encoder_settings, format_setting, load_encoder
 from sinks.formats.rows import own_fields, row_objects
 from sinks.shared.delivery import form_of, same_form
@@ -33,7 +33,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
 from tailer.process.threads import blocking
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import OWN_PREFIX, FaultTable, OwnNames, SinkTraits
+from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 from tailer.sink.encoder import Encoder
 
 SETTINGS: dict[str, Setting] = {
@@ -52,11 +52,6 @@ SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 #: Encoder options that apply only to a message broker.
 _NOT_HERE = ("ids", "name", "schema", "tombstones", "topic")
-
-
-def _of_format(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
-    found = encoder_settings(format).items()
-    return {name: setting for name, setting in found if name not in _NOT_HERE}
 
 
 def batch_lines(
@@ -87,7 +82,7 @@ def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
     return text_of(pc.binary_join_element_wise(values, newline, pa.scalar(b"")))
 
 
-class JsonlSink:
+class JsonlSink(Sink):
     """Events as JSON lines in a file, or on standard output.
 
     ``path`` None is standard output.
@@ -97,10 +92,7 @@ class JsonlSink:
     ``origin`` and ``row_ids`` are for the format ``rows``.
     """
 
-    #: A file has no codes: what the system says of it may pass, or is found at the start.
-    faults: ClassVar[FaultTable] = FaultTable()
-    #: See :class:`tailer.sink.ListsSettings`.
-    listed_settings: ClassVar = listed_options(SETTINGS, _of_format)
+    settings = SETTINGS
 
     def __init__(
         self,
@@ -129,22 +121,30 @@ class JsonlSink:
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> JsonlSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, chosen = take_options("jsonl", SETTINGS, options, _of_format)
-        named, private, ids = taken.pop("path"), taken.pop("private"), taken.pop("ids")
-        every = ids == "all"
+        named, every = options["path"], options["ids"] == "all"
         sink = cls(
             None if named == "-" else folder / named,
-            ids=ids != "none",
+            ids=options["ids"] != "none",
+            notices=options["notices"],
             origin=every,
             row_ids=every,
-            options=chosen,
-            **taken,
+            format=options["format"],
+            options={name: options[name] for name in cls.format_settings(options["format"])},
         )
-        sink.private, sink._named = private, named
+        sink.private, sink._named = options["private"], named
         return sink
 
+    @classmethod
+    def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
+        found = encoder_settings(format).items()
+        return {name: setting for name, setting in found if name not in _NOT_HERE}
+
+    @classmethod
+    def listed_settings(cls) -> Mapping[str, Mapping[str, Setting]]:
+        return {"": cls.settings, "format": all_format_settings(cls.format_settings)}
+
     @property
-    def traits(self) -> SinkTraits:
+    def traits(self) -> SinkTraits:  # type: ignore[override]
         return SinkTraits(
             paired=self._encoder.paired,
             key_columns=self._encoder.key_columns,
@@ -181,7 +181,7 @@ class JsonlSink:
         return same_form(form, kept, feed, at)
 
     async def look(self, feed: str) -> Offset | None:
-        """See :class:`tailer.sink.Looks`: a file has no offset."""
+        """Return None: a file has no offset."""
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # a file's lines have any columns
         if self.path is not None:
@@ -206,8 +206,7 @@ class JsonlSink:
             await blocking(lambda: self._write(self._lines(batch)))
 
     async def announce(self, notice: Notice) -> None:
-        """Write a notice as one line, which has the field ``_notice``; see
-        :class:`tailer.sink.Announces`."""
+        """Write a notice as one line, which has the field ``_notice``."""
         if self.notices:
             told = {
                 renamed(name, self.own_prefix) if name.startswith(OWN_PREFIX) else name: value

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from functools import cache, partial
 from hashlib import sha1
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
 from sinks.formats.json import text_of
-from sinks.formats.json_formats import FORMAT, listed_options, take_options
+from sinks.formats.json_formats import FORMAT
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted
@@ -113,9 +113,8 @@ _LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
 class RedisSink(MessageSink):
     """Events as entries of a Redis stream, exactly once."""
 
-    faults: ClassVar[FaultTable] = _FAULTS
-    #: See :class:`tailer.sink.ListsSettings`.
-    listed_settings: ClassVar = listed_options(SETTINGS)
+    faults = _FAULTS
+    settings = SETTINGS
     kind = "redis"
     places = ("stream",)
     keeps_offset = True
@@ -157,12 +156,11 @@ class RedisSink(MessageSink):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisSink:  # noqa: ARG003  # no paths
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, of_format = take_options("redis", SETTINGS, options)
-        url = taken.pop("url")
-        user, password = credentials("redis", "url", taken, url.user, url.password)
+        url = options["url"]
+        user, password = credentials("redis", "url", options, url.user, url.password)
+        more = {name: options[name] for name in ("stream", "timeout_s", "format")}
         url = structs.replace(url, user=user, password=password)
-        del taken["user"], taken["password"]
-        return cls(url, **taken, options=of_format)
+        return cls(url, **more, options=cls._format_options(options))
 
     def option(self, name: str) -> str:  # noqa: ARG002  # there is one
         return self.stream.replace("{feed}", self._feed)
@@ -215,7 +213,7 @@ class RedisSink(MessageSink):
             ) from e
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """See :class:`tailer.sink.KeepsProgress`. The entries stay."""
+        """Overwrite the offset; the entries stay."""
         self._feed = feed
         try:
             found, *_ = await self._words(4, "EVAL", _CLAIM, 2, *self._keys(), feed)

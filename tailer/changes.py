@@ -209,7 +209,7 @@ class ChangeBatch(Struct, frozen=True):
     other one in ``partner`` (struct of the data columns, null in every other row).
 
     ``counted_by`` says how the changes are counted, in offsets within the version. ``prepared`` is
-    what the sink has begun to make of this very batch: see :class:`tailer.sink.Prepares`.
+    what the sink has begun to make of this very batch: see :meth:`tailer.sink.Sink.prepare`.
     """
 
     rows: pa.RecordBatch

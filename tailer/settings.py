@@ -5,8 +5,8 @@ help, its names in other tools, and whether it is secret. A :class:`SettingTable
 of one component: it checks what was configured, fills in defaults and words the errors. The
 documentation's tables of options are made from the same declarations (:func:`options_table`).
 
-A dataclass declares them as its fields (:mod:`tailer.setting_fields`), and a third-party sink its
-options with :class:`tailer.sink.DeclaresSettings`.
+A dataclass declares them as its fields (:mod:`tailer.setting_fields`), a sink and a format as their
+attribute ``settings``.
 """
 
 from __future__ import annotations

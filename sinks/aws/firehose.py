@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import ClassVar
 
 from sinks.aws.answers import Refused, refused_records
-from sinks.aws.sink import CONNECTION, AwsSink, lone_settings
-from sinks.formats.json_formats import listed_options
+from sinks.aws.sink import CONNECTION, AwsSink
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import Setting
 
@@ -25,9 +23,8 @@ class FirehoseSink(AwsSink):
 
     kind = "firehose"
     places = ("delivery_stream",)
-    own_settings = SETTINGS
+    settings = SETTINGS
     has_keys = False
-    listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
     limits = Limits(500, 4 * 1024**2, message_bytes=1000 * 1024 - 1, overhead=1)
 
     @property

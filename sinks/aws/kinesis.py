@@ -5,11 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from sinks.aws.answers import Refused, refused_records
-from sinks.aws.sink import CONNECTION, AwsSink, lone_settings
-from sinks.formats.json_formats import listed_options
+from sinks.aws.sink import CONNECTION, AwsSink
 from sinks.messages.messages import Limits, Messages, told
 from tailer.settings import Setting
 
@@ -26,9 +24,8 @@ class KinesisSink(AwsSink):
 
     kind = "kinesis"
     places = ("stream",)
-    own_settings = SETTINGS
+    settings = SETTINGS
     has_keys = False
-    listed_settings: ClassVar = listed_options(SETTINGS, lone_settings)
     limits = Limits(500, 5 * _MIB, message_bytes=_MIB - _KEY_BYTES, overhead=_KEY_BYTES)
 
     @property

@@ -22,7 +22,7 @@ from botocore.exceptions import ConnectionError as NotConnected
 from msgspec import structs
 
 from sinks.aws.answers import NoAnswer, Refused, bounded_config
-from sinks.formats.json_formats import FORMAT, message_settings, take_options
+from sinks.formats.json_formats import FORMAT, message_settings
 from sinks.formats.load import encoder_settings
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import attempted
@@ -33,6 +33,7 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
 from tailer.network.backoff import Backoff
 from tailer.network.reach import unreached
+from tailer.plugins.contract import Contract
 from tailer.secrets import keep_secrets
 from tailer.secrets.urls import parse_url
 from tailer.settings import Setting
@@ -114,12 +115,10 @@ def lone_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the op
     return settings
 
 
-class AwsSink(MessageSink):
+class AwsSink(MessageSink, Contract):
     """Events as messages of a service of AWS, at least once."""
 
-    kind: ClassVar[str]
-    faults: ClassVar[FaultTable] = _FAULTS
-    own_settings: ClassVar[Mapping[str, Setting]]
+    faults = _FAULTS
     limits: Limits
     #: A message may have a key beside its text.
     has_keys: ClassVar = True
@@ -133,11 +132,13 @@ class AwsSink(MessageSink):
         self._backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
 
     @classmethod
+    def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
+        return keyed_settings(format) if cls.has_keys else lone_settings(format)
+
+    @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> AwsSink:  # noqa: ARG003  # no paths
         """Create the sink. Options: those of the class's settings and of the format."""
-        of_its_format = keyed_settings if cls.has_keys else lone_settings
-        own, of_format = take_options(cls.kind, cls.own_settings, options, of_its_format)
-        return cls(own, of_format)
+        return cls(options, cls._format_options(options))
 
     def option(self, name: str) -> str:
         return str(self.given[name]).replace("{feed}", self._feed)

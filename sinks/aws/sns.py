@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from sinks.aws.answers import Refused, refused_entries
-from sinks.aws.sink import CONNECTION, AwsSink, keyed_settings
+from sinks.aws.sink import CONNECTION, AwsSink
 from sinks.aws.sqs import entries_of
-from sinks.formats.json_formats import listed_options
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import REQUIRED, Setting
 
@@ -26,8 +24,7 @@ class SnsSink(AwsSink):
 
     kind = "sns"
     places = ("topic_arn",)
-    own_settings = SETTINGS
-    listed_settings: ClassVar = listed_options(SETTINGS, keyed_settings)
+    settings = SETTINGS
     limits = Limits(10, 256 * 1024, overhead=160)
 
     @property

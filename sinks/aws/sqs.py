@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from sinks.aws.answers import Refused, refused_entries
-from sinks.aws.sink import CONNECTION, AwsSink, keyed_settings
-from sinks.formats.json_formats import listed_options
+from sinks.aws.sink import CONNECTION, AwsSink
 from sinks.messages.messages import Limits, Messages, told
 from tailer.settings import REQUIRED, Setting
 
@@ -26,8 +25,7 @@ class SqsSink(AwsSink):
 
     kind = "sqs"
     places = ("queue",)
-    own_settings = SETTINGS
-    listed_settings: ClassVar = listed_options(SETTINGS, keyed_settings)
+    settings = SETTINGS
     #: Of a queue that does not tell its own.
     limits = Limits(10, 256 * 1024, overhead=160)
     _url = ""

@@ -36,7 +36,7 @@ from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import OWN_PREFIX, OwnNames, SinkTraits
+from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 from tailer.storage.targets import LocalTarget
 
 SETTINGS: dict[str, Setting] = {
@@ -57,7 +57,7 @@ SETTINGS: dict[str, Setting] = {
 _ROW_ID, _GONE = "_row_id", "_delta_tailer_gone"
 
 
-class DeltaSink:
+class DeltaSink(Sink):
     """A copy of a table, or a log of its changes, in a Delta table, exactly once."""
 
     settings = SETTINGS
@@ -112,11 +112,11 @@ class DeltaSink:
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """See :class:`tailer.sink.KnowsDelivery`. The table itself has the offset: it may move."""
+        """Return the form. The table itself has the offset: it may move."""
         return same_form({"type": "delta", "mode": self.mode}, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
-        """Claim the table for this process; see :class:`tailer.sink.Sink`."""
+        """Claim the table for this process."""
         return await anyio.to_thread.run_sync(self._open, feed)
 
     def _open(self, feed: str) -> Offset | None:
@@ -132,13 +132,13 @@ class DeltaSink:
         return claim.offset if claim else None
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # the columns are checked
-        """See :class:`tailer.sink.Rehearses`. Of a store it is seen by a write alone."""
+        """Try the folder; rights on a store are only visible by a write."""
         address = self._target.address
         if "://" not in address:
             await LocalTarget(Path(address)).rehearse()
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """See :class:`tailer.sink.KeepsProgress`. The table itself is removed by its owner."""
+        """Overwrite the offset. The table itself is removed by its owner."""
         await anyio.to_thread.run_sync(self._set_offset, feed, offset)
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
@@ -161,7 +161,7 @@ class DeltaSink:
         await anyio.to_thread.run_sync(self._write, batch)
 
     async def announce(self, notice: Notice) -> None:
-        """Store a notice's offset; see :class:`tailer.sink.Announces`."""
+        """Store a notice's offset."""
         if notice.next_offset != notice.offset:
             await anyio.to_thread.run_sync(self._move, notice.next_offset)
 
@@ -170,7 +170,7 @@ class DeltaSink:
 
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[DeltaCopy]:
-        """See :class:`tailer.sink.ReadsMirror`. A version of the table does not change."""
+        """Provide the copy. A version of the table does not change."""
         if self.mode != "mirror":
             raise TargetRefused(f"{self._target.address} is a log and not a mirror")
         claim = self._target.load(feed, self.mode, as_it_is=True)

@@ -57,7 +57,7 @@ class DuckdbSink(SqlSink):
         return cls(DuckdbFile(path), **more)
 
     def prepare(self, batch: ChangeBatch) -> None:  # noqa: ARG002  # that there is one is enough
-        """Note that a batch waits; see :class:`tailer.sink.Prepares`."""
+        """Note that a batch waits."""
         self._waiting += 1
 
     def _open(self, feed: str) -> Offset | None:

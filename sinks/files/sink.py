@@ -28,7 +28,7 @@ from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import TailerError, TargetRefused
 from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import FaultTable, OwnNames, SinkTraits
+from tailer.sink import OwnNames, Sink, SinkTraits
 from tailer.storage import open_target
 from tailer.storage.targets import Target, writing
 
@@ -57,8 +57,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "store": Setting(
         "table", {}, "Options of the target's store, as in `[store.s3]`, `[store.az]` "
-        "or `[store.gs]`; also accepted as `s3`.",
-        elsewhere=("s3",), advanced=True,
+        "or `[store.gs]`.", advanced=True,
     ),
 }  # fmt: skip
 #: Memory for rows that are not encoded yet, and files that are open at once.
@@ -66,12 +65,10 @@ _WAITING_BYTES_MAX = 64 * _MIB
 _OPEN_MAX = 256
 
 
-class FilesSink:
+class FilesSink(Sink):
     """Change events in files, exactly once."""
 
     settings = SETTINGS
-    #: Files have no codes: what the system or S3 says of them is judged where it is said.
-    faults = FaultTable()
 
     def __init__(
         self,
@@ -117,13 +114,13 @@ class FilesSink:
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """See :class:`tailer.sink.KnowsDelivery`. The folder itself has the offset: it may move."""
+        """Return the form. The folder itself has the offset: it may move."""
         folders = self._folders.template
         form = {"type": "files", "format": self.format, "folders": folders, "ids": self.id_column}
         return same_form(form, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
-        """Take the target over for this process; see :class:`tailer.sink.Sink`."""
+        """Take the target over for this process."""
         await self._let_go()
         self._waiting, self._failed = 0, None
         await self._manifest.claim(feed)
@@ -145,8 +142,7 @@ class FilesSink:
         await self._target.rehearse()
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """See :class:`tailer.sink.KeepsProgress`. None removes the files, which belong to the
-        offset."""
+        """Overwrite the offset. None removes the files, which belong to it."""
         manifest = Manifest(self._target)
         try:
             await manifest.claim(feed)
@@ -158,11 +154,11 @@ class FilesSink:
             await self._target.aclose()
 
     def prepare(self, batch: ChangeBatch) -> None:  # noqa: ARG002  # that there is one is enough
-        """Note that a batch waits; see :class:`tailer.sink.Prepares`."""
+        """Note that a batch waits."""
         self._waiting += 1
 
     async def write(self, batch: ChangeBatch) -> None:
-        """See :class:`tailer.sink.Sink`. Rows that are not published yet are not durable, and the
+        """Write a batch. Rows that are not published yet are not durable, and the
         offset from which they are read again is."""
         self._waiting = max(0, self._waiting - 1)
         async with self._turn:
@@ -179,7 +175,7 @@ class FilesSink:
             self._open = True
 
     async def announce(self, notice: Notice) -> None:
-        """Keep a notice's offset; see :class:`tailer.sink.Announces`."""
+        """Keep a notice's offset."""
         if notice.next_offset == notice.offset:
             return
         async with self._turn:
@@ -188,7 +184,7 @@ class FilesSink:
                 await self._moved(notice.next_offset)
 
     async def aclose(self) -> None:
-        """Publish what is whole, and release everything; see :class:`tailer.sink.Sink`."""
+        """Publish what is whole, and release everything."""
         async with self._turn:  # what is being published by now is published
             if self._open:
                 with suppress(TailerError):  # it is read again

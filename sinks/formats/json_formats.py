@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from msgspec import structs
 
 from sinks.formats.load import encoder_settings, format_setting
-from tailer.settings import Setting, SettingTable
+from tailer.settings import Setting
 
 #: The formats whose values are JSON.
 JSON_FORMATS = ("rows", "debezium", "cloudevents")
 FORMAT = format_setting(
     "Format of the events; the sink also takes the format's options.", JSON_FORMATS
 )
-#: The settings that a sink takes of a format.
-OfFormat = Callable[[str], Mapping[str, Setting]]
 
 
 def message_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
@@ -29,22 +24,6 @@ def message_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the
     return {name: setting for name, setting in found if name not in unused}
 
 
-def listed_options(
-    settings: Mapping[str, Setting], of_format: OfFormat = message_settings
-) -> Mapping[str, Mapping[str, Setting]]:
-    """Return the options of a sink with a format: see :class:`tailer.sink.ListsSettings`."""
-    more = {name: setting for each in JSON_FORMATS for name, setting in of_format(each).items()}
-    return {"": settings, "format": more}
-
-
-def take_options(
-    kind: str,
-    settings: Mapping[str, Setting],
-    options: Mapping[str, Any],
-    of_format: OfFormat = message_settings,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a sink's options, and those of the format that it names."""
-    table = SettingTable(f"sink {kind!r}", settings)
-    more = of_format(table.value("format", options))
-    taken = structs.replace(table, settings={**more, **settings}).take(options)
-    return {name: taken[name] for name in settings}, {name: taken[name] for name in more}
+def all_format_settings(of: Callable[[str], Mapping[str, Setting]]) -> Mapping[str, Setting]:
+    """Return the settings of all formats of JSON; ``of`` returns those that a sink takes of one."""
+    return {name: setting for each in JSON_FORMATS for name, setting in of(each).items()}

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
-
-from sinks.formats.load import SETTINGS, encoder_settings, format_setting
+from sinks.formats.load import encoder_settings, format_setting
 from sinks.formats.registry import located
 from sinks.kafka.client.security import Security
 from sinks.shared.delivery import form_of
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError
 from tailer.setting_fields import declared, settings_of
-from tailer.settings import REQUIRED, Setting, SettingTable
+from tailer.settings import REQUIRED, Setting
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("feed", "table")
@@ -134,16 +132,13 @@ class KafkaOptions:
         return min(_BOOTSTRAP_MS, self.delivery_timeout_ms)
 
     @classmethod
-    def take(cls, options: Mapping[str, Any], folder: Path) -> KafkaOptions:
-        """Return the options of one configuration table; paths in it are relative to ``folder``.
+    def of(cls, taken: Mapping[str, Any], folder: Path) -> KafkaOptions:
+        """Return checked options; paths in them are relative to ``folder``.
 
-        Raises :class:`ConfigError` naming the key that is missing, unknown or wrong.
+        Raises :class:`ConfigError` naming a key that does not fit the others.
         """
-        of_format = encoder_settings(_TABLE.value("format", options))
-        chosen = {name: of_format[name] for name in of_format if name not in _FILLED_IN}
-        taken = structs.replace(_TABLE, settings={**chosen, **_OWN}).take(options)
         _check_names(taken)
-        encoder = {key: taken[key] for key in chosen}
+        encoder = {key: taken[key] for key in format_settings(taken["format"])}
         if "registry" in encoder:
             encoder["registry"] = located(encoder["registry"], folder)
         return cls(
@@ -153,12 +148,16 @@ class KafkaOptions:
         )
 
 
-_OWN = {**settings_of(KafkaOptions), **settings_of(Security)}
-#: All options, including those of every format.
-_TABLE = SettingTable("sink 'kafka'", {**SETTINGS, **_OWN})
+SETTINGS = {**settings_of(KafkaOptions), **settings_of(Security)}
 
 
-def _check_names(taken: dict[str, Any]) -> None:
+def format_settings(format: str) -> dict[str, Setting]:  # noqa: A002  # the option's name
+    """Return the settings that the sink takes of a format."""
+    found = encoder_settings(format)
+    return {name: found[name] for name in found if name not in _FILLED_IN}
+
+
+def _check_names(taken: Mapping[str, Any]) -> None:
     for key in ("topic", "transactional_id", "progress_topic", "notice_topic"):
         for name in _PLACEHOLDER.findall(taken[key]):
             if name not in _PLACEHOLDERS or (name == "table" and key != "topic"):
@@ -169,7 +168,7 @@ def _check_names(taken: dict[str, Any]) -> None:
 
 
 def _wrong(key: str, value: Any, what: str) -> ConfigError:
-    return _TABLE.wrong(key, f"is {value!r}, and {what}")
+    return ConfigError(f"option {key!r} of sink 'kafka' is {value!r}, and {what}")
 
 
 def topic_name(template: str, feed: str, table: str | None = None) -> str:

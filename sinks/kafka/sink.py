@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio.to_thread
 
@@ -19,25 +19,21 @@ from sinks.kafka.client.failures import FAULTS
 from sinks.kafka.client.security import Security
 from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.feed_transactions import FeedTransactions
-from sinks.kafka.options import KafkaOptions, topic_name
+from sinks.kafka.options import SETTINGS, KafkaOptions, format_settings, topic_name
 from sinks.kafka.settlement import Settlement
 from sinks.shared.delivery import same_form
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
 from tailer.setting_fields import settings_of
-from tailer.sink import FaultTable, SinkTraits
+from tailer.settings import Setting
+from tailer.sink import Sink, SinkTraits
 
 
-class KafkaSink:
+class KafkaSink(Sink):
     """Events as records of a Kafka topic, exactly once or at least once."""
 
-    faults: ClassVar[FaultTable] = FAULTS
-    #: See :class:`tailer.sink.ListsSettings`.
-    listed_settings: ClassVar = {
-        "": settings_of(KafkaOptions),
-        "security": settings_of(Security),
-        "format": LISTED,
-    }
+    faults = FAULTS
+    settings = SETTINGS
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
@@ -60,17 +56,25 @@ class KafkaSink:
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:
         """Create the sink. Options: those of :class:`sinks.kafka.options.KafkaOptions`, of
         :class:`sinks.kafka.client.security.Security` and of the format."""
-        return cls(KafkaOptions.take(options, folder))
+        return cls(KafkaOptions.of(options, folder))
+
+    @classmethod
+    def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
+        return format_settings(format)
+
+    @classmethod
+    def listed_settings(cls) -> Mapping[str, Mapping[str, Setting]]:
+        own, security = settings_of(KafkaOptions), settings_of(Security)
+        return {"": own, "security": security, "format": LISTED}
 
     async def open(self, feed: str) -> Offset | None:
-        """Return the offset to resume from, with exactly-once delivery; see
-        :class:`tailer.sink.Sink`."""
+        """Return the offset to resume from, with exactly-once delivery."""
         return await anyio.to_thread.run_sync(self._open, feed)
 
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """See :class:`tailer.sink.KnowsDelivery`. With exactly-once delivery Kafka keeps it."""
+        """Return the form. With exactly-once delivery Kafka keeps it."""
         form: dict[str, Any] = {"type": "kafka"}
         if not self.options.exactly_once:
             form |= self.options.form(feed)
@@ -139,7 +143,7 @@ class KafkaSink:
         return None if self._session is None else self._session.prepare(batch)
 
     async def announce(self, notice: Notice) -> None:
-        """See :class:`tailer.sink.Announces`. To ``notice_topic``, if there is one."""
+        """Write a notice to ``notice_topic``, if there is one."""
         if self._session is None:
             raise TargetRefused("the sink is not open")
         await anyio.to_thread.run_sync(self._session.announce, notice)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -10,18 +10,21 @@ from typing import Any, ClassVar
 import anyio
 import anyio.to_thread
 
+from sinks.formats.json_formats import all_format_settings, message_settings
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
 from sinks.shared.delivery import form_of, same_form
 from sinks.shared.encode_ahead import Pieces, slices
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
-from tailer.sink import SinkTraits
+from tailer.plugins.contract import Contract
+from tailer.settings import Setting
+from tailer.sink import Sink, SinkTraits
 
 _MIB = 1024**2
 
 
-class MessageSink(ABC):
+class MessageSink(Sink, Contract):
     """Each event as a message, in order. Leaves say how they connect and send.
 
     A target that stores progress stores it with each piece; for any other, the feed saves its
@@ -37,6 +40,20 @@ class MessageSink(ABC):
     #: What is encoded, sent and, if the target keeps progress, stored in one step.
     piece_rows: ClassVar[int] = 10_000
     piece_bytes: ClassVar[int] = 8 * _MIB
+
+    @classmethod
+    def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
+        return message_settings(format)
+
+    @classmethod
+    def listed_settings(cls) -> Mapping[str, Mapping[str, Setting]]:
+        of_formats = all_format_settings(cls.format_settings) if "format" in cls.settings else {}
+        return {"": cls.settings, "format": of_formats}
+
+    @classmethod
+    def _format_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of the sink's options that are its format's."""
+        return {name: options[name] for name in cls.format_settings(options["format"])}
 
     def __init__(self, format: str, options: Mapping[str, Any]) -> None:  # noqa: A002
         self.format = format
@@ -71,7 +88,7 @@ class MessageSink(ABC):
         """Send messages, in order; they are durable when this returns, with the offset behind them
         if the target keeps it. A target that keeps none counts those that are durable."""
 
-    async def _move(self, then: Offset) -> None:  # noqa: B027  # a target without progress
+    async def _move(self, then: Offset) -> None:  # a target without progress
         """Store an offset without messages, if the target keeps it."""
 
     def option(self, name: str) -> str:
@@ -180,7 +197,7 @@ class MessageSink(ABC):
         return batch.slice(sent, batch.num_rows) if sent else batch
 
     async def announce(self, notice: Notice) -> None:
-        """Store a notice's offset; see :class:`tailer.sink.Announces`."""
+        """Store a notice's offset."""
         if notice.kind != "heartbeat":
             if notice.next_offset != notice.offset:
                 await self._moved(notice.next_offset)

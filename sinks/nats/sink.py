@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from sinks.formats.json_formats import FORMAT, listed_options, take_options
+from sinks.formats.json_formats import FORMAT
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted, trusting
@@ -100,9 +100,8 @@ _FAULTS = FaultTable(
 class NatsSink(MessageSink):
     """Events as messages of a JetStream stream, exactly once."""
 
-    faults: ClassVar[FaultTable] = _FAULTS
-    #: See :class:`tailer.sink.ListsSettings`.
-    listed_settings: ClassVar = listed_options(SETTINGS)
+    faults = _FAULTS
+    settings = SETTINGS
     kind = "nats"
     places = ("stream", "subject")
     keeps_offset = True
@@ -143,8 +142,7 @@ class NatsSink(MessageSink):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> NatsSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, of_format = take_options("nats", SETTINGS, options)
-        return cls(taken, folder, of_format)
+        return cls(options, folder, cls._format_options(options))
 
     def option(self, name: str) -> str:
         return str(self._given[name]).replace("{feed}", self._feed)
@@ -309,7 +307,7 @@ class NatsSink(MessageSink):
         return await self._ids(self._progress.sequence + 1, await self._last_sequence())
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """See :class:`tailer.sink.KeepsProgress`. The messages stay."""
+        """Overwrite the offset; the messages stay."""
         self._feed = feed
 
         async def move() -> None:

@@ -11,13 +11,13 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pyarrow.compute as pc
 from msgspec import structs
 
-from sinks.formats.json_formats import FORMAT, listed_options, take_options
+from sinks.formats.json_formats import FORMAT
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import distrusted, trusting
@@ -85,9 +85,8 @@ _FOR_NOW = re.compile(r"\bdown\b|inaccessible|limit")
 class RabbitmqSink(MessageSink):
     """Events as messages of a RabbitMQ queue, at least once."""
 
-    faults: ClassVar[FaultTable] = _FAULTS
-    #: See :class:`tailer.sink.ListsSettings`.
-    listed_settings: ClassVar = listed_options(SETTINGS)
+    faults = _FAULTS
+    settings = SETTINGS
     kind = "rabbitmq"
     places = ("queue", "exchange", "routing_key")
     piece_rows = 5000
@@ -119,8 +118,7 @@ class RabbitmqSink(MessageSink):
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RabbitmqSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        taken, of_format = take_options("rabbitmq", SETTINGS, options)
-        return cls(taken, folder, of_format)
+        return cls(options, folder, cls._format_options(options))
 
     def option(self, name: str) -> str:
         return str(self._given[name]).replace("{feed}", self._feed)

@@ -23,8 +23,9 @@ from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
+from tailer.plugins.contract import Contract
 from tailer.settings import Setting
-from tailer.sink import OWN_PREFIX, FaultTable, OwnNames, SinkTraits
+from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 
 TABLE_SETTINGS: dict[str, Setting] = {
     "table": Setting("text", "", "The table to write.", unset="the feed's name"),
@@ -50,7 +51,7 @@ _ROW_ID, _EVENT_ID, _SEQ = "_row_id", "_event_id", "_seq"
 _METADATA = tuple(field.name for field in METADATA_FIELDS)
 
 
-class SqlSink:
+class SqlSink(Sink, Contract):
     """A copy of a table, or a log of its changes, in a database, exactly once."""
 
     #: The sink's type.
@@ -87,14 +88,11 @@ class SqlSink:
             keeps_offset=True,
             copies=mode == "mirror",
         )
+        self.faults = database.faults
         self._database = database
         self._target = ""
         self._session: TableSession | None = None
         self._written_before = False
-
-    @property
-    def faults(self) -> FaultTable:
-        return self._database.faults
 
     def check_columns(self, schema: pa.Schema) -> None:
         self._rows_for("").check_columns(schema)
@@ -102,13 +100,13 @@ class SqlSink:
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
-        """See :class:`tailer.sink.KnowsDelivery`. The database itself has the offset: it may be
-        copied to another place, and then the table may have another name."""
+        """Return the form. The database itself has the offset: it may be copied to another place,
+        and then the table may have another name."""
         self._written_before = bool(kept)
         return same_form({"type": self.kind, "mode": self.mode}, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
-        """Claim the table for this process; see :class:`tailer.sink.Sink`."""
+        """Claim the table for this process."""
         return await anyio.to_thread.run_sync(self._open, feed)
 
     def _open(self, feed: str) -> Offset | None:
@@ -158,13 +156,13 @@ class SqlSink:
         )
 
     @property
-    def lacks_beginning(self) -> bool:
-        """See :class:`tailer.sink.KeepsCopy`. A log may begin anywhere."""
+    def lacks_beginning(self) -> bool:  # type: ignore[override]
+        """Whether a mirror has just begun; a log may begin anywhere."""
         claim = None if self._session is None else self._session.transactions.committed_claim
         return self.mode == "mirror" and claim is not None and claim.epoch == 1
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:
-        """See :class:`tailer.sink.Rehearses`: what a feed does is done, and undone."""
+        """Do what a feed does, and undo it."""
         await anyio.to_thread.run_sync(self._rehearse, feed, schema)
 
     def _rehearse(self, feed: str, schema: pa.Schema) -> None:
@@ -195,8 +193,7 @@ class SqlSink:
             self._database.close()
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """See :class:`tailer.sink.KeepsProgress`. None drops the table, which belongs to the
-        offset."""
+        """Overwrite the offset. None drops the table, which belongs to it."""
         await anyio.to_thread.run_sync(self._set_offset, feed, offset)
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
@@ -224,7 +221,7 @@ class SqlSink:
         await anyio.to_thread.run_sync(self._write, batch)
 
     async def announce(self, notice: Notice) -> None:
-        """Store a notice's offset; see :class:`tailer.sink.Announces`."""
+        """Store a notice's offset."""
         if notice.next_offset != notice.offset:
             await anyio.to_thread.run_sync(self._move, notice.next_offset)
 

@@ -22,7 +22,7 @@ from tailer.delta.types import PrimitiveType
 from tailer.errors import ConfigError
 from tailer.log.table import TableLog
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import installed_sinks, listed_settings, load_sink
+from tailer.sink import installed_sinks, load_sink
 from tailer.storage import is_local
 
 #: The sink of a file that nobody was asked about.
@@ -58,7 +58,7 @@ async def init(arguments: argparse.Namespace, log: TableLog) -> int:
     name = _feed_name(state, log.store.root)
     answers = {
         option: await _asked(f"{option}, {setting.allowed()}", default=_value(kind, option, name))
-        for option, setting in listed_settings(load_sink(kind)).get("", {}).items()
+        for option, setting in load_sink(kind).listed_settings()[""].items()
         if setting.default is REQUIRED
     }
     options = dict(option.partition("=")[::2] for option in arguments.store_options)
@@ -137,7 +137,7 @@ def configuration(
     ``answers`` are the sink's required options, ``store`` those of the table's store.
     """
     key = likely_key(state, name)
-    settings = listed_settings(load_sink(kind))
+    settings = load_sink(kind).listed_settings()
     lines = [_HEAD, "[daemon]"]
     for option in ("http", "state"):
         lines += _option(option, DAEMON[option], DAEMON[option].default)

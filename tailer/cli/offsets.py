@@ -15,7 +15,6 @@ from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import feed_sink, offset_store, table_log
 from tailer.errors import ConfigError
 from tailer.log.starts import start_to_keep
-from tailer.sink import KeepsProgress
 
 
 async def offsets(arguments: argparse.Namespace) -> int:
@@ -37,8 +36,7 @@ async def offsets(arguments: argparse.Namespace) -> int:
     try:
         offset = await _wanted(arguments, config, feed)
         sink = feed_sink(config, feed)
-        if isinstance(sink, KeepsProgress):
-            await sink.set_offset(arguments.feed, offset)
+        await sink.set_offset(arguments.feed, offset)
         if offset is None:
             # A feed that its operator has paused stays paused; all other orders are dropped.
             paused = (await store.load_orders()).get("paused")

@@ -22,7 +22,7 @@ from msgspec import Struct
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.process.threads import blocking
-from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, load_sink
+from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, make_sink
 
 _IDS = {"_event_id": pa.string(), "_origin": pa.string(), "_row_id": pa.int64()}
 
@@ -48,7 +48,7 @@ class Ids(Struct, frozen=True):
         return {"path": path, "own_prefix": self.prefix, "notices": False, "ids": ids}
 
 
-class _ColumnarOutput:
+class _ColumnarOutput(Sink):
     """One schema for all rows; ids, if requested, are columns at the end."""
 
     def __init__(self, path: Path, kind: str, schema: pa.Schema, ids: Ids) -> None:
@@ -62,6 +62,9 @@ class _ColumnarOutput:
             import pyarrow.parquet as pq
 
             self._writer = pq.ParquetWriter(str(path), self.schema)
+
+    async def open(self, feed: str) -> None:
+        pass
 
     async def write(self, batch: ChangeBatch) -> None:
         if batch.num_rows:
@@ -85,9 +88,7 @@ class _ColumnarOutput:
 
 
 @asynccontextmanager
-async def open_output(
-    output: str, kind: str, schema: pa.Schema, ids: Ids
-) -> AsyncIterator[_ColumnarOutput | Sink]:
+async def open_output(output: str, kind: str, schema: pa.Schema, ids: Ids) -> AsyncIterator[Sink]:
     """Open the output of that name; it is complete when the block ends without an error.
 
     ``kind``: see :func:`tailer.cli.read.output_kind`. ``schema``: of the rows, for the columnar
@@ -95,7 +96,7 @@ async def open_output(
     can't be written to its end.
     """
     if output == "-":
-        sink = load_sink("jsonl").from_options(ids.of_jsonl("-"), Path())
+        sink = make_sink("jsonl", ids.of_jsonl("-"), Path())
         await sink.open("read")
         yield sink
         await sink.aclose()
@@ -179,12 +180,12 @@ def _holds_empty_struct(data_type: pa.DataType) -> bool:
     return empty or any(map(_holds_empty_struct, inside))
 
 
-async def _open(path: Path, kind: str, schema: pa.Schema, ids: Ids) -> _ColumnarOutput | Sink:
+async def _open(path: Path, kind: str, schema: pa.Schema, ids: Ids) -> Sink:
     if kind == "parquet":
         _check_parquet(schema)
     if kind != "jsonl":
         return _ColumnarOutput(path, kind, schema, ids)
-    sink = load_sink("jsonl").from_options(ids.of_jsonl(str(path)), Path())
+    sink = make_sink("jsonl", ids.of_jsonl(str(path)), Path())
     # Nothing goes on from a part of the file.
     sink.sync = False  # type: ignore[attr-defined]
     await sink.open("read")

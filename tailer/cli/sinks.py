@@ -10,7 +10,7 @@ from typing import Any
 
 from tailer.errors import ConfigError, printable
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import installed_sinks, listed_settings, load_sink
+from tailer.sink import installed_sinks, load_sink
 
 
 async def sinks(arguments: argparse.Namespace) -> int:
@@ -32,13 +32,13 @@ def _described(kind: str) -> dict[str, Any]:
         "package": f"{distribution.name} {distribution.version}" if distribution else "",
     }
     try:
-        factory = load_sink(kind)
+        sink = load_sink(kind)
     except ConfigError as e:  # another sink can still be used
         return {**description, "error": str(e)}
-    tables = listed_settings(factory)
+    tables = sink.listed_settings()
     return {
         **description,
-        "about": (getdoc(factory) or "").partition("\n\n")[0].replace("\n", " "),
+        "about": (getdoc(sink) or "").partition("\n\n")[0].replace("\n", " "),
         "options": [
             _option(name, setting, of) for of in tables for name, setting in tables[of].items()
         ],

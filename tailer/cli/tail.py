@@ -20,7 +20,7 @@ from tailer.feed.run import Feed, run_feed
 from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.sink import load_sink
+from tailer.sink import make_sink
 
 
 @on_table
@@ -41,10 +41,7 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     feed = Feed(
         name="tail",
         log=log,
-        sink=load_sink("jsonl").from_options(
-            {**ids.of_jsonl("-"), "notices": arguments.with_notices},
-            Path(),
-        ),
+        sink=make_sink("jsonl", {**ids.of_jsonl("-"), "notices": arguments.with_notices}, Path()),
         offsets=MemoryOffsetStore(),
         start=start,
         progress=SnapshotProgress("tail", drawn),

@@ -22,7 +22,7 @@ from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import document_name
 from tailer.offsets.owner import keep_place
-from tailer.sink import OWN_PREFIX, Sink, make_sink, sink_traits
+from tailer.sink import OWN_PREFIX, Sink, make_sink
 from tailer.storage import is_url, open_offset_store, open_store, storage_of
 from tailer.store.traffic import Traffic
 
@@ -79,7 +79,7 @@ def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:
 def feed_sink(config: Config, feed: FeedConfig) -> Sink:
     """Return the feed's sink. Raises :class:`ConfigError` naming the invalid key."""
     sink = _sink(config, f"{feed.name}.sink", feed.sink)
-    if feed.options.selection.operations and sink_traits(sink).copies:
+    if feed.options.selection.operations and sink.traits.copies:
         raise ConfigError(
             f"{config.path}: feeds.{feed.name}.operations is given, but a mirror needs all "
             "changes; leave it out"
@@ -133,7 +133,7 @@ def check_targets(config: Config) -> None:
             continue
         sink, park = feed_sink(config, feed), park_sink(config, feed)
         for place, writer, sink_config in (("sink", sink, feed.sink), ("park", park, feed.park)):
-            target = sink_traits(writer).exclusive
+            target = None if writer is None else writer.traits.exclusive
             path = None if sink_config is None else sink_config.options.get("path")
             if target in writers:
                 same = f" ({paths[target]} and {path} are one file)" if path is not None else ""
@@ -148,7 +148,7 @@ def check_targets(config: Config) -> None:
 def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
     _check_spill_folder(config, feed)
     one, two = (_feed_of(feed, match, feed.table) for match in ("a", "b"))
-    target, other = (sink_traits(feed_sink(config, each)).exclusive for each in (one, two))
+    target, other = (feed_sink(config, each).traits.exclusive for each in (one, two))
     park_sink(config, one)
     if target is not None and target == other:
         raise ConfigError(
@@ -162,7 +162,7 @@ def feed_start(config: Config, feed: FeedConfig, sink: Sink) -> str:
 
     Raises :class:`ConfigError` for a copy of the table that would lack the rows that are there.
     """
-    copies = sink_traits(sink).copies
+    copies = sink.traits.copies
     if copies and feed.start == "latest":
         raise ConfigError(
             f"{config.path}: feeds.{feed.name}.from is 'latest', but a mirror needs the rows that "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from tailer.files.durable import try_place
 from tailer.log.same_table import check_place
 from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
-from tailer.sink import Looks, Rehearses, Sink, delivery_of, sink_traits
+from tailer.sink import Sink
 
 
 async def check_feeds(config: Config, *, as_json: bool = False) -> int:
@@ -125,9 +126,8 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
             check_target(sink, sink_offset, offset, delivered=delivered and not owner)
         except ConfigError as e:
             raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
-        if isinstance(sink, Rehearses):
-            columns = [*schema][: -len(METADATA_FIELDS)]
-            await sink.rehearse(feed.name, pa.schema(columns))
+        columns = [*schema][: -len(METADATA_FIELDS)]
+        await sink.rehearse(feed.name, pa.schema(columns))
         origin = f"saved offset{owner}"
         if offset is None:
             origin = feed_start(config, feed, sink)
@@ -150,7 +150,7 @@ async def _check_delivery(name: str, sink: Sink, offsets: OffsetStore) -> bool:
     """Raise the error of a start if the form of a sink's records must not change; return whether
     there were any."""
     saved_form = (await offsets.load_orders()).get("delivery") or {}
-    delivery_of(sink, name, saved_form, await offsets.load())
+    sink.delivery(name, saved_form or None, await offsets.load())
     return bool(saved_form)
 
 
@@ -162,7 +162,7 @@ async def _saved(
 
     Only the owner may open a sink: opening it would fence a running daemon. Reading it does not.
     """
-    if isinstance(sink, Looks):
+    with suppress(NotImplementedError):
         sink_offset = await sink.look(name)
         return sink_offset, sink_offset or await offsets.load(), ""
     try:
@@ -182,7 +182,7 @@ def _check_key(config: Config, feed: FeedConfig, sink: Sink, names: list[str]) -
     """Refuse a sink's key columns that it does not get from the table's present schema."""
     place = f"{config.path}: feeds.{feed.name}.sink.key"
     columns = feed.options.selection.columns or names
-    for name in sink_traits(sink).key_columns:
+    for name in sink.traits.key_columns:
         if name not in columns:
             raise ConfigError(
                 f"{place} names {name!r}{meant(name, columns)}, and the feed's columns are: "
@@ -192,7 +192,7 @@ def _check_key(config: Config, feed: FeedConfig, sink: Sink, names: list[str]) -
 
 def _check_row_ids(sink: Sink, state: TableState) -> None:
     """Refuse a copy by row id of a table whose rows have none."""
-    if sink_traits(sink).row_ids and not row_tracking_enabled(state.protocol, state.metadata):
+    if sink.traits.row_ids and not row_tracking_enabled(state.protocol, state.metadata):
         raise SinkRejected(
             "the copy is kept by row ids, but row tracking is not enabled for the table; name the "
             'columns that identify a row, as in key = ["id"], or enable row tracking'

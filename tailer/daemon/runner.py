@@ -23,7 +23,6 @@ from tailer.feed.run import Feed, run_feed
 from tailer.feed.sink_calls import UnexplainedError
 from tailer.feed.where import Where
 from tailer.offsets.held import HeldOffsets
-from tailer.sink import reopen
 
 State = Literal["running", "paused", "stopped", "failed", "ended"]
 Event = Literal[
@@ -401,7 +400,8 @@ class Runner:
     async def reopen(self) -> None:
         """Have its sinks reopen files that were rotated."""
         for sink in (self.feed.sink, self.feed.park):
-            await reopen(sink)
+            if sink is not None:
+                await sink.reopen()
 
     # What it is doing
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 from tailer.changes import METADATA_FIELDS, ChangeBatch
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
-from tailer.sink import ChecksColumns, sink_traits
-from tailer.sink.own_names import NO_NAMES
+from tailer.sink import Sink
 
 
 class Fitting:
@@ -20,18 +19,10 @@ class Fitting:
     every row, so no row is parked for it.
     """
 
-    def __init__(self, table: str, sinks: Sequence[object]) -> None:
+    def __init__(self, table: str, sinks: Sequence[Sink]) -> None:
         self._table = table
         self._sinks = sinks
         self._checked: TableState | None = None
-
-    @property
-    def asks(self) -> bool:
-        """Whether there is a column that would be refused."""
-        return any(
-            isinstance(sink, ChecksColumns) or sink_traits(sink).own != NO_NAMES
-            for sink in self._sinks
-        )
 
     def check(self, batch: ChangeBatch) -> None:
         """Raise :class:`TableError` or :class:`SinkRejected` for a column of a batch that one of
@@ -45,8 +36,7 @@ class Fitting:
         columns = pa.schema(list(schema)[: -len(METADATA_FIELDS)])
         try:
             for sink in self._sinks:
-                sink_traits(sink).own.check(columns.names)
-                if isinstance(sink, ChecksColumns):
-                    sink.check_columns(columns)
+                sink.traits.own.check(columns.names)
+                sink.check_columns(columns)
         except TableError as e:
             raise e.at(table=self._table, version=version) from None

@@ -14,7 +14,7 @@ from tailer.feed.selection import Selection
 from tailer.log.follow import FollowOptions
 from tailer.network.backoff import Backoff
 from tailer.plan.rules import ChangeSource
-from tailer.sink import Sink, sink_traits
+from tailer.sink import Sink
 
 
 class RetryOptions(Struct, frozen=True):
@@ -56,7 +56,7 @@ class FeedOptions(Struct, frozen=True):
 
     def for_sink(self, sink: Sink) -> FeedOptions:
         """Return the same options, with row ids and paired updates if the sink requires them."""
-        traits = sink_traits(sink)
+        traits = sink.traits
         keys = frozenset({*self.key, *traits.key_columns})
         options = structs.replace(self, spans=traits.spans, keys=keys)
         if traits.paired or traits.row_ids:

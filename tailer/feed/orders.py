@@ -28,7 +28,7 @@ class Orders(Struct):
 
     ``paused`` means paused by the operator. ``accepted`` are versions whose new schema was
     accepted, ``skips`` are versions to skip. ``delivery`` is the accepted form of the sink's
-    records, if the sink leaves that to the feed (:class:`tailer.sink.KnowsDelivery`).
+    records, if the sink leaves that to the feed (:meth:`tailer.sink.Sink.delivery`).
     """
 
     paused: bool = False

@@ -64,8 +64,7 @@ class Parked:
 class Parking:
     """Writes batches to a sink, and the rows that it refuses to ``park``.
 
-    ``keeps_progress``: the sink stores the offset with the rows. ``report`` is told what was
-    parked, once a batch.
+    ``report`` is called with what was parked, once a batch.
     """
 
     def __init__(
@@ -74,14 +73,11 @@ class Parking:
         park: Sink,
         progress: FeedProgress,
         report: Callable[[Parked], None],
-        *,
-        keeps_progress: bool,
     ) -> None:
         self._sink = sink
         self._park = park
         self._progress = progress
         self._report = report
-        self._keeps_progress = keeps_progress
         self._park_open = False
         self._in_a_row = 0
         # Of one batch:
@@ -151,7 +147,7 @@ class Parking:
             raise refused
         if self._taken or isinstance(refused, RowsRefused | CorruptRow):
             await self._to_park(row, refused)
-        elif self._keeps_progress:
+        elif self._sink.traits.keeps_offset:
             raise refused
         else:
             self._held.append((row, refused))

@@ -17,7 +17,7 @@ from tailer.feed.progress import FeedProgress
 from tailer.feed.read_context import FeedItem
 from tailer.feed.sink_calls import SinkCalls
 from tailer.offsets import OffsetStore
-from tailer.sink import KeepsCopy, Looks, Prepares, Sink, sink_traits
+from tailer.sink import Sink
 
 
 class Saver:
@@ -43,7 +43,7 @@ class Saver:
         target that lacks what it has written.
         """
         offset = kept or await offsets.load()
-        if offset is not None and isinstance(sink, KeepsCopy) and sink.lacks_beginning:
+        if offset is not None and sink.lacks_beginning:
             await sink.set_offset(feed, None)  # or the next start would find it begun
             raise _target_lost(offset)
         check_target(sink, kept, offset, delivered=delivered)
@@ -68,7 +68,7 @@ def check_target(
     """Raise :class:`SinkRejected` if a sink that keeps the offset with the data has none, though
     the feed has ``delivered`` to it: its target was removed, emptied or replaced by another one, or
     the options name another one. ``offset`` is where the feed would go on."""
-    if delivered and kept is None and offset is not None and sink_traits(sink).keeps_offset:
+    if delivered and kept is None and offset is not None and sink.traits.keeps_offset:
         raise _target_lost(offset)
 
 
@@ -88,16 +88,15 @@ async def saved_offset(feed: str, sink: Sink, offsets: OffsetStore) -> Offset | 
     A sink that is away does not hide what is saved, which may be behind it.
     """
     kept = None
-    if isinstance(sink, Looks):
-        with suppress(TailerError, OSError):
-            kept = await sink.look(feed)
+    with suppress(TailerError, OSError, NotImplementedError):
+        kept = await sink.look(feed)
     return kept or await offsets.load()
 
 
 class Publisher:
     """Writes what was read, then saves its offset. Calls never overlap.
 
-    ``delivery`` is what the sink says of its records: see :class:`tailer.sink.KnowsDelivery`.
+    ``delivery`` is what the sink says of its records: see :meth:`tailer.sink.Sink.delivery`.
     ``lost`` is told which losses are announced.
     """
 
@@ -125,11 +124,10 @@ class Publisher:
         """Note what was read, and return it. A sink that supports it starts on it while it writes
         another batch."""
         self.progress.read(item)
-        sink = self.calls.sink
-        if isinstance(item, ChangeBatch) and isinstance(sink, Prepares):
-            prepared = sink.prepare(item)
-            return item if prepared is None else structs.replace(item, prepared=prepared)
-        return item
+        if isinstance(item, Notice):
+            return item
+        prepared = self.calls.sink.prepare(item)
+        return item if prepared is None else structs.replace(item, prepared=prepared)
 
     async def publish(self, item: FeedItem) -> None:
         """Write a batch or a notice, then save its offset."""

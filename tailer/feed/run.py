@@ -31,7 +31,7 @@ from tailer.log.table import TableLog
 from tailer.network.backoff import Backoff
 from tailer.offsets import OffsetStore
 from tailer.plan.live_files import LiveFiles
-from tailer.sink import KeepsProgress, Sink, delivery_of
+from tailer.sink import Sink
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ async def _attempt(feed: Feed) -> bool:
     fitting = Fitting(feed.log.store.root, sinks)
     calls = SinkCalls(feed.sink, _parking(feed), feed.progress, feed.on_retry)
     try:
-        if fitting.asks and await feed.offsets.load() is None:
+        if await feed.offsets.load() is None:
             await _check_new(feed, fitting)
         delivery = await _delivery(feed)
         kept = await calls.open(feed.name)
@@ -204,12 +204,12 @@ def _parking(feed: Feed) -> Parking | None:
     """Return what writes the batches of a feed that parks rows."""
     if feed.park is None:
         return None
-    keeps = isinstance(feed.sink, KeepsProgress)
-    return Parking(feed.sink, feed.park, feed.progress, feed.on_park, keeps_progress=keeps)
+    return Parking(feed.sink, feed.park, feed.progress, feed.on_park)
 
 
 async def _delivery(feed: Feed) -> Mapping[str, Any]:
     """Return the form of the sink's records. Raises :class:`ConfigError` if it has changed,
     unless the change is accepted."""
     kept = feed.orders.delivery
-    return delivery_of(feed.sink, feed.name, kept, await feed.offsets.load() if kept else None)
+    at = await feed.offsets.load() if kept else None
+    return feed.sink.delivery(feed.name, kept or None, at)

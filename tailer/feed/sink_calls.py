@@ -17,7 +17,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TransientError, may_heal
 from tailer.feed.parking import Parking
 from tailer.feed.progress import FeedProgress, SlowSink
-from tailer.sink import Sink, announce, write_pieces
+from tailer.sink import Sink, write_pieces
 
 #: After this many seconds a call of a sink is named.
 SLOW_S = 60.0
@@ -68,7 +68,7 @@ class SinkCalls:
 
     async def announce(self, notice: Notice) -> None:
         with self._guarded("a notice"):
-            await announce(self.sink, notice)
+            await self.sink.announce(notice)
 
     async def aclose(self) -> None:
         with self._guarded("its end"):

@@ -18,7 +18,9 @@ class Contract:
         super().__init_subclass__()
         if Contract in cls.__bases__:
             return
-        known = {name for base in cls.__mro__[1:] for name in vars(base)}
+        bases = cls.__mro__[1:]
+        known = {name for base in bases for name in vars(base)}
+        known |= {name for base in bases for name in getattr(base, "__annotations__", ())}
         for name in vars(cls):
             if name.startswith("_") or name in known:
                 continue

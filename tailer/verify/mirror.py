@@ -22,7 +22,7 @@ from tailer.errors import TableReplaced, TransientError, first_error
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
-from tailer.sink import MirrorCopy, ReadsMirror
+from tailer.sink import MirrorCopy, Sink
 from tailer.verify.table import compare_rows, pulled
 
 _KEYS_MAX = 10
@@ -56,7 +56,7 @@ class MirrorVerdict:
 
 
 async def verify_mirror(
-    log: TableLog, sink: ReadsMirror, feed: str, options: FeedOptions
+    log: TableLog, sink: Sink, feed: str, options: FeedOptions
 ) -> MirrorVerdict:
     """Compare the mirror of a feed with its table, at the version that the mirror has.
 
@@ -72,7 +72,7 @@ async def verify_mirror(
 
 
 def _compare(
-    portal: BlockingPortal, log: TableLog, sink: ReadsMirror, feed: str, options: FeedOptions
+    portal: BlockingPortal, log: TableLog, sink: Sink, feed: str, options: FeedOptions
 ) -> MirrorVerdict:
     with sink.read_mirror(feed) as copy:
         version = _version_of(copy.offset, feed)

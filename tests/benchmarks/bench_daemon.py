@@ -33,6 +33,7 @@ from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.sink import Sink
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.measure import ROOT, busy_s, environment, measure
@@ -180,7 +181,7 @@ def giant(folder: Path, gib: float, file_rows: int) -> bool:
     return cost.peak_mib <= GIANT_MIB_MAX
 
 
-class _SlowSink:
+class _SlowSink(Sink):
     """Takes its time for each batch."""
 
     async def open(self, feed: str) -> Offset | None:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from tailer.sink import make_sink
+
 #: Wall seconds, and processor seconds of this process.
 Work = tuple[float, float]
 
@@ -46,7 +48,6 @@ def ours(bootstrap: str, topic: str, table: str) -> Work:
     import anyio
     import kafka  # noqa: F401  # as the others' clients: a start is not counted
 
-    from sinks.kafka.sink import KafkaSink
     from tailer.changes import Offset
     from tailer.feed.options import FeedOptions
     from tailer.feed.progress import FeedProgress
@@ -68,7 +69,7 @@ def ours(bootstrap: str, topic: str, table: str) -> Work:
         feed = Feed(
             name=topic,
             log=log,
-            sink=KafkaSink.from_options(options, Path.cwd()),
+            sink=make_sink("kafka", options, Path.cwd()),
             offsets=MemoryOffsetStore(),
             start=start,
             progress=progress,

@@ -20,7 +20,6 @@ from tailer.cli.main import main
 from tailer.cli.output import Ids, open_output
 from tailer.cli.read import output_kind
 from tailer.errors import ConfigError
-from tailer.sink import sink_traits
 from tailer.testing.batches import change_span
 from tailer.testing.table import TableBuilder
 
@@ -64,7 +63,7 @@ async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path,
     second = structs.replace(second, file=structs.replace(second.file, origin="row_ids"))
     run = concat_batches([first, second])
     async with open_output(str(output), kind, run.rows.schema, Ids(wanted=True)) as opened:
-        assert sink_traits(opened).spans
+        assert opened.traits.spans
         await opened.write(run)
     found = rows_of(output)
     assert [row["_origin"] for row in found] == ["cdf", "row_ids"]

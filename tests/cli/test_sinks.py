@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailer.cli.main import main
-from tailer.sink import listed_settings, load_sink
+from tailer.sink import load_sink
 
 Capture = pytest.CaptureFixture[str]
 
@@ -26,7 +26,7 @@ def test_every_sink_is_listed_with_all_its_options(capsys: Capture) -> None:
 def test_one_sink_is_described_as_json(kind: str, capsys: Capture) -> None:
     assert main(["sinks", kind, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    tables = listed_settings(load_sink(kind))
+    tables = load_sink(kind).listed_settings()
     names = [name for table in tables.values() for name in table]
     assert [option["name"] for option in found["options"]] == names
     assert found["about"].endswith(".")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tailer.store.objects.options
-from tailer.sink import Sink, load_sink, make_sink
+from tailer.sink import Sink, make_sink
 from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
@@ -49,7 +49,7 @@ class TestJsonlSink(SinkConformance):
     @pytest.fixture
     def make_sink(self, tmp_path: Path) -> MakeSink:
         options = {"path": "out/orders.jsonl"}
-        return lambda: load_sink("jsonl").from_options(options, tmp_path)
+        return lambda: make_sink("jsonl", options, tmp_path)
 
     @pytest.fixture
     def read_events(self, tmp_path: Path) -> ReadEvents:

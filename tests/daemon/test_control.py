@@ -233,7 +233,9 @@ def test_the_configuration_is_read_again(setting: Setting, *, by_signal: bool) -
 
 
 BUGGY = """
-class Buggy:
+from tailer.sink import Sink
+
+class Buggy(Sink):
     @classmethod
     def from_options(cls, options, folder):
         raise RuntimeError("no such thing")

@@ -13,7 +13,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.daemon.runner import Event, Runner
 from tailer.errors import RowsRefused, SinkRejected, TransientError
 from tailer.feed.progress import FeedProgress
-from tailer.sink import load_sink
+from tailer.sink import make_sink
 from tests.support.faulty import FaultySink, Script
 from tests.support.rig import Rig
 from tests.support.waiting import eventually_async
@@ -139,7 +139,7 @@ async def test_parked_rows_are_logged_once_a_batch(
 ) -> None:
     parked = tmp_path / "parked.jsonl"
     refused = RowsRefused("too long")
-    park = load_sink("jsonl").from_options({"path": str(parked)}, Path())
+    park = make_sink("jsonl", {"path": str(parked)}, Path())
     # Version 0 has no rows; the three of version 1 are refused together, and the first two alone.
     script = Script({"write": [None, refused, refused, refused, refused, None]})
     feed = rig.feed(script=script, park=park, batch_rows_max=3)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.errors import ConfigError
-from tailer.sink import KnowsDelivery, make_sink
+from tailer.sink import Sink, make_sink
 from tailer.testing.table import TableBuilder
 from tests.support.programs import run_tailer, started
 from tests.support.waiting import eventually
@@ -99,11 +99,9 @@ def test_a_lost_target_is_seen_by_check_and_begun_again_by_order(
 def test_every_change_of_records_or_their_place_is_refused(
     tmp_path: Path, sink: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    def made(options: dict[str, Any]) -> KnowsDelivery:
+    def made(options: dict[str, Any]) -> Sink:
         named = {name: value for name, value in options.items() if name != "type"}
-        found = make_sink(options["type"], named, tmp_path)
-        assert isinstance(found, KnowsDelivery)
-        return found
+        return make_sink(options["type"], named, tmp_path)
 
     form = json.loads(json.dumps(made(sink).delivery("orders", None, None)))
     assert made(sink).delivery("orders", form, None) == form

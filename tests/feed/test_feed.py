@@ -29,6 +29,7 @@ from tailer.feed.read_context import EmitBatch
 from tailer.feed.run import run_feed
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
+from tailer.sink import Sink
 from tailer.testing.batches import change_batch
 from tailer.testing.table import TableBuilder
 from tests.support.faulty import Script
@@ -168,7 +169,7 @@ async def test_progress_that_is_stored_with_the_data_wins(rig: Rig) -> None:
     feed = rig.feed()
     inner = feed.sink
 
-    class Transactional:
+    class Transactional(Sink):
         """Knows that the version's last two events never arrived."""
 
         async def open(self, name: str) -> Offset | None:
@@ -364,7 +365,7 @@ async def test_a_cancelled_feed_finishes_its_batch_and_saves_it(rig: Rig) -> Non
     scope = anyio.CancelScope()
     inner = feed.sink
 
-    class CancellingSink:
+    class CancellingSink(Sink):
         """Asks the feed to end while a batch is being written."""
 
         async def open(self, name: str) -> Offset | None:

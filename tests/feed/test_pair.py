@@ -21,7 +21,7 @@ from tailer.feed.read import read_changes
 from tailer.feed.run import run_feed
 from tailer.feed.selection import Selection
 from tailer.plan.rules import ChangeSource
-from tailer.sink import load_sink
+from tailer.sink import make_sink
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import events, offset_of, refusal, table_log
 from tests.support.rig import Rig
@@ -374,8 +374,8 @@ def test_nothing_that_waited_stays_behind(tmp_path: Path) -> None:
 
 def debezium(rig: Rig, **options: Any) -> list[dict[str, Any]]:
     """Run the rig's feed into a file of Debezium's events, and give those."""
-    sink = load_sink("jsonl").from_options(
-        {"path": str(rig.output), "format": "debezium", "key": ["id"]}, Path()
+    sink = make_sink(
+        "jsonl", {"path": str(rig.output), "format": "debezium", "key": ["id"]}, Path()
     )
     anyio.run(run_feed, rig.feed(sink=sink, **options))
     return [line for line in rig.lines if "op" in line]

@@ -13,7 +13,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused, TransientError
 from tailer.feed.parking import PARKED_IN_A_ROW_MAX, Parked, Parking
 from tailer.feed.run import run_feed
-from tailer.sink import SinkTraits, load_sink
+from tailer.sink import Sink, SinkTraits, make_sink
 from tailer.testing.batches import change_batch
 from tailer.testing.conformance.target import Source
 from tests.support.feeds import position_of
@@ -22,11 +22,11 @@ from tests.support.rig import SCHEMA, Rig
 pytestmark = pytest.mark.anyio
 
 
-class Picky:
+class Picky(Sink):
     """Refuses batches that hold certain ids, by an error of this class."""
 
     def __init__(self, rig: Rig, refused: set[int], error: type[Exception]) -> None:
-        self.inner = load_sink("jsonl").from_options({"path": str(rig.output)}, Path())
+        self.inner = make_sink("jsonl", {"path": str(rig.output)}, Path())
         self.rig = rig
         self.refused = refused
         self.error = error
@@ -54,7 +54,7 @@ class Parks(Rig):
         self.said: list[Parked] = []
 
     async def run(self, refused: set[int], error: type[Exception], **options: Any) -> Picky:
-        park = load_sink("jsonl").from_options({"path": str(self.parked)}, Path())
+        park = make_sink("jsonl", {"path": str(self.parked)}, Path())
         sink = Picky(self, refused, error)
         feed = self.feed(sink=sink, park=park, **options)
         feed.on_park = self.said.append
@@ -154,10 +154,11 @@ async def test_no_row_is_passed_before_it_is_parked_where_the_sink_keeps_progres
 ) -> None:
     """The sink's offset would be after the row, and a crash would lose it."""
     rig = Parks(tmp_path)
-    park = load_sink("jsonl").from_options({"path": str(rig.parked)}, Path())
+    park = make_sink("jsonl", {"path": str(rig.parked)}, Path())
     sink = Picky(rig, {0}, SinkRejected)
+    sink.traits = SinkTraits(keeps_offset=True)
     await sink.open("orders")
-    parking = Parking(sink, park, rig.progress, rig.said.append, keeps_progress=True)
+    parking = Parking(sink, park, rig.progress, rig.said.append)
     batch = change_batch(SCHEMA, [{"id": i} for i in range(4)], last=True)
     with pytest.raises(SinkRejected):
         await parking.write(batch, rig.offsets.save)
@@ -190,7 +191,7 @@ async def test_an_error_that_a_sink_does_not_explain_is_passing(
 
     rig.on_retry = retry
     sink = Picky(rig, {2}, error)
-    park = load_sink("jsonl").from_options({"path": str(rig.parked)}, Path())
+    park = make_sink("jsonl", {"path": str(rig.parked)}, Path())
     await run_feed(rig.feed(sink=sink, park=park, batch_rows_max=4))
     assert rig.ids == [0, 1, 2, 3]
     assert not rig.parked.exists()
@@ -217,10 +218,10 @@ class Piecewise(Picky):
 async def test_what_was_taken_before_a_refusal_proves_nothing(tmp_path: Path) -> None:
     rig = Parks(tmp_path)
     rig.table.insert([{"id": i} for i in range(8)])
-    park = load_sink("jsonl").from_options({"path": str(rig.parked)}, Path())
+    park = make_sink("jsonl", {"path": str(rig.parked)}, Path())
     sink = Piecewise(rig, set(), SinkRejected)
     await sink.open("orders")
-    parking = Parking(sink, park, rig.progress, rig.said.append, keeps_progress=False)
+    parking = Parking(sink, park, rig.progress, rig.said.append)
     saved: list[Offset] = []
 
     async def save(offset: Offset) -> None:
@@ -244,7 +245,7 @@ async def test_a_target_that_has_taken_no_row_has_lost_none(tmp_path: Path) -> N
         rig = Rig(tmp_path, source.table)
         sink = Keeps(rig, set(refused), RowsRefused)
         feed = await source.feed(sink, last=source.table.version)
-        feed.park = load_sink("jsonl").from_options({"path": str(tmp_path / "parked")}, Path())
+        feed.park = make_sink("jsonl", {"path": str(tmp_path / "parked")}, Path())
         await run_feed(feed)
 
     await run(1)

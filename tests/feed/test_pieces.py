@@ -13,7 +13,7 @@ from sinks.http import HttpSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TransientError
 from tailer.feed.run import Feed, run_feed
-from tailer.sink import SinkTraits, make_sink
+from tailer.sink import Sink, SinkTraits, make_sink
 from tests.support.rig import Rig
 from tests.support.webhook import webhook
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 ROWS, PIECE = 40, 10
 
 
-class InPieces:
+class InPieces(Sink):
     """Takes rows in pieces, and fails once at each of these ids, after those before it."""
 
     traits = SinkTraits(spans=True)

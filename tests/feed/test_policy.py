@@ -16,7 +16,7 @@ from tailer.errors import DataLoss, FileGone, SchemaChanged, SinkRejected, Trans
 from tailer.feed.policy import FeedPaused, OnDataLoss, Policies
 from tailer.feed.run import run_feed
 from tailer.feed.selection import Selection
-from tailer.sink import announce
+from tailer.sink import Sink
 from tailer.testing.table import TableBuilder
 from tests.support.faulty import Script
 from tests.support.feeds import position_of
@@ -187,7 +187,7 @@ async def test_cleanup_passes_a_feed_that_runs(long: Rig, policy: OnDataLoss) ->
     feed = long.feed(last=6, policies=Policies(on_data_loss=policy))
     inner = feed.sink
 
-    class Slow:
+    class Slow(Sink):
         async def open(self, name: str) -> Offset | None:
             return await inner.open(name)
 
@@ -198,7 +198,7 @@ async def test_cleanup_passes_a_feed_that_runs(long: Rig, policy: OnDataLoss) ->
             await inner.write(batch)
 
         async def announce(self, notice: Notice) -> None:
-            await announce(inner, notice)
+            await inner.announce(notice)
 
         async def aclose(self) -> None:
             await inner.aclose()

@@ -10,13 +10,13 @@ import pytest
 
 from tailer.changes import ChangeBatch
 from tailer.feed.run import run_feed
-from tailer.sink import SilentNotices
+from tailer.sink import Sink
 from tests.support.rig import Rig
 
 pytestmark = pytest.mark.anyio
 
 
-class Preparing(SilentNotices):
+class Preparing(Sink):
     """Writes a batch only when the next one has been begun."""
 
     def __init__(self, batches: int) -> None:

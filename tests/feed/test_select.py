@@ -16,6 +16,7 @@ from tailer.errors import ConfigError, SchemaChanged, TableError
 from tailer.feed.run import run_feed
 from tailer.feed.selection import Mask, Selection
 from tailer.feed.where import parse_where
+from tailer.sink import Sink
 from tailer.testing.table import TableBuilder
 from tests.support.faulty import Script
 from tests.support.rig import Rig
@@ -237,7 +238,7 @@ async def test_preimages_beside_their_rows_are_masked_too(tmp_path: Path) -> Non
     table.commit(table.cdc(rows))
     found: list[ChangeBatch] = []
 
-    class Gathering:
+    class Gathering(Sink):
         async def open(self, feed: str) -> None:
             pass
 

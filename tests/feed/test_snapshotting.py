@@ -17,6 +17,7 @@ from tailer.feed.run import run_feed
 from tailer.feed.selection import Selection
 from tailer.feed.snapshots import sorted_files
 from tailer.feed.where import parse_where
+from tailer.sink import Sink
 from tests.support.faulty import Script
 from tests.support.feeds import position_of, without_pages
 from tests.support.rig import Rig
@@ -217,7 +218,7 @@ async def test_an_update_s_two_images_are_never_in_two_batches(tmp_path: Path) -
     feed = rig.feed(batch_rows_max=3)
     inner = feed.sink
 
-    class Watching:
+    class Watching(Sink):
         async def open(self, name: str) -> Offset | None:
             return await inner.open(name)
 

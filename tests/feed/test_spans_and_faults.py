@@ -13,7 +13,7 @@ from tailer.feed.policy import LostFiles, Policies
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
 from tailer.feed.run import run_feed
-from tailer.sink import SinkTraits
+from tailer.sink import Sink, SinkTraits
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import table_log
 from tests.support.rig import SCHEMA, Rig
@@ -26,7 +26,7 @@ async def test_versions_before_a_refused_one_are_delivered(tmp_path: Path) -> No
     rows: list[int] = []
     refused: list[list[int]] = []
 
-    class Choosy:
+    class Choosy(Sink):
         traits = SinkTraits(spans=True)
 
         async def open(self, feed: str) -> Offset | None:  # noqa: ARG002

@@ -17,6 +17,7 @@ from sinks.kafka.exactly_once import ExactlyOnce
 from sinks.kafka.sink import KafkaSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError
+from tailer.sink import make_sink
 from tailer.testing.batches import change_batch
 from tests.kafka.topics import create_topic
 
@@ -37,7 +38,9 @@ def made(bootstrap: str, topic: str, **options: Any) -> KafkaSink:
         "transactional_id": f"{topic}-writer",
         **options,
     }
-    return KafkaSink.from_options(settings, Path.cwd())
+    sink = make_sink("kafka", settings, Path.cwd())
+    assert isinstance(sink, KafkaSink)
+    return sink
 
 
 @asynccontextmanager

@@ -11,7 +11,8 @@ import pytest
 
 from sinks.kafka.client.kafka_python import KafkaPythonDriver, Packed
 from sinks.kafka.client.record_batch import Body
-from sinks.kafka.options import KafkaOptions
+from sinks.kafka.options import SETTINGS, KafkaOptions, format_settings
+from tailer.settings import SettingTable
 from tailer.sink.encoder import Records
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh
@@ -34,7 +35,9 @@ def driver_to(broker: Broker, compression: str) -> Iterator[tuple[KafkaPythonDri
     topic = fresh()
     create_topic(broker.bootstrap, topic, 2)
     settings = {"bootstrap_servers": broker.bootstrap, "topic": topic, "compression": compression}
-    options = KafkaOptions.take(settings, Path.cwd())
+    table = SettingTable("kafka", {**format_settings("rows"), **SETTINGS})
+    checked = table.take(settings)
+    options = KafkaOptions.of(checked, Path.cwd())
     driver = KafkaPythonDriver(options, None)
     try:
         yield driver, topic

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailer.sink import load_sink
+from tailer.sink import make_sink
 from tailer.testing.conformance import SinkConformance, TargetFaults
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
 from tests.kafka.broker import Broker
@@ -39,13 +39,13 @@ class KafkaConformance(SinkConformance):
     def target_faults(self, kafka: Broker, options: dict[str, Any], tmp_path: Path) -> TargetFaults:
         hasty = {**options, "delivery_timeout_ms": 2000}
         return TargetFaults(
-            hasty=lambda: load_sink("kafka").from_options(hasty, tmp_path),
+            hasty=lambda: make_sink("kafka", hasty, tmp_path),
             still=kafka.still,
         )
 
     @pytest.fixture
     def make_sink(self, options: dict[str, Any], tmp_path: Path) -> MakeSink:
-        return lambda: load_sink("kafka").from_options(options, tmp_path)
+        return lambda: make_sink("kafka", options, tmp_path)
 
     @pytest.fixture
     def read_events(self, kafka: Broker, topic: str) -> ReadEvents:

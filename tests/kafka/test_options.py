@@ -10,6 +10,7 @@ import pytest
 
 from sinks.kafka.sink import KafkaSink
 from tailer.errors import ConfigError
+from tailer.sink import make_sink
 
 GOOD = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t"}
 
@@ -48,13 +49,14 @@ GOOD = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t"}
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        KafkaSink.from_options({**GOOD, **options}, tmp_path)
+        make_sink("kafka", {**GOOD, **options}, tmp_path)
     assert said in str(caught.value)
 
 
 def test_a_secret_goes_nowhere_in_the_clear(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="it must be https"):
-        KafkaSink.from_options(
+        make_sink(
+            "kafka",
             {
                 **GOOD,
                 "security_protocol": "SASL_SSL",
@@ -77,7 +79,8 @@ def test_secrets_do_not_show(tmp_path: Path) -> None:
         "sasl_oauthbearer_token": "hush-3",
         "sasl_oauthbearer_client_secret": "hush-4",
     }
-    sink = KafkaSink.from_options({**GOOD, **secrets}, tmp_path)
+    sink = make_sink("kafka", {**GOOD, **secrets}, tmp_path)
+    assert isinstance(sink, KafkaSink)
     shown = repr(sink.options) + str(sink.options) + json.dumps(str(sink.__dict__))
     assert "alice" in shown
     assert "hush" not in shown

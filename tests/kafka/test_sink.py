@@ -16,7 +16,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TableError, TransientError
 from tailer.feed.parking import Parking
 from tailer.feed.progress import FeedProgress
-from tailer.sink import load_sink
+from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import SCHEMA, batch, broker_of, fresh, made, opened, refused
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 DELIVERIES = pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 
 
-class Recorder:
+class Recorder(Sink):
     """A sink that keeps what it gets."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ async def test_the_sink_is_found_by_its_name(kafka: Broker, tmp_path: Path) -> N
         "topic": fresh(),
         "delivery": "at-least-once",
     }
-    sink = load_sink("kafka").from_options(options, tmp_path)
+    sink = make_sink("kafka", options, tmp_path)
     assert await sink.open("orders") is None
     await sink.aclose()
 
@@ -280,7 +280,6 @@ async def test_what_is_too_large_is_parked_and_the_rest_comes_once(
             park,
             FeedProgress("orders", time.time),
             lambda parked: said.append(str(parked)),
-            keeps_progress=once,
         )
         await parking.write(changes, no_save)
         await sink.write(batch(10, [20]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailer.errors import TailerError
-from tailer.sink import load_sink
+from tailer.sink import make_sink
 from tailer.testing.conformance import TargetConformance
 from tailer.testing.conformance.sink import MakeSink
 from tailer.testing.conformance.target import Change, ReadIds
@@ -35,7 +35,7 @@ class KafkaTarget(TargetConformance):
             "progress_topic": f"{topic}-progress",
             "transactional_id": topic,
         }
-        return lambda: load_sink("kafka").from_options(options, tmp_path)
+        return lambda: make_sink("kafka", options, tmp_path)
 
     @pytest.fixture
     def changes(self, kafka: Broker, topic: str) -> Mapping[str, Change]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.sink import Sink
 from tailer.storage import open_store
 from tailer.store import Store
 from tailer.store.traffic import Traffic
@@ -40,13 +40,15 @@ async def upload(folder: Path, bucket: Bucket, key: str) -> None:
                     await objects.put(f"{key}/{name}", file.read_bytes())
 
 
-@dataclass
-class Collected:
+class Collected(Sink):
     """A sink that keeps the events, each once: what comes again must be the same."""
 
-    events: dict[str, dict[str, Any]] = field(default_factory=dict)
-    repeated: int = 0
-    before_write: Callable[[ChangeBatch], Awaitable[None]] | None = None
+    def __init__(
+        self, before_write: Callable[[ChangeBatch], Awaitable[None]] | None = None
+    ) -> None:
+        self.events: dict[str, dict[str, Any]] = {}
+        self.repeated = 0
+        self.before_write = before_write
 
     async def open(self, feed: str) -> Offset | None:  # noqa: ARG002
         """It has no offset of its own."""

@@ -21,13 +21,14 @@ from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
+from tailer.sink import Sink
 from tailer.store.local import LocalStore
 from tests.sharing.reference_server import ReferenceServer, serving
 from tests.sharing.shared import NAME, insert, orders, read_store, shared_store
 from tests.support.programs import Program, started, whole_lines
 
 
-class Gathering:
+class Gathering(Sink):
     """A sink that keeps what it is given."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import anyio
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import RowsRefused, TransientError
-from tailer.sink import SinkTraits
+from tailer.sink import Sink, SinkTraits
 from tests.simulation.judge import Delivered, Judge
 from tests.simulation.model import LEAVING, Row
 from tests.simulation.world import Process, World
@@ -90,7 +90,7 @@ class Target:
         self.judge.delivered(events)
 
 
-class PlainSink:
+class PlainSink(Sink):
     """A sink without progress: what was written twice is there twice."""
 
     traits = SinkTraits(spans=True)
@@ -120,7 +120,7 @@ class PlainSink:
         await world.request(f"write {name}", lambda: self.target.take(writer, events))
 
     async def announce(self, notice: Notice) -> None:
-        """See :class:`tailer.sink.Announces`."""
+        """See :class:`tailer.sink.Sink`."""
         world, name = self.world, self.target.name
         if notice.kind != "heartbeat":
             world.tell(f"{name} <- {notice.kind} of version {notice.version}")
@@ -154,7 +154,7 @@ class TransactionalSink(PlainSink):
         await self._commit(delivered_rows(batch), batch.next_offset, f"{batch.offset.position}")
 
     async def announce(self, notice: Notice) -> None:
-        """See :class:`tailer.sink.Announces`."""
+        """See :class:`tailer.sink.Sink`."""
         if notice.kind != "heartbeat":
             await self._commit([], notice.next_offset, notice.kind, notice)
 

@@ -17,7 +17,7 @@ from sinks.aws.sink import AwsSink
 from sinks.messages.messages import told
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import KnowsDelivery, Sink, make_sink, write_pieces
+from tailer.sink import Sink, make_sink, write_pieces
 from tailer.testing.batches import change_batch
 from tests.support.aws import AWS_SINKS, REGION, Aws
 from tests.support.components import free_port
@@ -311,12 +311,10 @@ async def test_a_stream_that_was_made_again_is_not_gone_on_with(aws: Aws, name: 
 
     def new(kept: dict[str, Any] | None) -> Sink:
         sink = make_sink("kinesis", options, Path())
-        assert isinstance(sink, KnowsDelivery)
         sink.delivery("orders", kept, None)
         return sink
 
     sink = new(None)
-    assert isinstance(sink, KnowsDelivery)
     await sink.open("orders")
     await sink.write(named())
     form = json.loads(json.dumps(sink.delivery("orders", None, None)))

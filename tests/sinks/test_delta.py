@@ -13,7 +13,7 @@ from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import SinkRejected, TransientError
-from tailer.sink import KeepsProgress, Looks, Sink, make_sink
+from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.clouds.servers import SERVERS, Container
 from tests.sinks.test_duckdb import mapped
@@ -113,8 +113,6 @@ async def test_what_somebody_else_did_is_refused(tmp_path: Path) -> None:
 
 async def test_an_offset_is_set_and_looked_at(tmp_path: Path) -> None:
     sink = new(tmp_path)
-    assert isinstance(sink, KeepsProgress)
-    assert isinstance(sink, Looks)
     await sink.set_offset("orders", None)
     assert await sink.look("orders") is None
     await write(sink, rows((1, "a")))

@@ -10,7 +10,7 @@ import pytest
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError
 from tailer.feed.run import run_feed
-from tailer.sink import Sink, load_sink, make_sink, sink_traits
+from tailer.sink import Sink, make_sink
 from tests.support.rig import Rig
 
 pytestmark = pytest.mark.anyio
@@ -23,12 +23,12 @@ TARGETS: dict[str, dict[str, Any]] = {
 }
 
 
-class Overtaken:
+class Overtaken(Sink):
     """A sink whose target a newer process takes before the first write."""
 
     def __init__(self, inner: Sink, newer: Sink) -> None:
         self.inner, self.newer = inner, newer
-        self.traits = sink_traits(inner)
+        self.traits = inner.traits
 
     async def open(self, feed: str) -> Offset | None:
         return await self.inner.open(feed)
@@ -48,7 +48,7 @@ async def test_rows_of_a_fenced_daemon_are_not_parked(kind: str, tmp_path: Path)
     rig.table.insert([{"id": 1}])
     older, newer = (make_sink(kind, TARGETS[kind], tmp_path) for _ in range(2))
     parked = tmp_path / "parked.jsonl"
-    park = load_sink("jsonl").from_options({"path": str(parked)}, Path())
+    park = make_sink("jsonl", {"path": str(parked)}, Path())
     with pytest.raises(ConfigError, match=r"another process writes .* now; stop one of them"):
         await run_feed(rig.feed(sink=Overtaken(older, newer), park=park))
     assert not parked.exists()

@@ -17,7 +17,7 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import KeepsProgress, Looks, Sink, make_sink
+from tailer.sink import Sink, make_sink
 from tailer.storage.targets import LocalTarget
 from tailer.testing.batches import change_batch, change_span
 from tests.s3.fixture import Bucket
@@ -79,7 +79,6 @@ async def test_files_are_published_when_they_are_old_enough(tmp_path: Path) -> N
     await sink.write(rows((2, "b"), version=2))
     assert ids(tmp_path) == [], "nothing is there yet"
     again = new(tmp_path)
-    assert isinstance(again, Looks)
     assert await again.look("orders") == rows((1, "a")).offset, "and would be read again"
     with anyio.fail_after(PATIENCE_S):
         while not any(entry["files"] for entry in manifest(tmp_path / "out")):  # noqa: ASYNC110
@@ -262,7 +261,6 @@ async def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
 
 async def test_a_reset_removes_the_files_with_their_offset(tmp_path: Path) -> None:
     sink = new(tmp_path)
-    assert isinstance(sink, KeepsProgress)
     await write(sink, rows((1, "a")))
     await sink.set_offset("orders", Offset(7))
     assert await write(sink) == Offset(7)
@@ -323,12 +321,12 @@ async def test_a_struct_without_fields_is_for_the_other_formats(tmp_path: Path) 
 
 
 async def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, bucket: Bucket) -> None:
-    sink = new(tmp_path, path="s3://not-there/out", s3=bucket.options)
+    sink = new(tmp_path, path="s3://not-there/out", store=bucket.options)
     with pytest.raises(SinkRejected, match="its bucket does not exist"):
         await sink.open("orders")
     await sink.aclose()
     other = {**bucket.options, "access_key_id": "nobody", "secret_access_key": "wrong"}
-    sink = new(tmp_path, path=bucket.address("out"), s3=other)
+    sink = new(tmp_path, path=bucket.address("out"), store=other)
     with pytest.raises(SinkRejected, match="check the access key"):
         await sink.open("orders")
     await sink.aclose()

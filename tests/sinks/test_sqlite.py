@@ -13,7 +13,7 @@ import pytest
 
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.sink import Looks, Sink, make_sink
+from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.sinks import write
 
@@ -47,7 +47,6 @@ async def test_a_type_changes_only_where_its_values_stay(tmp_path: Path) -> None
 
 async def test_a_file_that_another_process_writes_is_waited_for(tmp_path: Path) -> None:
     sink = new(tmp_path)
-    assert isinstance(sink, Looks)
     assert await sink.look("orders") is None
     await write(sink, one(pa.int64(), 1))
     await sink.open("orders")

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink, SinkTraits, announce, sink_traits
+from tailer.sink import Sink
 from tailer.store import FileStatus, Store, Watch
 
 
@@ -82,18 +82,14 @@ class FaultyStore(Store):
         await self._inner.aclose()
 
 
-class FaultySink:
+class FaultySink(Sink):
     """A sink whose calls fail as the script says: open, write, announce; ``written`` fails *after*
     the real write, as an acknowledgement that was lost."""
 
     def __init__(self, inner: Sink, script: Script) -> None:
         self._inner = inner
         self.script = script
-
-    @property
-    def traits(self) -> SinkTraits:
-        """Return the inner sink's traits."""
-        return sink_traits(self._inner)
+        self.traits = inner.traits
 
     async def open(self, feed: str) -> Offset | None:
         """See :class:`tailer.sink.Sink`."""
@@ -107,9 +103,9 @@ class FaultySink:
         self.script("written", batch.offset)
 
     async def announce(self, notice: Notice) -> None:
-        """See :class:`tailer.sink.Announces`."""
+        """See :class:`tailer.sink.Sink`."""
         self.script("announce", notice.kind)
-        await announce(self._inner, notice)
+        await self._inner.announce(notice)
 
     async def aclose(self) -> None:
         """See :class:`tailer.sink.Sink`."""

@@ -24,7 +24,7 @@ from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
 from tailer.process.signals import install, signalled, until_stopped
-from tailer.sink import load_sink
+from tailer.sink import make_sink
 from tailer.storage import open_offset_store, open_store
 
 BATCH_ROWS = 20
@@ -42,7 +42,7 @@ async def main(*arguments: str) -> int:
         feed = Feed(
             name="orders",
             log=TableLog(store),
-            sink=load_sink("jsonl").from_options({"path": output}, Path()),
+            sink=make_sink("jsonl", {"path": output}, Path()),
             offsets=open_offset_store(state, "orders", options, lease_s=float(lease)),
             start=_start,
             progress=FeedProgress("orders", time.time),

@@ -21,7 +21,7 @@ from tailer.feed.run import Feed
 from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.local import LocalOffsetStore
-from tailer.sink import Sink, load_sink
+from tailer.sink import Sink, make_sink
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
 from tests.support.faulty import FaultyOffsetStore, FaultySink, FaultyStore, Script
@@ -66,7 +66,7 @@ class Rig:
         """``options`` are further fields of FeedOptions."""
         script = script or Script({})
         store = FaultyStore(LocalStore(str(self.table.folder)), script)
-        sink = sink or load_sink("jsonl").from_options({"path": str(self.output)}, Path())
+        sink = sink or make_sink("jsonl", {"path": str(self.output)}, Path())
         return Feed(
             name="orders",
             log=TableLog(store, torn_commit_max_s=0.1),

@@ -8,7 +8,7 @@ import anyio.to_thread
 from tailer.changes import Offset
 from tailer.errors import TargetRefused
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import FaultTable, SinkTraits
+from tailer.sink import FaultTable, Sink, SinkTraits
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS events (id PRIMARY KEY, kind, version, row);
@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS feeds (name PRIMARY KEY, epoch DEFAULT 0, next);
 """
 
 
-class SqliteEvents:
+class SqliteEvents(Sink):
     """Each event once, as a row of an SQLite table."""
 
     settings = {"path": Setting("text", REQUIRED, "The database file.")}

@@ -12,7 +12,7 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TailerError
-from tailer.sink import KeepsProgress, Sink, announce, sink_traits
+from tailer.sink import Sink
 from tailer.testing.batches import change_batch, change_span, empty_batch, notice
 from tailer.testing.conformance.faults import FaultConformance
 from tailer.testing.conformance.sink import (
@@ -127,13 +127,10 @@ class MirrorConformance(FaultConformance):
         self, make_sink: MakeSink, read_rows: ReadRows
     ) -> None:
         """For sinks that store progress: what is another feed's is neither removed nor moved."""
-        if not isinstance(make_sink(), KeepsProgress):
-            return
         batch = change_batch(SCHEMA, [_row(1, "a")], last=True)
         await self._write(make_sink(), batch)
         for offset in (None, batch.offset):
             other = make_sink()
-            assert isinstance(other, KeepsProgress)
             with suppress(SinkRejected, ConfigError):
                 await other.set_offset("others", offset)
             sink = make_sink()
@@ -150,7 +147,7 @@ class MirrorConformance(FaultConformance):
         await self._write(make_sink(), batch, empty)
         sink = make_sink()
         assert await sink.open("orders") == empty.next_offset
-        await announce(sink, skipped)
+        await sink.announce(skipped)
         await sink.aclose()
         assert await self._write(make_sink()) in (empty.next_offset, skipped.next_offset)
         assert read_rows() == _rows(k1="a")
@@ -168,7 +165,7 @@ class MirrorConformance(FaultConformance):
     async def test_columns_with_our_names_keep_their_values(
         self, make_sink: MakeSink, read_rows: ReadRows
     ) -> None:
-        assert sink_traits(make_sink()).own.names == ()
+        assert make_sink().traits.own.names == ()
         schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in OWN_NAMES)])
         rows = [{"id": 1, **dict.fromkeys(OWN_NAMES, "a")}]
         after = [{"id": 1, **dict.fromkeys(OWN_NAMES, "b")}, {"id": 2, **dict.fromkeys(OWN_NAMES)}]

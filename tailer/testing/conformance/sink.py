@@ -16,15 +16,7 @@ from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError, UnsupportedTable
-from tailer.sink import (
-    KeepsProgress,
-    Prepares,
-    Sink,
-    SinkTraits,
-    WritesPieces,
-    announce,
-    sink_traits,
-)
+from tailer.sink import Sink, SinkTraits
 from tailer.testing.batches import change_batch, change_span, empty_batch, notice
 from tailer.testing.conformance.faults import FaultConformance
 
@@ -148,7 +140,7 @@ class SinkConformance(FaultConformance):
 
     async def test_traits_are_those_of_the_contract(self, make_sink: MakeSink) -> None:
         """An unknown trait, or traits of another class, are refused by name."""
-        assert isinstance(sink_traits(make_sink()), SinkTraits)
+        assert isinstance(make_sink().traits, SinkTraits)
 
     async def test_an_empty_target_has_no_offset(self, make_sink: MakeSink) -> None:
         sink = make_sink()
@@ -193,8 +185,6 @@ class SinkConformance(FaultConformance):
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
         sink = make_sink()
-        if not isinstance(sink, Prepares):
-            return
         batches = [change_batch(SCHEMA, _rows(i, 3), version=i, last=True) for i in range(1, 6)]
         await sink.open("orders")
         await sink.write(batches[0])
@@ -212,10 +202,8 @@ class SinkConformance(FaultConformance):
     async def test_what_lies_before_an_offset_within_a_batch_is_there(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        """The feed saves it: see :class:`tailer.sink.WritesPieces`."""
+        """The feed saves it: see :meth:`tailer.sink.Sink.write_pieces`."""
         sink = make_sink()
-        if not isinstance(sink, WritesPieces):
-            return
         if hasattr(sink, "piece_rows"):
             sink.piece_rows = 2
         batch = change_batch(SCHEMA, _rows(0, 7), last=True)
@@ -245,7 +233,7 @@ class SinkConformance(FaultConformance):
         await abandoned.open("orders")
         await abandoned.write(batches[0])
         assert [e.event_id for e in read_events()] == _ids(batches[:1])
-        if sink_traits(abandoned).exclusive is not None:
+        if abandoned.traits.exclusive is not None:
             with pytest.raises(TransientError):
                 await make_sink().open(
                     "orders"
@@ -269,7 +257,7 @@ class SinkConformance(FaultConformance):
     ) -> None:
         """A sink whose traits ask for spans writes each event as if its file came alone: see
         :class:`tailer.sink.SinkTraits`."""
-        if not sink_traits(make_sink()).spans:
+        if not make_sink().traits.spans:
             return
         span = _span()
         await self._write(make_sink(), span)
@@ -282,7 +270,7 @@ class SinkConformance(FaultConformance):
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
         """For sinks whose traits ask for spans. A stored offset is where the cut is."""
-        if not sink_traits(make_sink()).spans:
+        if not make_sink().traits.spans:
             return
         span = _span()
         cuts = [0, 2, 6, 7, 12, span.num_rows]
@@ -302,7 +290,7 @@ class SinkConformance(FaultConformance):
     ) -> None:
         """The traits say which names the output gives to columns of its own: a table that has them
         is refused. A column of any other name keeps its values."""
-        own = sink_traits(make_sink()).own
+        own = make_sink().traits.own
         for name in own.names:
             with pytest.raises(UnsupportedTable, match=name):
                 own.check(["id", name])
@@ -318,13 +306,10 @@ class SinkConformance(FaultConformance):
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
         """For sinks that store progress: what is another feed's is neither removed nor moved."""
-        if not isinstance(make_sink(), KeepsProgress):
-            return
         batch = change_batch(SCHEMA, _rows(0, 2), last=True)
         await self._write(make_sink(), batch)
         for offset in (None, batch.offset):
             other = make_sink()
-            assert isinstance(other, KeepsProgress)
             with suppress(SinkRejected, ConfigError):
                 await other.set_offset("others", offset)
             sink = make_sink()
@@ -384,12 +369,12 @@ class SinkConformance(FaultConformance):
         )
         sink = make_sink()
         await sink.open("orders")
-        await announce(sink, notice("snapshot_begin", first.offset))
+        await sink.announce(notice("snapshot_begin", first.offset))
         await sink.write(first)
         for _ in range(2):  # it may come again
-            await announce(sink, notice("schema_change", second.offset))
+            await sink.announce(notice("schema_change", second.offset))
         await sink.write(second)
-        await announce(sink, notice("heartbeat", second.next_offset))
+        await sink.announce(notice("heartbeat", second.next_offset))
         await sink.aclose()
         assert [e.event_id for e in _without_repeats(read_events())] == _ids([first, second])
 
@@ -400,7 +385,7 @@ class SinkConformance(FaultConformance):
         sink = make_sink()
         await sink.open("orders")
         await sink.write(batch)
-        await announce(sink, skipped)
+        await sink.announce(skipped)
         await sink.aclose()
         again = make_sink()
         found = await again.open("orders")

@@ -23,7 +23,7 @@ from tailer.feed.run import Feed, run_feed
 from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
-from tailer.sink import Sink, WritesPieces, sink_traits
+from tailer.sink import Sink
 from tailer.store.local import LocalStore
 from tailer.testing.conformance.sink import MakeSink
 from tailer.testing.table import TableBuilder
@@ -128,7 +128,7 @@ class TargetConformance:
             if written == 2:
                 await anyio.to_thread.run_sync(changes[what])
 
-        if isinstance(sink, WritesPieces) and not sink_traits(sink).keeps_offset:
+        if not sink.traits.keeps_offset:
             pieces = sink.write_pieces
 
             async def counted_pieces(batch: ChangeBatch) -> AsyncGenerator[Offset, None]:
