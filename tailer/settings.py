@@ -182,8 +182,7 @@ class SettingTable(Struct, frozen=True):
     ``text``: every value may be given as text. ``spelling`` converts a given name for the look-up.
     ``renames``: other spellings and other tools' names are accepted; otherwise the error says what
     the option is called here. ``answers`` has the names that mean nothing here, and what to do
-    instead. ``removed`` has the names of options that there were, and for each a sentence that says
-    what to use now. ``place`` precedes a name in errors, if the place in a file says more than the
+    instead. ``place`` precedes a name in errors, if the place in a file says more than the
     owner.
     """
 
@@ -193,7 +192,6 @@ class SettingTable(Struct, frozen=True):
     spelling: Callable[[str], str] = str
     renames: bool = False
     answers: Mapping[str, str] = {}
-    removed: Mapping[str, str] = {}
     place: str = ""
 
     def take(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,14 +204,12 @@ class SettingTable(Struct, frozen=True):
 
     def rename(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options under our names; unknown names stay. Raises :class:`ConfigError`
-        for a name in ``answers`` or ``removed``, and for an option that is given twice."""
+        for a name in ``answers``, and for an option that is given twice."""
         by_spelling = self._other_names() if self.renames else {}
         renamed: dict[str, Any] = {}
         first: dict[str, str] = {}
         for name, value in options.items():
             plain = self.spelling(name)
-            if plain in self.removed and name not in self.settings:
-                raise self.wrong(name, f"was removed: {self.removed[plain]}")
             if plain in self.answers and name not in self.settings:
                 raise self.wrong(name, f"is not known: {self.answers[plain]}")
             ours = name if name in self.settings else by_spelling.get(plain, name)

@@ -27,7 +27,6 @@ TABLE = SettingTable(
     "sink 'x'",
     SETTINGS,
     answers={"acks": "it always acknowledges; leave it out"},
-    removed={"speed": "it is as fast as it can be; leave it out"},
 )
 TEXTS = SettingTable("the source", SETTINGS, text=True, spelling=str.lower, renames=True)
 GIVEN = {"address": "here"}
@@ -104,7 +103,6 @@ def test_a_required_option_that_is_missing_is_named() -> None:
         ("rowsmax", "is not known (did you mean 'rows_max'?); known are address, key, mode,"),
         ("endpoint", "is not known (here it is 'address'); known are"),
         ("acks", "is not known: it always acknowledges; leave it out"),
-        ("speed", "was removed: it is as fast as it can be; leave it out"),
         ("xyz", "is not known; known are"),
     ],
 )

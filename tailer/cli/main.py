@@ -292,20 +292,12 @@ class _Parser(argparse.ArgumentParser):
         hints = [meant(rest[0], known)]
         if rest == ["-f"]:
             hints = [" (`tailer tail` follows without it)"]
-        elif (name := rest[0].partition("=")[0]) in _REMOVED:
-            hints = [f" ({name} was removed: {_REMOVED[name]})"]
         elif any(_TIME_OF_DAY.match(one) for one in rest):
             hints = ["; put a time into quotes, as in '2026-01-31 12:00:00'"]
         self.error(f"unrecognized arguments: {' '.join(rest)}{hints[0]}")
 
 
 _TIME_OF_DAY = re.compile(r"\d\d?:\d\d")
-
-#: Options that there were, and what to use now.
-_REMOVED = dict.fromkeys(
-    ("--topic", "--bootstrap-servers", "--consumer-config"),
-    "docs/examples/verify_topic.py compares a topic with its table",
-) | {"--page-size": "leave it out, the server chooses"}
 
 _COMMANDS = {
     command.name: command

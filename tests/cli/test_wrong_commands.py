@@ -28,10 +28,6 @@ def table(tmp_path: Path) -> TableBuilder:
         (["tial"], "there is no command 'tial' (did you mean 'tail'?)"),
         (["tail", "T", "-f"], "unrecognized arguments: -f (`tailer tail` follows without it)"),
         (
-            ["verify", "T", "--topic", "orders"],
-            " (--topic was removed: docs/examples/verify_topic.py compares a topic",
-        ),
-        (
             ["tail", "T", "--froom", "1"],
             "arguments: --froom 1 (did you mean '--from'?)",
         ),

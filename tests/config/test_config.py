@@ -360,8 +360,6 @@ MORE_MISTAKES = {
     "empty table": ("[feeds.orders]\ntable = ''\n", "feeds.orders.table is '', and must be"),
     "unknown option of S3": ("[store.s3]\narea = 'x'\n" + SMALLEST,
                              "store.s3: option 'area' of the S3 store is not known; known are "),
-    "removed option of S3": ("[store.s3]\nmax_attempts = 1\n" + SMALLEST,
-                             "option 'max_attempts' of the S3 store was removed: it is fixed"),
     "bad option of S3": ("[store.s3]\nrequests_max = 0\n" + SMALLEST,
                          "store.s3: option 'requests_max' of the S3 store is 0, and must be a"),
     "bad where": (feed_with("where = 'a +'"), "feeds.orders.where is 'a +', not understood at"),

@@ -75,7 +75,7 @@ class S3Options:
     ))
     ca_file: str | None = declared(Setting(
         "text", None, "PEM file of authorities to trust besides the well-known ones.",
-        elsewhere=("ca_bundle_path",),
+        elsewhere=("ca_bundle", "ca_bundle_path"),
         unset="`AWS_CA_BUNDLE`",
         advanced=True,
     ))
@@ -131,7 +131,7 @@ class S3Options:
         """
         table = SettingTable(
             "the S3 store", settings_of(cls),
-            text=True, spelling=_spelling, answers=_ANSWERS, removed=_REMOVED,
+            text=True, spelling=_spelling, answers=_ANSWERS,
         )  # fmt: skip
         return cls(**table.take(options))
 
@@ -140,17 +140,6 @@ def _spelling(name: str) -> str:
     return name.lower().removeprefix("aws_")
 
 
-_FIXED = "it is fixed; leave it out"
-_REMOVED = {
-    "table_concurrency": _FIXED,
-    "connect_timeout_s": _FIXED,
-    "read_timeout_s": _FIXED,
-    "max_attempts": _FIXED,
-    "read_ahead_bytes_max": "it is a quarter of memory_bytes_max",
-    "total_ahead_bytes_max": "it is called memory_bytes_max",
-    "max_concurrency": "it is called requests_max",
-    "ca_bundle": "it is called ca_file",
-}
 _ONLY_READS = "it is for writers, and this store only reads; leave it out"
 _OF_THE_ADDRESS = "the bucket is that of the table's address; leave it out"
 #: Options of object_store that have no meaning here.
