@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from tailer.errors import meant
+from tailer.errors import closest
+
+#: How like a name of the contract another is that is a mistake, from 0 to 1.
+_LIKENESS = 0.8
 
 
 class Contract:
     """The base of a contract, which is a class right below it.
 
-    A class that implements the contract has no other public names than the contract's and those of
-    its further bases. An optional method that is misspelt would never be called, and nobody would
-    say so.
+    An optional method that is misspelt would never be called, and nobody would notice. So a public
+    name of the class's own must not be nearly one of the contract's.
     """
 
     def __init_subclass__(cls) -> None:
-        """Raise TypeError for a public name that no base class has."""
+        """Raise TypeError for a public name that is nearly one of a base class."""
         super().__init_subclass__()
         if Contract in cls.__bases__:
             return
@@ -24,8 +26,10 @@ class Contract:
         for name in vars(cls):
             if name.startswith("_") or name in known:
                 continue
+            if (meant := closest(name, known, _LIKENESS)) is None:
+                continue
             contract = next(c.__name__ for c in cls.__mro__ if Contract in c.__bases__)
             raise TypeError(
-                f"{cls.__name__}.{name} is not in the contract {contract}{meant(name, known)}; a "
-                "name of the class's own begins with _"
+                f"{cls.__name__}.{name} is not in the contract {contract} (did you mean "
+                f"{meant!r}?); give a name of the class's own an underscore"
             )
