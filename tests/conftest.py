@@ -66,10 +66,10 @@ JAVA_WORD = re.compile(rf"\b({'|'.join(sorted(JAVA))}|java)\b")
 
 # No deadline: the same example is slow once, while something else has the processor.
 settings.register_profile(
-    "user", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+    "user", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "ci", settings.get_profile("user"), max_examples=50, print_blob=True, derandomize=True
+    "ci", settings.get_profile("user"), max_examples=30, print_blob=True, derandomize=True
 )
 settings.register_profile("torture", settings.get_profile("user"), max_examples=500)
 if "TAILER_TORTURE_ROUNDS" in os.environ:
