@@ -183,7 +183,8 @@ class RegistryClient:
         if self.authorization is not None:
             headers["Authorization"] = self.authorization
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self.tls or True),
+            # For one request: its connection is not kept, and so is closed before the loop ends.
+            connector=aiohttp.TCPConnector(ssl=self.tls or True, force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
             # For all of it: a server can send a byte before each time-out of its socket.
             timeout=aiohttp.ClientTimeout(total=self.timeout_s),
