@@ -129,7 +129,7 @@ class JsonlSink(Sink):
             origin=every,
             row_ids=every,
             format=options["format"],
-            options={name: options[name] for name in cls.format_settings(options["format"])},
+            options=cls._format_options(options),
         )
         sink.private, sink._named = options["private"], named
         return sink

@@ -33,7 +33,6 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
 from tailer.network.backoff import Backoff
 from tailer.network.reach import unreached
-from tailer.plugins.contract import Contract
 from tailer.secrets import keep_secrets
 from tailer.secrets.urls import parse_url
 from tailer.settings import Setting
@@ -115,7 +114,7 @@ def lone_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the op
     return settings
 
 
-class AwsSink(MessageSink, Contract):
+class AwsSink(MessageSink):
     """Events as messages of a service of AWS, at least once."""
 
     faults = _FAULTS

@@ -15,7 +15,7 @@ from sinks.shared.delivery import form_of
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError
 from tailer.setting_fields import declared, settings_of
-from tailer.settings import REQUIRED, Setting
+from tailer.settings import REQUIRED, Setting, SettingTable
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("feed", "table")
@@ -168,7 +168,7 @@ def _check_names(taken: Mapping[str, Any]) -> None:
 
 
 def _wrong(key: str, value: Any, what: str) -> ConfigError:
-    return ConfigError(f"option {key!r} of sink 'kafka' is {value!r}, and {what}")
+    return SettingTable("sink 'kafka'", SETTINGS).wrong(key, f"is {value!r}, and {what}")
 
 
 def topic_name(template: str, feed: str, table: str | None = None) -> str:

@@ -17,14 +17,13 @@ from sinks.shared.delivery import form_of, same_form
 from sinks.shared.encode_ahead import Pieces, slices
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
-from tailer.plugins.contract import Contract
 from tailer.settings import Setting
 from tailer.sink import Sink, SinkTraits
 
 _MIB = 1024**2
 
 
-class MessageSink(Sink, Contract):
+class MessageSink(Sink):
     """Each event as a message, in order. Leaves say how they connect and send.
 
     A target that stores progress stores it with each piece; for any other, the feed saves its
@@ -49,11 +48,6 @@ class MessageSink(Sink, Contract):
     def listed_settings(cls) -> Mapping[str, Mapping[str, Setting]]:
         of_formats = all_format_settings(cls.format_settings) if "format" in cls.settings else {}
         return {"": cls.settings, "format": of_formats}
-
-    @classmethod
-    def _format_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of the sink's options that are its format's."""
-        return {name: options[name] for name in cls.format_settings(options["format"])}
 
     def __init__(self, format: str, options: Mapping[str, Any]) -> None:  # noqa: A002
         self.format = format

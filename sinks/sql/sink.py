@@ -23,7 +23,6 @@ from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
-from tailer.plugins.contract import Contract
 from tailer.settings import Setting
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 
@@ -51,7 +50,7 @@ _ROW_ID, _EVENT_ID, _SEQ = "_row_id", "_event_id", "_seq"
 _METADATA = tuple(field.name for field in METADATA_FIELDS)
 
 
-class SqlSink(Sink, Contract):
+class SqlSink(Sink):
     """A copy of a table, or a log of its changes, in a database, exactly once."""
 
     #: The sink's type.

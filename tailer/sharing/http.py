@@ -182,8 +182,9 @@ async def send_request(
     headers: Mapping[str, str],
     body: object = None,
 ) -> AsyncIterator[ClientResponse]:
-    """Send a request to a profile's endpoint, and yield the answer of whatever status. A refused
-    token is renewed once, if it can be. ``what`` and ``address`` are for :class:`network_errors`.
+    """Send a request to a server that takes tokens, and yield its answer, whatever the status. A
+    refused token is renewed once, if it can be. ``what`` and ``address``: see
+    :class:`network_errors`.
     """
     session = sessions.api()
     own = dict(headers)

@@ -125,6 +125,11 @@ class Sink(Contract, ABC):
         return {}
 
     @classmethod
+    def _format_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of the sink's options that are its format's."""
+        return {name: options[name] for name in cls.format_settings(options["format"])}
+
+    @classmethod
     def listed_settings(cls) -> Mapping[str, Mapping[str, Setting]]:
         """Return all options, for people: tables by the option that chooses them, "" for those of
         the sink."""

@@ -159,13 +159,22 @@ async def test_no_listing_is_a_traceback() -> None:
                 assert await names(store) in ([], ["1"])
 
 
-async def test_a_page_that_is_no_listing_is_not_an_empty_one() -> None:
-    """A table behind a captive portal is not gone."""
+@pytest.mark.parametrize("address", ["s3://lake/t", "az://lake/t", "gs://lake/t"])
+@pytest.mark.parametrize("headers", [{"Content-Type": "text/html"}, OBJECT])
+async def test_a_page_that_is_no_listing_is_not_an_empty_one(
+    address: str, headers: dict[str, str]
+) -> None:
+    """A table behind a captive portal is not gone, nor are the tables of a folder."""
     page = b"<html><body>sign in</body></html>"
-    for headers in ({"Content-Type": "text/html"}, OBJECT):
-        async with lying(answering(WHOLE, headers, page)) as (url, _), s3_at(url) as store:
+    async with lying(answering(WHOLE, headers, page)) as (url, _):
+        more: dict[str, Any] = {"region": "eu-west-1"} if address.startswith("s3") else {}
+        more |= {"account_name": "lake"} if address.startswith("az") else {}
+        store = open_store(address, {"endpoint_url": url, "anonymous": True, **more})
+        async with aclosing(store):
             with pytest.raises(TransientError):
                 _ = [file async for file in store.list("_delta_log")]
+            with pytest.raises(TransientError):
+                await store.entries(address)
 
 
 # Without end

@@ -275,6 +275,9 @@ SMALL_TABLES = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # Delta sets this once, at the first table mapped by ids, and asks for it from then on; what is
+    # set in the session during a test is unset after it.
+    "spark.sql.parquet.fieldId.read.enabled": "true",
 }
 
 
@@ -315,9 +318,6 @@ def _settings(folder: Path, *, small: bool) -> dict[str, str]:
         "spark.jars": delta_jars(),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": delta,
-        # Delta sets this once, at the first table mapped by ids, and asks for it from then on; what
-        # a test has set in the session is unset after it.
-        "spark.sql.parquet.fieldId.read.enabled": "true",
         # Time zones of the machine must not reach what is compared.
         "spark.sql.session.timeZone": "UTC",
         # The compiler that optimises most takes longer than the tests last: half of the time.

@@ -135,7 +135,7 @@ class ObjectStore(Store):
             page = await self._requests.send("list", folder, place, next_page)
             self._traffic.request("list", "200", 0)
             if not page:
-                if last is None and place.cloud == "s3":
+                if last is None:
                     await self._check_server(place)
                 return
             names = 0
@@ -156,10 +156,10 @@ class ObjectStore(Store):
             not_too_many(listed, f"{self.root}: the listing of {folder or place.key}")
 
     async def _check_server(self, place: Place) -> None:
-        """Raise :class:`TransientError` if what has listed nothing is not S3: obstore reads any
-        page of XML or HTML as a listing without objects. Who serves such pages has one for a name
-        that nobody has chosen, too."""
-        key = f"{place.key}/{uuid.uuid4().hex}"
+        """Raise :class:`TransientError` if what has listed nothing is no object storage: obstore
+        reads any page of XML or HTML as a listing without objects. A server of such pages has one
+        for a name that nobody has chosen, too."""
+        key = f"{place.key}/{uuid.uuid4().hex}".lstrip("/")
         try:
             await self._requests.send(
                 "head", key, place, lambda container: obstore.head_async(container, key)
@@ -185,7 +185,10 @@ class ObjectStore(Store):
         self._traffic.request("list", "200", 0)
         files = [meta["path"].removeprefix(prefix) for meta in found["objects"]]
         folders = [path.removeprefix(prefix).rstrip("/") for path in found["common_prefixes"]]
-        return Entries(files, folders) if files or folders else None
+        if files or folders:
+            return Entries(files, folders)
+        await self._check_server(place)
+        return None
 
     async def stat(self, location: str) -> FileStatus:
         place = self._at(location)
