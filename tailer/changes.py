@@ -125,7 +125,8 @@ class ChangeFile(Struct, frozen=True):
     ``path`` is as in the log, ``location`` decoded (relative to the table, or absolute).
     ``change_type`` None: the file is a cdc file and gives it row by row; then ``kinds`` may
     restrict the kinds. Rows: those in ``only`` (all, if None) that are not in ``without``.
-    ``state`` is the state whose schema and partitioning the file was written with. For derived
+    ``state`` is the state whose schema and partitioning the file was written with; ``stats`` its
+    statistics as in the log. For derived
     changes, ``rows`` are the positions that changed, which replace ``only`` and ``without``, and
     ``updated`` those among them that are an update's image; ``kept`` are these rows themselves, if
     finding them has decoded them already.
@@ -146,6 +147,7 @@ class ChangeFile(Struct, frozen=True):
     without: DeletionVectorDescriptor | None = None
     num_records: int | None = None
     bounds: tuple[Bounds, ...] = ()
+    stats: str | None = None
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
     rows: BitMap64 | None = None
@@ -208,6 +210,10 @@ class ChangeBatch(Struct, frozen=True):
     of an update that changes the key; if the writer records that they belong together, each has the
     other one in ``partner`` (struct of the data columns, null in every other row).
 
+    ``id_kinds`` are the change types by which the rows have their ids, where others are delivered:
+    an update that leaves what is published is a delete. ``refused`` says why the only row of a
+    batch can't be delivered: an expression can't be computed for it.
+
     ``counted_by`` says how the changes are counted, in offsets within the version. ``prepared`` is
     what the sink has begun to make of this very batch: see :meth:`tailer.sink.Sink.prepare`.
     """
@@ -226,6 +232,8 @@ class ChangeBatch(Struct, frozen=True):
     partner: pa.StructArray | None = None
     span: tuple[Part, ...] = ()
     prepared: object = None
+    id_kinds: pa.StringArray | None = None
+    refused: TableError | None = None
 
     @property
     def version(self) -> int:
@@ -343,9 +351,12 @@ class ChangeBatch(Struct, frozen=True):
         return {"span": (head, *rest), "timestamp_ms": timestamp_ms}
 
     def of_kinds(self, kinds: pa.StringArray) -> ChangeBatch:
-        """Return the rows with these change types, each at its place in its version. The offset to
-        save stays what it is."""
-        wanted = pc.is_in(self.rows.column(CHANGE_TYPE), value_set=kinds)
+        """Return the rows with these change types: see :meth:`kept`."""
+        return self.kept(pc.is_in(self.rows.column(CHANGE_TYPE), value_set=kinds))
+
+    def kept(self, wanted: pa.BooleanArray) -> ChangeBatch:
+        """Return some of the rows, each at its place in its version. The offset to save stays what
+        it is."""
         if wanted.true_count == self.num_rows:
             return self
         arrays = {
@@ -387,7 +398,8 @@ class ChangeBatch(Struct, frozen=True):
         parts: list[Column] = [prefixes, whole_numbers(self.positions)]
         if self.offset.snapshot:
             return JoinedText([*parts, "-s"], self.num_rows)
-        letters = _LETTERS.take(pc.index_in(self.rows.column(CHANGE_TYPE), _KINDS))
+        kinds = self.rows.column(CHANGE_TYPE) if self.id_kinds is None else self.id_kinds
+        letters = _LETTERS.take(pc.index_in(kinds, _KINDS))
         return JoinedText([*parts, "-", letters], self.num_rows)
 
 

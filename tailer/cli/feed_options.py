@@ -12,6 +12,9 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, meant
 from tailer.feed.options import FeedOptions
 from tailer.log.follow import FollowOptions
+from tailer.shape.check import check_selection
+from tailer.shape.expressions import parse_condition, parse_select
+from tailer.shape.selection import Selection
 
 _BATCH_ROWS_MAX = 65_536
 
@@ -30,6 +33,7 @@ def feed_options(
         change_source=arguments.change_source,
         key=tuple(arguments.key),
         decode=structs.replace(_decode_options(arguments, target), on_read=on_read),
+        selection=selection_of(arguments),
         spans=True,
     )
 
@@ -40,15 +44,31 @@ def _decode_options(arguments: argparse.Namespace, target: TableState | None) ->
         writer_timezone=arguments.writer_timezone,
         page_checksums=arguments.page_checksums,
         target=target,
-        columns=tuple(arguments.columns) if arguments.columns else None,
         row_ids=arguments.with_ids,
     )
 
 
+def selection_of(arguments: argparse.Namespace) -> Selection:
+    """Return the selection of --where and --select. Raises :class:`ConfigError` for what is not
+    understood or not pure."""
+    name = "--select"
+    try:
+        select = parse_select(arguments.select or "")
+        name = "--where"
+        where = parse_condition(arguments.where) if arguments.where else None
+    except ConfigError as e:
+        raise ConfigError(f"{name} {e}") from None
+    return Selection(select, where)
+
+
 def check_columns(arguments: argparse.Namespace, state: TableState, table: str) -> None:
-    """Raise :class:`ConfigError` for a column of --columns or --key that the table does not
-    have."""
-    for name in [*(arguments.columns or ()), *arguments.key]:
+    """Raise :class:`ConfigError` for a selection or a column of --key that does not fit the
+    table."""
+    try:
+        check_selection(selection_of(arguments), state, arguments.writer_timezone)
+    except ConfigError as e:
+        raise ConfigError(f"{table}: {e}") from None
+    for name in getattr(arguments, "key", ()):
         if name not in state.schema.names:
             raise ConfigError(
                 f"{table} has no column {name!r}{meant(name, state.schema.names)}; it has "

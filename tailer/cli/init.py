@@ -151,7 +151,7 @@ def configuration(
         lines += _option("key", FEED["key"])  # its updates need none
     else:
         lines += _key(FEED["key"], key)
-    for option in ("columns", "on_schema_change", "on_data_loss", "on_reject"):
+    for option in ("select", "on_schema_change", "on_data_loss", "on_reject"):
         lines += _option(option, FEED[option])
     lines += ["", f"[feeds.{name}.sink]", f"type = {_toml(kind)}"]
     for options in settings.values():

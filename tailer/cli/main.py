@@ -77,7 +77,7 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         "--key", nargs="+", default=[], metavar="COL",
         help="columns by which derived deletes and inserts are paired into updates",
     )  # fmt: skip
-    p.add_argument("--columns", nargs="+", metavar="COL", help="only these data columns")
+    _selection_options(p)
     p.add_argument("--with-ids", action="store_true", help="add _event_id, _origin and _row_id")
     p.add_argument(
         "--own-prefix", type=_own_prefix, default="_", metavar="TEXT",
@@ -88,6 +88,14 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         help="time zone of partition timestamps without one (default UTC)",
     )  # fmt: skip
     _page_checksums(p)
+
+
+def _selection_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--where", metavar="CONDITION", help="only the rows that meet this condition")
+    p.add_argument(
+        "--select", metavar="LIST",
+        help="only these columns: names, or expressions as in 'id, price * n as total'",
+    )  # fmt: skip
 
 
 def _page_checksums(p: argparse.ArgumentParser) -> None:
@@ -184,6 +192,7 @@ def _version_options(p: argparse.ArgumentParser) -> None:
 
 
 def _snapshot_options(p: argparse.ArgumentParser) -> None:
+    _selection_options(p)
     _table(p)
     at = p.add_mutually_exclusive_group()
     at.add_argument(

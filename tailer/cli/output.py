@@ -170,7 +170,7 @@ def _check_parquet(schema: pa.Schema) -> None:
         if _holds_empty_struct(field.type):
             raise ConfigError(
                 f"the column {field.name!r} has a struct without fields, which Parquet can't hold; "
-                "use --output .arrow or .jsonl, or select other columns with --columns"
+                "use --output .arrow or .jsonl, or select other columns with --select"
             )
 
 

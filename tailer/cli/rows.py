@@ -8,10 +8,9 @@ from functools import partial
 from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.cli.feed_options import check_columns, feed_options
+from tailer.cli.feed_options import check_columns, feed_options, selection_of
 from tailer.cli.output import Ids, open_output
 from tailer.cli.progress import BytesRead, stored_bytes
-from tailer.decode.output import output_schema
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import Snapshot
 from tailer.feed.fitting import Fitting
@@ -38,8 +37,10 @@ async def write_changes(
         options = structs.replace(
             options, decode=structs.replace(options.decode, removals=removals)
         )
-    schema = output_schema(end, options.decode.columns)
-    changes = partial(send_changes, ReadContext.of(log, options), Offset(first), last)
+    context = ReadContext.of(log, options)
+    context.columns.learn(last, end)
+    schema = context.shaper.schema(end)
+    changes = partial(send_changes, context, Offset(first), last)
     ids = Ids(arguments.with_ids, arguments.own_prefix)
     async with open_output(arguments.output, kind, schema, ids) as output:
         fitting = Fitting(log.store.root, [output])
@@ -63,9 +64,12 @@ async def write_rows(
         on_read=drawn,
     )
     start = Offset(snapshot.version, snapshot=True)
-    context = ReadContext.of(log, FeedOptions(decode=decode, spans=True))
+    selection = selection_of(arguments)
+    check_columns(arguments, snapshot.state, log.store.root)
+    context = ReadContext.of(log, FeedOptions(decode=decode, selection=selection, spans=True))
+    context.columns.learn(snapshot.version, snapshot.state)
     rows = partial(send_changes, context, start, snapshot.version)
-    schema = output_schema(snapshot.state)
+    schema = context.shaper.schema(snapshot.state)
     async with open_output(arguments.output, kind, schema, Ids()) as output:
         with drawn:
             await pipe(rows, output.write)

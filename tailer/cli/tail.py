@@ -29,7 +29,7 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     offset = await start_offset(log, arguments.start)
     if arguments.last is not None:
         check_range(offset.version, arguments.last)
-    if arguments.columns or arguments.key:
+    if arguments.select or arguments.where or arguments.key:
         check_columns(arguments, (await log.snapshot()).state, log.store.root)
 
     ids = Ids(arguments.with_ids, arguments.own_prefix)

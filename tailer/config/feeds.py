@@ -18,11 +18,12 @@ from tailer.decode.rows import DecodeOptions
 from tailer.errors import ConfigError, mistakes
 from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.policy import Policies
-from tailer.feed.selection import Mask, Selection
-from tailer.feed.where import parse_where
 from tailer.log.follow import FollowOptions
 from tailer.process.signals import GRACE_S
 from tailer.settings import REQUIRED, Setting
+from tailer.shape.expressions import Condition, Select, parse_condition, parse_select
+from tailer.shape.masks import Mask
+from tailer.shape.selection import Selection
 from tailer.storage import remote_schemes, storage_named, storage_of
 
 #: The options of all tables of a storage, by its name.
@@ -228,14 +229,16 @@ def _selection(feed: Section) -> Selection:
     if "hash" in masks.values() and len(key) not in _KEY_BYTES:
         short = f"has {len(key)} bytes" if key else "is missing, by which masks are hashed"
         raise feed.wrong("mask_key", f"{short}, and must have 16 to 64 bytes")
-    where = None
-    if feed["where"]:
-        try:
-            where = parse_where(feed["where"])
-        except ConfigError as e:
-            raise feed.wrong("where", str(e)) from None
+    select: Select | None = None
+    where: Condition | None = None
+    name = "select"
+    try:
+        select, name = parse_select(feed["select"]), "where"
+        where = parse_condition(feed["where"]) if feed["where"] else None
+    except ConfigError as e:
+        raise feed.wrong(name, str(e)) from None
     operations = tuple(feed["operations"]) or None
-    return Selection(tuple(feed["columns"]) or None, where, masks, key, operations)
+    return Selection(select, where, masks, key, operations, feed["unchanged"])
 
 
 def _sink(feed: Section, key: str) -> SinkConfig:

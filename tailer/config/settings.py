@@ -131,10 +131,18 @@ FEED: dict[str, Setting] = {
     "key": Setting(
         "texts", [], "Columns by which derived deletes and inserts are paired into updates.",
     ),
-    "columns": Setting("texts", [], "Data columns to publish; empty means all.", unset="all"),
+    "select": Setting(
+        "texts", [], 'Columns to publish: names, or expressions as in `"price * n as total"`; '
+        "empty means all.",
+        unset="all", elsewhere=("columns",),
+    ),
     "where": Setting(
-        "text", "", "Publish only the partitions that match these comparisons.",
+        "text", "", "Publish only the rows that meet this condition.", unset="all",
         elsewhere=("filter", "predicate", "condition"),
+    ),
+    "unchanged": Setting(
+        "text", "keep", "What becomes of an update whose selected columns are equal.",
+        choices=("keep", "drop"),
     ),
     "operations": Setting(
         "texts", [], "Changes to publish; empty means all.", unset="all",

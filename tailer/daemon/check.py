@@ -25,6 +25,7 @@ from tailer.daemon.assembly import (
     table_log,
 )
 from tailer.daemon.discovery import is_pattern
+from tailer.delta.arrow_types import arrow_schema
 from tailer.delta.features import row_tracking_enabled
 from tailer.delta.snapshot import TableState
 from tailer.errors import (
@@ -40,11 +41,11 @@ from tailer.errors import (
 )
 from tailer.feed.fitting import Fitting
 from tailer.feed.publish import check_target
-from tailer.feed.read_context import ReadContext
 from tailer.files.durable import try_place
 from tailer.log.same_table import check_place
 from tailer.log.starts import start_offset
 from tailer.offsets import OffsetStore
+from tailer.shape.check import check_selection
 from tailer.sink import Sink
 
 
@@ -110,12 +111,12 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
     log = table_log(config, feed)
     try:
         state = (await log.snapshot()).state
-        _check_selection(config, feed, state.schema.names, state)
+        shown = _checked_selection(config, feed, state)
         sink, park = feed_sink(config, feed), park_sink(config, feed)
         fitting = Fitting(log.store.root, [sink, *([park] if park else ())])
-        schema = ReadContext.of(log, feed.options).no_rows(state).schema
-        fitting.check_schema(schema)
-        _check_key(config, feed, sink, state.schema.names)
+        columns = arrow_schema(shown.schema)
+        fitting.check_schema(pa.schema([*columns, *METADATA_FIELDS]))
+        _check_key(config, feed, sink, columns.names)
         _check_row_ids(sink, state)
         offsets = offset_store(config, feed.name)
         try:
@@ -126,8 +127,7 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
             check_target(sink, sink_offset, offset, delivered=delivered and not owner)
         except ConfigError as e:
             raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
-        columns = [*schema][: -len(METADATA_FIELDS)]
-        await sink.rehearse(feed.name, pa.schema(columns))
+        await sink.rehearse(feed.name, columns)
         origin = f"saved offset{owner}"
         if offset is None:
             origin = feed_start(config, feed, sink)
@@ -178,10 +178,9 @@ async def _saved(
             await offsets.release()
 
 
-def _check_key(config: Config, feed: FeedConfig, sink: Sink, names: list[str]) -> None:
+def _check_key(config: Config, feed: FeedConfig, sink: Sink, columns: list[str]) -> None:
     """Refuse a sink's key columns that it does not get from the table's present schema."""
     place = f"{config.path}: feeds.{feed.name}.sink.key"
-    columns = feed.options.selection.columns or names
     for name in sink.traits.key_columns:
         if name not in columns:
             raise ConfigError(
@@ -199,26 +198,17 @@ def _check_row_ids(sink: Sink, state: TableState) -> None:
         )
 
 
-def _check_selection(config: Config, feed: FeedConfig, names: list[str], state: Any) -> None:
-    """Refuse columns that the table does not have now."""
-    place = f"{config.path}: feeds.{feed.name}"
-    selection = feed.options.selection
-    by_lower = {name.lower() for name in names}
-    for key, wanted in (
-        ("columns", selection.columns or ()),
-        ("key", feed.options.key),
-        ("mask", tuple(selection.masks)),
-    ):
-        for name in wanted:
-            if (name.lower() if key == "mask" else name) not in (
-                by_lower if key == "mask" else names
-            ):
-                raise ConfigError(
-                    f"{place}.{key} names {name!r}{meant(name, names)}, and the table's columns "
-                    f"are: {', '.join(names)}"
-                )
-    if selection.where is not None:
-        try:
-            selection.where.check(state)
-        except ConfigError as e:
-            raise ConfigError(f"{place}.where {e}") from None
+def _checked_selection(config: Config, feed: FeedConfig, state: TableState) -> TableState:
+    """Return what sinks see of the table's present state. Raises :class:`ConfigError` for a
+    selection or a key that does not fit it."""
+    place, names, options = f"{config.path}: feeds.{feed.name}", state.schema.names, feed.options
+    for name in options.key:
+        if name not in names:
+            raise ConfigError(
+                f"{place}.key names {name!r}{meant(name, names)}, and the table's columns are: "
+                f"{', '.join(names)}"
+            )
+    try:
+        return check_selection(options.selection, state, options.decode.writer_timezone)
+    except ConfigError as e:
+        raise ConfigError(f"{place}.{e}") from None

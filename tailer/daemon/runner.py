@@ -21,8 +21,8 @@ from tailer.feed.progress import FeedState, SlowSink
 from tailer.feed.publish import saved_offset
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.sink_calls import UnexplainedError
-from tailer.feed.where import Where
 from tailer.offsets.held import HeldOffsets
+from tailer.shape.expressions import Condition
 
 State = Literal["running", "paused", "stopped", "failed", "ended"]
 Event = Literal[
@@ -375,7 +375,7 @@ class Runner:
         """Whether it is paused, stopped or failed."""
         return self.state in ("paused", "stopped", "failed")
 
-    async def resnapshot(self, where: Where | None = None) -> None:
+    async def resnapshot(self, where: Condition | None = None) -> None:
         """Read the table once more while changes continue."""
         self.feed.orders.resnapshots.append(ResnapshotRequest(where))
         self.transition("change")

@@ -17,11 +17,21 @@ from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.recent import SAMPLE_S
 from tailer.daemon.reload import feed_changes
 from tailer.daemon.runner import FeedStatus, Runner
-from tailer.errors import ConfigError, TableError, TailerError, TransientError, unexpected
+from tailer.errors import (
+    ConfigError,
+    SchemaChanged,
+    TableError,
+    TailerError,
+    TransientError,
+    unexpected,
+)
 from tailer.feed.progress import FeedProgress
-from tailer.feed.where import parse_where
 from tailer.process.memory import return_freed_memory
 from tailer.process.threads import blocking
+from tailer.shape.columns import TableColumns
+from tailer.shape.expressions import parse_condition
+from tailer.shape.selection import Selection
+from tailer.shape.shaper import Shaper
 from tailer.store.traffic import Traffic
 
 #: While progress reports are off: how often to check whether a reload has switched them on.
@@ -323,9 +333,10 @@ class Supervisor:
         parsed = None
         if where:
             try:
-                parsed = parse_where(where)
-                parsed.check((await runner.feed.log.snapshot()).state)
-            except ConfigError as e:
+                parsed = parse_condition(where)
+                state = (await runner.feed.log.snapshot()).state
+                Shaper(Selection(), TableColumns()).check_condition(parsed, state)
+            except (ConfigError, SchemaChanged) as e:
                 raise ConfigError(f"where {e}") from None
             except TransientError as e:
                 raise TableError(f"where can't be checked now ({e}); give the order again") from e

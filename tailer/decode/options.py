@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from tailer.decode.naming import Removal
@@ -14,6 +15,10 @@ from msgspec import Struct
 #: Files up to this size are decoded many at a time (:mod:`tailer.decode.small_files`), of which a
 #: larger one gains little.
 SMALL_FILE_BYTES_MAX = 128 * 1024
+
+
+#: The names of data columns, in order; or what gives them for each state.
+ColumnChoice: TypeAlias = "tuple[str, ...] | Callable[[TableState], tuple[str, ...]]"
 
 
 class DecodeOptions(Struct, frozen=True):
@@ -36,7 +41,7 @@ class DecodeOptions(Struct, frozen=True):
     target: TableState | None = None
     target_version: int | None = None
     removals: tuple[Removal, ...] = ()
-    columns: tuple[str, ...] | None = None
+    columns: ColumnChoice | None = None
     page_checksums: bool = True
     row_ids: bool = False
     own_columns: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile
 from tailer.decode.calendar import calendar_of
 from tailer.decode.constants import constant
 from tailer.decode.naming import in_file
-from tailer.decode.options import DecodeOptions
+from tailer.decode.options import ColumnChoice, DecodeOptions
 from tailer.decode.project import Convert, FileFields, converter, find_field
 from tailer.decode.tracking import row_id_column, tells_row_ids
 from tailer.delta.arrow_types import arrow_schema, arrow_type
@@ -26,24 +27,32 @@ from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
 ColumnSource: TypeAlias = tuple[str, Convert] | Any
 
 
-def check_names(state: TableState, columns: tuple[str, ...] | None = None) -> None:
+def chosen_columns(columns: ColumnChoice | None, state: TableState) -> Sequence[str]:
+    """Return the names of a state's columns that are chosen, in their order; None: all."""
+    if columns is None:
+        return state.schema.names
+    return columns(state) if callable(columns) else columns
+
+
+def check_names(state: TableState, columns: ColumnChoice | None = None) -> None:
     """Raise :class:`UnsupportedTable` if one of these columns (None: all of the state's) has the
     name of a metadata column: the two would be indistinguishable."""
-    wanted = state.schema.names if columns is None else columns
+    wanted = chosen_columns(columns, state)
     for reserved in METADATA_FIELDS:
         if reserved.name in wanted and reserved.name in state.schema.names:
             raise UnsupportedTable(
                 f"the table has a column {reserved.name!r}, and that is a column of every change",
-                hint="rename the column, or exclude it with --columns or the feed's columns",
+                hint="rename the column, or exclude it, as with --select '* exclude (...)'",
             )
 
 
-def output_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
+def output_schema(state: TableState, columns: ColumnChoice | None = None) -> pa.Schema:
     """Return the Arrow schema of a state's change rows: data columns, then three metadata
     columns."""
     schema = arrow_schema(state.schema)
     if columns is not None:
-        schema = pa.schema([schema.field(name) for name in columns if name in schema.names])
+        chosen = chosen_columns(columns, state)
+        schema = pa.schema([schema.field(name) for name in chosen if name in schema.names])
     return pa.schema([*schema, *METADATA_FIELDS])
 
 
@@ -68,7 +77,7 @@ class Projection:
                 options.target, options.target_version, file, options.removals
             )
         fields = {f.name: f for f in schema}
-        wanted = fields if options.columns is None else options.columns
+        wanted = chosen_columns(options.columns, options.target or state)
         self.parts = [self._part(fields[name], mapping) for name in wanted if name in fields]
 
     def names(self) -> list[str]:

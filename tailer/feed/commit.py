@@ -101,10 +101,10 @@ class _CommitReader:
         before, after = commit.before, commit.after
         if before is None or before is after or not self._notices or first.index:
             return
-        selector, policy = self._context.selector, self._context.options.policies.on_schema_change
+        shaper, policy = self._context.shaper, self._context.options.policies.on_schema_change
         with self._named(commit):
             notice = schema_notice(
-                selector.state(before), selector.state(after), first, commit.timestamp_ms
+                shaper.state(before), shaper.state(after), first, commit.timestamp_ms
             )
         if notice is None:
             return
@@ -178,7 +178,7 @@ async def commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:
 async def _derived(context: ReadContext, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:
     from tailer.feed.derive import derive  # loads on demand, with the engine
 
-    wants, options = context.selector.wants, context.options
+    wants, options = context.wants, context.options
     rewrite = structs.replace(
         rewrite,
         leaving=[file for file in rewrite.leaving if wants(file)],

@@ -10,10 +10,10 @@ from tailer.changes import counting_id
 from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.policy import Policies
-from tailer.feed.selection import Selection
 from tailer.log.follow import FollowOptions
 from tailer.network.backoff import Backoff
 from tailer.plan.rules import ChangeSource
+from tailer.shape.selection import Selection
 from tailer.sink import Sink
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from tailer.changes import Notice, Offset
 from tailer.delta.actions import LONG_MAX
 from tailer.errors import ConfigError
-from tailer.feed.where import Where, parse_where
+from tailer.shape.expressions import Condition, parse_condition
 
 #: How far ahead of the table's newest version one can be skipped: further is probably a typing
 #: error.
@@ -20,7 +20,7 @@ SKIP_AHEAD_MAX = 1000
 class ResnapshotRequest(Struct, frozen=True):
     """A request to read again the whole table, or the partitions that ``where`` selects."""
 
-    where: Where | None = None
+    where: Condition | None = None
 
 
 class Orders(Struct):
@@ -62,7 +62,9 @@ class Orders(Struct):
         self.skips.update(orders.get("skips", ()))
         wheres = [request.get("where") for request in orders.get("resnapshots", ())]
         self.delivery = orders.get("delivery") or self.delivery
-        self.resnapshots[:0] = [ResnapshotRequest(parse_where(w) if w else None) for w in wheres]
+        self.resnapshots[:0] = [
+            ResnapshotRequest(parse_condition(w) if w else None) for w in wheres
+        ]
 
     def check_skip(self, version: int, place: Offset | None, newest: int | None) -> None:
         """Raise :class:`ConfigError` for a version that is past, or too far ahead: it would be

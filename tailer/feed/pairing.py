@@ -36,7 +36,7 @@ async def pair_updates(
         return (file.logged_rows() or 0) if file in context.lost else None
 
     def pairs(open_file: OpenFile) -> Pairing | None:
-        images = partial(context.selector.rows, counted=False)  # read again to be delivered
+        images = partial(context.texts.rows, counted=False)  # read again to be delivered
         rows = VersionRows(files, commit.after, open_file, context.decode, images, lost)
         return find_pairs(rows, commit.before, context.options.diff, context.options.key)
 

@@ -115,6 +115,12 @@ class Parking:
             if self._parked.rows:
                 self._report(self._parked)
 
+    async def park(self, row: ChangeBatch, refused: Refusal) -> None:
+        """Park a row that was refused before it came to the sink."""
+        self._parked = Parked(row.num_rows)
+        await self._judge(row, refused)
+        self._report(self._parked)
+
     async def _refusal(self, write: Awaitable[None], batch: ChangeBatch) -> Refusal | None:
         """Write a batch; return why it was refused, if it may be for a row."""
         try:

@@ -124,7 +124,7 @@ class Publisher:
         """Note what was read, and return it. A sink that supports it starts on it while it writes
         another batch."""
         self.progress.read(item)
-        if isinstance(item, Notice):
+        if isinstance(item, Notice) or item.refused is not None:
             return item
         prepared = self.calls.sink.prepare(item)
         return item if prepared is None else structs.replace(item, prepared=prepared)

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeAlias
 
-from tailer.changes import ChangeBatch, Offset
+from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import DataLoss
 from tailer.feed.commit import read_commits, skipped
 from tailer.feed.options import FeedOptions
@@ -21,6 +21,10 @@ from tailer.log.follow import follow_spans
 from tailer.log.same_table import check_same, check_there
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
+from tailer.process.threads import blocking
+
+#: Shaping so many rows takes no longer than a hop into a thread.
+_ROWS_HERE = 1000
 
 
 class Sent:
@@ -80,6 +84,8 @@ async def send_changes(
 
     async def changes(item: FeedItem) -> None:
         if isinstance(item, ChangeBatch):
+            if item.refused is not None:
+                raise item.refused
             await emit(item)
 
     sent = Sent(_published(context, changes), start)
@@ -87,21 +93,31 @@ async def send_changes(
 
 
 def _published(context: ReadContext, emit: Emit) -> Emit:
-    """Return what sends on the operations that are published.
+    """Return what shapes the rows, and sends on those that are published.
 
     This comes after all that counts rows, so that offsets, event ids and the rows' places are those
     of a feed that publishes all of them. A batch without any is sent only if it ends a version.
     """
-    change_types = context.options.selection.change_types()
-    if change_types is None:
+    shaper, change_types = context.shaper, context.options.selection.change_types()
+    if not context.delivers or (change_types is None and not shaper.is_needed):
         return emit
 
     async def published(item: FeedItem) -> None:
-        if isinstance(item, ChangeBatch):
-            item = item.of_kinds(change_types)
-            if not item.num_rows and item.next_offset.version == item.offset.version:
+        if isinstance(item, Notice):
+            await emit(item)
+            return
+        pieces = shaper.shape(item) if shaper.is_needed else iter([item])
+        while True:
+            if item.num_rows <= _ROWS_HERE:
+                piece = next(pieces, None)
+            else:
+                piece = await blocking(next, pieces, None)
+            if piece is None:
                 return
-        await emit(item)
+            if change_types is not None:
+                piece = piece.of_kinds(change_types)
+            if piece.num_rows or piece.next_offset.version != piece.offset.version:
+                await emit(piece)
 
     return published
 

@@ -14,17 +14,18 @@ from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.output import Shapes, check_names, output_schema
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
-from tailer.errors import TableError, UnsupportedTable
+from tailer.errors import SchemaChanged, TableError, UnsupportedTable
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.rows.counting import IndexFinder
-from tailer.feed.selection import Selector
 from tailer.feed.texts import TextRule
-from tailer.feed.where import PartitionColumns
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
+from tailer.shape.columns import NeededColumns, TableColumns
+from tailer.shape.pruning import Pruning
+from tailer.shape.shaper import Shaper
 from tailer.store import BlockingFiles
 from tailer.store.budget import Budget
 
@@ -36,15 +37,38 @@ Emit: TypeAlias = Callable[[FeedItem], Awaitable[None]]
 EmitBatch: TypeAlias = Callable[[ChangeBatch], Awaitable[None]]
 
 
+class Unread:
+    """The files of which no row is delivered, though they count: those that are recorded as lost,
+    and those of which statistics prove that no row is selected."""
+
+    def __init__(self, lost: LostFiles, pruning: Pruning | None) -> None:
+        self._lost = lost
+        self._pruning = pruning
+
+    def __contains__(self, file: object) -> bool:
+        return file in self._lost or (isinstance(file, ChangeFile) and self._is_pruned(file))
+
+    def _is_pruned(self, file: ChangeFile) -> bool:
+        return (
+            self._pruning is not None
+            and file.stats is not None
+            and file.rows is None
+            and file.logged_rows() is not None
+            and not self._pruning.may(file, statistics=True).true
+        )
+
+
 class ReadContext(Struct, frozen=True):
     """What all versions that one feed reads have in common.
 
-    ``decode`` are the options' decode options, for the selected columns and with the observer
-    notified of what is read. ``counted_by`` names the options that determine how changes are
-    counted. ``shapes`` are what the files before were found to look like. ``blocking_files`` are
-    the store's files, if a thread may read them without the event loop, and ``budget`` is what may
-    be fetched ahead of time. ``part`` are the files of a version that are read, by their numbers
-    among the selected ones. ``fits`` raises for a schema that a sink can't have.
+    ``decode`` are the options' decode options, for the columns that are needed and with the
+    observer notified of what is read. ``counted_by`` names the options that determine how changes
+    are counted. ``columns`` finds the table's columns by their names; ``pruning`` leaves out files,
+    and ``unread`` are those whose rows only count. ``shapes`` are what the files before were found
+    to look like. ``blocking_files`` are the store's files, if a thread may read them without the
+    event loop, and ``budget`` is what may be fetched ahead of time. ``part`` are the files of a
+    version that are read, by their numbers among the selected ones. ``delivers``: rows are shaped
+    before they are sent. ``fits`` raises for a schema that a sink can't have.
     """
 
     log: TableLog
@@ -53,13 +77,18 @@ class ReadContext(Struct, frozen=True):
     orders: Orders
     lost: LostFiles
     live: LiveFiles
-    selector: Selector
+    columns: TableColumns
+    pruning: Pruning | None
+    unread: Unread
+    texts: TextRule
+    shaper: Shaper
     decode: DecodeOptions
     counted_by: str
     shapes: Shapes
     blocking_files: BlockingFiles | None
     budget: Budget | None
     part: slice
+    delivers: bool = True
     fits: Callable[[pa.Schema], None] = lambda _: None
 
     @classmethod
@@ -72,26 +101,35 @@ class ReadContext(Struct, frozen=True):
         lost: LostFiles | None = None,
         live: LiveFiles | None = None,
         part: slice = slice(None),
-        partitions: PartitionColumns | None = None,
+        columns: TableColumns | None = None,
     ) -> ReadContext:
         """Return how a table is read under the options of a feed."""
         log.store.serve(options.change_source)
         on_read = options.decode.on_read if observer is None else observer.read_bytes
         observer = observer or Observer()
-        zone, keys = options.decode.writer_timezone, options.keys | set(options.key)
-        texts = TextRule(options.policies.on_invalid_text, keys, observer)
-        selector = Selector(options.selection, zone, partitions, texts)
-        columns = options.selection.columns or options.decode.columns
-        decode = structs.replace(options.decode, columns=columns, on_read=on_read)
+        orders, lost, selection = orders or Orders(), lost or LostFiles(), options.selection
+        columns = columns or TableColumns(options.decode.writer_timezone)
+        needed = selection.needed(*(request.where for request in orders.resnapshots))
+        decode = structs.replace(options.decode, on_read=on_read)
+        if needed is not None:
+            decode = structs.replace(decode, columns=NeededColumns(needed, columns))
+        pruning = None if selection.where is None else Pruning(selection.where, columns)
+        compared = () if selection.where is None else selection.where.columns
+        unseen = {n.lower() for n in selection.masks} - {n.lower() for n in compared}
+        keys = options.keys | set(options.key)
         store = log.store
         return cls(
             log=log,
             options=options,
             observer=observer,
-            orders=orders or Orders(),
-            lost=lost or LostFiles(),
+            orders=orders,
+            lost=lost,
             live=live or LiveFiles(),
-            selector=selector,
+            columns=columns,
+            pruning=pruning,
+            unread=Unread(lost, pruning),
+            texts=TextRule(options.policies.on_invalid_text, keys, observer, unseen),
+            shaper=Shaper(selection, columns, decode.target, pruning),
             decode=decode,
             counted_by=options.counting_id(),
             shapes=Shapes(decode),
@@ -100,45 +138,47 @@ class ReadContext(Struct, frozen=True):
             part=part,
         )
 
+    def wants(self, file: ChangeFile) -> bool:
+        """Return whether a file's partition is selected."""
+        return self.pruning is None or self.pruning.may(file, statistics=False).true
+
     def chosen(self, files: Iterable[ChangeFile]) -> Iterator[ChangeFile]:
         """Yield a version's files that are read, in their order."""
-        return islice(filter(self.selector.wants, files), self.part.start, self.part.stop)
+        return islice(filter(self.wants, files), self.part.start, self.part.stop)
 
     def check(self, state: TableState, version: int) -> None:
         """Raise :class:`TableError` for a state that can't be published as it is selected."""
-        self.selector.partitions.learn(version, state)
-        if self.selector.checked is state:
+        self.columns.learn(version, state)
+        if self.shaper.checked is state:
             return
-        self.selector.check(state)
         try:
+            self.shaper.check(state)
             check_names(self.decode.target or state, self.decode.columns)
-        except UnsupportedTable as e:
+        except (SchemaChanged, UnsupportedTable) as e:
             raise e.at(table=self.log.store.root, version=version) from None
-        self.selector.checked = state
+        self.shaper.checked = state
 
     async def learn(self) -> None:
-        """Learn the table's newest state, if conditions on partitions are given.
+        """Learn the table's newest state, if the configuration names columns.
 
         A version that can't be read yet stops the feed when it is reached, and not before.
         """
-        partitions = self.selector.partitions
-        wanted = self.selector.selection.where is not None or self.orders.resnapshots
-        if wanted and not partitions.are_known:
+        selection = self.options.selection
+        wanted = selection.where or selection.select or self.orders.resnapshots
+        if wanted and not self.columns.are_known:
             with suppress(TableError):
                 newest = await self.log.snapshot()
-                partitions.learn(newest.version, newest.state)
+                self.columns.learn(newest.version, newest.state)
 
     def waits(self, state: TableState) -> None:
         """Check the state of a feed that has nothing to read yet, before its first row comes."""
-        self.fits(self.no_rows(state).schema)
+        self.fits(self.shaper.schema(state))
 
     def no_rows(self, state: TableState) -> pa.RecordBatch:
-        """Return rows of a state as sinks get them, but none."""
+        """Return rows of a state before they are shaped, but none."""
         schema = output_schema(self.decode.target or state, self.decode.columns)
-        return self.selector.rows(
-            pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
-        )
+        return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
     def finder(self, first: Offset) -> IndexFinder:
         """Return what finds where an offset's index lies among the files of its version."""
-        return IndexFinder(self.log.store, first, lost=self.lost)
+        return IndexFinder(self.log.store, first, lost=self.unread)

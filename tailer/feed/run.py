@@ -192,11 +192,13 @@ def _publisher(feed: Feed, calls: SinkCalls, delivery: Mapping[str, Any]) -> Pub
 
 async def _check_new(feed: Feed, fitting: Fitting) -> None:
     """Check the table's columns before the sink makes anything for a feed that is new."""
+    context = ReadContext.of(feed.log, feed.options)
     try:
         newest = await feed.log.snapshot()
+        context.columns.learn(newest.version, newest.state)
+        schema = context.shaper.schema(newest.state)
     except TableError:
         return  # where the feed begins, this is an error or not
-    schema = ReadContext.of(feed.log, feed.options).no_rows(newest.state).schema
     fitting.check_schema(schema, newest.version)
 
 

@@ -61,7 +61,11 @@ class SinkCalls:
                 alive()
                 await save(offset)
 
-            if self._parking is None:
+            if batch.refused is not None:
+                if self._parking is None:
+                    raise batch.refused
+                await self._parking.park(batch, batch.refused)
+            elif self._parking is None:
                 await write_pieces(self.sink, batch, saved)
             else:
                 await self._parking.write(batch, saved)

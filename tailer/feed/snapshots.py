@@ -52,6 +52,7 @@ from tailer.log.same_table import check_listed, seen_tag, snapshot_for
 from tailer.plan.rules import plan_snapshot
 from tailer.process.json_decoders import json_decoder
 from tailer.process.threads import blocking
+from tailer.shape.pruning import Pruning
 from tailer.store import LOG_DIR
 
 #: The number of files that are sorted in memory; they take about 20 MB.
@@ -61,14 +62,21 @@ _by_path = attrgetter("path")
 
 
 async def sorted_files(
-    adds: AsyncGenerator[AddFile, None], spill_folder: str | None = None, run_files: int = RUN_FILES
+    adds: AsyncGenerator[AddFile, None],
+    spill_folder: str | None = None,
+    run_files: int = RUN_FILES,
+    *,
+    statistics: bool = False,
 ) -> Iterator[AddFile]:
-    """Yield the files in the order of their paths; at most ``run_files`` are held in memory."""
+    """Yield the files in the order of their paths; at most ``run_files`` are held in memory.
+
+    Without ``statistics``, of these only the numbers of rows are left.
+    """
     runs: list[IO[bytes]] = []
     held: list[AddFile] = []
     async with aclosing(adds) as found:
         async for add in found:
-            held.append(_counted(add))
+            held.append(add if statistics else _counted(add))
             if len(held) == run_files:
                 runs.append(await blocking(_spilled, held, spill_folder))
                 held = []
@@ -111,8 +119,10 @@ async def snapshot_files(
 ) -> Iterator[ChangeFile]:
     """Return a snapshot's selected files in their order; some will be ``counted``."""
     # Statistics are used only for delivered files that are gone: nothing else counts them.
-    live = context.log.live_files(snapshot, WITH_STATISTICS if counted else FILES)
-    adds = await sorted_files(live, context.options.diff.spill_folder)
+    prunes = context.pruning is not None
+    live = context.log.live_files(snapshot, WITH_STATISTICS if counted or prunes else FILES)
+    spill_folder = context.options.diff.spill_folder
+    adds = await sorted_files(live, spill_folder, statistics=prunes)
     version, state = snapshot.version, snapshot.state
     return context.chosen(plan_snapshot(add, version, timestamp_ms, state) for add in adds)
 
@@ -170,6 +180,8 @@ class Resnapshot:
     def __init__(self, context: ReadContext, request: ResnapshotRequest) -> None:
         self.context = context
         self.request = request
+        where = request.where
+        self._pruning = None if where is None else Pruning(where, context.columns)
         self.rows = 0
         self._first = -1
         self._files: Iterator[AddFile] | None = None
@@ -186,7 +198,7 @@ class Resnapshot:
             self._first = version
             live = log.live_files(snapshot)
             spill_folder = self.context.options.diff.spill_folder
-            files = await sorted_files(live, spill_folder)
+            files = await sorted_files(live, spill_folder, statistics=self._pruning is not None)
             at = structs.replace(stream, table_id=snapshot.state.table_id)
             await check_listed(log, at, version, tag)
             self._files = files
@@ -243,14 +255,15 @@ class Resnapshot:
         return None
 
     def _wants(self, file: ChangeFile) -> bool:
-        where, selector = self.request.where, self.context.selector
-        asked = where is None or where.wants(file, selector.partitions)
-        return asked and selector.wants(file)
+        asked = self._pruning is None or self._pruning.may(file, statistics=True).true
+        return asked and self.context.wants(file)
 
     async def _read(self, version: Version, stream: Offset, emit: Emit) -> None:
         first = Offset(version.number, snapshot=True, table_id=version.state.table_id)
 
         async def counted(batch: ChangeBatch) -> None:
+            if self.request.where is not None:
+                batch = self.context.shaper.filtered(batch, self.request.where)
             if batch.num_rows:
                 offset = structs.replace(first, index=self.rows)
                 self.rows += batch.num_rows

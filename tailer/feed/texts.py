@@ -38,11 +38,17 @@ codecs.register_error(_HANDLER, _replaced)
 
 class TextRule:
     """Makes the texts of rows valid, or refuses them. ``keys`` are the columns of which no value is
-    ever changed: two keys could become one."""
+    ever changed: two keys could become one. ``unseen`` are columns, in lower case, whose values
+    nobody sees."""
 
     def __init__(
-        self, policy: OnInvalidText, keys: Collection[str], observer: Observer | None = None
+        self,
+        policy: OnInvalidText,
+        keys: Collection[str],
+        observer: Observer | None = None,
+        unseen: Collection[str] = (),
     ) -> None:
+        self._unseen = unseen
         self._policy = policy
         self._keys = keys
         self._observer = observer
@@ -52,7 +58,11 @@ class TextRule:
         """Return the rows with valid texts alone. Raises :class:`CorruptRow`, naming version and
         column, for one that must not be changed. ``counted``: they are delivered."""
         end = rows.num_columns - len(METADATA_FIELDS)
-        wrong = [i for i, column in enumerate(rows.columns[:end]) if not is_utf8(column)]
+        wrong = [
+            i
+            for i, column in enumerate(rows.columns[:end])
+            if rows.schema.names[i].lower() not in self._unseen and not is_utf8(column)
+        ]
         if not wrong:
             return rows
         columns = list(rows.columns)

@@ -51,6 +51,7 @@ def _change_file(
     if not isinstance(action, AddCDCFile):
         more["without"] = action.deletion_vector
         more["num_records"] = action.num_records
+        more["stats"] = action.stats if isinstance(action.stats, str) else None
         if commit.header.adds and commit.header.removes:  # used only when files are compared
             more["bounds"] = action.bounds
         more["base_row_id"] = action.base_row_id
@@ -328,6 +329,7 @@ def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableSta
         size=add.size,
         without=add.deletion_vector,
         num_records=add.num_records,
+        stats=add.stats if isinstance(add.stats, str) else None,
         base_row_id=add.base_row_id,
         default_row_commit_version=add.default_row_commit_version,
     )

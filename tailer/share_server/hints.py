@@ -22,7 +22,7 @@ from tailer.delta.comparisons import (
     NotUnderstood,
     Or,
 )
-from tailer.share_server.predicates import columns_of, size_of
+from tailer.delta.predicates import columns_of, size_of
 
 _DEPTH_MAX = 64
 #: Every file is checked against every node: hints with more nodes are not used.

@@ -15,12 +15,12 @@ from typing import Any
 import anyio.to_thread
 
 from tailer.delta.actions import LONG_MAX
+from tailer.delta.predicates import EVERY_ROW, FileFacts
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, CorruptLog, TailerError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.share_server.hints import Hints, parse_hints
 from tailer.share_server.lines import LineWriter, choose_format
-from tailer.share_server.predicates import EVERY_ROW, FileFacts
 from tailer.share_server.refusals import Refusal, invalid, refusal_of
 from tailer.share_server.signing import Forged, Signer
 from tailer.share_server.tables import SharedTable

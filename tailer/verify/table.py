@@ -25,12 +25,12 @@ from msgspec import structs
 from tailer.changes import CHANGE_TYPE, COMING_KINDS, METADATA_FIELDS, ChangeBatch, Offset
 from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
-from tailer.decode.output import output_schema
 from tailer.decode.variant import canonical_variants
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
+from tailer.feed.read_context import ReadContext
 from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import mapping_removals
 
@@ -181,7 +181,8 @@ class SignedRows:
         self.first, self.last = first, last
         self.options = options
         self.events = 0
-        fields = list(output_schema(state))[: -len(METADATA_FIELDS)]
+        shaper = ReadContext.of(log, options).shaper
+        fields = list(shaper.schema(state))[: -len(METADATA_FIELDS)]
         self.names = [f.name for f in fields]
         numbered = (pa.field(f"c{i}", f.type) for i, f in enumerate(fields))
         self.schema = pa.schema([*REF_FIELDS, *numbered])

@@ -89,7 +89,7 @@ WRONG = [
     Wrong("snapshot orders --to 1999-01-01", 1, "at or before 1999-01-01T00:00:00Z; ask for a lat"),
     Wrong("tail orders --from soon", 2, "the start is 'soon', and must be latest, earliest, "),
     Wrong(
-        "read orders --from 0 --output - --columns amuont", 2,
+        "read orders --from 0 --output - --select amuont", 2,
         "no column 'amuont' (did you mean 'amount'?); it has id, amount",
     ),
     Wrong("read orders --from 0 --output x.csv", 2, "'x.csv' must end in .arrow, .parquet, .jsonl"),

@@ -147,10 +147,10 @@ def test_an_event_has_the_columns_then_what_happened(table: TableBuilder, capsys
 
 def test_tail_writes_ids_and_columns_when_asked(table: TableBuilder, capsys: Capture) -> None:
     arguments = ["tail", str(table.folder), "--from", "2", "--to", "2", "--with-ids"]
-    assert main([*arguments, "--columns", "id"]) == 0
+    assert main([*arguments, "--select", "id"]) == 0
     (event,) = events_of(capsys.readouterr().out)
     assert re.fullmatch(r"[0-9a-f]{32}-0-i", event["_event_id"])
-    assert "'x'" in refusal(capsys, 2, *arguments, "--columns", "x")
+    assert "'x'" in refusal(capsys, 2, *arguments, "--select", "x")
 
 
 # read, snapshot, history
@@ -257,7 +257,7 @@ def test_a_column_that_has_the_name_of_a_changes_is_refused_or_left_out(
     for command in (read, ("verify", table.folder), ("tail", table.folder, "--from", "0")):
         message = refusal(capsys, 1, *command)
         assert f"{table.folder}, version 0: the table has a column '_change_type'" in message
-    assert main([str(a) for a in (*read, "--columns", "id")]) == 0
+    assert main([str(a) for a in (*read, "--select", "id")]) == 0
     (event,) = events_of(capsys.readouterr().out)
     assert (event["id"], event["_change_type"]) == (1, "insert")
 
@@ -270,7 +270,7 @@ def test_a_column_that_has_the_name_of_a_changes_is_refused_or_left_out(
     [
         ["--from", "2", "--to", "1", "--output", "-"],
         ["--from", "0", "--output", "out.csv"],
-        ["--from", "0", "--output", "-", "--columns", "none"],
+        ["--from", "0", "--output", "-", "--select", "none"],
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(

@@ -103,7 +103,7 @@ def test_ids_are_the_same_in_every_kind(table: TableBuilder, tmp_path: Path) -> 
 
 def test_columns_come_in_the_order_asked_for(table: TableBuilder, tmp_path: Path) -> None:
     for kind in ("arrow", "jsonl"):
-        assert read(table, tmp_path / f"out.{kind}", "--columns", "country", "id") == 0
+        assert read(table, tmp_path / f"out.{kind}", "--select", "country, id") == 0
         assert list(rows_of(tmp_path / f"out.{kind}")[-1]) == ["country", "id", *METADATA]
     # A line has no column that its version does not have.
     assert list(rows_of(tmp_path / "out.jsonl")[0]) == ["id", *METADATA]
@@ -199,7 +199,7 @@ def test_a_struct_of_nothing_but_void_columns_is_read_and_refused_for_parquet_al
     if kind == "parquet":
         assert read(table, output) == 2
         assert "'s' has a struct without fields" in capsys.readouterr().err
-        assert read(table, output, "--columns", "id") == 0
+        assert read(table, output, "--select", "id") == 0
         return
     assert read(table, output) == 0
     assert [(row["id"], row["s"]) for row in rows_of(output)] == [(1, {}), (2, None)]

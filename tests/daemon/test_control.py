@@ -374,7 +374,7 @@ def test_log_lines_may_be_json(setting: Setting) -> None:
 
 
 CHECKS = {
-    'columns = ["idd"]': "feeds.orders.columns names 'idd' (did you mean 'id'?), and the table's",
+    'select = ["idd"]': "feeds.orders.select names no column 'idd' (did you mean 'id'?); it has",
     'key = ["nr"]': "feeds.orders.key names 'nr', and the table's columns are: id",
     'mask = {mail = "drop"}': "feeds.orders.mask names 'mail', and the table's columns are: id",
     "where = 'id = 1'": "orders.where names 'id', and the table's partition columns are: none",

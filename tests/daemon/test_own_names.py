@@ -112,7 +112,7 @@ async def test_ours_may_have_other_names(tmp_path: Path, sink: str, name: str) -
 
 async def test_the_column_may_be_left_out(tmp_path: Path) -> None:
     table_with(tmp_path, "_event_id")
-    await run(configured(tmp_path, "sqlite", 'columns = ["id"]\n'))
+    await run(configured(tmp_path, "sqlite", 'select = ["id"]\n'))
     (row,) = rows_in(tmp_path / "out", "sqlite")
     assert row["id"] == 1
     assert row["_event_id"] != MINE
@@ -165,7 +165,7 @@ def test_a_bounded_read_refuses_it_too(
     assert main([*read, "--with-ids"]) == 1
     assert f"a column '{name}'" in capsys.readouterr().err
     assert not (tmp_path / output).exists()
-    assert main([*read, "--with-ids", "--columns", "id"]) == 0
+    assert main([*read, "--with-ids", "--select", "id"]) == 0
     assert main([*read, "--with-ids", "--own-prefix", "tailer_"]) == 0
     assert main(read) == 0
 

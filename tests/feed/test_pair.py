@@ -19,8 +19,8 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import Policies
 from tailer.feed.read import read_changes
 from tailer.feed.run import run_feed
-from tailer.feed.selection import Selection
 from tailer.plan.rules import ChangeSource
+from tailer.shape.selection import Selection
 from tailer.sink import make_sink
 from tailer.testing.table import Action, TableBuilder
 from tests.support.feeds import events, offset_of, refusal, table_log

@@ -15,7 +15,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import DataLoss, FileGone, SchemaChanged, SinkRejected, TransientError
 from tailer.feed.policy import FeedPaused, OnDataLoss, Policies
 from tailer.feed.run import run_feed
-from tailer.feed.selection import Selection
+from tailer.shape.selection import Selection
 from tailer.sink import Sink
 from tailer.testing.table import TableBuilder
 from tests.support.faulty import Script

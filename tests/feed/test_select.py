@@ -12,10 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.changes import ChangeBatch
-from tailer.errors import ConfigError, SchemaChanged, TableError
+from tailer.errors import SchemaChanged, TableError
 from tailer.feed.run import run_feed
-from tailer.feed.selection import Mask, Selection
-from tailer.feed.where import parse_where
+from tailer.shape.columns import TableColumns
+from tailer.shape.expressions import parse_condition, parse_select
+from tailer.shape.masks import Mask
+from tailer.shape.selection import Selection
+from tailer.shape.shaper import Shaper
 from tailer.sink import Sink
 from tailer.testing.table import TableBuilder
 from tests.support.faulty import Script
@@ -54,7 +57,7 @@ def rig(tmp_path: Path) -> Rig:
         ("year <> 2021", [0]),
         ("year != 2021 and country = 'FR'", []),
         ("year is null", [3]),
-        ("`year` is not null", [0, 1, 2]),
+        ('"year" is not null', [0, 1, 2]),
         ("country in ('FR', 'IT') and year in (2021)", [2]),
         ("year not in (2020)", [1, 2]),
         ("country > 'DE'", [2, 3]),
@@ -62,7 +65,7 @@ def rig(tmp_path: Path) -> Rig:
 )
 async def test_only_wanted_partitions_are_fetched(rig: Rig, where: str, ids: list[int]) -> None:
     script = Script({})
-    await run_feed(rig.feed(script=script, selection=Selection(where=parse_where(where))))
+    await run_feed(rig.feed(script=script, selection=Selection(where=parse_condition(where))))
     assert rig.ids == ids
     opened = [name for name, what in script.calls if name == "open" and what.endswith(".parquet")]
     assert len(opened) == len(ids)
@@ -71,7 +74,7 @@ async def test_only_wanted_partitions_are_fetched(rig: Rig, where: str, ids: lis
 async def test_a_file_without_its_partition_value_is_refused_and_not_passed_over(rig: Rig) -> None:
     rig.table.commit(rig.table.add([{"id": 9}], partition={"YEAR": "2021", "country": "FR"}))
     with pytest.raises(TableError, match=r"version 2, part-.*'year', only one for 'YEAR'"):
-        await run_feed(rig.feed(selection=Selection(where=parse_where("year = 2021"))))
+        await run_feed(rig.feed(selection=Selection(where=parse_condition("year = 2021"))))
     assert rig.ids == [1, 2]
 
 
@@ -85,27 +88,19 @@ async def test_a_row_that_leaves_the_wanted_partition_is_a_delete(tmp_path: Path
     kept = table.add([{"id": 1}], partition={"country": "DE"})
     moved = table.add([{"id": 2}], partition={"country": "FR"})
     table.commit(table.remove(old), kept, moved)
-    await run_feed(rig.feed(start="2", selection=Selection(where=parse_where("country = 'DE'"))))
+    await run_feed(
+        rig.feed(start="2", selection=Selection(where=parse_condition("country = 'DE'")))
+    )
     assert [(e["id"], e["_change_type"]) for e in rig.events] == [(2, "delete")]
 
 
-async def test_a_column_that_is_no_partition_column_is_named(rig: Rig) -> None:
-    with pytest.raises(TableError, match=r"'name', which is not a partition.*year, country"):
-        await run_feed(rig.feed(selection=Selection(where=parse_where("name = 'x'"))))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "year", "year =", "year = 'a' or year = 2", "year in 1", "year = = 1", "year like 'x%'",
-     "year in (1,", "a = 1 and", "year is 5", "year = 'open"],
-)  # fmt: skip
-def test_what_is_no_conjunction_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="not understood at"):
-        parse_where(text or "and")
+async def test_rows_are_chosen_by_any_column(rig: Rig) -> None:
+    await run_feed(rig.feed(selection=Selection(where=parse_condition("name = 'name 2'"))))
+    assert rig.ids == [2]
 
 
 async def test_columns_leave_in_the_order_asked_for(rig: Rig) -> None:
-    await run_feed(rig.feed(selection=Selection(columns=("country", "id"))))
+    await run_feed(rig.feed(selection=Selection(parse_select("country, id"))))
     assert list(rig.events[0])[:2] == ["country", "id"]
     assert "name" not in rig.events[0]
 
@@ -152,7 +147,7 @@ async def test_masks_change_neither_which_rows_changed_nor_their_ids(tmp_path: P
     table.commit(old)
     table.commit(table.remove(old), table.add([{"id": 1, "name": "a"}, {"id": 2, "name": "c"}]))
     ids = []
-    for selection in (Selection(), masked(name="drop"), Selection(columns=("id",))):
+    for selection in (Selection(), masked(name="drop"), Selection(parse_select("id"))):
         await run_feed(rig.feed(start="2", selection=selection, key=("id",)))
         ids.append([(e["_event_id"], e["_change_type"]) for e in rig.events])
         rig.output.unlink()
@@ -209,17 +204,15 @@ async def test_a_string_that_is_no_text_is_hashed_by_its_bytes(tmp_path: Path) -
     assert rig.events[0]["name"] == blake2b(b"stra\xdfe", key=KEY, digest_size=16).hexdigest()
 
 
-@pytest.mark.parametrize("where", ["year = 'abc'", "year in (2020, 1.5)", f"year > {2**63}"])
+@pytest.mark.parametrize("where", ["year = 'abc'", "year in ('2020', 'x')"])
 async def test_a_value_of_another_type_is_named_before_and_while_it_runs(
     rig: Rig, where: str
 ) -> None:
-    parsed = parse_where(where)
+    parsed = parse_condition(where)
     state = (await rig.feed().log.snapshot()).state
-    with pytest.raises(
-        ConfigError, match=r"compares 'year' with '.*', which is not a valid integer"
-    ):
-        parsed.check(state)
-    with pytest.raises(TableError, match=r"`where` compares 'year' with"):
+    with pytest.raises(SchemaChanged, match=r"can't be computed: Could not convert string"):
+        Shaper(Selection(where=parsed), TableColumns()).check(state)
+    with pytest.raises(TableError, match=r"version 0: .*can't be computed"):
         await run_feed(rig.feed(selection=Selection(where=parsed)))
 
 

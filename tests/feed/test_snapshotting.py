@@ -14,9 +14,9 @@ from tailer.delta.actions import AddFile, DeletionVectorDescriptor
 from tailer.errors import SinkRejected
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.run import run_feed
-from tailer.feed.selection import Selection
 from tailer.feed.snapshots import sorted_files
-from tailer.feed.where import parse_where
+from tailer.shape.expressions import parse_condition
+from tailer.shape.selection import Selection
 from tailer.sink import Sink
 from tests.support.faulty import Script
 from tests.support.feeds import position_of, without_pages
@@ -198,10 +198,10 @@ async def test_only_the_wanted_partitions_are_read_again(tmp_path: Path) -> None
             for i, c in enumerate(("DE", "FR", "IT"))
         )
     )
-    selection = Selection(where=parse_where("country <> 'IT'"))
+    selection = Selection(where=parse_condition("country <> 'IT'"))
     await run_feed(rig.feed(selection=selection))
     table.commit()
-    rig.orders.resnapshots.append(ResnapshotRequest(parse_where("country >= 'FR'")))
+    rig.orders.resnapshots.append(ResnapshotRequest(parse_condition("country >= 'FR'")))
     await run_feed(rig.feed(selection=selection))
     assert rig.ids == [0, 1, 1]
 

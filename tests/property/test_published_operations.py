@@ -18,7 +18,7 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.decode.rows import DecodeOptions
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.feed.selection import OPERATIONS, Operation, Selection
+from tailer.shape.selection import OPERATIONS, Operation, Selection
 from tailer.testing.table import TableBuilder
 from tests.property.test_decoding import written
 from tests.support.feeds import table_log

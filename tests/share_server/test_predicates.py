@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.delta.actions import Metadata, Protocol
+from tailer.delta.predicates import FileFacts
 from tailer.delta.snapshot import TableState
 from tailer.share_server.hints import parse_hints, parse_json_hint
-from tailer.share_server.predicates import FileFacts
 from tailer.testing.table import delta_schema
 
 SCHEMA = pa.schema(

@@ -20,8 +20,8 @@ from tailer.feed.policy import LostFiles
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
 from tailer.feed.read_context import FeedItem, ReadContext
-from tailer.feed.selection import Selection
-from tailer.feed.where import parse_where
+from tailer.shape.expressions import parse_condition
+from tailer.shape.selection import Selection
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import VersionOrder
 from tailer.spark.pipeline.envelope import VersionReader
@@ -143,7 +143,7 @@ def test_a_selection_of_partitions_is_divided_as_it_is_selected(tmp_path: Path) 
     named = [(n, "ab"[n % 2]) for n in range(8)]
     adds = [table.add([{"id": n, "name": of}], partition={"name": of}) for n, of in named]
     table.commit(*adds)
-    feed = FeedOptions(selection=Selection(where=parse_where("name = 'b'")))
+    feed = FeedOptions(selection=Selection(where=parse_condition("name = 'b'")))
     for start in (Offset(1), Offset(1, snapshot=True)):
         orders, found = in_parts(tmp_path, start, feed)
         assert [order.part and order.part.first for order in orders] == [0, 1, 2, 3]

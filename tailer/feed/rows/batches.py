@@ -55,7 +55,7 @@ class BatchAssembler:
     def _add(self, decoded: Decoded) -> None:
         if self._at is None:
             self._at = structs.replace(self._first, index=self._finder.index)
-        selector, counted_by, at = self._context.selector, self._context.counted_by, self._at
+        counted_by, at = self._context.counted_by, self._at
         parts: list[Part] = []
         row = 0
         for entry, count in decoded.counts:
@@ -68,7 +68,7 @@ class BatchAssembler:
             if entry.is_lost:
                 at = structs.replace(at, index=at.index + count)
             elif count:
-                parts.append(Part(row, selector.file(entry.file), at))
+                parts.append(Part(row, entry.file, at))
                 at = at.advanced_by(count, counted_by)
                 row += count
         if decoded.rows is not None:
@@ -82,7 +82,7 @@ class BatchAssembler:
         return ChangeBatch(
             rows.batch,
             rows.positions,
-            self._context.selector.state(file.state),
+            file.state,
             file if len(parts) == 1 else None,
             file.timestamp_ms,
             parts[0].offset,
@@ -113,7 +113,7 @@ class BatchAssembler:
         return ChangeBatch(
             context.no_rows(version.state),
             pa.nulls(0, pa.int64()),
-            context.selector.state(version.state),
+            version.state,
             None,
             version.timestamp_ms,
             at,

@@ -165,7 +165,7 @@ class SpanDecoder:
         else:
             found = self._file_rows(opened or self._open(file))
         for rows in found:
-            yield Decoded([(entry, rows.batch.num_rows)], self._masked(rows))
+            yield Decoded([(entry, rows.batch.num_rows)], self._valid(rows))
         self._count_read([file])
 
     def _file_rows(self, opened: Fetched) -> Iterator[Rows]:
@@ -187,9 +187,11 @@ class SpanDecoder:
         assert blocking_files is not None  # or the file was opened before
         return fetch_here(blocking_files, file, self._context.decode.on_read)
 
-    def _masked(self, rows: Rows) -> Rows:
-        masked = self._context.selector.rows(rows.batch, utf8=rows.utf8)
-        return rows if masked is rows.batch else structs.replace(rows, batch=masked)
+    def _valid(self, rows: Rows) -> Rows:
+        if rows.utf8:
+            return rows
+        valid = self._context.texts.rows(rows.batch)
+        return rows if valid is rows.batch else structs.replace(rows, batch=valid)
 
     def _count_read(self, files: Sequence[ChangeFile]) -> None:
         self._read.files_read += len(files)
@@ -221,7 +223,7 @@ class SpanDecoder:
                 of_entry = [
                     (e, 0 if e.file is None else next(each)) for e in entries[places[first] : last]
                 ]
-                yield Decoded(of_entry, self._masked(rows))
+                yield Decoded(of_entry, self._valid(rows))
                 self._count_read(files[first:done])
                 continue
             of_file = iter(contents[first:done])

@@ -95,19 +95,19 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
 
     async def _plan(self) -> AsyncGenerator[SpanEntry, None]:
         """Yield the files to read, from the offset's on, and each version's end after its files."""
-        lost = self._context.lost
+        unread = self._context.unread
         for version in self._span.versions:
             plan = version.plan
             if plan.count is not None and not self._finder.skip.remaining:
                 for file in plan.files:
-                    yield SpanEntry(version, file, file in lost)
+                    yield SpanEntry(version, file, file in unread)
             else:
                 async with (
                     aclosing(one_by_one(plan.files)) as files,
                     aclosing(self._finder.onwards(files)) as following,
                 ):
                     async for file in following:
-                        yield SpanEntry(version, file, file in lost)
+                        yield SpanEntry(version, file, file in unread)
             yield SpanEntry(version)
 
     async def _peek(self) -> SpanEntry | None:

@@ -25,9 +25,9 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.policy import LostFiles
 from tailer.feed.read import send_items
 from tailer.feed.read_context import FeedItem, ReadContext
-from tailer.feed.where import PartitionColumns
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
+from tailer.shape.columns import TableColumns
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder
 from tailer.spark.pipeline.parts import Begun, fitted, moved
@@ -51,13 +51,13 @@ def joined_order(share: Sequence[Order]) -> VersionOrder:
 @dataclass(frozen=True)
 class VersionReader:
     """Reads versions on an executor, with the options of a feed. ``source`` names the table;
-    ``lost`` are the files that the feed knows to be lost, ``partitions`` what it knows of the
-    columns that its conditions name: executors must select the same files."""
+    ``lost`` are the files that the feed knows to be lost, ``columns`` what it knows of the
+    table's columns: executors must read the same files."""
 
     source: SourceOptions
     feed: FeedOptions
     lost: LostFiles
-    partitions: PartitionColumns | None = None
+    columns: TableColumns | None = None
 
     def rows(self, order: VersionOrder) -> Iterator[pa.RecordBatch]:
         """Yield an order's batches and notices, each as a row of :data:`SCHEMA`."""
@@ -87,16 +87,16 @@ class VersionReader:
         async def read() -> None:
             try:
                 live = LiveFiles(order.ineffective)
-                # The driver leaves out operations: it counts all rows.
-                selection = structs.replace(self.feed.selection, operations=None)
+                # The driver counts all rows before it shapes them.
                 context = ReadContext.of(
                     log,
-                    structs.replace(self.feed, selection=selection),
+                    self.feed,
                     live=live,
                     lost=self.lost,
                     part=part,
-                    partitions=self.partitions,
+                    columns=self.columns,
                 )
+                context = structs.replace(context, delivers=False)
                 await send_items(context, order.start, order.last, put)
             finally:
                 with anyio.CancelScope(shield=True):

@@ -69,7 +69,7 @@ async def _files(context: ReadContext, first: Offset) -> Iterator[ChangeFile] | 
     log, floor_ms = context.log, first.timestamp_floor_ms
     if first.snapshot:
         snapshot = await log.snapshot(first.version)
-        context.selector.partitions.learn(first.version, snapshot.state)
+        context.columns.learn(first.version, snapshot.state)
         timestamp_ms = await log.timestamp(first.version, snapshot, floor_ms)
         return await snapshot_files(context, snapshot, timestamp_ms, counted=first.index > 0)
     try:
@@ -77,7 +77,7 @@ async def _files(context: ReadContext, first: Offset) -> Iterator[ChangeFile] | 
         commit = await log.commit(first.version, before, floor_ms)
     except FileNotFoundError:  # it was there when it was planned: the task finds out why
         return None
-    context.selector.partitions.learn(commit.version, commit.after)
+    context.columns.learn(commit.version, commit.after)
     if context.options.paired and commit.header.cdcs:
         return None
     plan = await commit_plan(context, commit)

@@ -222,7 +222,7 @@ class _ClusterReader:
         # The feed itself decides about a loss, and a row of the frame is a batch of one file.
         policies = structs.replace(context.options.policies, on_data_loss="fail")
         feed = structs.replace(context.options, policies=policies, spans=False)
-        reader = VersionReader(source, feed, context.lost, context.selector.partitions)
+        reader = VersionReader(source, feed, context.lost, context.columns)
         while True:
             orders, end = await self._planned(planner, context, sent.at, last)
             if not orders and last is not None:

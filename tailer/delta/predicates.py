@@ -1,6 +1,6 @@
-"""Predicate hints: finding the files that can't have a matching row.
+"""Predicates over a file: which files can't have a matching row.
 
-Hints are best effort, and a client filters again; a file left out by mistake loses rows. For each
+A file left out by mistake loses rows, one too many is filtered later. For each
 file it is therefore computed what a predicate *may* be for its rows (true, false, null), and the
 file is left out only if it can't be true. A predicate that is not understood may be anything.
 Statistics prove this much ("Per-file Statistics" of the Delta protocol): strings are cut,
@@ -12,11 +12,21 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tailer.delta.comparisons import And, Comparison, IsNull, Literal, Node, Not, Or
+from tailer.delta.comparisons import (
+    And,
+    Comparison,
+    IsNull,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Unknown,
+)
 from tailer.delta.partitions import partition_scalar
 from tailer.delta.schema import PrimitiveType, StructField
 from tailer.delta.snapshot import TableState
@@ -78,6 +88,8 @@ def columns_of(node: Node) -> set[str]:
             return columns_of(child)
         case And(children) | Or(children):
             return set().union(*(columns_of(child) for child in children))
+        case Unknown():
+            return set()
     return {node.column.lower()}
 
 
@@ -92,10 +104,14 @@ def size_of(node: Node) -> int:
 
 
 class FileFacts:
-    """The log's facts about one file's rows: partition values and statistics."""
+    """The log's facts about one file's rows: partition values and statistics. ``zone`` is the
+    writer's time zone, if it is known."""
 
-    def __init__(self, state: TableState, action: dict[str, Any]) -> None:
+    def __init__(
+        self, state: TableState, action: Mapping[str, Any], zone: str | None = None
+    ) -> None:
         self._state = state
+        self._zone = zone
         self._partitions: dict[str, str | None] = action.get("partitionValues") or {}
         self._text = action.get("stats")
         self._vector = action.get("deletionVector")
@@ -125,6 +141,8 @@ class FileFacts:
                 each = [self.may(c) for c in children]
                 return May(any(m.true for m in each), all(m.false for m in each),
                            any(m.null for m in each))  # fmt: skip
+            case Unknown():
+                return ANYTHING
         field = self._field(node.column)
         if field is None:
             return ANYTHING
@@ -152,11 +170,13 @@ class FileFacts:
         if null:
             return _NULL
         try:
-            value = _comparable(partition_scalar(text, field.type).as_py(), field.type.name)
+            found = partition_scalar(text, field.type, self._zone or "UTC")
+            value = _comparable(found.as_py(), field.type.name)
         except (CorruptLog, OverflowError):  # an invalid value, or a year that Python does not have
             return ANYTHING
         # A timestamp without a zone is in its writer's zone, which is unknown here.
-        if value is None or (field.type.name == "timestamp" and not _has_zone(text or "")):
+        unzoned = field.type.name == "timestamp" and not _has_zone(text or "")
+        if value is None or (unzoned and self._zone is None):
             return ANYTHING
         return Relations.of(value, literal).may(node.op, null=False)
 
@@ -221,7 +241,7 @@ def _bound(value: Any, kind: str) -> Any:
     """Convert a bound of the statistics to a comparable value; None if it proves nothing."""
     if kind == "string":
         return value if isinstance(value, str) else None
-    if kind in _INTEGERS or kind == "double":
+    if kind in _INTEGERS or kind == "double" or kind.startswith("decimal"):
         if not isinstance(value, int | Decimal) or isinstance(value, bool):
             return None
         return float(value) if kind == "double" else Decimal(value)
@@ -247,7 +267,8 @@ def _comparable(value: Any, kind: str) -> Any:
     """Convert a partition value to the type of literals; None if its order is unknown here."""
     if kind in _INTEGERS:
         return Decimal(value)
-    return value if kind in ("string", "date", "boolean", "timestamp") else None
+    known = kind in ("string", "date", "boolean", "timestamp", "timestamp_ntz")
+    return value if known or kind.startswith("decimal") else None
 
 
 def _literal(literal: Literal, kind: str) -> Any:
@@ -258,6 +279,12 @@ def _literal(literal: Literal, kind: str) -> Any:
     """
     value, value_type = literal.text, literal.kind
     try:
+        if value_type == "number":
+            if kind in _INTEGERS or kind.startswith("decimal"):
+                return Decimal(value)
+            return float(value) if kind == "double" else None
+        if value_type == "text" and kind in _INTEGERS:
+            return Decimal(int(value))
         if value_type in ("int", "long"):
             wide = {"int": 4, "long": 8}[value_type]
             return Decimal(int(value)) if _INTEGERS.get(kind, 9) <= wide else None
@@ -266,12 +293,14 @@ def _literal(literal: Literal, kind: str) -> Any:
             return float(number) if number.is_finite() else None
     except (ValueError, ArithmeticError):
         return None
-    if value_type == "bool" and kind == "boolean":
+    if value_type in ("bool", "flag") and kind == "boolean":
         return {"true": True, "false": False}.get(value.lower())
-    if value_type == "string" and kind == "string":
+    if value_type in ("string", "text") and kind == "string":
         return value
-    if value_type == "date" and kind == "date":
+    if value_type in ("date", "text", "time") and kind == "date":
         return _date(value)
+    if value_type in ("text", "time") and kind in ("timestamp", "timestamp_ntz"):
+        return _time_in_utc(value, kind)
     if value_type == "timestamp" and kind == "timestamp":
         return _moment(value, kind)
     return None
@@ -284,6 +313,17 @@ def _date(value: str) -> dt.date | None:
         except ValueError:
             return None
     return None
+
+
+def _time_in_utc(value: str, kind: str) -> dt.datetime | None:
+    """Parse a time as DuckDB does in UTC; None for a form that is not certain."""
+    try:
+        moment = dt.datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    if kind == "timestamp_ntz":
+        return None if moment.tzinfo else moment
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 
 
 def _moment(value: str, kind: str) -> dt.datetime | None:

@@ -1,0 +1,318 @@
+"""The last step before a sink: which rows are delivered, with which columns, masked how.
+
+It comes after all that counts rows: offsets, event ids and places are those of a feed that delivers
+everything. The order for each row:
+
+1. ``where`` sees the table's own values, also of columns that are masked or not selected.
+2. Columns are masked.
+3. ``select`` computes with what the masks have left.
+
+| an update whose images are known | becomes |
+|---|---|
+| both are wanted | an update; nothing, if ``unchanged = "drop"`` and what is selected is equal |
+| the postimage alone | an insert |
+| the preimage alone | a delete, of the preimage |
+| none | nothing |
+
+Images that are not known to be a pair stand alone: a preimage leaves, a postimage comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import structs
+
+from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile, Part
+from tailer.compare.equal_rows import differ
+from tailer.delta.arrow_types import arrow_schema
+from tailer.delta.snapshot import TableState
+from tailer.errors import CorruptRow, SchemaChanged, TableError, printable
+from tailer.shape import sql
+from tailer.shape.columns import TableColumns
+from tailer.shape.expressions import Condition
+from tailer.shape.masks import masked
+from tailer.shape.plan import Inputs, Planner, StatePlan
+from tailer.shape.pruning import Pruning
+from tailer.shape.selection import Selection
+
+_SHOWN_CHARACTERS = 100
+_NO = pa.scalar(False)
+
+
+class Shaper:
+    """Shapes the batches of one feed. ``target``: the state in whose schema all rows are."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        columns: TableColumns,
+        target: TableState | None = None,
+        pruning: Pruning | None = None,
+    ) -> None:
+        self.selection = selection
+        #: The last state that was found to fit.
+        self.checked: TableState | None = None
+        self._target = target
+        self._pruning = pruning
+        self._masks = {name.lower(): mask for name, mask in selection.masks.items()}
+        self._planner = Planner(selection.select, self._masks, columns)
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._lock = Lock()
+        self._last: tuple[TableState, StatePlan] | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether rows change here at all."""
+        chosen = self.selection
+        return bool(self._masks or chosen.select or chosen.where or chosen.unchanged == "drop")
+
+    def check(self, state: TableState) -> None:
+        """Refuse a state that the selection does not fit. Raises :class:`SchemaChanged`."""
+        names = {name.lower() for name in state.schema.names}
+        for name in self.selection.masks:
+            if name.lower() not in names:
+                raise SchemaChanged(
+                    f"there is no column {name!r} to mask",
+                    hint="it was renamed, dropped or misspelt; say in the feed's `mask` what is "
+                    "to be masked now",
+                )
+        self.state(state)
+
+    def state(self, state: TableState) -> TableState:
+        """Return the part of the state that sinks may see."""
+        return self._plan(state).state if self.is_needed else state
+
+    def schema(self, state: TableState) -> pa.Schema:
+        """Return the schema of the rows that sinks get."""
+        return pa.schema(
+            [*arrow_schema(self.state(self._target or state).schema), *METADATA_FIELDS]
+        )
+
+    def shape(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
+        """Yield the rows of a batch as sinks get them, in their order, for a worker thread.
+
+        A row that an expression can't be computed for comes alone, with null for what is computed:
+        :attr:`~tailer.changes.ChangeBatch.refused` says why.
+        """
+        plan = self._plan(batch.state)
+        try:
+            yield self._shaped(batch, plan)
+        except duckdb.Error as e:
+            if batch.num_rows < 2:
+                yield self._refused(batch, plan, e)
+                return
+            middle = batch.num_rows // 2
+            for half in (batch.slice(0, middle), batch.slice(middle, batch.num_rows)):
+                yield from self.shape(half)
+
+    def check_condition(self, where: Condition, state: TableState) -> None:
+        """Refuse a condition that does not fit a state. Raises :class:`SchemaChanged`."""
+        with self._lock:
+            self._planner.condition(self._database(), where, state)
+
+    def filtered(self, batch: ChangeBatch, where: Condition) -> ChangeBatch:
+        """Return the rows of a batch that meet a condition of its own."""
+        state = self._target or batch.state
+        with self._lock:
+            inputs = self._planner.condition(self._database(), where, state)
+        return batch.kept(self._meet(where, inputs, _data(batch.rows), batch.num_rows))
+
+    def _plan(self, state: TableState) -> StatePlan:
+        state = self._target or state
+        with self._lock:
+            if self._last is None or self._last[0] is not state:
+                plan = self._planner.plan(self._database(), state, self.selection.where)
+                self._last = state, plan
+            return self._last[1]
+
+    def _database(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            self._connection = sql.connect()
+        return self._connection
+
+    def _compute(self, expressions: Sequence[str], rows: pa.RecordBatch) -> list[pa.Array]:
+        with self._lock:
+            try:
+                return sql.compute(self._database(), rows, list(expressions))
+            except (duckdb.FatalException, duckdb.InternalException):
+                self._connection = None  # which answers nothing any more
+                raise
+
+    def _shaped(self, batch: ChangeBatch, plan: StatePlan) -> ChangeBatch:
+        if self.selection.where is not None:
+            batch = self._wanted(batch, plan)
+        before, partner = (
+            None if images is None else self._images(images, plan)
+            for images in (batch.before, batch.partner)
+        )
+        columns = self._columns_of(_data(batch.rows), batch.num_rows, plan)
+        rows = _with_metadata(columns, plan, batch.rows)
+        shaped = self._of_state(structs.replace(batch, rows=rows, before=before, partner=partner))
+        return _changed(shaped) if self.selection.unchanged == "drop" else shaped
+
+    def _of_state(self, batch: ChangeBatch) -> ChangeBatch:
+        """Return a batch without what its files tell of columns that are not delivered."""
+        return structs.replace(
+            batch,
+            state=self.state(batch.state),
+            file=None if batch.file is None else self._file(batch.file),
+            span=tuple(structs.replace(part, file=self._file(part.file)) for part in batch.span),
+        )
+
+    def _file(self, file: ChangeFile) -> ChangeFile:
+        return structs.replace(file, state=self.state(file.state), partition_values={}, stats=None)
+
+    def _wanted(self, batch: ChangeBatch, plan: StatePlan) -> ChangeBatch:
+        where = self.selection.where
+        assert where is not None
+        if batch.num_rows and all(map(self._is_certain, batch.parts())):
+            return batch
+        after = self._meet(where, plan.where, _data(batch.rows), batch.num_rows)
+        if batch.before is None or batch.before.null_count == len(batch.before):
+            return batch.kept(after)
+        pairs = batch.before.is_valid()
+        before = pc.and_(pairs, self._meet(where, plan.where, _fields(batch.before), len(pairs)))
+        left, came = pc.and_not(before, after), pc.and_(pc.and_not(after, before), pairs)
+        return _crossing(batch, left, came).kept(pc.or_(before, after))
+
+    def _is_certain(self, part: Part) -> bool:
+        """Return whether a partition alone decides that all rows are wanted."""
+        return self._pruning is not None and self._pruning.may(part.file, statistics=False).certain
+
+    def _meet(
+        self, where: Condition, inputs: Inputs, data: Mapping[str, pa.Array], count: int
+    ) -> pa.BooleanArray:
+        if not count:
+            return pa.array([], pa.bool_())
+        (found,) = self._compute([where.sql], inputs.of(data, count))
+        return pc.fill_null(found, _NO)
+
+    def _images(self, images: pa.StructArray, plan: StatePlan) -> pa.StructArray:
+        """Return the other images of rows as sinks get them; null stays null."""
+        here = images.is_valid()
+        there = images.filter(here)
+        columns = self._columns_of(_fields(there), len(there), plan)
+        names = [name for name, _ in plan.outputs]
+        if not names:
+            return pa.nulls(len(images), pa.struct([]))
+        places = pc.subtract(pc.cumulative_sum(here.cast(pa.int64())), 1)
+        return pa.StructArray.from_arrays(columns, names=names).take(pc.if_else(here, places, None))
+
+    def _columns_of(
+        self, data: Mapping[str, pa.Array], count: int, plan: StatePlan
+    ) -> list[pa.Array]:
+        data = masked(data, self._masks, self.selection.mask_key)
+        computed: list[pa.Array] = []
+        if plan.expressions and count:
+            found = self._compute(plan.expressions, plan.inputs.of(data, count))
+            computed = [_cast(c, kind) for c, kind in zip(found, plan.types, strict=True)]
+        elif plan.expressions:
+            computed = [pa.nulls(0, kind) for kind in plan.types]
+        return [data[what] if isinstance(what, str) else computed[what] for _, what in plan.outputs]
+
+    def _refused(self, row: ChangeBatch, plan: StatePlan, error: duckdb.Error) -> ChangeBatch:
+        """Return a row that an expression can't be computed for."""
+        data = masked(_data(row.rows), self._masks, self.selection.mask_key)
+        needed = [c.column for c in (*plan.inputs.columns, *plan.where.columns) if c.column]
+        shown = ", ".join(
+            f"{name}={printable(str(data[name][0].as_py()), _SHOWN_CHARACTERS)!r}"
+            for name in dict.fromkeys(needed)
+            if name in data
+        )
+        refused: TableError = CorruptRow(
+            f"an expression can't be computed for a row ({shown}): {sql.first_line(error)}",
+            version=row.version,
+            path=row.file.path if row.file is not None else None,
+            hint="change the expression, as with TRY(...) or TRY_CAST, or park such rows with "
+            'on_reject = "park"',
+        )
+        columns = [
+            data[what] if isinstance(what, str) else pa.nulls(row.num_rows, plan.types[what])
+            for _, what in plan.outputs
+        ]
+        rows = _with_metadata(columns, plan, row.rows)
+        bare = structs.replace(row, rows=rows, before=None, partner=None, refused=refused)
+        return self._of_state(bare)
+
+
+def _with_metadata(
+    columns: Sequence[pa.Array], plan: StatePlan, rows: pa.RecordBatch
+) -> pa.RecordBatch:
+    fields = [pa.field(name, c.type) for (name, _), c in zip(plan.outputs, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(
+        [*columns, *rows.columns[-len(METADATA_FIELDS) :]],
+        schema=pa.schema([*fields, *METADATA_FIELDS]),
+    )
+
+
+def _data(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    end = rows.num_columns - len(METADATA_FIELDS)
+    return dict(zip(rows.schema.names[:end], rows.columns[:end], strict=True))
+
+
+def _fields(images: pa.StructArray) -> dict[str, pa.Array]:
+    names = [images.type.field(i).name for i in range(images.type.num_fields)]
+    return dict(zip(names, images.flatten(), strict=True))
+
+
+def _crossing(batch: ChangeBatch, left: pa.BooleanArray, came: pa.BooleanArray) -> ChangeBatch:
+    """Return a batch whose updates that leave what is wanted are deletes of their preimages, and
+    those that come into it inserts. Their ids stay those of the updates."""
+    if not (left.true_count or came.true_count):
+        return batch
+    assert batch.before is not None
+    kinds = batch.rows.column(CHANGE_TYPE)
+    old = _fields(batch.before)
+    # Whatever the types are: the images behind the rows, taken from there.
+    taken = pc.add(pa.arange(0, len(left)), pc.if_else(left, len(left), 0))
+    columns = [
+        pa.concat_arrays([column, old[name]]).take(taken) if name in old else column
+        for name, column in zip(batch.rows.schema.names, batch.rows.columns, strict=True)
+    ]
+    columns[batch.rows.schema.get_field_index(CHANGE_TYPE)] = pc.if_else(
+        left, "delete", pc.if_else(came, "insert", kinds)
+    )
+    rows = pa.RecordBatch.from_arrays(columns, schema=batch.rows.schema)
+    alone = pc.or_(left, came)
+    before = batch.before.take(pc.if_else(alone, None, pa.arange(0, len(alone))))
+    return structs.replace(batch, rows=rows, before=before, id_kinds=batch.id_kinds or kinds)
+
+
+def _changed(batch: ChangeBatch) -> ChangeBatch:
+    """Return a batch without the updates whose images are equal: pairs, and neighbours of a file
+    that are a preimage and a postimage."""
+    data = _data(batch.rows)
+    if batch.before is not None and batch.before.null_count < len(batch.before):
+        pairs = batch.before.is_valid()
+        differs, _ = differ(data.values(), _fields(batch.before).values(), batch.num_rows)
+        return batch.kept(pc.or_(pc.invert(pairs), differs))
+    if batch.before is not None or batch.num_rows < 2:
+        return batch
+    return batch.kept(_unequal_neighbours(batch, data))
+
+
+def _unequal_neighbours(batch: ChangeBatch, data: Mapping[str, pa.Array]) -> pa.BooleanArray:
+    """Return which rows are no image that has an equal one beside it."""
+    kinds, count = batch.rows.column(CHANGE_TYPE), batch.num_rows
+    places = batch.row_indices()
+    pre = pc.equal(kinds.slice(0, count - 1), "update_preimage")
+    post = pc.equal(kinds.slice(1), "update_postimage")
+    beside = pc.equal(pc.subtract(places.slice(1), places.slice(0, count - 1)), 1)
+    differs, _ = differ(
+        [c.slice(0, count - 1) for c in data.values()],
+        [c.slice(1) for c in data.values()],
+        count - 1,
+    )
+    equal = pc.and_not(pc.and_(pc.and_(pre, post), beside), differs)
+    no = pa.array([False])
+    first, second = pa.concat_arrays([equal, no]), pa.concat_arrays([no, equal])
+    return pc.invert(pc.or_(first, second))
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)

@@ -1,0 +1,168 @@
+"""DuckDB, closed: it parses expressions and computes them over rows, and reaches nothing else.
+
+| what it must not depend on | how |
+|---|---|
+| files, the network, extensions | external access is off, the configuration locked |
+| the machine's time zone | UTC |
+| other rows, the clock, chance | :mod:`tailer.shape.expressions` refuses such functions by name |
+| the version of DuckDB | division by zero is null in all of them; the tests pin the rest |
+| texts that are not UTF-8 | :mod:`tailer.feed.texts` comes first; DuckDB would end itself |
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tailer.errors import ConfigError
+
+#: What results and intermediate values may take. Texts are not in it: see docs/limits.md.
+_MEMORY = "256MiB"
+#: The rows in a query. An expression names columns alone, so that ``rows.x`` is a field of one.
+ROWS = "__rows"
+_LINE = "\n"
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """Return a database of its own, for one thread at a time, which computes in that thread."""
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "threads": 1,
+            "memory_limit": _MEMORY,
+            "temp_directory": "",
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        },
+    )
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET TimeZone = 'UTC'")
+    with suppress(duckdb.CatalogException):  # earlier versions have no such setting
+        connection.execute("SET error_on_division_by_zero = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+@cache
+def _shared() -> duckdb.DuckDBPyConnection:
+    return connect()
+
+
+def parse(expressions: str) -> list[dict[str, Any]]:
+    """Parse a list of expressions, as after SELECT; return their trees as DuckDB gives them.
+
+    Raises :class:`ConfigError` for what is no such list, such as a whole query.
+    """
+    # A comment at the end of the text ends with its line.
+    text = f"SELECT{_LINE}{expressions}{_LINE}FROM {ROWS}"
+    cursor = _shared().cursor()
+    try:
+        (found,) = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+    except duckdb.Error as e:
+        raise ConfigError(f"is not understood: {first_line(e)}") from None
+    document = json.loads(found[0])
+    if document["error"]:
+        raise ConfigError(f"is not understood: {document['error_message'].splitlines()[0]}")
+    statements = document["statements"]
+    node = statements[0]["node"] if len(statements) == 1 else {}
+    if not _is_plain(node):
+        raise ConfigError("must be expressions alone: no FROM, WHERE, GROUP BY or second query")
+    trees: list[dict[str, Any]] = node["select_list"]
+    return trees
+
+
+def _is_plain(node: dict[str, Any]) -> bool:
+    """Return whether a query is no more than a list of expressions over the rows."""
+    table = node.get("from_table", {})
+    return (
+        node.get("type") == "SELECT_NODE"
+        and table.get("type") == "BASE_TABLE"
+        and (table.get("table_name"), table.get("alias")) == (ROWS, "")
+        and table.get("sample") is None
+        and not node["modifiers"]
+        and not node["cte_map"]["map"]
+        and not any(node.get(part) for part in ("where_clause", "having", "sample", "qualify"))
+        and not node["group_expressions"]
+    )
+
+
+def print_tree(tree: dict[str, Any]) -> str:
+    """Return an expression's tree as SQL, without its alias."""
+    cursor = _shared().cursor()
+    document = {
+        "error": False,
+        "statements": [{"node": {**_bare(), "select_list": [{**tree, "alias": ""}]}}],
+    }
+    text: str = cursor.execute(
+        "SELECT json_deserialize_sql(?::JSON)", [json.dumps(document)]
+    ).fetchall()[0][0]
+    return text.removeprefix("SELECT ")
+
+
+@cache
+def _bare() -> dict[str, Any]:
+    """Return the tree of a query without a table."""
+    (found,) = _shared().cursor().execute("SELECT json_serialize_sql('SELECT 1')").fetchall()
+    node: dict[str, Any] = json.loads(found[0])["statements"][0]["node"]
+    return node
+
+
+@cache
+def stability(function: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return a function's kinds (scalar, aggregate, macro ...) and how stable its scalar forms
+    are, as DuckDB lists them; empty for a name that it does not have."""
+    rows = _shared().cursor().execute(
+        "SELECT function_type, stability FROM duckdb_functions() WHERE function_name = ?",
+        [function],
+    ).fetchall()  # fmt: skip
+    kinds = frozenset(kind for kind, _ in rows)
+    return kinds, frozenset(how for kind, how in rows if kind == "scalar")
+
+
+@cache
+def function_names() -> tuple[str, ...]:
+    """Return the names of all functions."""
+    found = _shared().cursor().execute("SELECT DISTINCT function_name FROM duckdb_functions()")
+    return tuple(name for (name,) in found.fetchall())
+
+
+@cache
+def macro_bodies(macro: str) -> tuple[tuple[frozenset[str], str], ...]:
+    """Return the parameters of a macro of DuckDB, and the expression that it stands for; one for
+    each number of arguments."""
+    found = _shared().cursor().execute(
+        "SELECT parameters, macro_definition FROM duckdb_functions() WHERE function_name = ? "
+        "AND function_type = 'macro'",
+        [macro],
+    )  # fmt: skip
+    return tuple(
+        (frozenset(name.lower() for name in parameters), body)
+        for parameters, body in found.fetchall()
+    )
+
+
+def compute(
+    connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, expressions: list[str]
+) -> list[pa.Array]:
+    """Return the values of expressions for each row, in the rows' order.
+
+    Raises what DuckDB raises (:class:`duckdb.Error`).
+    """
+    columns = ", ".join(f"({sql}) AS c{number}" for number, sql in enumerate(expressions))
+    connection.register(ROWS, pa.table(rows))
+    try:
+        found = connection.sql(f"SELECT {columns} FROM {ROWS}").to_arrow_table()  # noqa: S608
+    finally:
+        connection.unregister(ROWS)
+    return [column.combine_chunks() for column in found.columns]
+
+
+def first_line(error: duckdb.Error) -> str:
+    """Return what an error of DuckDB says, without its kind and the query that it repeats."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return text.partition(" Error: ")[2] or text
