@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 from msgspec import Struct, structs
 
@@ -90,7 +89,7 @@ class Planner:
 
     def plan(
         self,
-        connection: duckdb.DuckDBPyConnection,
+        database: sql.Database,
         state: TableState,
         where: Condition | None = None,
     ) -> StatePlan:
@@ -115,7 +114,7 @@ class Planner:
                     f"`select` gives two columns {name!r}", hint="name one of them with AS"
                 )
         inputs = self._inputs(computed, state, masked=True)
-        types = self._complete(connection, computed, inputs, fields, state)
+        types = self._complete(database, computed, inputs, fields, state)
         for field in fields:
             if state.mapping != "none":
                 field["metadata"].setdefault(_PHYSICAL, field["name"])
@@ -131,12 +130,12 @@ class Planner:
             tuple(each.sql for each in computed),
             types,
             inputs,
-            self.condition(connection, where, state),
+            self.condition(database, where, state),
             structs.replace(state, metadata=metadata, schema=parse_schema(text)),
         )
 
     def condition(
-        self, connection: duckdb.DuckDBPyConnection, where: Condition | None, state: TableState
+        self, database: sql.Database, where: Condition | None, state: TableState
     ) -> Inputs:
         """Return what a condition needs of a state's rows. Raises :class:`SchemaChanged` for one
         that does not fit it."""
@@ -144,7 +143,7 @@ class Planner:
             return Inputs(())
         inputs = self._inputs([where], state, masked=False)
         data = {f.name: pa.nulls(1, arrow_type(f.type)) for f in state.schema}
-        (found,) = _types(connection, [where.sql], inputs.of(data, 1), [where.text])
+        (found,) = _types(database, [where.sql], inputs.of(data, 1), [where.text])
         if found != pa.bool_():
             raise SchemaChanged(
                 f"`where` gives {found} and is no condition: {where.text}",
@@ -216,7 +215,7 @@ class Planner:
 
     def _complete(
         self,
-        connection: duckdb.DuckDBPyConnection,
+        database: sql.Database,
         computed: list[Expression],
         inputs: Inputs,
         fields: list[dict[str, Any]],
@@ -232,7 +231,7 @@ class Planner:
             for f in state.schema
         }
         texts = [f"{each.sql} AS {each.name}" for each in computed]
-        found = _types(connection, [e.sql for e in computed], inputs.of(data, 1), texts)
+        found = _types(database, [e.sql for e in computed], inputs.of(data, 1), texts)
         types = []
         waiting = (field for field in fields if "type" not in field)
         for field, kind, text in zip(waiting, found, texts, strict=True):
@@ -243,17 +242,17 @@ class Planner:
 
 
 def _types(
-    connection: duckdb.DuckDBPyConnection, texts: list[str], rows: pa.RecordBatch, shown: list[str]
+    database: sql.Database, texts: list[str], rows: pa.RecordBatch, shown: list[str]
 ) -> list[pa.DataType]:
     """Return the types of expressions over these columns, whose one row is null: what is wrong
     with a constant shows."""
     try:
-        return [array.type for array in sql.compute(connection, rows, texts)]
-    except duckdb.Error as e:
+        return [array.type for array in database.compute(rows, texts)]
+    except sql.NotComputed as e:
         if len(texts) > 1:  # which one?
             for text, one in zip(texts, shown, strict=True):
-                _types(connection, [text], rows, [one])
-        raise SchemaChanged(f"{shown[0]!r} can't be computed: {sql.first_line(e)}") from None
+                _types(database, [text], rows, [one])
+        raise SchemaChanged(f"{shown[0]!r} can't be computed: {e}") from None
 
 
 def _delta_type(kind: pa.DataType, text: str) -> Any:

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
@@ -32,6 +31,7 @@ from tailer.compare.equal_rows import differ
 from tailer.delta.arrow_types import arrow_schema
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, SchemaChanged, TableError, printable
+from tailer.native.values import flags
 from tailer.shape import sql
 from tailer.shape.columns import TableColumns
 from tailer.shape.expressions import Condition
@@ -41,7 +41,6 @@ from tailer.shape.pruning import Pruning
 from tailer.shape.selection import Selection
 
 _SHOWN_CHARACTERS = 100
-_NO = pa.scalar(False)
 
 
 class Shaper:
@@ -61,7 +60,7 @@ class Shaper:
         self._pruning = pruning
         self._masks = {name.lower(): mask for name, mask in selection.masks.items()}
         self._planner = Planner(selection.select, self._masks, columns)
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._opened: sql.Database | None = None
         self._lock = Lock()
         self._last: tuple[TableState, StatePlan] | None = None
 
@@ -102,7 +101,7 @@ class Shaper:
         plan = self._plan(batch.state)
         try:
             yield self._shaped(batch, plan)
-        except duckdb.Error as e:
+        except sql.NotComputed as e:
             if batch.num_rows < 2:
                 yield self._refused(batch, plan, e)
                 return
@@ -130,18 +129,14 @@ class Shaper:
                 self._last = state, plan
             return self._last[1]
 
-    def _database(self) -> duckdb.DuckDBPyConnection:
-        if self._connection is None:
-            self._connection = sql.connect()
-        return self._connection
+    def _database(self) -> sql.Database:
+        if self._opened is None:
+            self._opened = sql.Database()
+        return self._opened
 
     def _compute(self, expressions: Sequence[str], rows: pa.RecordBatch) -> list[pa.Array]:
         with self._lock:
-            try:
-                return sql.compute(self._database(), rows, list(expressions))
-            except (duckdb.FatalException, duckdb.InternalException):
-                self._connection = None  # which answers nothing any more
-                raise
+            return self._database().compute(rows, list(expressions))
 
     def _shaped(self, batch: ChangeBatch, plan: StatePlan) -> ChangeBatch:
         if self.selection.where is not None:
@@ -188,9 +183,9 @@ class Shaper:
         self, where: Condition, inputs: Inputs, data: Mapping[str, pa.Array], count: int
     ) -> pa.BooleanArray:
         if not count:
-            return pa.array([], pa.bool_())
+            return flags([])
         (found,) = self._compute([where.sql], inputs.of(data, count))
-        return pc.fill_null(found, _NO)
+        return pc.coalesce(found, flags([False])[0])
 
     def _images(self, images: pa.StructArray, plan: StatePlan) -> pa.StructArray:
         """Return the other images of rows as sinks get them; null stays null."""
@@ -215,7 +210,7 @@ class Shaper:
             computed = [pa.nulls(0, kind) for kind in plan.types]
         return [data[what] if isinstance(what, str) else computed[what] for _, what in plan.outputs]
 
-    def _refused(self, row: ChangeBatch, plan: StatePlan, error: duckdb.Error) -> ChangeBatch:
+    def _refused(self, row: ChangeBatch, plan: StatePlan, error: sql.NotComputed) -> ChangeBatch:
         """Return a row that an expression can't be computed for."""
         data = masked(_data(row.rows), self._masks, self.selection.mask_key)
         needed = [c.column for c in (*plan.inputs.columns, *plan.where.columns) if c.column]
@@ -225,7 +220,7 @@ class Shaper:
             if name in data
         )
         refused: TableError = CorruptRow(
-            f"an expression can't be computed for a row ({shown}): {sql.first_line(error)}",
+            f"an expression can't be computed for a row ({shown}): {error}",
             version=row.version,
             path=row.file.path if row.file is not None else None,
             hint="change the expression, as with TRY(...) or TRY_CAST, or park such rows with "
@@ -309,7 +304,7 @@ def _unequal_neighbours(batch: ChangeBatch, data: Mapping[str, pa.Array]) -> pa.
         count - 1,
     )
     equal = pc.and_not(pc.and_(pc.and_(pre, post), beside), differs)
-    no = pa.array([False])
+    no = flags([False])
     first, second = pa.concat_arrays([equal, no]), pa.concat_arrays([no, equal])
     return pc.invert(pc.or_(first, second))
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from tailer.errors import ConfigError
@@ -28,8 +27,14 @@ ROWS = "__rows"
 _LINE = "\n"
 
 
-def connect() -> duckdb.DuckDBPyConnection:
-    """Return a database of its own, for one thread at a time, which computes in that thread."""
+class NotComputed(Exception):
+    """What DuckDB finds wrong with an expression over some rows."""
+
+
+def _connect() -> Any:
+    """Return a connection to a database of its own, which computes in the thread that asks."""
+    import duckdb  # on demand: most feeds deliver all rows as they are
+
     connection = duckdb.connect(
         ":memory:",
         config={
@@ -49,8 +54,8 @@ def connect() -> duckdb.DuckDBPyConnection:
 
 
 @cache
-def _shared() -> duckdb.DuckDBPyConnection:
-    return connect()
+def _shared() -> Any:
+    return _connect()
 
 
 def parse(expressions: str) -> list[dict[str, Any]]:
@@ -63,8 +68,8 @@ def parse(expressions: str) -> list[dict[str, Any]]:
     cursor = _shared().cursor()
     try:
         (found,) = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
-    except duckdb.Error as e:
-        raise ConfigError(f"is not understood: {first_line(e)}") from None
+    except Exception as e:  # noqa: BLE001  # whatever DuckDB finds wrong with the text
+        raise ConfigError(f"is not understood: {_first_line(e)}") from None
     document = json.loads(found[0])
     if document["error"]:
         raise ConfigError(f"is not understood: {document['error_message'].splitlines()[0]}")
@@ -146,23 +151,34 @@ def macro_bodies(macro: str) -> tuple[tuple[frozenset[str], str], ...]:
     )
 
 
-def compute(
-    connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, expressions: list[str]
-) -> list[pa.Array]:
-    """Return the values of expressions for each row, in the rows' order.
+class Database:
+    """Computes expressions over rows; for one thread at a time."""
 
-    Raises what DuckDB raises (:class:`duckdb.Error`).
-    """
-    columns = ", ".join(f"({sql}) AS c{number}" for number, sql in enumerate(expressions))
-    connection.register(ROWS, pa.table(rows))
-    try:
-        found = connection.sql(f"SELECT {columns} FROM {ROWS}").to_arrow_table()  # noqa: S608
-    finally:
-        connection.unregister(ROWS)
-    return [column.combine_chunks() for column in found.columns]
+    def __init__(self) -> None:
+        self._connection = _connect()
+
+    def compute(self, rows: pa.RecordBatch, expressions: list[str]) -> list[pa.Array]:
+        """Return the values of expressions for each row, in the rows' order.
+
+        Raises :class:`NotComputed`.
+        """
+        import duckdb
+
+        columns = ", ".join(f"({sql}) AS c{number}" for number, sql in enumerate(expressions))
+        query = f"SELECT {columns} FROM {ROWS}"  # noqa: S608  # walked by `expressions`
+        try:
+            self._connection.register(ROWS, pa.table(rows))
+            found = self._connection.sql(query).to_arrow_table()
+            self._connection.unregister(ROWS)
+        except (duckdb.FatalException, duckdb.InternalException) as e:
+            self._connection = _connect()  # the old one answers nothing any more
+            raise NotComputed(_first_line(e)) from None
+        except duckdb.Error as e:
+            raise NotComputed(_first_line(e)) from None
+        return [column.combine_chunks() for column in found.columns]
 
 
-def first_line(error: duckdb.Error) -> str:
+def _first_line(error: Exception) -> str:
     """Return what an error of DuckDB says, without its kind and the query that it repeats."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return text.partition(" Error: ")[2] or text
