@@ -5,6 +5,9 @@ It is apart from the schema's parser, because a log without checkpoints is read 
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pyarrow as pa
 
 from tailer.delta.char import char_length
@@ -27,6 +30,7 @@ _ARROW = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 
+_DELTA = {data_type: name for name, data_type in _ARROW.items()}
 _MARK = {b"delta.type": b"variant"}
 
 #: The Arrow type of a variant: its two binary parts, as in the Parquet files. The mark on the first
@@ -91,3 +95,45 @@ def _arrow_primitive(name: str) -> pa.DataType:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of a table's data columns."""
     return pa.schema([pa.field(f.name, arrow_type(f.type)) for f in schema])
+
+
+def delta_type(data_type: pa.DataType) -> Any:
+    """Return an Arrow type as a schema's JSON has it ("Schema Serialization Format").
+
+    Raises ValueError for a type that Delta does not have.
+    """
+    if data_type in _DELTA:
+        return _DELTA[data_type]
+    if pa.types.is_decimal(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if is_arrow_variant(data_type):
+        return "variant"
+    if pa.types.is_struct(data_type):
+        fields = [data_type.field(i) for i in range(data_type.num_fields)]
+        return {"type": "struct", "fields": [delta_field(f) for f in fields]}
+    if pa.types.is_list(data_type):
+        element = delta_type(data_type.value_type)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if pa.types.is_map(data_type):
+        return {
+            "type": "map",
+            "keyType": delta_type(data_type.key_type),
+            "valueType": delta_type(data_type.item_type),
+            "valueContainsNull": True,
+        }
+    raise ValueError(f"Delta has no type for {data_type}")
+
+
+def delta_field(field: pa.Field) -> dict[str, Any]:
+    """Return a column or nested field as a schema's JSON has it."""
+    metadata = {
+        key.decode(): json.loads(value)
+        for key, value in (field.metadata or {}).items()
+        if key.startswith(b"delta.")
+    }
+    return {
+        "name": field.name,
+        "type": delta_type(field.type),
+        "nullable": field.nullable,
+        "metadata": metadata,
+    }

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 from msgspec import Struct, structs
 
-from tailer.delta.arrow_types import arrow_type, holds_arrow_variant
+from tailer.changes import METADATA_FIELDS
+from tailer.delta.arrow_types import arrow_type, delta_type, holds_arrow_variant
 from tailer.delta.schema import parse_schema
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import StructField
@@ -19,12 +20,6 @@ from tailer.shape.columns import TableColumns
 from tailer.shape.expressions import Condition, Expression, Select, Star
 
 _PHYSICAL = "delta.columnMapping.physicalName"
-_PRIMITIVES = {
-    pa.bool_(): "boolean", pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer",
-    pa.int64(): "long", pa.float32(): "float", pa.float64(): "double", pa.string(): "string",
-    pa.binary(): "binary", pa.date32(): "date", pa.timestamp("us"): "timestamp_ntz",
-    pa.timestamp("us", "UTC"): "timestamp",
-}  # fmt: skip
 
 
 class Input(Struct, frozen=True):
@@ -108,6 +103,13 @@ class Planner:
                 fields.append({"name": name})
                 computed.append(what)
         names = [name.lower() for name, _ in outputs]
+        for reserved in METADATA_FIELDS:
+            if reserved.name in names:
+                raise SchemaChanged(
+                    f"`select` gives a column {reserved.name!r}, and that is a column of every "
+                    "change",
+                    hint="give it another name",
+                )
         for name in names:
             if names.count(name) > 1:
                 raise SchemaChanged(
@@ -235,7 +237,13 @@ class Planner:
         types = []
         waiting = (field for field in fields if "type" not in field)
         for field, kind, text in zip(waiting, found, texts, strict=True):
-            field |= {"type": _delta_type(kind, text), "nullable": True, "metadata": {}}
+            try:
+                field |= {"type": delta_type(kind), "nullable": True, "metadata": {}}
+            except ValueError:
+                raise SchemaChanged(
+                    f"{text!r} gives {kind}, which Delta does not have",
+                    hint="cast it, as in ...::BIGINT",
+                ) from None
             (parsed,) = parse_schema(json.dumps({"type": "struct", "fields": [field]})).fields
             types.append(arrow_type(parsed.type))
         return tuple(types)
@@ -253,26 +261,3 @@ def _types(
             for text, one in zip(texts, shown, strict=True):
                 _types(database, [text], rows, [one])
         raise SchemaChanged(f"{shown[0]!r} can't be computed: {e}") from None
-
-
-def _delta_type(kind: pa.DataType, text: str) -> Any:
-    """Return an Arrow type as a schema's JSON has it ("Schema Serialization Format")."""
-    if pa.types.is_decimal(kind) and kind.precision <= 38:
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_list(kind):
-        element = _delta_type(kind.value_type, text)
-        return {"type": "array", "elementType": element, "containsNull": True}
-    if pa.types.is_map(kind):
-        key, value = _delta_type(kind.key_type, text), _delta_type(kind.item_type, text)
-        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    if pa.types.is_struct(kind):
-        fields = [
-            {"name": f.name, "type": _delta_type(f.type, text), "nullable": True, "metadata": {}}
-            for f in (kind.field(i) for i in range(kind.num_fields))
-        ]
-        return {"type": "struct", "fields": fields}
-    if kind not in _PRIMITIVES:
-        raise SchemaChanged(
-            f"{text!r} gives {kind}, which Delta does not have", hint="cast it, as in ...::BIGINT"
-        )
-    return _PRIMITIVES[kind]

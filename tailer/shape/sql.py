@@ -72,7 +72,8 @@ def parse(expressions: str) -> list[dict[str, Any]]:
         raise ConfigError(f"is not understood: {_first_line(e)}") from None
     document = json.loads(found[0])
     if document["error"]:
-        raise ConfigError(f"is not understood: {document['error_message'].splitlines()[0]}")
+        why = document["error_message"].splitlines()[0].replace('at or near "FROM"', "at its end")
+        raise ConfigError(f"is not understood: {why}")
     statements = document["statements"]
     node = statements[0]["node"] if len(statements) == 1 else {}
     if not _is_plain(node):

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.delta.arrow_types import is_arrow_variant
+from tailer.delta.arrow_types import delta_field
 
 __all__ = [
     "Action",
@@ -40,58 +40,6 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 #: Of an add action, what its remove repeats if it is not lean.
 _REPEATED = ("partitionValues", "size", "baseRowId", "defaultRowCommitVersion", "tags")
 
-_PRIMITIVES = {
-    pa.string(): "string",
-    pa.int64(): "long",
-    pa.int32(): "integer",
-    pa.int16(): "short",
-    pa.int8(): "byte",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-    pa.date32(): "date",
-    pa.timestamp("us", "UTC"): "timestamp",
-    pa.timestamp("us"): "timestamp_ntz",
-}
-
-
-def _delta_type(data_type: pa.DataType) -> Any:
-    if data_type in _PRIMITIVES:
-        return _PRIMITIVES[data_type]
-    if pa.types.is_decimal(data_type):
-        return f"decimal({data_type.precision},{data_type.scale})"
-    if is_arrow_variant(data_type):
-        return "variant"
-    if pa.types.is_struct(data_type):
-        fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        return {"type": "struct", "fields": [_delta_field(f) for f in fields]}
-    if pa.types.is_list(data_type):
-        element = _delta_type(data_type.value_type)
-        return {"type": "array", "elementType": element, "containsNull": True}
-    if pa.types.is_map(data_type):
-        return {
-            "type": "map",
-            "keyType": _delta_type(data_type.key_type),
-            "valueType": _delta_type(data_type.item_type),
-            "valueContainsNull": True,
-        }
-    raise ValueError(f"Delta has no type for {data_type}")
-
-
-def _delta_field(field: pa.Field) -> dict[str, Any]:
-    metadata = {
-        key.decode(): json.loads(value)
-        for key, value in (field.metadata or {}).items()
-        if key.startswith(b"delta.")
-    }
-    return {
-        "name": field.name,
-        "type": _delta_type(field.type),
-        "nullable": field.nullable,
-        "metadata": metadata,
-    }
-
 
 def delta_schema(schema: pa.Schema) -> str:
     """Return the ``schemaString`` of an Arrow schema ("Schema Serialization Format").
@@ -99,7 +47,7 @@ def delta_schema(schema: pa.Schema) -> str:
     Metadata of top-level and nested fields whose key begins with ``delta.`` goes into the log; its
     values are JSON. Raises ValueError for a type that Delta does not have.
     """
-    return json.dumps({"type": "struct", "fields": [_delta_field(f) for f in schema]})
+    return json.dumps({"type": "struct", "fields": [delta_field(f) for f in schema]})
 
 
 def metadata_action(

@@ -139,7 +139,7 @@ WRONG = [
           feed('key = ["idd"]')),
     Wrong("check c.toml", 2, "mask_key is missing, by which masks are hashed",
           feed('mask = { amount = "hash" }')),
-    Wrong("check c.toml", 2, "not understood at 'its end'; it must be comparisons of partition col",
+    Wrong("check c.toml", 2, "where is not understood: syntax error at its end",
           feed('where = "id >"')),
     Wrong("check c.toml", 1, "no ordres in {folder}; did you mean {folder}/orders?",
           feed(table="ordres")),

@@ -16,7 +16,7 @@ CONFIG = """
 http = ""
 [feeds.orders]
 table = "orders"
-columns = {columns}
+select = {columns}
 [feeds.orders.sink]
 {sink}
 """

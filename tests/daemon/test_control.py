@@ -71,9 +71,9 @@ def test_control_needs_the_token(setting: Setting) -> None:
         assert status == 400
         assert "version 1 can't be skipped: the feed is at version 2" in answer["error"]
         assert setting.order("orders", "resnapshot", where="id +")[0] == 400
-        status, answer = setting.order("orders", "resnapshot", where="id = 1")
+        status, answer = setting.order("orders", "resnapshot", where="nr = 1")
         assert status == 400
-        assert "the table's partition columns are: none" in answer["error"]
+        assert "there is no column 'nr'" in answer["error"]
         assert TOKEN not in str(program)
         assert program.stop() == 0
 
@@ -376,8 +376,8 @@ def test_log_lines_may_be_json(setting: Setting) -> None:
 CHECKS = {
     'select = ["idd"]': "feeds.orders.select names no column 'idd' (did you mean 'id'?); it has",
     'key = ["nr"]': "feeds.orders.key names 'nr', and the table's columns are: id",
-    'mask = {mail = "drop"}': "feeds.orders.mask names 'mail', and the table's columns are: id",
-    "where = 'id = 1'": "orders.where names 'id', and the table's partition columns are: none",
+    'mask = {mail = "drop"}': "feeds.orders.mask names no column 'mail'; it has id",
+    "where = 'nr = 1'": "there is no column 'nr', which 'nr = 1' needs",
 }
 
 

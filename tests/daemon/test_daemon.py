@@ -385,14 +385,14 @@ def test_check_says_that_a_pattern_finds_nothing(setting: Setting, capsys: Captu
 
 def test_check_goes_on_after_a_mistake(setting: Setting, capsys: Capture) -> None:
     setting.configure(
-        f'[feeds.wrong]\ntable = "{setting.folder / "orders"}"\ncolumns = ["nope"]\n'
+        f'[feeds.wrong]\ntable = "{setting.folder / "orders"}"\nselect = ["nope"]\n'
         '[feeds.wrong.sink]\ntype = "jsonl"\npath = "wrong.jsonl"\n'
         f'[feeds.copy]\ntable = "{setting.folder / "orders"}"\n'
         '[feeds.copy.sink]\ntype = "sqlite"\npath = "copy.db"\n'
     )
     assert main(["check", str(setting.config)]) == 2
     printed = capsys.readouterr()
-    assert "feeds.wrong.columns names 'nope'" in printed.err
+    assert "feeds.wrong.select names no column 'nope'" in printed.err
     first, second = printed.out.splitlines()
     assert first.startswith("orders: ok, ")
     assert second.startswith("copy: the copy is kept by row ids, but row tracking is not enabled")

@@ -1,0 +1,185 @@
+"""Shaped feeds: what becomes of columns that come and go, of rows that can't be computed, masks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.errors import CorruptRow, SchemaChanged, TableError
+from tailer.feed.run import run_feed
+from tailer.shape.expressions import parse_condition, parse_select
+from tailer.shape.masks import Mask
+from tailer.shape.selection import Selection, Unchanged
+from tailer.sink import make_sink
+from tailer.testing.table import TableBuilder
+from tests.support.faulty import Script
+from tests.support.rig import Rig
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def shape(
+    select: str = "", where: str = "", unchanged: Unchanged = "keep", **masks: Mask
+) -> Selection:
+    condition = parse_condition(where) if where else None
+    return Selection(
+        parse_select(select), condition, masks, b"a key of the tests", unchanged=unchanged
+    )
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """Five rows in one version, v is the id as text."""
+    table = TableBuilder(tmp_path / "t", SCHEMA)
+    table.create()
+    table.insert([{"id": i, "v": str(i)} for i in range(5)])
+    return Rig(tmp_path, table)
+
+
+def values(rig: Rig) -> list[dict[str, Any]]:
+    return [{k: x for k, x in e.items() if not k.startswith("_")} for e in rig.events]
+
+
+async def test_a_column_that_was_added_later_is_null_before(rig: Rig) -> None:
+    rig.table.schema = pa.schema([*SCHEMA, ("n", pa.int32())])
+    rig.table.commit(rig.table.metadata(), rig.table.add([{"id": 9, "v": "9", "n": 4}]))
+    await run_feed(rig.feed(selection=shape("id, n, coalesce(n, 0) + 1 as m", "id > 2")))
+    assert values(rig) == [{"id": 3, "m": 1}, {"id": 4, "m": 1}, {"id": 9, "n": 4, "m": 5}]
+    assert [n["details"]["added"] for n in rig.notices] == [["n"]]
+
+
+async def test_a_column_that_an_expression_needs_stops_the_feed_when_it_goes(rig: Rig) -> None:
+    rig.table.schema = pa.schema([("id", pa.int64())])
+    rig.table.commit(rig.table.metadata(), rig.table.add([{"id": 9}]))
+    with pytest.raises(SchemaChanged, match=r"version 2: .*no column 'v', which .*upper\(v\) AS u"):
+        await run_feed(rig.feed(selection=shape("id, upper(v) as u")))
+    assert len(rig.events) == 5
+
+
+async def test_a_dropped_column_that_nobody_selects_is_no_change(rig: Rig) -> None:
+    rig.table.schema = pa.schema([("id", pa.int64())])
+    rig.table.commit(rig.table.metadata(), rig.table.add([{"id": 9}]))
+    await run_feed(rig.feed(selection=shape("id * 2 as twice")))
+    assert [e["twice"] for e in rig.events] == [0, 2, 4, 6, 8, 18]
+    assert not rig.notices
+
+
+@pytest.mark.parametrize("select", ["id, v::int as n", "v::int as n"])
+@pytest.mark.parametrize("batch_rows_max", [2, 1000])
+async def test_a_row_that_can_not_be_computed_is_refused_by_name(
+    rig: Rig, select: str, batch_rows_max: int
+) -> None:
+    rig.table.insert([{"id": 7, "v": "7"}, {"id": 8, "v": "none"}, {"id": 9, "v": "9"}])
+    feed = rig.feed(selection=shape(select), batch_rows_max=batch_rows_max)
+    with pytest.raises(CorruptRow, match=r"version 2, part.*v='none'.*Could not convert string"):
+        await run_feed(feed)
+    assert [e["n"] for e in rig.events] == [0, 1, 2, 3, 4, 7]
+
+
+async def test_such_rows_are_parked_without_what_is_not_selected(rig: Rig, tmp_path: Path) -> None:
+    rig.table.insert([{"id": 7, "v": "x"}, {"id": 8, "v": "8"}, {"id": 9, "v": "y"}])
+    park = make_sink("jsonl", {"path": str(tmp_path / "parked.jsonl")}, Path())
+    await run_feed(rig.feed(selection=shape("id, v::int as n"), park=park, batch_rows_max=1000))
+    assert [e["n"] for e in rig.events] == [0, 1, 2, 3, 4, 8]
+    parked = [json.loads(line) for line in (tmp_path / "parked.jsonl").read_text().splitlines()]
+    assert [(e["id"], e["n"]) for e in parked] == [(7, None), (9, None)]
+    assert "v" not in parked[0]
+    assert (await rig.offset()).version == 3
+
+
+async def test_expressions_see_what_masks_have_left_and_conditions_the_value(rig: Rig) -> None:
+    selection = shape("id, v || '!' as w, length(v) as n", "v = '3'", v="redact")
+    await run_feed(rig.feed(selection=selection))
+    assert values(rig) == [{"id": 3, "w": "[redacted]!", "n": 10}]
+    rig.output.unlink()
+    await rig.offsets.clear()
+    await run_feed(rig.feed(selection=shape("* replace (length(v) as id)", "v = '3'", v="hash")))
+    assert [e["id"] for e in rig.events] == [32]
+
+
+async def test_a_dropped_value_can_not_be_computed_with(rig: Rig) -> None:
+    with pytest.raises(SchemaChanged, match="needs 'v', which `mask` drops"):
+        await run_feed(rig.feed(selection=shape("upper(v) as u", v="drop")))
+    await run_feed(rig.feed(selection=shape("*", "v = '3'", v="drop")))
+    assert values(rig) == [{"id": 3}]
+
+
+async def test_values_that_are_passed_on_keep_their_bits(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("d", pa.float64()), ("t", pa.timestamp("us"))])
+    rows = [{"id": i, "d": d} for i, d in enumerate([float("nan"), -0.0, float("inf")])]
+    table = TableBuilder(tmp_path / "t", schema)
+    table.create()
+    table.insert(rows)
+    rig = Rig(tmp_path, table)
+    await run_feed(rig.feed())
+    plain = values(rig)
+    rig.output.unlink()
+    await rig.offsets.clear()
+    await run_feed(rig.feed(selection=shape("id + 0 as id, d, t", "id >= 0")))
+    assert values(rig) == plain
+
+
+async def test_names_that_are_no_identifiers(tmp_path: Path) -> None:
+    schema = pa.schema([('quo"te', pa.int64()), ("do.t", pa.int64()), ("select", pa.int64())])
+    properties = {"delta.columnMapping.mode": "name"}
+    table = TableBuilder(tmp_path / "t", schema, properties=properties)
+    table.create()
+    table.insert([{'quo"te': 1, "do.t": 2, "select": 3}])
+    rig = Rig(tmp_path, table)
+    select = '"quo""te", "do.t" + "select" as "s u.m"'
+    await run_feed(rig.feed(selection=shape(select, '"select" = 3')))
+    assert values(rig) == [{'quo"te': 1, "s u.m": 5}]
+
+
+async def test_neighbours_that_are_equal_as_selected_are_left_out(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", SCHEMA, cdf=True)
+    table.create()
+    images = [
+        {"id": i, "v": v, "_change_type": f"update_{kind}"}
+        for i in range(4)
+        for kind, v in (("preimage", "a"), ("postimage", "b" if i % 2 else "A"))
+    ]
+    table.commit(table.cdc(images))
+    rig = Rig(tmp_path, table)
+    await run_feed(rig.feed(selection=shape("id, upper(v) as u", unchanged="drop")))
+    assert [(e["id"], e["u"]) for e in rig.events] == [(1, "A"), (1, "B"), (3, "A"), (3, "B")]
+
+
+async def test_files_that_can_not_match_are_not_read_and_count(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", SCHEMA)
+    table.create()
+    files = [table.add([{"id": i * 10 + n, "v": "x"} for n in range(10)]) for i in range(8)]
+    for number, file in enumerate(files):
+        bounds = {"minValues": {"id": number * 10}, "maxValues": {"id": number * 10 + 9}}
+        file["add"]["stats"] = json.dumps({"numRecords": 10, **bounds})
+    table.commit(*files)
+    rig, script = Rig(tmp_path, table), Script({})
+    condition = "id between 42 and 44 and v = 'x'"
+    await run_feed(rig.feed(script=script, selection=shape(where=condition)))
+    assert rig.ids == [42, 43, 44]
+    opened = [name for name, what in script.calls if name == "open" and what.endswith(".parquet")]
+    assert len(opened) == 1, "of eight files"
+    rig.output.unlink()
+    await rig.offsets.clear()
+    script = Script({})
+    await run_feed(rig.feed(script=script, start="snapshot", selection=shape(where=condition)))
+    assert sorted(rig.ids) == [42, 43, 44]
+    opened = [name for name, what in script.calls if name == "open" and what.endswith(".parquet")]
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize(
+    ("select", "why"),
+    [("v + 1 as x", "can't be computed"), ("hex(id) as _change_type", "of every change"),
+     ("id::ubigint as x", "Delta does not have"), ("interval 1 day as x", "Delta does not have")],
+)  # fmt: skip
+async def test_what_does_not_fit_the_table_is_refused(rig: Rig, select: str, why: str) -> None:
+    with pytest.raises(TableError, match=why):
+        await run_feed(rig.feed(selection=shape(select)))
+    assert not rig.output.exists() or not rig.events

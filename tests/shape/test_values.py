@@ -1,0 +1,83 @@
+"""What expressions give: as DuckDB gives it, in each version of it that is allowed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
+from tailer.delta.actions import Metadata, Protocol
+from tailer.delta.arrow_types import arrow_type
+from tailer.delta.snapshot import TableState
+from tailer.shape.columns import TableColumns
+from tailer.shape.expressions import parse_select
+from tailer.shape.selection import Selection
+from tailer.shape.shaper import Shaper
+from tailer.testing.actions import delta_schema
+from tests.shape.expressions import GOLDEN, ROWS, listed, plain
+
+EXPECTED: dict[str, Any] = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+
+
+def state_of(schema: pa.Schema) -> TableState:
+    """The state of a table with this schema."""
+    text = delta_schema(schema)
+    return TableState.of(Protocol(1, 2), Metadata("t", text))
+
+
+def batch_of(rows: pa.Table) -> ChangeBatch:
+    """A batch of inserts."""
+    (data,) = rows.combine_chunks().to_batches()
+
+    more = [
+        pa.array([v] * rows.num_rows, f.type)
+        for v, f in zip(("insert", 0, 0), METADATA_FIELDS, strict=True)
+    ]
+    whole = pa.RecordBatch.from_arrays(
+        [*data.columns, *more], schema=pa.schema([*data.schema, *METADATA_FIELDS])
+    )
+    return ChangeBatch(
+        whole, pa.array(range(rows.num_rows)), state_of(rows.schema), None, 0, Offset(0), Offset(1)
+    )
+
+
+def shaped(sql: str, rows: pa.Table = ROWS) -> ChangeBatch:
+    """The rows with one expression."""
+    shaper = Shaper(Selection(parse_select(f"{sql} as found")), TableColumns())
+    (batch,) = shaper.shape(batch_of(rows))
+    return batch
+
+
+def computed(sql: str) -> Any:
+    """The values and the type of an expression."""
+    column = shaped(sql).rows.column("found")
+    return {"type": str(column.type), "values": plain(column.to_pylist())}
+
+
+def test_there_are_enough() -> None:
+    assert len(listed()) >= 150
+    assert sorted(EXPECTED) == sorted(listed())
+
+
+@pytest.mark.parametrize("sql", listed())
+def test_an_expression_gives_what_it_gave(sql: str) -> None:
+    assert computed(sql) == EXPECTED[sql]
+
+
+@pytest.mark.parametrize("sql", listed())
+def test_an_expression_gives_what_duckdb_gives_alone(sql: str) -> None:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    if duckdb.__version__ >= "2":
+        connection.execute("SET error_on_division_by_zero = false")
+    connection.register("given", ROWS)
+    alone = connection.sql(f"SELECT {sql} AS found FROM given").to_arrow_table()
+    batch = shaped(sql)
+    column = batch.rows.column("found")
+    assert plain(column.to_pylist()) == plain(alone.column("found").to_pylist())
+    (field,) = batch.state.schema
+    assert column.type == arrow_type(field.type)
