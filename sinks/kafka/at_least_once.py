@@ -3,11 +3,11 @@ batch being sent may come again, with the same ids."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from sinks.kafka.broker import KafkaBroker
-from sinks.kafka.exactly_once import Prepared, prepared_by
+from sinks.kafka.exactly_once import DataTopics, Prepared, prepared_by
 from sinks.kafka.feed_transactions import check_same_topic
 from tailer.changes import ChangeBatch, Notice
 from tailer.errors import TailerError
@@ -20,20 +20,20 @@ class AtLeastOnce:
     def __init__(
         self,
         broker: KafkaBroker,
-        topic_of: Callable[[ChangeBatch | None], str | None],
+        data: DataTopics,
         written: Mapping[str, str],
         *,
         tells: bool = False,
     ) -> None:
         self.broker = broker
-        self._topic_of = topic_of
+        self._data = data
         self._written = dict(written)
         self._tells = tells
         self._open_topics: set[str] = set()
 
     def open(self) -> None:
         """Get ready to write."""
-        name = self._topic_of(None)
+        name = self._data.first()
         self.broker.connect(name)
         if name is not None:
             self._admit(name)
@@ -59,20 +59,26 @@ class AtLeastOnce:
     def prepare(self, batch: ChangeBatch) -> Prepared | None:
         """Start to encode a batch. Neither waits nor raises."""
         with suppress(TailerError):
-            name = self._topic_of(batch) if batch.num_rows else None
-            if name is not None and name in self._open_topics:
+            if not batch.num_rows or self._data.are_routed:
+                return None
+            ((name, _),) = self._data.of(batch)
+            if name in self._open_topics:
                 return Prepared(self, batch, self.broker.encode(name, batch))
         return None
 
     def write(self, batch: ChangeBatch) -> None:
         """Write a batch; durable when this returns."""
-        name = self._topic_of(batch) if batch.num_rows else None
-        if name is None:
+        found = self._data.of(batch)
+        if not found:
             return
-        if name not in self._open_topics:
-            self._admit(name)
+        for name, _ in found:
+            if name not in self._open_topics:
+                self._admit(name)
         prepared = prepared_by(self, batch)
-        self.broker.write(name, prepared.encoded if prepared else self.broker.encode(name, batch))
+        if prepared is not None:
+            self.broker.write([(found[0][0], prepared.encoded)])
+        else:
+            self.broker.write([(name, self.broker.encode(name, rows)) for name, rows in found])
 
     def announce(self, notice: Notice) -> None:
         """Write a notice, if they are written."""

@@ -15,7 +15,7 @@ import json
 import threading
 import time
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -90,8 +90,8 @@ class Broker(typing.Protocol):
     def encode(self, name: str, rows: ChangeBatch) -> EncodedRows:
         """Start to encode rows for an open topic. Does not wait."""
 
-    def run(self, transaction: Transaction, name: str, encoded: EncodedRows | None) -> None:
-        """Carry a transaction out; ``name`` is the topic of its rows. When this returns, it is
+    def run(self, transaction: Transaction, rows: Sequence[tuple[str, EncodedRows]]) -> None:
+        """Carry a transaction out, with its rows by their topics. When this returns, it is
         committed. After :class:`RowsRefused` and :class:`TableError` it is rolled back, and after
         any other error its outcome is unknown."""
 
@@ -240,13 +240,14 @@ class KafkaBroker:
     def encode(self, name: str, rows: ChangeBatch) -> EncodedRows:
         return self._writers[name].encode(rows)
 
-    def run(self, transaction: Transaction, name: str, encoded: EncodedRows | None) -> None:
+    def run(self, transaction: Transaction, rows: Sequence[tuple[str, EncodedRows]]) -> None:
         self._wait_until_settled()
         self.driver.begin()
         try:
-            if transaction.rows is not None:
+            if rows:
                 self._begin_topic_check()
-                self._writers[name].write(encoded or self.encode(name, transaction.rows))
+            for name, encoded in rows:
+                self._writers[name].write(encoded)
             if transaction.notice is not None:
                 self._send_notice(transaction.notice)
         except (RowsRefused, TableError):
@@ -256,10 +257,11 @@ class KafkaBroker:
         self._finish_topic_check()
         self._ended(self.driver.commit)
 
-    def write(self, name: str, encoded: EncodedRows) -> None:
+    def write(self, rows: Sequence[tuple[str, EncodedRows]]) -> None:
         """Write rows without a transaction; durable when this returns."""
         self._begin_topic_check()
-        self._writers[name].write(encoded)
+        for name, encoded in rows:
+            self._writers[name].write(encoded)
         self.driver.flush()
         self._finish_topic_check()
 

@@ -7,7 +7,7 @@ loop between them, with the clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,8 +15,10 @@ from itertools import zip_longest
 from sinks.kafka.broker import Broker
 from sinks.kafka.client.failures import Fenced
 from sinks.kafka.feed_transactions import FeedTransactions, Transaction
+from sinks.kafka.options import KafkaOptions
 from sinks.kafka.progress import Progress
 from sinks.kafka.topic_writer import EncodedRows
+from sinks.shared.routes import Targets
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused, TransientError
 
@@ -48,27 +50,47 @@ def prepared_by(session: object, batch: ChangeBatch) -> Prepared | None:
     return found if isinstance(found, Prepared) and found.session is session else None
 
 
+class DataTopics:
+    """Names the topics of rows: see :class:`sinks.kafka.options.KafkaOptions`."""
+
+    def __init__(self, options: KafkaOptions, feed: str, targets: Targets) -> None:
+        self._options = options
+        self._feed = feed
+        self._targets = targets
+        self.are_routed = bool(options.route.columns)
+
+    def first(self) -> str | None:
+        """Return the topic of all rows, if that is known before the first one."""
+        return self._options.data_topic(self._feed)
+
+    def of(self, batch: ChangeBatch) -> list[tuple[str, ChangeBatch]]:
+        """Return the topics of a batch's rows, and the rows of each; none if it has none."""
+        found = list(self._options.data_topics(self._feed, batch)) if batch.num_rows else []
+        for name, _ in found if self.are_routed else ():
+            self._targets.add(name, "the topic")
+        return found
+
+
 class ExactlyOnce:
     """One run of a feed's sink, from open to close. Blocking; calls never overlap, except for
     :meth:`prepare`.
 
-    ``topic_of`` names the topic of a batch; of None, the topic if it is known before the first one.
-    ``tells`` says whether notices are written. ``fenced_why`` completes the sentence of a session
-    that was fenced though no newer daemon has claimed the feed.
+    ``data`` names the topics of rows. ``tells`` says whether notices are written. ``fenced_why``
+    completes the sentence of a session that was fenced though no newer daemon has claimed the feed.
     """
 
     def __init__(
         self,
         broker: Broker,
         transactions: FeedTransactions,
-        topic_of: Callable[[ChangeBatch | None], str | None],
+        data: DataTopics,
         *,
         tells: bool = False,
         fenced_why: str = "",
     ) -> None:
         self.broker = broker
         self.transactions = transactions
-        self._topic_of = topic_of
+        self._data = data
         self._tells = tells
         self._fenced_why = fenced_why
         self._open_topics: set[str] = set()
@@ -80,7 +102,7 @@ class ExactlyOnce:
         broker.check()
         # Stop before we fence a newer daemon. Our own last transaction may still be open: the
         # fencing ends it, and nothing waits for it here.
-        name = self._topic_of(None)
+        name = self._data.first()
         asked = transactions.claimed or name is None
         before = self._read_progress(stable=True) if asked else None
         transactions.check_owner(before)
@@ -96,7 +118,7 @@ class ExactlyOnce:
     def look(self) -> Offset | None:
         """Return what :meth:`open` would, or raise its error, without a fence or a claim. For a
         broker that creates nothing."""
-        name = self._topic_of(None)
+        name = self._data.first()
         self.broker.check()
         self.broker.connect(name)
         self.transactions.resume_from(self._read_progress(stable=True))
@@ -126,8 +148,10 @@ class ExactlyOnce:
     def prepare(self, batch: ChangeBatch) -> Prepared | None:
         """Start to encode the first part of a batch. Neither waits nor raises."""
         with suppress(TailerError):
-            name = self._topic_of(batch) if batch.num_rows else None
-            if name is not None and name in self._open_topics:
+            if not batch.num_rows or self._data.are_routed:
+                return None
+            ((name, _),) = self._data.of(batch)
+            if name in self._open_topics:
                 part = self.transactions.parts(batch)[0]
                 return Prepared(self, part, self.broker.encode(name, part))
         return None
@@ -135,11 +159,11 @@ class ExactlyOnce:
     def write(self, batch: ChangeBatch) -> None:
         """Write a batch; durable when this returns."""
         with self._watched():
-            name = self._topic_of(batch) if batch.num_rows else None
-            if name is not None and name not in self._open_topics:
-                self._admit(name)
+            for name, _ in self._data.of(batch):
+                if name not in self._open_topics:
+                    self._admit(name)
             planned = self.transactions.plan(batch)
-            self._run(planned, name or "", prepared_by(self, batch))
+            self._run(planned, prepared_by(self, batch))
             if not planned and time.monotonic() - self._saved_at >= _IDLE_S:
                 self._run(self.transactions.catch_up())
 
@@ -160,19 +184,25 @@ class ExactlyOnce:
                 self._run(self.transactions.catch_up())
         self.broker.close()
 
-    def _run(
-        self, planned: list[Transaction], name: str = "", prepared: Prepared | None = None
-    ) -> None:
+    def _run(self, planned: list[Transaction], prepared: Prepared | None = None) -> None:
         """Carry transactions out. The next one's rows are encoded while one is written."""
         rows = planned[0].rows if planned else None
-        encoded = prepared.encoded if prepared and rows and prepared.has(rows) else None
+        if prepared and rows and prepared.has(rows):
+            ((name, _),) = self._data.of(rows)
+            encoded = [(name, prepared.encoded)]
+        else:
+            encoded = self._encoded(rows)
         for transaction, following in zip_longest(planned, planned[1:]):
-            rows = following.rows if following else None
-            later = None if rows is None else self.broker.encode(name, rows)
-            self.broker.run(transaction, name, encoded)
+            later = self._encoded(following.rows if following else None)
+            self.broker.run(transaction, encoded)
             self.transactions.committed(transaction)
             self._saved_at = time.monotonic()
             encoded = later
+
+    def _encoded(self, rows: ChangeBatch | None) -> list[tuple[str, EncodedRows]]:
+        """Start to encode rows, those of each topic."""
+        found = [] if rows is None else self._data.of(rows)
+        return [(name, self.broker.encode(name, part)) for name, part in found]
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from sinks.formats.load import encoder_settings, format_setting
 from sinks.formats.registry import located
 from sinks.kafka.client.security import Security
 from sinks.shared.delivery import form_of
+from sinks.shared.routes import Route
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError
 from tailer.setting_fields import declared, settings_of
@@ -20,6 +21,7 @@ from tailer.settings import REQUIRED, Setting, SettingTable
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("feed", "table")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]+")
 _SERVER = re.compile(r"(\[[^\]]+\]|[^:/\s]+):\d{1,5}")
 #: How long to wait for more records before sending a batch.
 LINGER_MS = 5
@@ -46,8 +48,12 @@ class KafkaOptions:
         form="host:port[,host:port]", elsewhere=("metadata_broker_list",), parse=_servers,
     ))
     topic: str = declared(Setting(
-        "text", REQUIRED, "The topic; `{feed}` is replaced by the feed's name, and `{table}` by "
-        "the table's name (from its metadata, or the option `table`).", form="a topic's name",
+        "text", REQUIRED, "The topic; `{feed}` is replaced by the feed's name, `{table}` by the "
+        "table's name (from its metadata, or the option `table`), and any other name in braces by "
+        "that column's value in each row.", form="a topic's name",
+    ))
+    targets_max: int = declared(Setting(
+        "whole", 1000, "Maximum topics of a feed whose `topic` names columns.", advanced=True,
     ))
     format: str = declared(format_setting(
         "Format of the records; the sink also takes the format's options.",
@@ -107,12 +113,29 @@ class KafkaOptions:
         """Return whether progress is kept in Kafka, in one transaction with the data."""
         return self.delivery == "exactly-once"
 
-    def data_topic(self, feed: str, batch: ChangeBatch | None) -> str | None:
-        """Return the topic of a batch; of None, the one that all have, if that is known."""
-        table = self.encoder.get("table") or (batch and batch.state.metadata.name) or None
-        if batch is None and table is None and "{table}" in self.topic:
+    @property
+    def route(self) -> Route:
+        """Return the topic as a route by columns."""
+        return Route(self.topic, "topic", _PLACEHOLDERS, _NOT_IN_TOPICS)
+
+    def data_topic(self, feed: str) -> str | None:
+        """Return the topic of all rows, if that is known before the first one."""
+        table = self.encoder.get("table") or None
+        if self.route.columns or (table is None and "{table}" in self.topic):
             return None
         return topic_name(self.topic, feed, table)
+
+    def data_topics(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, ChangeBatch]]:
+        """Yield the topics of a batch's rows, and the rows of each."""
+        table = self.encoder.get("table") or batch.state.metadata.name or None
+        route = self.route
+        if not route.columns:
+            yield topic_name(self.topic, feed, table), batch
+            return
+        if "{table}" in self.topic:
+            topic_name("{table}", feed, table)  # or the metadata has no name
+        for name, rows in route.split(batch, {"feed": feed, "table": table or ""}):
+            yield topic_name(name, feed), rows
 
     def form(self, feed: str) -> dict[str, Any]:
         """Return the form of a feed's records: the options that determine it, by name."""
@@ -160,11 +183,10 @@ def format_settings(format: str) -> dict[str, Setting]:  # noqa: A002  # the opt
 def _check_names(taken: Mapping[str, Any]) -> None:
     for key in ("topic", "transactional_id", "progress_topic", "notice_topic"):
         for name in _PLACEHOLDER.findall(taken[key]):
-            if name not in _PLACEHOLDERS or (name == "table" and key != "topic"):
-                allowed = "{feed} and {table}" if key == "topic" else "{feed}"
-                raise _wrong(key, taken[key], f"may hold {allowed}, and nothing else in braces")
+            if key != "topic" and name != "feed":
+                raise _wrong(key, taken[key], "may hold {feed}, and nothing else in braces")
         if key != "transactional_id" and taken[key]:
-            topic_name(taken[key], "f", "t")
+            topic_name(Route(taken[key], key, _PLACEHOLDERS, _NOT_IN_TOPICS).masked("c"), "f", "t")
 
 
 def _wrong(key: str, value: Any, what: str) -> ConfigError:

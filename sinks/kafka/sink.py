@@ -11,17 +11,19 @@ from secrets import token_hex
 from typing import Any
 
 import anyio.to_thread
+import pyarrow as pa
 
 from sinks.formats.load import LISTED, load_encoder
 from sinks.kafka.at_least_once import AtLeastOnce
 from sinks.kafka.broker import KafkaBroker
 from sinks.kafka.client.failures import FAULTS
 from sinks.kafka.client.security import Security
-from sinks.kafka.exactly_once import ExactlyOnce
+from sinks.kafka.exactly_once import DataTopics, ExactlyOnce
 from sinks.kafka.feed_transactions import FeedTransactions
 from sinks.kafka.options import SETTINGS, KafkaOptions, format_settings, topic_name
 from sinks.kafka.settlement import Settlement
 from sinks.shared.delivery import same_form
+from sinks.shared.routes import Targets
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
 from tailer.setting_fields import settings_of
@@ -51,6 +53,7 @@ class KafkaSink(Sink):
         self._session: ExactlyOnce | AtLeastOnce | None = None
         #: With at-least-once delivery: the topics that were written to, with their ids.
         self._written: dict[str, str] = {}
+        self._targets = Targets(options.targets_max)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:
@@ -66,6 +69,9 @@ class KafkaSink(Sink):
     def listed_settings(cls) -> Mapping[str, Mapping[str, Setting]]:
         own, security = settings_of(KafkaOptions), settings_of(Security)
         return {"": own, "security": security, "format": LISTED}
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        self.options.route.check(schema)
 
     async def open(self, feed: str) -> Offset | None:
         """Return the offset to resume from, with exactly-once delivery."""
@@ -103,9 +109,9 @@ class KafkaSink(Sink):
         if self._settlement is None or self._settlement.transactional_id != own:
             self._settlement = Settlement(own)
         broker = KafkaBroker(options, feed, self._settlement, dry_run=dry_run)
-        topic_of, tells = partial(options.data_topic, feed), bool(options.notice_topic)
+        data, tells = DataTopics(options, feed, self._targets), bool(options.notice_topic)
         if not options.exactly_once:
-            return AtLeastOnce(broker, topic_of, self._written, tells=tells)
+            return AtLeastOnce(broker, data, self._written, tells=tells)
         transactions = FeedTransactions(
             feed,
             self._owner,
@@ -120,7 +126,7 @@ class KafkaSink(Sink):
             f"perhaps another feed's, has the transactional id {own} too: each feed needs one of "
             "its own"
         )
-        return ExactlyOnce(broker, transactions, topic_of, tells=tells, fenced_why=fenced_why)
+        return ExactlyOnce(broker, transactions, data, tells=tells, fenced_why=fenced_why)
 
     def _open(self, feed: str, *, overwrites: bool = False) -> Offset | None:
         self._close()

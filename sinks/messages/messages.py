@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.parts import table_name
+from sinks.shared.routes import Route
 from tailer.changes import COMMIT_VERSION, ChangeBatch
 from tailer.errors import RowsRefused
 from tailer.sink.encoder import Encoder
@@ -45,8 +46,8 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Messages:
     """The messages of consecutive rows, one each, in order: ``values`` (binary), the events'
-    ``ids``, and ``keys`` (binary; None: they have none). ``versions`` and ``table`` are for
-    errors."""
+    ``ids``, and ``keys`` (binary; None: they have none). ``places`` are where each of them goes
+    (texts by a dictionary; None: all to one place). ``versions`` and ``table`` are for errors."""
 
     batch: ChangeBatch
     values: pa.BinaryArray
@@ -54,16 +55,23 @@ class Messages:
     versions: pa.Int64Array
     table: str
     keys: pa.BinaryArray | None = None
+    places: pa.Array | None = None
 
     @classmethod
-    def of(cls, batch: ChangeBatch, encoder: Encoder) -> Messages:
+    def of(cls, batch: ChangeBatch, encoder: Encoder, route: Route | None = None) -> Messages:
         """Encode a batch, which has rows."""
         records = encoder.encode(batch)
         ids: Any = dict(records.whole_headers())["_event_id"]
         versions = batch.rows.column(COMMIT_VERSION)
+        places = None if route is None else route.names(batch, {})
         return cls(
-            batch, records.whole_values(), ids, versions, table_name(batch, ""), records.keys
-        )
+            batch, records.whole_values(), ids, versions, table_name(batch, ""), records.keys,
+            places,
+        )  # fmt: skip
+
+    def places_or(self, place: str) -> list[str]:
+        """Return where each message goes: ``place``, if all go to one."""
+        return [place] * len(self) if self.places is None else self.places.to_pylist()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -88,6 +96,7 @@ class Messages:
             ids=some(self.ids),
             versions=some(self.versions),
             keys=None if self.keys is None else some(self.keys),
+            places=None if self.places is None else some(self.places),
         )
 
     def requests(self, limits: Limits) -> Iterator[Messages]:
@@ -121,6 +130,6 @@ class Messages:
             raise RowsRefused(
                 f"table {self.table}, version {self.versions[place]}: the event "
                 f"{self.ids[place]} has {sizes[place]} bytes, and at most {most} can be sent; "
-                f"{limits.remedy}exclude columns with `columns`, or park such rows with "
+                f"{limits.remedy}exclude columns with `select`, or park such rows with "
                 'on_reject = "park"'
             )

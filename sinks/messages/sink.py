@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +10,14 @@ from typing import Any, ClassVar
 
 import anyio
 import anyio.to_thread
+import pyarrow as pa
 
 from sinks.formats.json_formats import all_format_settings, message_settings
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
 from sinks.shared.delivery import form_of, same_form
 from sinks.shared.encode_ahead import Pieces, slices
+from sinks.shared.routes import Route
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
 from tailer.settings import Setting
@@ -34,6 +37,8 @@ class MessageSink(Sink):
     #: The sink's type, and those of its options that say where the messages go.
     kind: ClassVar[str]
     places: ClassVar[tuple[str, ...]] = ()
+    #: The one of them that may name columns, and what a value's part of it can't have.
+    routed: ClassVar[tuple[str, re.Pattern[str]] | None] = None
     #: Whether the target keeps the offset: see :class:`tailer.sink.SinkTraits`.
     keeps_offset: ClassVar[bool] = False
     #: What is encoded, sent and, if the target keeps progress, stored in one step.
@@ -68,6 +73,19 @@ class MessageSink(Sink):
         #: How many messages of the piece that is sent are durable, from its first one on.
         self._taken = 0
         self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def route(self) -> Route | None:
+        """Return the place that names columns, with the feed's name in it; None if none does."""
+        if self.routed is None:
+            return None
+        option, unsafe = self.routed
+        route = Route(self.option(option), option, (), unsafe)
+        return route if route.columns else None
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        if self.route is not None:
+            self.route.check(schema)
 
     @abstractmethod
     async def _connect(self) -> Offset | None:
@@ -142,9 +160,9 @@ class MessageSink(Sink):
         return pieces if threads is self._threads else None
 
     def _begun(self, batch: ChangeBatch, threads: ThreadPoolExecutor) -> Pieces[Messages]:
-        encoder = self._encoder
+        encoder, route = self._encoder, self.route
         pieces = slices(batch, self.piece_rows, self.piece_bytes)
-        return Pieces(pieces, lambda piece: Messages.of(piece, encoder), threads)
+        return Pieces(pieces, lambda piece: Messages.of(piece, encoder, route), threads)
 
     async def write(self, batch: ChangeBatch) -> None:
         async for _ in self.write_pieces(batch):

@@ -29,6 +29,7 @@ from sinks.messages.tls import distrusted, trusting
 from sinks.nats.progress import Progress
 from sinks.shared.credentials import CREDENTIALS, credentials
 from sinks.shared.misread import readable
+from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -63,7 +64,7 @@ SETTINGS: dict[str, Setting] = {
     **CREDENTIALS,
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
     "subject": Setting("text", "{feed}", "Subject of the messages; `{feed}` is replaced by the "
-        "feed's name."),
+        "feed's name, any other name in braces by that column's value in each row."),
     "create": Setting("flag", True, "Create the stream and the bucket if they are missing.",
         advanced=True),
     "credentials_file": Setting("text", "", "File with the account's JWT and seed.", advanced=True),
@@ -85,6 +86,7 @@ _HEADERS_BYTES = 512
 #: What NATS takes as a stream, whose name is also a key of the bucket, and as a subject.
 _STREAM = re.compile(r"[-_=a-zA-Z0-9]+")
 _SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+_NOT_IN_SUBJECTS = re.compile(r"[\s.*>\x00-\x1f]+")
 #: The server's codes for a message that does not follow the last one: by its id, by its number.
 _NOT_IN_TURN = (10070, 10071)
 #: By the server's code. What is not here passes: the stream, the disk or the account is full, a
@@ -104,6 +106,7 @@ class NatsSink(MessageSink):
     settings = SETTINGS
     kind = "nats"
     places = ("stream", "subject")
+    routed = "subject", _NOT_IN_SUBJECTS
     keeps_offset = True
     piece_rows = 5000
 
@@ -155,10 +158,13 @@ class NatsSink(MessageSink):
     def _subject(self) -> str:
         return self._named("subject", _SUBJECT, "words of any characters but blanks, * and >")
 
+    def _route_of(self, option: str) -> Route:
+        return Route(self.option(option), option, (), _NOT_IN_SUBJECTS)
+
     def _named(self, option: str, form: re.Pattern[str], allowed: str) -> str:
         """Return an option with the feed's name in it. Raises :class:`ConfigError` for a name that
         NATS does not take."""
-        name = self.option(option)
+        name = self._route_of(option).masked("c")
         if not form.fullmatch(name):
             raise ConfigError(
                 f"option {option!r} of sink 'nats': {name!r} can't be a {option}, which has "
@@ -242,7 +248,9 @@ class NatsSink(MessageSink):
                 ) from None
             if not create:
                 raise self._missing() from None
-            config = api.StreamConfig(name=self._stream, subjects=[self._subject])
+            config = api.StreamConfig(
+                name=self._stream, subjects=[self._route_of("subject").masked("*")]
+            )
             await self._jetstream.add_stream(config)
         try:
             self._bucket = await self._jetstream.key_value(_BUCKET)
@@ -359,7 +367,8 @@ class NatsSink(MessageSink):
 
     async def _published(self, messages: Messages) -> int:
         """Publish messages; return the stream's last sequence."""
-        subject, values, ids = self._subject, messages.values, messages.ids.to_pylist()
+        subjects, values = messages.places_or(self._subject), messages.values
+        ids = messages.ids.to_pylist()
         count = len(ids)
         for place, value in enumerate(values.to_pylist()):
             headers = {"Nats-Msg-Id": ids[place], "Nats-Expected-Stream": self._stream}
@@ -369,9 +378,9 @@ class NatsSink(MessageSink):
             if not place:
                 headers["Nats-Expected-Last-Sequence"] = str(self._sequence)
             if place < count - 1:
-                await self._client.publish(subject, value, headers=headers)
+                await self._client.publish(subjects[place], value, headers=headers)
             else:
-                answer = await self._jetstream.publish(subject, value, headers=headers)
+                answer = await self._jetstream.publish(subjects[place], value, headers=headers)
         # Repeated messages are there already, unless they were removed since.
         sequence: int = await self._seen(answer.seq) if answer.duplicate else answer.seq
         self._last_id = ids[-1] if sequence == answer.seq else None

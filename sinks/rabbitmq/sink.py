@@ -24,6 +24,7 @@ from sinks.messages.tls import distrusted, trusting
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
 from sinks.rabbitmq.pace import Pace, declared_pace
 from sinks.shared.credentials import CREDENTIALS, credentials
+from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
 from tailer.network.backoff import Backoff
@@ -54,7 +55,8 @@ SETTINGS: dict[str, Setting] = {
         unset="the queue itself", advanced=True,
     ),
     "routing_key": Setting("text", "{feed}", "Routing key for the exchange; `{feed}` is replaced "
-        "by the feed's name.", advanced=True),
+        "by the feed's name, any other name in braces by that column's value in each row.",
+        advanced=True),
     "create": Setting("flag", True, "Declare the queue if it is missing.", advanced=True),
     "queue_type": Setting(
         "text", "quorum", "Type of the queue that is declared.",
@@ -89,6 +91,7 @@ class RabbitmqSink(MessageSink):
     settings = SETTINGS
     kind = "rabbitmq"
     places = ("queue", "exchange", "routing_key")
+    routed = "routing_key", re.compile(r"[\x00-\x1f]+")
     piece_rows = 5000
 
     def __init__(
@@ -122,6 +125,10 @@ class RabbitmqSink(MessageSink):
 
     def option(self, name: str) -> str:
         return str(self._given[name]).replace("{feed}", self._feed)
+
+    @property
+    def route(self) -> Route | None:
+        return super().route if self._given["exchange"] else None
 
     async def _connect(self) -> Offset | None:
         await self._translated(partial(self._ready, create=self._given["create"]))
@@ -250,8 +257,10 @@ class RabbitmqSink(MessageSink):
         exchange = self.option("exchange")
         key = self.option("routing_key" if exchange else "queue")
         ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
-        found = zip(values, (made(message_id=event_id) for event_id in ids), strict=True)
-        return await self._channel.publish(exchange, key, found)
+        made_of = (made(message_id=event_id) for event_id in ids)
+        return await self._channel.publish(
+            exchange, zip(messages.places_or(key), values, made_of, strict=True)
+        )
 
     # Errors
 

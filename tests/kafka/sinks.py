@@ -106,8 +106,7 @@ def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Beg
 def written(sink: KafkaSink, batch: ChangeBatch) -> None:
     """Send a batch in the open transaction."""
     broker, session = broker_of(sink), session_of(sink)
-    name = sink.options.data_topic(broker.feed, batch)
-    assert name is not None
+    ((name, _),) = sink.options.data_topics(broker.feed, batch)
     if name not in session._open_topics:
         session._admit(name)
     broker._writers[name].write(broker.encode(name, batch))

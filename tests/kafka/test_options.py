@@ -33,7 +33,7 @@ GOOD = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t"}
         ({"topic": "a b"}, "is not a topic's name"),
         ({"notice_topic": "notes/{feed}"}, "is not a topic's name"),
         ({"transaction_timeout_ms": 1}, "of milliseconds, 1000 or greater"),
-        ({"topic": "{feed}.{schema}"}, "may hold {feed} and {table}"),
+        ({"topic": "{feed}.{a b}/"}, "is not a topic's name"),
         ({"progress_topic": "{table}"}, "may hold {feed}, and"),
         ({"delivery_timeout_ms": 5}, "of milliseconds, 100 or greater"),
         ({"tombstones": True}, "tombstones need a key"),

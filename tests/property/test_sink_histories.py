@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sinks.kafka.client.failures import Fenced
-from sinks.kafka.exactly_once import ExactlyOnce
+from sinks.kafka.exactly_once import DataTopics, ExactlyOnce
 from sinks.kafka.feed_transactions import FeedTransactions, SeenTopic
 from sinks.kafka.feed_transactions import Transaction as KafkaTransaction
 from sinks.kafka.progress import Progress
@@ -168,7 +168,20 @@ class KafkaWorld(World):
         transactions = FeedTransactions(
             "orders", process.name, {"format": "rows"}, claimed=process.claimed
         )
-        return ExactlyOnce(MemoryBroker(self), transactions, lambda _: "t")
+        return ExactlyOnce(MemoryBroker(self), transactions, OneTopic())
+
+
+class OneTopic(DataTopics):
+    """All rows go to one topic."""
+
+    def __init__(self) -> None:
+        self.are_routed = False
+
+    def first(self) -> str:
+        return "t"
+
+    def of(self, batch: ChangeBatch) -> list[tuple[str, ChangeBatch]]:
+        return [("t", batch)] if batch.num_rows else []
 
 
 class MemoryBroker:
@@ -213,7 +226,7 @@ class MemoryBroker:
     def encode(self, name: str, rows: ChangeBatch) -> Any:  # noqa: ARG002
         return None
 
-    def run(self, transaction: KafkaTransaction, name: str, encoded: Any) -> None:  # noqa: ARG002
+    def run(self, transaction: KafkaTransaction, _: Any) -> None:
         self.world.step()
         rows = transaction.rows
         ids = [] if rows is None else rows.rows["id"].to_pylist()

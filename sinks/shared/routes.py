@@ -1,0 +1,115 @@
+"""Names with columns in them: where each row goes by what is in it, as in ``orders.{country}``.
+
+| in braces | becomes |
+|---|---|
+| ``{feed}``, ``{table}`` | what the sink fills in for all rows |
+| ``{country}`` | the row's value; ``null`` if it is null or empty |
+| ``{country|none}`` | the same, with another name for null |
+
+A byte that the target's names can't have becomes ``_`` and its two hexadecimal digits. Two values
+that become one name share the target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailer.changes import ChangeBatch
+from tailer.errors import ConfigError, TargetRefused, meant
+
+_BRACES = re.compile(r"\{([^{}|]+)(?:\|([^{}]*))?\}")
+_NULL = "null"
+
+
+class Route:
+    """A template. ``filled`` are the names in braces that the sink fills in, ``unsafe`` matches
+    what a value's part of a name can't have. ``option`` is its name, for messages."""
+
+    def __init__(
+        self, template: str, option: str, filled: Collection[str], unsafe: re.Pattern[str]
+    ) -> None:
+        self.template = template
+        self._option = option
+        self._unsafe = unsafe
+        self._parts: list[str | tuple[str, str]] = []
+        at = 0
+        for found in _BRACES.finditer(template):
+            if found[1] in filled:
+                continue
+            self._parts += [template[at : found.start()], (found[1], found[2] or _NULL)]
+            at = found.end()
+        self._parts.append(template[at:])
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the columns in it; none if all rows go to one target."""
+        return [part[0] for part in self._parts if isinstance(part, tuple)]
+
+    def masked(self, by: str) -> str:
+        """Return the template with ``by`` in the place of each column."""
+        return "".join(part if isinstance(part, str) else by for part in self._parts)
+
+    def check(self, columns: pa.Schema) -> None:
+        """Raise :class:`ConfigError` for a column that rows do not have, or that is in no name."""
+        for name in self.columns:
+            if name not in columns.names:
+                raise ConfigError(
+                    f"option {self._option!r} is {self.template!r}, and the rows have no column "
+                    f"{name!r}{meant(name, columns.names)}"
+                )
+            kind = columns.field(name).type
+            if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+                raise ConfigError(
+                    f"option {self._option!r} is {self.template!r}, and {name!r} is a {kind}: name "
+                    "a column of texts, numbers or dates"
+                )
+
+    def names(self, batch: ChangeBatch, filled: Mapping[str, str]) -> pa.DictionaryArray:
+        """Return each row's name (texts by a dictionary)."""
+        parts = []
+        for part in self._parts:
+            if isinstance(part, str):
+                for name, value in filled.items():
+                    part = part.replace(f"{{{name}}}", value)  # noqa: PLW2901
+                parts.append(pa.repeat(pa.scalar(part), batch.num_rows))
+            else:
+                parts.append(self._values(batch.rows.column(part[0]), part[1]))
+        return pc.binary_join_element_wise(*parts, "").dictionary_encode()
+
+    def _values(self, column: pa.Array, null: str) -> pa.StringArray:
+        coded = column.cast(pa.string()).dictionary_encode()
+        safe = [self._unsafe.sub(_escaped, value) or null for value in coded.dictionary.to_pylist()]
+        return pc.fill_null(pa.array(safe, pa.string()).take(coded.indices), null)
+
+    def split(
+        self, batch: ChangeBatch, filled: Mapping[str, str]
+    ) -> Iterator[tuple[str, ChangeBatch]]:
+        """Yield each target's name and its rows, in the order of their first rows."""
+        names = self.names(batch, filled)
+        for number, name in enumerate(names.dictionary.to_pylist()):
+            yield name, batch.kept(pc.equal(names.indices, number))
+
+
+class Targets:
+    """The targets that a feed has made, of which there are ``most`` at most."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: set[str] = set()
+
+    def add(self, name: str, what: str) -> None:
+        """Note a target. Raises :class:`TargetRefused` for one too many."""
+        self._names.add(name)
+        if len(self._names) > self._most:
+            raise TargetRefused(
+                f"{what} {name!r} would be one more than {self._most} (option 'targets_max'); "
+                "route by another column, or raise it"
+            )
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return "".join(f"_{byte:02X}" for byte in match[0].encode())

@@ -1,0 +1,157 @@
+"""Where a row goes by what is in it: names, and the targets that take them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import nats
+import pika
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinks.shared.routes import Route, Targets
+from tailer.changes import ChangeBatch
+from tailer.errors import ConfigError, TargetRefused
+from tailer.sink import make_sink
+from tailer.testing.batches import change_batch
+from tests.kafka.broker import Broker
+from tests.kafka.sinks import fresh, opened
+from tests.kafka.topics import admin, events
+from tests.support.brokers import Nats, RabbitMq
+from tests.support.message_targets import nats_events, rabbitmq_events
+from tests.support.sinks import write
+
+SCHEMA = pa.schema([("id", pa.int64()), ("country", pa.string()), ("day", pa.date32())])
+UNSAFE = re.compile(r"[^A-Za-z0-9-]+")
+COUNTRIES = ["DE", "FR", None, "DE", "a b/ü", ""]
+
+
+def rows(count: int = 6, *, version: int = 1) -> ChangeBatch:
+    found = [
+        {"id": i, "country": COUNTRIES[i % 6], "day": dt.date(2024, 1, 1 + i)} for i in range(count)
+    ]
+    return change_batch(SCHEMA, found, version=version, last=True)
+
+
+def own(name: str) -> dict[str, str]:
+    """The options of a sink with progress of its own."""
+    return {"transactional_id": name, "progress_topic": f"{name}-progress"}
+
+
+def route(template: str) -> Route:
+    return Route(template, "topic", ("feed",), UNSAFE)
+
+
+def test_a_name_has_the_values_of_its_row() -> None:
+    names = route("{feed}.{country|none}.{day}").names(rows(), {"feed": "o"}).to_pylist()
+    assert names == [
+        "o.DE.2024-01-01", "o.FR.2024-01-02", "o.none.2024-01-03", "o.DE.2024-01-04",
+        "o.a_20b_2F_C3_BC.2024-01-05", "o.none.2024-01-06",
+    ]  # fmt: skip
+    assert route("x.{country}").names(rows(3), {}).to_pylist() == ["x.DE", "x.FR", "x.null"]
+    assert route("x.{country}").masked("*") == "x.*"
+    assert not route("{feed}").columns
+
+
+def test_rows_of_a_target_keep_their_order_and_places() -> None:
+    found = dict(route("{country}").split(rows(12), {}))
+    assert sorted(found) == ["DE", "FR", "a_20b_2F_C3_BC", "null"]
+    assert found["DE"].rows["id"].to_pylist() == [0, 3, 6, 9]
+    assert found["DE"].row_indices().to_pylist() == [0, 3, 6, 9]
+    ids = rows(12).event_ids().to_pylist()
+    for part in found.values():
+        assert part.event_ids().to_pylist() == [ids[i] for i in part.rows["id"].to_pylist()]
+
+
+@given(st.lists(st.text() | st.none(), min_size=1, max_size=20))
+def test_any_value_gives_a_name_that_can_be(values: list[str | None]) -> None:
+    data = [{"id": i, "country": v, "day": None} for i, v in enumerate(values)]
+    batch = change_batch(SCHEMA, data)
+    names = route("t.{country}").names(batch, {}).to_pylist()
+    assert all(re.fullmatch(r"t\.[A-Za-z0-9_-]+", name) for name in names)
+
+
+def test_a_column_that_is_not_there_or_is_no_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no column 'contry' \(did you mean 'country'\?\)"):
+        route("{contry}").check(SCHEMA)
+    with pytest.raises(ConfigError, match="'l' is a list"):
+        route("{l}").check(pa.schema([("l", pa.list_(pa.int64()))]))
+
+
+def test_a_feed_makes_so_many_targets_and_no_more() -> None:
+    targets = Targets(2)
+    for name in ("a", "b", "a"):
+        targets.add(name, "the topic")
+    with pytest.raises(TargetRefused, match="the topic 'c' would be one more than 2"):
+        targets.add("c", "the topic")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+async def test_kafka_has_a_topic_for_each_value(kafka: Broker, delivery: str) -> None:
+    name = fresh()
+    options: dict[str, Any] = {"delivery": delivery, **own(name)}
+    async with opened(kafka.bootstrap, name + ".{country}", **options) as (sink, _):
+        sink.check_columns(SCHEMA)
+        await sink.write(rows())
+        await sink.write(rows(version=2))
+        kept = sink.delivery("orders", None, None)
+    made = {t for t in admin(kafka.bootstrap).list_topics(timeout=100).topics if name in t}
+    assert {f"{name}.{c}" for c in ("DE", "FR", "null", "a_20b_2F_C3_BC")} <= made
+    assert [e["id"] for e in events(kafka.bootstrap, f"{name}.DE")] == [0, 3, 0, 3]
+    assert [e["id"] for e in events(kafka.bootstrap, f"{name}.null")] == [2, 5, 2, 5]
+    if delivery == "exactly-once":
+        async with opened(kafka.bootstrap, name + ".{country}", **options) as (sink, offset):
+            assert offset == rows(version=2).next_offset
+            await sink.write(rows(2, version=3))
+        assert [e["id"] for e in events(kafka.bootstrap, f"{name}.DE")] == [0, 3, 0, 3, 0]
+    else:
+        assert len(kept["topics"]) == 4
+
+
+@pytest.mark.anyio
+async def test_kafka_refuses_one_topic_too_many(kafka: Broker) -> None:
+    name = fresh()
+    options = {"targets_max": 3, **own(name)}
+    async with opened(kafka.bootstrap, name + ".{country}", **options) as (sink, _):
+        with pytest.raises(TargetRefused, match="one more than 3"):
+            await sink.write(rows())
+
+
+@pytest.mark.anyio
+async def test_nats_has_a_subject_for_each_value(nats_server: Nats) -> None:
+    options = {"servers": [nats_server.url()], "stream": "routed", "subject": "routed.{country}"}
+    await write(make_sink("nats", options, Path()), rows())
+    assert [e.payload["id"] for e in nats_events(nats_server, "routed")] == [0, 1, 2, 3, 4, 5]
+    client = await nats.connect(nats_server.url())
+    try:
+        info = await client.jetstream().stream_info("routed", subjects_filter=">")
+    finally:
+        await client.close()
+    assert info.config.subjects == ["routed.*"]
+    assert info.state.subjects == {
+        "routed.DE": 2, "routed.FR": 1, "routed.null": 2, "routed.a_20b/ü": 1
+    }  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_rabbitmq_has_a_routing_key_for_each_value(rabbitmq_server: RabbitMq) -> None:
+    with closing(pika.BlockingConnection(pika.URLParameters(rabbitmq_server.url()))) as client:
+        channel = client.channel()
+        for queue, key in (("germany", "by.DE"), ("others", "by.#")):
+            channel.queue_declare(queue, durable=True)
+            channel.queue_bind(queue, "amq.topic", key)
+    options = {
+        "url": rabbitmq_server.url(), "queue": "unused", "exchange": "amq.topic",
+        "routing_key": "by.{country}",
+    }  # fmt: skip
+    await write(make_sink("rabbitmq", options, Path()), rows())
+    found = [e.payload["id"] for e in rabbitmq_events(rabbitmq_server, "germany")]
+    assert found == [0, 3]
+    assert len(rabbitmq_events(rabbitmq_server, "others")) == 6
