@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -29,6 +29,7 @@ from tailer.errors import TargetRefused
 from tailer.setting_fields import settings_of
 from tailer.settings import Setting
 from tailer.sink import Sink, SinkTraits
+from tailer.sink.encoder import Records
 
 
 class KafkaSink(Sink):
@@ -72,6 +73,11 @@ class KafkaSink(Sink):
 
     def check_columns(self, schema: pa.Schema) -> None:
         self.options.route.check(schema)
+
+    def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
+        for name, rows in self.options.data_topics(feed, batch):
+            own = {**self.options.encoder, "name": feed, "topic": name}
+            yield name, load_encoder(self.options.format, own).encode(rows)
 
     async def open(self, feed: str) -> Offset | None:
         """Return the offset to resume from, with exactly-once delivery."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
 from tailer.settings import Setting
 from tailer.sink import Sink, SinkTraits
+from tailer.sink.encoder import Records
 
 _MIB = 1024**2
 
@@ -117,6 +118,14 @@ class MessageSink(Sink):
         if self._threads is not None and self.made is not None:
             form["made"] = self.made
         return same_form(form, kept, feed, at)
+
+    def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
+        self._feed = feed
+        encoder = load_encoder(self.format, {**self.options, "name": feed})
+        place = next((found for name in reversed(self.places) if (found := self.option(name))), "")
+        route = self.route
+        for name, rows in route.split(batch, {}) if route else ((place or self.kind, batch),):
+            yield name, encoder.encode(rows)
 
     async def open(self, feed: str) -> Offset | None:
         await self.aclose()

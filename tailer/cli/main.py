@@ -173,6 +173,27 @@ def _check_options(p: argparse.ArgumentParser) -> None:
     _json(p)
 
 
+def _preview_options(p: argparse.ArgumentParser) -> None:
+    _config(p)
+    p.add_argument("feed", metavar="FEED")
+    p.add_argument(
+        "--from",
+        dest="start",
+        required=True,
+        type=_moment,
+        metavar="WHERE",
+        help="the first version, or as for read",
+    )
+    p.add_argument(
+        "--to",
+        dest="end",
+        type=_moment,
+        metavar="WHERE",
+        help="the last version; default: the first alone",
+    )
+    _json(p)
+
+
 def _json(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -330,6 +351,10 @@ _COMMANDS = {
         Command(
             "check", "validate a configuration; reach its tables and sinks", _check_options,
             "services",
+        ),
+        Command(
+            "preview", "what a feed would send for some versions, without sending it",
+            _preview_options, writes_rows=True,
         ),
         Command(
             "verify", "prove that the events lead from snapshot to snapshot", _verify_options

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tailer.sink.encoder import Records
+
 __all__ = [
     "GROUP",
     "OWN_PREFIX",
@@ -189,6 +191,12 @@ class Sink(Contract, ABC):
         the target. ``schema`` has the data columns as batches have them. It is called with the
         table's present columns by `tailer check` and when a feed starts, and before the first batch
         of each version that has others."""
+
+    def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
+        """Yield what a batch with rows would become, without asking or changing the target: the
+        name of each target, and its records. A sink that sends no records raises
+        NotImplementedError."""
+        raise NotImplementedError
 
     async def look(self, feed: str) -> Offset | None:
         """Return what :meth:`open` would return, or raise its error, as far as that is visible

@@ -118,7 +118,7 @@ async def test_kafka_has_a_topic_for_each_value(kafka: Broker, delivery: str) ->
 @pytest.mark.anyio
 async def test_kafka_refuses_one_topic_too_many(kafka: Broker) -> None:
     name = fresh()
-    options = {"targets_max": 3, **own(name)}
+    options: dict[str, Any] = {"targets_max": 3, **own(name)}
     async with opened(kafka.bootstrap, name + ".{country}", **options) as (sink, _):
         with pytest.raises(TargetRefused, match="one more than 3"):
             await sink.write(rows())

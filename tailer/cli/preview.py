@@ -1,0 +1,112 @@
+"""`tailer preview`: what a feed would send for some versions, without sending it."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+
+from sinks.formats.load import load_encoder
+from tailer.changes import ChangeBatch, Offset
+from tailer.cli.feeds import named_feed
+from tailer.cli.table import check_range
+from tailer.config.feeds import load_config
+from tailer.daemon.assembly import feed_sink, table_log
+from tailer.errors import TableError, printable
+from tailer.feed.fitting import Fitting
+from tailer.feed.read import read_changes
+from tailer.log.times import first_version, last_version
+from tailer.sink import Sink
+from tailer.sink.encoder import Records
+
+
+async def preview(arguments: argparse.Namespace) -> int:
+    """Print the records; return the exit status."""
+    config = load_config(Path(arguments.config))
+    feed = await named_feed(config, arguments.feed)
+    sink, log = feed_sink(config, feed), table_log(config, feed)
+    try:
+        first = await first_version(log, arguments.start)
+        last = await last_version(log, arguments.end) if arguments.end else first
+        check_range(first, last)
+        fitting = Fitting(log.store.root, [sink])
+        found = read_changes(log, Offset(first), last, feed.options.for_sink(sink))
+        async with aclosing(found) as batches:
+            async for batch in batches:
+                fitting.check(batch)
+                for target, records in _records(feed.name, sink, feed.sink.type, batch):
+                    for record in _each(target, records, as_json=arguments.json):
+                        print(_json(record) if arguments.json else _text(record))
+    except TableError as e:
+        raise e.at(table=log.store.root) from None
+    finally:
+        with anyio.CancelScope(shield=True):
+            await log.store.aclose()
+    return 0
+
+
+def _records(feed: str, sink: Sink, kind: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
+    """Yield each target's name and what it would get; from a sink that sends no records, the rows
+    as JSON."""
+    for part in batch.by_file() if batch.num_rows else ():
+        try:
+            yield from sink.preview(feed, part)
+        except NotImplementedError:
+            yield kind, load_encoder("rows", {"name": feed}).encode(part)
+
+
+def _each(target: str, records: Records, *, as_json: bool) -> Iterator[dict[str, Any]]:
+    """Yield the records one by one, as JSON objects; values that are JSON too are texts in them,
+    unless ``as_json``."""
+    values, headers = records.whole_values(), records.whole_headers()
+    for place in range(records.num_records):
+        key = None if records.keys is None else records.keys[place].as_py()
+        yield {
+            "target": target,
+            "key": _shown(key, as_json=as_json),
+            "headers": {
+                name: _shown(_at(value, place), as_json=False)
+                for name, value in headers
+                if _at(value, place) is not None
+            },
+            "value": _shown(values[place].as_py(), as_json=as_json),
+        }
+
+
+def _at(value: pa.Array | bytes, place: int) -> Any:
+    return value if isinstance(value, bytes) else value[place].as_py()
+
+
+def _shown(value: Any, *, as_json: bool) -> Any:
+    """Return bytes as what they are: JSON if it is asked for, a text, or base64."""
+    if value is None:
+        return None
+    try:
+        text = value if isinstance(value, str) else bytes(value).decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+    try:
+        return json.loads(text) if as_json else text
+    except ValueError:
+        return text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _text(record: dict[str, Any]) -> str:
+    """Return a record for people: where it goes, its key and headers, then the value."""
+    first = record["target"]
+    if record["key"] is not None:
+        first += f"  key {record['key']}"
+    headers = [f"    {name}: {value}" for name, value in record["headers"].items()]
+    value = "null" if record["value"] is None else str(record["value"])
+    return "\n".join(printable(line) for line in (first, *headers, f"    {value}"))
