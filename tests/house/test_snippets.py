@@ -49,6 +49,10 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("tailer", f"{CLOUDS}commands_of_the_page_do_what_it_says"),
         ("[daemon]", f"{CLOUDS}configuration_of_the_page_runs"),
     ],
+    "docs/choosing.md": [
+        ("[feeds", "tests/cli/test_choosing_page.py::test_the_page_on_choosing"),
+        ("tailer", "tests/cli/test_choosing_page.py::test_the_page_on_choosing"),
+    ],
     "docs/configuration.md": [
         ("[daemon]", "tests/cli/test_pages.py::test_the_configuration_in_short"),
     ],
