@@ -52,9 +52,6 @@ class KafkaOptions:
         "table's name (from its metadata, or the option `table`), and any other name in braces by "
         "that column's value in each row.", form="a topic's name",
     ))
-    targets_max: int = declared(Setting(
-        "whole", 1000, "Maximum topics of a feed whose `topic` names columns.", advanced=True,
-    ))
     format: str = declared(format_setting(
         "Format of the records; the sink also takes the format's options.",
     ))

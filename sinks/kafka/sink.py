@@ -54,7 +54,7 @@ class KafkaSink(Sink):
         self._session: ExactlyOnce | AtLeastOnce | None = None
         #: With at-least-once delivery: the topics that were written to, with their ids.
         self._written: dict[str, str] = {}
-        self._targets = Targets(options.targets_max)
+        self._targets = Targets()
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:

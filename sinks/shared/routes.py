@@ -23,6 +23,8 @@ from tailer.errors import ConfigError, TargetRefused, meant
 
 _BRACES = re.compile(r"\{([^{}|]+)(?:\|([^{}]*))?\}")
 _NULL = "null"
+#: More topics than this are no routes but a mistake.
+TARGETS_MAX = 1000
 
 
 class Route:
@@ -95,9 +97,10 @@ class Route:
 
 
 class Targets:
-    """The targets that a feed has made, of which there are ``most`` at most."""
+    """The targets that a process has made for a feed: ``most`` at most, since a column of many
+    values is a mistake that a cluster remembers."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = TARGETS_MAX) -> None:
         self._most = most
         self._names: set[str] = set()
 
@@ -106,8 +109,8 @@ class Targets:
         self._names.add(name)
         if len(self._names) > self._most:
             raise TargetRefused(
-                f"{what} {name!r} would be one more than {self._most} (option 'targets_max'); "
-                "route by another column, or raise it"
+                f"{what} {name!r} would be one more than {self._most} targets of one feed; "
+                "route by a column of fewer values, or by an expression over it"
             )
 
 

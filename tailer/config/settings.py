@@ -142,7 +142,7 @@ FEED: dict[str, Setting] = {
     ),
     "unchanged": Setting(
         "text", "keep", "What becomes of an update whose selected columns are equal.",
-        choices=("keep", "drop"),
+        choices=("keep", "drop"), advanced=True,
     ),
     "operations": Setting(
         "texts", [], "Changes to publish; empty means all.", unset="all",

@@ -116,15 +116,6 @@ async def test_kafka_has_a_topic_for_each_value(kafka: Broker, delivery: str) ->
 
 
 @pytest.mark.anyio
-async def test_kafka_refuses_one_topic_too_many(kafka: Broker) -> None:
-    name = fresh()
-    options: dict[str, Any] = {"targets_max": 3, **own(name)}
-    async with opened(kafka.bootstrap, name + ".{country}", **options) as (sink, _):
-        with pytest.raises(TargetRefused, match="one more than 3"):
-            await sink.write(rows())
-
-
-@pytest.mark.anyio
 async def test_nats_has_a_subject_for_each_value(nats_server: Nats) -> None:
     options = {"servers": [nats_server.url()], "stream": "routed", "subject": "routed.{country}"}
     await write(make_sink("nats", options, Path()), rows())
