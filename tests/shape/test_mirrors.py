@@ -1,0 +1,91 @@
+"""Copies of what a feed selects are the selection of the table's snapshot, whatever happens."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailer.feed.run import run_feed
+from tailer.shape.expressions import parse_condition, parse_select
+from tailer.shape.selection import Selection
+from tailer.sink import make_sink
+from tailer.testing.table import TableBuilder
+from tailer.verify.mirror import verify_mirror
+from tests.support.rig import Rig
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int32()), ("note", pa.string())])
+SINKS = {
+    "sqlite": {"path": "copy.db", "mode": "mirror"},
+    "duckdb": {"path": "copy.duckdb", "mode": "mirror"},
+    "delta": {"path": "copy", "mode": "mirror"},
+}
+Rows = dict[int, int]
+
+
+def step(table: TableBuilder, before: Rows, after: Rows, file: Any) -> Any:
+    """Commit a version that leads from some rows to others: one file, rewritten."""
+    rows = [{"id": i, "v": v, "note": str(v)} for i, v in after.items()]
+    add = table.add(rows)
+    cdc = []
+    if table.properties.get("delta.enableChangeDataFeed") == "true":
+        changes = []
+        for i in before.keys() | after.keys():
+            old, new = before.get(i), after.get(i)
+            if old == new:
+                continue
+            kinds = (
+                [("delete", old)] if new is None else [("insert", new)] if old is None
+                else [("update_preimage", old), ("update_postimage", new)]
+            )  # fmt: skip
+            changes += [
+                {"id": i, "v": v, "note": str(v), "_change_type": kind} for kind, v in kinds
+            ]
+        cdc = [table.cdc(changes)] if changes else []
+    table.commit(*([table.remove(file)] if file else []), add, *cdc)
+    return add
+
+
+@pytest.mark.parametrize("kind", sorted(SINKS))
+@pytest.mark.parametrize("cdf", [True, False])
+def test_a_copy_is_the_selection_of_the_snapshot(kind: str, *, cdf: bool) -> None:
+    @settings(max_examples=4, deadline=None)
+    @given(
+        versions=st.lists(
+            st.dictionaries(st.integers(0, 8), st.integers(0, 9), max_size=8),
+            min_size=2,
+            max_size=5,
+        ),
+        where=st.sampled_from(["v > 4", "v % 2 = 0 or id = 3", "note <> '7'", "v < 100"]),
+        select=st.sampled_from(["id, v", "id, v // 2 as half", "* exclude (note)", ""]),
+        unchanged=st.sampled_from(["keep", "drop"]),
+    )
+    def check(versions: list[Rows], where: str, select: str, unchanged: Any) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            table = TableBuilder(Path(folder) / "t", SCHEMA, cdf=cdf)
+            table.create()
+            file: Any = None
+            before: Rows = {}
+            for after in versions:
+                file = step(table, before, after, file)
+                before = after
+            rig = Rig(Path(folder), table)
+            sink = make_sink(kind, {**SINKS[kind], "key": ["id"]}, Path(folder))
+            selection = Selection(parse_select(select), parse_condition(where), unchanged=unchanged)
+            feed = rig.feed(sink=sink, selection=selection, key=("id",), batch_rows_max=3)
+
+            async def run() -> Any:
+                await run_feed(feed)
+                options = feed.options.for_sink(sink)
+                return await verify_mirror(feed.log, sink, feed.name, options)
+
+            verdict = anyio.run(run)
+            assert verdict.exact, verdict
+
+    check()
