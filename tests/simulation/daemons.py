@@ -28,6 +28,8 @@ from tailer.offsets import OffsetStore
 from tailer.offsets.document import from_bytes
 from tailer.offsets.leased import LeasedOffsetStore
 from tailer.offsets.local import LocalOffsetStore
+from tailer.shape.expressions import parse_condition
+from tailer.shape.selection import Selection
 from tailer.store import Store
 from tests.simulation.bucket import Bucket, DiskStore, ReadAheadStore
 from tests.simulation.catalog import SimulatedCatalog, catalog_store
@@ -110,6 +112,7 @@ class Daemons:
             follow=FollowOptions(poll_min_s=0.4, poll_max_s=4.0),
             retry=RetryOptions(0.2, 5.0),
             policies=plan.policies,
+            selection=Selection(where=parse_condition("id % 2 = 0") if plan.even else None),
         )
 
     def running(self) -> list[Process]:

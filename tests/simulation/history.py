@@ -57,7 +57,8 @@ class History:
         catalog = SimulatedCatalog(self.bucket, "table", recipe.seed) if plan.catalog else None
         self.table = SimulatedTable(world, self.bucket, catalog=catalog)
         self.operator = Operator(world, lambda: self.table.newest.number)
-        self.judge = Judge(world, self.table, "sink0", derived=plan.change_source == "derived")
+        derived = plan.change_source == "derived"
+        self.judge = Judge(world, self.table, "sink0", derived=derived, even=plan.even)
         self.target = Target(world, self.judge.name, self.judge, self.operator.judge_write)
         self.bucket.on_put = self.disk.on_rename = self._judge_state
         around = Surroundings(

@@ -27,6 +27,7 @@ from anyio._core import _eventloop as anyio_eventloop
 import tailer.daemon.runner
 import tailer.feed.rows.comparing
 import tailer.offsets.leased
+import tailer.shape.sql
 import tests.simulation.offset_object
 from tests.simulation.inline import InlinePortal, shared_duckdb
 from tests.simulation.loop import PROCESS, turn
@@ -41,6 +42,10 @@ _CURRENT_TASK: Callable[[Any], Any] = (
     if sys.version_info >= (3, 14)
     else vars(asyncio.tasks)["_current_tasks"].get
 )
+
+
+#: One database computes the expressions of all histories: making one takes longer than most.
+_CLOSED = tailer.shape.sql._shared()
 
 
 class _Scope(anyio_asyncio.CancelScope):
@@ -109,6 +114,7 @@ def simulated(world: World, more: Mapping[tuple[Any, str], Any], seed: int) -> I
         (anyio_asyncio, "current_task"): partial(_CURRENT_TASK, world.loop),
         (anyio_eventloop, "current_async_library"): lambda: "asyncio",
         (duckdb, "connect"): shared_duckdb,
+        (tailer.shape.sql, "_connect"): _CLOSED.cursor,
         (typing, "_get_protocol_attrs"): _PROTOCOL_ATTRS,
         (tailer.daemon.runner, "_STANDBY_LOOK_S"): 2.0,
         (tests.simulation.offset_object, "steady_now"): lambda: world.now,

@@ -36,6 +36,8 @@ _SHORT = 0.6
 
 #: The share of tables whose commits a catalog ratifies.
 _CATALOGS = 0.2
+#: The share of feeds that select some rows.
+_SELECTS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class Step:
 class Plan:
     """The parts of a history, drawn from its seed.
 
-    With ``catalog``, a catalog ratifies the table's commits. ``rates`` are the chances of its
+    With ``catalog``, a catalog ratifies the table's commits. ``even``: the feed selects rows with
+    even ids. ``rates`` are the chances of its
     faults, ``shuffled`` whether callbacks that are ready at one time run in any order.
     """
 
@@ -103,6 +106,7 @@ class Plan:
     policies: Policies
     shuffled: bool
     catalog: bool
+    even: bool
     rates: dict[str, float] = field(hash=False)
     steps: tuple[Step, ...]
 
@@ -135,6 +139,7 @@ class Plan:
             ),
             shuffled=rng.random() < 0.3,
             catalog=catalog,
+            even=random.Random(f"of a selection {recipe.seed}").random() < _SELECTS,
             rates={kind: rng.choice(_RATES) for kind in chosen},
             steps=tuple(
                 s for n, s in enumerate(steps) if recipe.steps is None or n in recipe.steps
