@@ -75,8 +75,8 @@ def test_a_sink_that_sends_no_records_has_its_rows_shown(
 def test_what_does_not_fit_is_one_sentence(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config.write_text(config.read_text().replace("by.{country|none}", "by.{contry}"))
+    config.write_text(config.read_text().replace("by.{country|none}", "by.{countri}"))
     assert main(["preview", str(config), "orders", "--from", "1"]) == 2
-    assert "no column 'contry' (did you mean 'country'?)" in capsys.readouterr().err
+    assert "no column 'countri' (did you mean 'country'?)" in capsys.readouterr().err
     assert main(["preview", str(config), "none", "--from", "1"]) == 2
     assert "no feed 'none'; it has orders" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def selected(text: str) -> Select:
         ("read_csv('x') as x", "over many rows"), ("read_text('/etc/passwd') as x", "over many"),
         ("unnest(l) as x", "over many rows"), ("columns('a.*')", "pattern"),
         ("$1 as x", "parameter"), ("#1 as x", "by its number"), ("nosuch(a) as x", "no function"),
-        ("lenght(a) as x", "did you mean 'length'"),
+        ("upperr(a) as x", "did you mean 'upper'"),
         ("list_reduce(l, lambda a, b: a || b) as x", "without bound"),
         ("repeat('x', 1e12) as x", "up to 1000"), ("repeat(a, n) as x", "up to 1000"),
         ("repeat(repeat(a, 9), 9) as x", "not within another"), ("lpad(a, 1001, ' ') as x", "1000"),
@@ -62,7 +62,7 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
     ("text", "columns"),
     [
         ("a + A as x", ("a",)), ("c.d.e as x", ("c",)), ('"odd name"."f" as x', ("odd name",)),
-        ('"quo""te" as x', ('quo"te',)), ("list_transform(l, lambda x: x + y) as z", ("l", "y")),
+        ('"quo""x" as x', ('quo"x',)), ("list_transform(l, lambda x: x + y) as z", ("l", "y")),
         ("list_filter(l, lambda x, i: x > i) as z", ("l",)),
         ("[x * n for x in l] as z", ("l", "n")),
         ("length(length) as x", ("length",)), ("rows.x as x", ("rows",)),

@@ -126,15 +126,15 @@ async def test_values_that_are_passed_on_keep_their_bits(tmp_path: Path) -> None
 
 
 async def test_names_that_are_no_identifiers(tmp_path: Path) -> None:
-    schema = pa.schema([('quo"te', pa.int64()), ("do.t", pa.int64()), ("select", pa.int64())])
+    schema = pa.schema([('quo"x', pa.int64()), ("do.t", pa.int64()), ("select", pa.int64())])
     properties = {"delta.columnMapping.mode": "name"}
     table = TableBuilder(tmp_path / "t", schema, properties=properties)
     table.create()
-    table.insert([{'quo"te': 1, "do.t": 2, "select": 3}])
+    table.insert([{'quo"x': 1, "do.t": 2, "select": 3}])
     rig = Rig(tmp_path, table)
-    select = '"quo""te", "do.t" + "select" as "s u.m"'
+    select = '"quo""x", "do.t" + "select" as "s u.m"'
     await run_feed(rig.feed(selection=shape(select, '"select" = 3')))
-    assert values(rig) == [{'quo"te': 1, "s u.m": 5}]
+    assert values(rig) == [{'quo"x': 1, "s u.m": 5}]
 
 
 async def test_neighbours_that_are_equal_as_selected_are_left_out(tmp_path: Path) -> None:

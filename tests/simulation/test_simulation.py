@@ -39,7 +39,7 @@ FOUND_BY = {
     "the fence of an offset store is ignored": 90,
     "the index at a batch's end is one too many": 4,
     "a retry starts where reading was, not at the saved offset": 49,
-    "a lease is renewed after it was lost": 2800,
+    "a lease is renewed after it was lost": 5000,
     "the offset of a notice is saved a second time": 3,
     "what was read ahead is kept across a failure": 202,
     "an order is forgotten at a restart": 472,

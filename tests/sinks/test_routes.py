@@ -78,8 +78,8 @@ def test_any_value_gives_a_name_that_can_be(values: list[str | None]) -> None:
 
 
 def test_a_column_that_is_not_there_or_is_no_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no column 'contry' \(did you mean 'country'\?\)"):
-        route("{contry}").check(SCHEMA)
+    with pytest.raises(ConfigError, match=r"no column 'countri' \(did you mean 'country'\?\)"):
+        route("{countri}").check(SCHEMA)
     with pytest.raises(ConfigError, match="'l' is a list"):
         route("{l}").check(pa.schema([("l", pa.list_(pa.int64()))]))
 
