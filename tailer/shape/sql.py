@@ -18,10 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TransientError
 
-#: What results and intermediate values may take. Texts are not in it: see docs/limits.md.
-_MEMORY = "256MiB"
+#: What intermediate values of all feeds may take. Texts are not in it: see docs/choosing.md.
+_MEMORY = "1GiB"
 #: The rows in a query. An expression names columns alone, so that ``rows.x`` is a field of one.
 ROWS = "__rows"
 _LINE = "\n"
@@ -46,9 +46,9 @@ def _connect() -> Any:
         },
     )
     connection.execute("SET enable_external_access = false")
-    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
     with suppress(duckdb.CatalogException):  # earlier versions have no such setting
-        connection.execute("SET error_on_division_by_zero = false")
+        connection.execute("SET GLOBAL error_on_division_by_zero = false")
     connection.execute("SET lock_configuration = true")
     return connection
 
@@ -118,23 +118,26 @@ def _bare() -> dict[str, Any]:
     return node
 
 
-@cache
 def stability(function: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return a function's kinds (scalar, aggregate, macro ...) and how stable its scalar forms
     are, as DuckDB lists them; empty for a name that it does not have."""
-    rows = _shared().cursor().execute(
-        "SELECT function_type, stability FROM duckdb_functions() WHERE function_name = ?",
-        [function],
-    ).fetchall()  # fmt: skip
-    kinds = frozenset(kind for kind, _ in rows)
-    return kinds, frozenset(how for kind, how in rows if kind == "scalar")
+    listed = _functions().get(function, ())
+    kinds = frozenset(kind for kind, _ in listed)
+    return kinds, frozenset(how for kind, how in listed if kind == "scalar")
+
+
+def function_names() -> tuple[str, ...]:
+    """Return the names of all functions."""
+    return tuple(_functions())
 
 
 @cache
-def function_names() -> tuple[str, ...]:
-    """Return the names of all functions."""
-    found = _shared().cursor().execute("SELECT DISTINCT function_name FROM duckdb_functions()")
-    return tuple(name for (name,) in found.fetchall())
+def _functions() -> dict[str, list[tuple[str, str]]]:
+    query = "SELECT function_name, function_type, stability FROM duckdb_functions()"
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, kind, how in _shared().cursor().execute(query).fetchall():
+        found.setdefault(name, []).append((kind, how))
+    return found
 
 
 @cache
@@ -156,12 +159,12 @@ class Database:
     """Computes expressions over rows; for one thread at a time."""
 
     def __init__(self) -> None:
-        self._connection = _connect()
+        self._connection = _shared().cursor()
 
     def compute(self, rows: pa.RecordBatch, expressions: list[str]) -> list[pa.Array]:
         """Return the values of expressions for each row, in the rows' order.
 
-        Raises :class:`NotComputed`.
+        Raises :class:`NotComputed`, and :class:`TransientError` where memory is short.
         """
         import duckdb
 
@@ -172,8 +175,12 @@ class Database:
             found = self._connection.sql(query).to_arrow_table()
             self._connection.unregister(ROWS)
         except (duckdb.FatalException, duckdb.InternalException) as e:
-            self._connection = _connect()  # the old one answers nothing any more
+            # The database answers nothing any more, no feed of this process.
+            _shared.cache_clear()
+            self._connection = _shared().cursor()
             raise NotComputed(_first_line(e)) from None
+        except duckdb.OutOfMemoryException as e:
+            raise TransientError(f"an expression lacks memory: {_first_line(e)}") from e
         except duckdb.Error as e:
             raise NotComputed(_first_line(e)) from None
         return [column.combine_chunks() for column in found.columns]

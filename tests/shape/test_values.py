@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import duckdb
@@ -81,3 +84,12 @@ def test_an_expression_gives_what_duckdb_gives_alone(sql: str) -> None:
     assert plain(column.to_pylist()) == plain(alone.column("found").to_pylist())
     (field,) = batch.state.schema
     assert column.type == arrow_type(field.type)
+
+
+def test_the_machine_s_time_zone_changes_nothing() -> None:
+    code = "from tests.shape.test_values import computed; print(computed('ts::varchar'))"
+    environment = {**os.environ, "TZ": "Asia/Tokyo"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(computed("ts::varchar"))

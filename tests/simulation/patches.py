@@ -114,7 +114,7 @@ def simulated(world: World, more: Mapping[tuple[Any, str], Any], seed: int) -> I
         (anyio_asyncio, "current_task"): partial(_CURRENT_TASK, world.loop),
         (anyio_eventloop, "current_async_library"): lambda: "asyncio",
         (duckdb, "connect"): shared_duckdb,
-        (tailer.shape.sql, "_connect"): _CLOSED.cursor,
+        (tailer.shape.sql, "_shared"): lambda: _CLOSED,
         (typing, "_get_protocol_attrs"): _PROTOCOL_ATTRS,
         (tailer.daemon.runner, "_STANDBY_LOOK_S"): 2.0,
         (tests.simulation.offset_object, "steady_now"): lambda: world.now,
