@@ -24,7 +24,6 @@ from tailer.errors import OffsetError, printable
 from tailer.feed.progress import FeedProgress
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
-from tailer.spark.frames.order_files import OrderFiles
 from tailer.spark.pipeline.run import Cluster, PipelineOptions, read_by
 
 
@@ -107,9 +106,6 @@ def checkpoint_offset(folder: Path) -> Offset:
     ``folder`` is the query's checkpoint. A batch that was begun and not committed comes again.
     Raises :class:`OffsetError` if there is no such offset.
     """
-    orders = OrderFiles(folder)
-    if orders.folder.is_dir() and (last := orders.committed()) >= 0:
-        return Offset.from_json(orders.head(last).end)
     commits = folder / "commits"
     numbers = [int(f.name) for f in commits.glob("*") if re.fullmatch(r"\d+", f.name)]
     if not numbers:

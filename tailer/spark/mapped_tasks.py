@@ -6,20 +6,14 @@ again. A function over a frame of tasks costs neither.
 
 from __future__ import annotations
 
-import base64
-import pickle
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-from msgspec import Struct
 
-from tailer.decode.naming import Removal
 from tailer.delta.snapshot import TableState
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order
 from tailer.spark.source.driver import TaskPartition
 
 if TYPE_CHECKING:
@@ -29,44 +23,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Task(Struct, frozen=True):
-    """One task's work, complete but for the options: ``target`` is the schema of its rows, with
-    its version; ``removals`` are the column mapping removals between it and the orders' files."""
-
-    orders: tuple[Order, ...]
-    target: tuple[TableState, int]
-    removals: tuple[Removal, ...]
-
-    @classmethod
-    def of(cls, partition: TaskPartition, target: tuple[TableState, int]) -> Task:
-        """Return the task of a partition of a query with this schema."""
-        return cls(tuple(partition.orders), target, partition.removals)
-
-    def to_text(self) -> str:
-        """Return the task as one line of ASCII."""
-        parts = (self.orders, self.target, self.removals)
-        return base64.b64encode(zlib.compress(pickle.dumps(parts), 1)).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> Task:
-        """Return the task of a line. Our own driver wrote it, as it makes all that Spark itself
-        unpickles."""
-        parts = pickle.loads(zlib.decompress(base64.b64decode(text)))  # noqa: S301
-        orders, target, removals = parts
-        return cls(orders, target, removals)
-
-
 class Decoder:
-    """Turns tasks into rows, in exactly the Arrow schema of the frame."""
+    """Turns tasks into rows, in exactly the Arrow schema of the frame. ``target`` is the schema of
+    the rows, with its version."""
 
-    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+    def __init__(
+        self, options: SourceOptions, target: tuple[TableState, int], schema: pa.Schema
+    ) -> None:
         self._options = options
+        self._target = target
         self._schema = schema
 
     @one_sentence
-    def rows(self, task: Task) -> Iterator[pa.RecordBatch]:
+    def rows(self, task: TaskPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows."""
-        decode = self._options.decoding(task.target, task.removals)
+        decode = self._options.decoding(self._target, task.removals)
         from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
 
         return spark_batches(task.orders, self._options, decode, self._schema)

@@ -3,8 +3,8 @@
 ``other_program.py local|sc://SERVER STEPS`` does the steps, a JSON list, in one session, and prints
 what came of them as a JSON list. ``{"options": {...}}`` is a batch: the number of rows, their ids
 and the columns, or what was told. With ``to`` and ``checkpoint`` it is a stream into Parquet files,
-with ``mirror`` one into a Delta table by MERGE: the number of batches. With ``ahead`` it is planned
-ahead, which only the newest classic sessions let us do.
+with ``mirror`` one into a Delta table by MERGE: the number of batches. With ``each`` it is one of
+`foreach_batch`, which only classic sessions let us do: the ids of each batch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from tailer.spark.source import TailerSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -63,20 +65,31 @@ def batch(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
 
 def stream(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
     """A stream of all there is."""
-    if "ahead" in step:
-        foreach_batch(spark, step["ahead"], step["checkpoint"], lambda frame, _: frame.collect())
+    if "each" in step:
+        found: list[list[int]] = []
+
+        def keep(frame: DataFrame, _: int) -> None:
+            found.append(sorted(row.id for row in frame.collect()))
+
+        finish(foreach_batch(spark, step["each"], step["checkpoint"], keep, **step["options"]))
+        return {"batches": found}
     frame = spark.readStream.format("tailer").options(**step["options"]).load()
     if "mirror" in step:
         writer = frame.writeStream.foreachBatch(mirror_into(step["mirror"], ["id"], "mirror"))
     else:
         writer = frame.writeStream.format("parquet").option("path", step["to"])
-    writer = writer.option("checkpointLocation", step["checkpoint"]).trigger(availableNow=True)
-    query = writer.start()
+    query = finish(writer.option("checkpointLocation", step["checkpoint"]))
+    return {"batches": len(query.recentProgress)}
+
+
+def finish(writer: DataStreamWriter) -> StreamingQuery:
+    """Run a query to its end."""
+    query = writer.trigger(availableNow=True).start()
     query.awaitTermination(400)
     error = query.exception()
     if error is not None:
         raise error
-    return {"batches": len(query.recentProgress)}
+    return query
 
 
 def done(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:

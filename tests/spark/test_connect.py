@@ -66,9 +66,9 @@ def test_batches_and_streams_are_as_in_classic_sessions(
         query,
         query,
         {"options": {"path": path, "startingVersion": "9"}},
-        {"ahead": path, "checkpoint": str(tmp_path / "ahead")},
+        {"each": path, "options": {}, "checkpoint": str(tmp_path / "each")},
     )
-    batch, types, first, again, refused, ahead = found
+    batch, types, first, again, refused, each = found
     assert batch["ids"] == [1, 2, 3]
     assert batch["columns"][2:] == ["_change_type", "_commit_version", "_commit_timestamp"]
     assert types["rows"] > 10
@@ -77,10 +77,8 @@ def test_batches_and_streams_are_as_in_classic_sessions(
     assert sorted(pq.read_table(tmp_path / "out")["id"].to_pylist()) == [1, 2, 3]
     assert "the starting version is 9, and the newest is 2" in refused["told"].splitlines()[0]
     assert "Traceback" not in refused["told"]
-    assert ahead["told"].startswith(
-        "[config] foreach_batch plans beside Spark, which Spark Connect"
-    )
-    assert not (tmp_path / "ahead").exists()
+    assert each["told"].startswith("[config] foreach_batch plans beside Spark, which Spark Connect")
+    assert not (tmp_path / "each").exists()
 
 
 def test_a_mirror_follows_by_foreach_batch(

@@ -46,9 +46,7 @@ def test_the_sources_own_tests_pass_on_other_sparks(version: str) -> None:
     tests = ["tests/spark/test_golden_tables.py", "tests/spark/test_docs.py"]
     options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout=900", *ignored]
     for test, some in zip(tests, (f"({SOME})", "test"), strict=True):
-        # foreach_batch needs PySpark 4.2.
-        chosen = some if version >= "4.2" else f"{some} and not by_frames and not mirror_history"
-        finished = run_python(python, "-m", "pytest", *options, "-k", chosen, test, timeout_s=1100)
+        finished = run_python(python, "-m", "pytest", *options, "-k", some, test, timeout_s=1100)
         told = finished.stdout[-3000:]
         assert finished.returncode == 0, told
         assert " passed" in told
@@ -72,9 +70,17 @@ def test_a_query_moves_to_another_spark_and_back(
         table.insert([{"id": number, "name": "c"}])
     ids = pq.read_table(tmp_path / "out")["id"].to_pylist()
     assert sorted(ids) == [1, 2, 3, 4]
-    if version < "4.2":
-        ahead = {"ahead": str(table.folder), "checkpoint": str(tmp_path / "ahead")}
-        (found,) = done_by(other, "local", ahead)
-        assert found["told"].startswith(
-            f"[config] foreach_batch needs PySpark 4.2, and this is {version}"
-        )
+
+
+@pytest.mark.parametrize("version", OTHER_LINES)
+def test_foreach_batch_has_limits_on_other_sparks(
+    version: str, table: TableBuilder, tmp_path: Path
+) -> None:
+    step: dict[str, Any] = {
+        "each": str(table.folder),
+        "options": {"startingVersion": 0, "maxVersionsPerTrigger": 2},
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+    table.insert([{"id": 3, "name": "c"}])
+    python = required_python(version)
+    assert done_by(python, "local", step, step) == [{"batches": [[1, 2], [3]]}, {"batches": []}]

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailer.cli.spark import checkpoint_offset
 from tailer.spark import foreach_batch
 from tailer.spark.error_sentence import TailerSourceError
+from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.support.waiting import eventually
 
@@ -63,7 +64,9 @@ def started(writer: Any, **trigger: Any) -> StreamingQuery:
     return query
 
 
-def by_batch(spark: SparkSession, table: Path, checkpoint: Path, sink: Any, **options: Any) -> Any:
+def by_batch(
+    spark: SparkSession, table: Path, checkpoint: Path | str, sink: Any, **options: Any
+) -> Any:
     """The writer of the frames that Spark reads."""
     options = {"startingVersion": 0, **options}
     return foreach_batch(spark, str(table), str(checkpoint), sink, **options)
@@ -95,20 +98,115 @@ def test_a_batch_that_failed_comes_again_with_the_same_rows(
     assert checkpoint_offset(checkpoint).version == 4
 
 
-def test_spark_may_take_two_files_for_a_batch(
+def test_a_batch_that_was_begun_is_replayed_by_its_offsets(
     spark: SparkSession, table: TableBuilder, tmp_path: Path
 ) -> None:
     checkpoint, sink = tmp_path / "checkpoint", Sink()
-    finished(started(by_batch(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
+    finished(started(by_batch(spark, table.folder, checkpoint, sink, maxVersionsPerTrigger=2)))
     assert sink.batches == {0: [1, 2, 3], 1: [4]}
-    # Killed between Spark's list of files and its list of batches.
-    for place in ("offsets", "commits"):
-        for file in (checkpoint / place / "1", checkpoint / place / ".1.crc"):
-            file.unlink()
+    # Killed before Spark noted the last batch's end; and a commit has come since.
+    for file in (checkpoint / "commits" / "1", checkpoint / "commits" / ".1.crc"):
+        file.unlink()
     table.insert(rows(5))
-    finished(started(by_batch(spark, table.folder, checkpoint, sink, maxFilesPerTrigger=1)))
-    assert sink.batches == {0: [1, 2, 3], 1: [4, 5]}
+    again = Sink()
+    finished(started(by_batch(spark, table.folder, checkpoint, again)))
+    assert again.batches == {1: [4], 2: [5]}
     assert checkpoint_offset(checkpoint).version == 4
+
+
+def test_commits_that_wait_are_one_batch(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    found: list[list[int]] = []
+
+    def work(frame: DataFrame, _: int) -> None:
+        found.append(sorted(row.id for row in frame.collect()))
+        if len(found) == 1:
+            for number in range(5, 15):
+                table.insert(rows(number))
+
+    writer = by_batch(spark, table.folder, tmp_path / "checkpoint", work)
+    query = started(writer, processingTime="0 seconds")
+    eventually(lambda: sum(map(len, found)) == 14, why=query.exception)
+    query.stop()
+    assert found == [[1, 2, 3, 4], [*range(5, 15)]]
+
+
+def test_the_progress_has_offsets_and_rows(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    gone = table.add(rows(5, 6))
+    table.commit(gone)
+    cdc = [{**row, "_change_type": "delete"} for row in rows(5)]
+    table.commit(table.cdc(cdc), table.remove(gone), table.add(rows(6)))
+    writer = by_batch(spark, table.folder, tmp_path / "c", Sink(), maxVersionsPerTrigger=3)
+    query = started(writer)
+    finished(query)
+    progress = [batch for batch in query.recentProgress if batch.numInputRows]
+    assert [batch.numInputRows for batch in progress] == [4, 3]
+    source = progress[-1].sources[0]
+    assert str(table.folder) in source.description
+    assert json.loads(source.startOffset)["version"] == 3
+    assert json.loads(source.endOffset)["version"] == 5
+    assert json.loads(source.latestOffset)["version"] == 5
+
+
+def test_a_writer_that_is_started_again_has_the_schema_of_its_time(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    columns = []
+    writer = by_batch(
+        spark, table.folder, tmp_path / "checkpoint", lambda f, _: columns.append(f.columns[:-3])
+    )
+    finished(started(writer))
+    table.schema = pa.schema([*SCHEMA, ("size", pa.int32())])
+    table.commit(table.metadata(), table.add([{"id": 6, "name": "6", "size": 1}]))
+    finished(started(writer))
+    assert columns == [["id", "name"], ["id", "name", "size"]]
+
+
+def test_a_schema_that_changes_within_a_backlog_ends_the_batch_before_it(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    checkpoint, sink = tmp_path / "checkpoint", Sink()
+    query = started(by_batch(spark, table.folder, checkpoint, sink), processingTime="1 hour")
+    eventually(lambda: sink.ids == [1, 2, 3, 4], why=query.exception)
+    query.stop()
+    writer = by_batch(spark, table.folder, checkpoint, sink)  # with the schema that it has now
+    table.insert(rows(5))
+    table.schema = pa.schema([*SCHEMA, ("size", pa.int32())])
+    table.commit(table.metadata(), table.add([{"id": 6, "name": "6", "size": 1}]))
+    failed(started(writer), r"\[schema\].* version 4.*it adds size; restart the query")
+    assert sink.batches == {0: [1, 2, 3, 4], 1: [5]}
+    finished(started(writer))
+    assert sink.batches == {0: [1, 2, 3, 4], 1: [5], 2: [6]}
+
+
+def test_a_query_that_begins_with_a_snapshot_goes_on_behind_it(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    checkpoint, sink = tmp_path / "checkpoint", Sink()
+    for number in (5, 6):
+        writer = by_batch(spark, table.folder, checkpoint, sink, startingVersion="snapshot")
+        finished(started(writer))
+        table.insert(rows(number))
+    finished(started(writer))
+    assert sink.batches == {0: [], 1: [1, 2, 3, 4], 2: [5], 3: [6]}
+
+
+def test_a_checkpoint_is_anywhere_and_is_the_sources(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    spark.dataSource.register(TailerSource)
+    checkpoint, sink = f"file://{tmp_path}/a %26 [checkpoint]", Sink()
+    finished(started(by_batch(spark, table.folder, checkpoint, sink)))
+    table.insert(rows(5))
+    source = spark.readStream.format("tailer").option("startingVersion", 0)
+    writer = source.load(str(table.folder)).writeStream.foreachBatch(sink)
+    finished(started(writer.option("checkpointLocation", checkpoint)))
+    table.insert(rows(6))
+    finished(started(by_batch(spark, table.folder, checkpoint, sink)))
+    assert sink.batches == {0: [1, 2, 3, 4], 1: [5], 2: [6]}
 
 
 def test_a_running_query_follows_the_table_until_its_schema_changes(
@@ -141,51 +239,22 @@ def test_each_batch_is_a_frame_that_spark_reads_itself(
     assert "FileScan parquet" not in plans[1]
 
 
-def test_the_query_has_the_id_that_its_checkpoint_was_given(
-    spark: SparkSession, table: TableBuilder, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    given = set()
-    for _ in range(2):
-        writer = foreach_batch(
-            spark, str(table.folder), str(checkpoint), lambda *_: None, startingVersion=0
-        )
-        given.add(json.loads((checkpoint / "metadata").read_text())["id"])
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        given.add(query.id)
-    assert len(given) == 1
-
-
-def test_a_checkpoint_that_has_lost_its_id_gets_no_other_one(
-    spark: SparkSession, table: TableBuilder, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    for _ in range(2):
-        writer = foreach_batch(
-            spark, str(table.folder), str(checkpoint), lambda *_: None, startingVersion=0
-        )
-        if (checkpoint / "metadata").exists():
-            writer.trigger(availableNow=True).start().awaitTermination()
-            (checkpoint / "metadata").unlink()
-    assert not (checkpoint / "metadata").exists()
-
-
 @pytest.mark.parametrize(
-    ("checkpoint", "options", "expected"),
+    ("options", "expected"),
     [
-        ("s3://lake/checkpoint", {}, r"\[config\].*not the path of a local or mounted folder"),
-        ("/nowhere/check*", {}, r"\[config\].*without any of"),
-        ("dbfs:/check", {}, r"\[config\].*is not the path of a local or mounted folder"),
-        ("/nowhere/none", {"startingVersoin": 0}, r"\[config\].*startingversoin"),
+        ({"startingVersoin": 0}, r"\[config\].*startingversoin"),
+        ({"spark_reader": "sometimes"}, r"\[config\].*spark_reader.*auto or never"),
     ],
 )
 def test_what_is_wrong_is_said_before_the_query_starts(
-    checkpoint: str,
-    options: dict[str, Any],
-    expected: str,
-    spark: SparkSession,
-    table: TableBuilder,
+    options: dict[str, Any], expected: str, spark: SparkSession, table: TableBuilder
 ) -> None:
     with pytest.raises(TailerSourceError, match=expected):
-        foreach_batch(spark, str(table.folder), checkpoint, lambda *_: None, **options)
+        foreach_batch(spark, str(table.folder), "/nowhere", lambda *_: None, **options)
+
+
+def test_a_place_that_the_table_lacks_ends_the_query(
+    spark: SparkSession, table: TableBuilder, tmp_path: Path
+) -> None:
+    writer = by_batch(spark, table.folder, tmp_path / "c", Sink(), startingVersion=9)
+    failed(started(writer), "the starting version is 9, and the newest is 2")

@@ -12,19 +12,19 @@ same frame.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import structs
-
+from tailer.decode.naming import Removal
 from tailer.errors import ConfigError
 from tailer.spark.error_sentence import one_sentence
-from tailer.spark.frames.planned_files import java_session
+from tailer.spark.frames.compiled import java_session
 from tailer.spark.frames.spark_reader import SparkFiles
-from tailer.spark.mapped_tasks import Decoder, Task, rows_of_tasks
+from tailer.spark.mapped_tasks import Decoder, rows_of_tasks
+from tailer.spark.orders import Order
 from tailer.spark.python import use_this_python
 from tailer.spark.session_zone import as_time, zone_of
 from tailer.spark.source.data_source import ChangeReader, TailerSource
@@ -35,7 +35,6 @@ from tailer.store.local import LocalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 #: Whether Spark reads files itself: wherever that gives the rows, or never.
 SparkReader = Literal["auto", "never"]
@@ -56,15 +55,9 @@ def changes(
     """
     check_spark_reader(spark_reader)
     source = source_of(spark, table, options)
-    schema = source.schema()
-    reader = source.reader(schema)
+    reader = source.reader(source.schema())
     assert isinstance(reader, ChangeReader)
-    files = _spark_files(spark, reader, schema, spark_reader)
-    orders, removals = reader.planned()
-    left = orders if files is None else files.take(orders)
-    parts = tasks_of(reader.options, left, removals)
-    tasks = [Task.of(part, reader.target) for part in parts]
-    return _united(spark, reader, schema, files, tasks)
+    return frame_of(spark, reader, *reader.planned(), spark_reader)
 
 
 def check_spark_reader(spark_reader: str) -> None:
@@ -75,16 +68,21 @@ def check_spark_reader(spark_reader: str) -> None:
 
 def frame_of(
     spark: SparkSession,
-    reader: ChangeStreamReader,
-    tasks: Iterable[Task],
+    reader: ChangeReader | ChangeStreamReader,
+    orders: Sequence[Order],
+    removals: tuple[Removal, ...],
     spark_reader: SparkReader,
 ) -> DataFrame:
-    """Return the rows of a stream's tasks in the same way."""
-    files = _spark_files(spark, reader, reader.schema, spark_reader)
+    """Return the rows of a query's orders: of those that Spark reads itself, and of the others."""
+    files = _spark_files(spark, reader, spark_reader)
     if files is not None:
-        left = ((task, tuple(files.take(task.orders))) for task in tasks)
-        tasks = [structs.replace(task, orders=orders) for task, orders in left if orders]
-    return _united(spark, reader, reader.schema, files, [*tasks])
+        orders = files.take(orders)
+    tasks = tasks_of(reader.options, orders, removals)
+    frames = [] if files is None else files.frames(spark)
+    if tasks or not frames:
+        decoder = Decoder(reader.options, reader.target, reader.arrow_schema)
+        frames.append(rows_of_tasks(spark, tasks, decoder.rows, reader.schema))
+    return reduce(lambda one, other: one.unionAll(other), frames)
 
 
 def source_of(
@@ -110,10 +108,7 @@ def _text(value: Any) -> str:
 
 
 def _spark_files(
-    spark: SparkSession,
-    reader: ChangeReader | ChangeStreamReader,
-    schema: StructType,
-    spark_reader: SparkReader,
+    spark: SparkSession, reader: ChangeReader | ChangeStreamReader, spark_reader: SparkReader
 ) -> SparkFiles | None:
     """Return what takes the files for Spark; None if the query can have none of them.
 
@@ -127,19 +122,4 @@ def _spark_files(
     by_name = spark.conf.get("spark.sql.caseSensitive") == "false"
     if not (isinstance(store, LocalStore) and by_name):
         return None
-    return SparkFiles(store, reader.target[0], schema, options.decode.writer_timezone)
-
-
-def _united(
-    spark: SparkSession,
-    reader: ChangeReader | ChangeStreamReader,
-    schema: StructType,
-    files: SparkFiles | None,
-    tasks: Sequence[Task],
-) -> DataFrame:
-    """Return the rows of the files that Spark reads, and of the tasks, for the decoder."""
-    frames = [] if files is None else files.frames(spark)
-    if tasks or not frames:
-        decoder = Decoder(reader.options, reader.arrow_schema)
-        frames.append(rows_of_tasks(spark, tasks, decoder.rows, schema))
-    return reduce(lambda one, other: one.unionAll(other), frames)
+    return SparkFiles(store, reader.target[0], reader.schema, options.decode.writer_timezone)

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -90,7 +90,6 @@ class SparkFiles:
         self._schema = schema
         self._zone = writer_timezone
         self._layouts: dict[tuple[str, ...], _Layout] = {}
-        self._parts: dict[tuple[Any, ...], bool] = {}
         self._fitting: dict[int, tuple[TableState, bool]] = {}
         named = {name.lower() for name in self._target}
         self._readable = _KIND not in named and all(
@@ -101,23 +100,11 @@ class SparkFiles:
     def take(self, orders: Iterable[Order]) -> list[Order]:
         """Take the orders that Spark can read; return the others.
 
-        A file in parts is taken whole, with its first part: all of them are here. Many small files
-        are left to the decoder, which is several times as fast with them.
+        Many small files are left to the decoder, which is several times as fast with them.
         """
         orders = [*orders]
         many = native is not None and sum(map(is_small, orders)) > _SMALL_FILES_MAX
-        return [
-            order for order in orders if (many and is_small(order)) or not self._part_taken(order)
-        ]
-
-    def _part_taken(self, order: Order) -> bool:
-        if not isinstance(order, FileOrder) or order.part is None:
-            return self._taken(order)
-        file = order.file
-        key = (file.version, file.path, file.change_type, file.kinds, file.without)
-        if key not in self._parts:
-            self._parts[key] = self._taken(order)
-        return self._parts[key]
+        return [order for order in orders if (many and is_small(order)) or not self._taken(order)]
 
     def _taken(self, order: Order) -> bool:
         if not (self._readable and isinstance(order, FileOrder)):

@@ -1,43 +1,41 @@
-"""Changes as a stream of work orders: planned in the driver, ahead of Spark.
+"""Changes as a stream of ranges: each batch is a frame that Spark reads itself where it can.
 
     from tailer.spark import foreach_batch
 
     foreach_batch(spark, "/data/orders", "/data/checkpoints/orders", function, startingVersion=0)
 
-Spark's own file source reads the orders (:mod:`tailer.spark.frames.order_files`), so its checkpoint
-says which changes were delivered. Each batch is a frame that Spark reads itself where it can.
+Spark's stream (``ChangeRanges.java``) has offsets and no rows. Spark asks for the end of a batch as
+it begins one, keeps it in its checkpoint, and asks for the work between two offsets; the answers
+are those of the source's own stream reader, here in the driver. The frame of a batch is made of the
+range that Spark asked for last, also for a batch that comes again after a restart.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
-from importlib.util import find_spec
+import json
+from collections.abc import Callable
+from contextlib import suppress
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
+from msgspec import Struct
 
-from tailer.errors import ConfigError
-from tailer.spark.error_sentence import one_sentence, said, said_first
+from tailer.decode.naming import Removal
+from tailer.errors import ConfigError, TailerError, unexpected
+from tailer.spark.error_sentence import TailerSourceError, one_sentence, said_first
 from tailer.spark.frames.changes import SparkReader, check_spark_reader, frame_of, source_of
-from tailer.spark.frames.order_files import OrderHead
-from tailer.spark.frames.plan_ahead import PlanAhead, plan_ahead
-from tailer.spark.frames.planned_files import java_session
-from tailer.spark.mapped_tasks import Task
+from tailer.spark.frames.compiled import java_session, maker_of
+from tailer.spark.orders import Order
+from tailer.spark.source.counts import count_rows
+from tailer.spark.source.planning import Budget, Planner
+from tailer.spark.source.reader import ChangeStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from tailer.spark.source.limited_stream import LimitedStreamReader
-
-#: What may precede the path of a local file, and what precedes all else, such as ``dbfs:/``.
-_FILE = re.compile(r"^file:(//)?(?=/)")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-#: Paths that Spark would take for a pattern.
-_PATTERN = re.compile(r"[*?\[\]{}\\]")
+#: What Spark calls the id of the query whose thread asks.
+_QUERY_ID = "sql.streaming.queryId"
 
 
 @one_sentence
@@ -52,63 +50,154 @@ def foreach_batch(
 ) -> DataStreamWriter:
     """Return a writer that calls ``function(frame, batch id)`` with each batch of changes.
 
-    The frames are those of :func:`tailer.spark.changes`. The writer has the checkpoint and the
-    function already: give it a trigger and start it.
+    The frames are those of :func:`tailer.spark.changes`, in the schema that the table has as the
+    query starts. The checkpoint may be anywhere that Spark can keep one. The writer has checkpoint
+    and function already: give it a trigger and start it.
     """
     check_spark_reader(spark_reader)
-    reader = _stream_reader(spark, table, options)
-    ahead = _planned(spark, reader, fspath(checkpoint))
-
-    @said_first
-    def call(lines: DataFrame, batch: int) -> None:
-        # Read here: as rows of the frame, they are a job of their own.
-        tasks = list(_tasks(ahead.files.lines_of(batch)))
-        function(frame_of(lines.sparkSession, reader, tasks, spark_reader), batch)
-
-    writer = _lines(spark, ahead).writeStream.option("checkpointLocation", fspath(checkpoint))
-    return writer.foreachBatch(call)
-
-
-def _stream_reader(
-    spark: SparkSession, table: str | PathLike[str], options: dict[str, Any]
-) -> LimitedStreamReader:
-    """Return what plans the stream."""
-    instead = "use format tailer, with foreachBatch for a function"
-    if find_spec("pyspark.sql.streaming.datasource") is None:
-        raise ConfigError(
-            f"foreach_batch needs PySpark 4.2, and this is {pyspark.__version__}; {instead}"
-        )
     if java_session(spark) is None:
         raise ConfigError(
-            f"foreach_batch plans beside Spark, which Spark Connect does not let it; {instead}"
+            "foreach_batch plans beside Spark, which Spark Connect does not let it; use format "
+            "tailer, with foreachBatch for a function"
         )
-    from tailer.spark.source.limited_stream import LimitedStreamReader
 
-    source = source_of(spark, table, options)
-    reader = source.stream_reader(LimitedStreamReader, source.schema())
-    assert isinstance(reader, LimitedStreamReader)
-    return reader
+    def open_reader() -> ChangeStreamReader:
+        source = source_of(spark, table, options)
+        return source.stream_reader(ChangeStreamReader, source.schema())
 
+    planner = _Planner(spark, fspath(table), open_reader)
 
-def _planned(spark: SparkSession, reader: LimitedStreamReader, checkpoint: str) -> PlanAhead:
-    path = _FILE.sub("", checkpoint)
-    if _SCHEME.match(path) or _PATTERN.search(path):
-        raise ConfigError(
-            f"the checkpoint {checkpoint!r} is not the path of a local or mounted folder, without "
-            "any of *?[]{}\\; use such a folder, or format tailer"
+    @said_first
+    def call(frame: DataFrame, batch: int) -> None:
+        planned = planner.planned()
+        session = frame.sparkSession
+        function(
+            frame_of(session, planned.reader, planned.orders, planned.removals, spark_reader), batch
         )
-    return plan_ahead(spark, reader, Path(path).absolute())
+        planner.count(planned)
+
+    writer = _ranges(spark, planner).writeStream
+    return writer.option("checkpointLocation", fspath(checkpoint)).foreachBatch(call)
 
 
-def _lines(spark: SparkSession, ahead: PlanAhead) -> DataFrame:
-    reader = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
-    return reader.load(f"file://{ahead.files.folder}")
+def _ranges(spark: SparkSession, planner: _Planner) -> DataFrame:
+    from pyspark.java_gateway import ensure_callback_server_started
+    from pyspark.sql.classic.dataframe import DataFrame as Frame
+
+    start: Any = ensure_callback_server_started
+    start(spark.sparkContext._gateway)  # noqa: SLF001  # as foreachBatch does
+    return Frame(maker_of(spark, "ChangeRanges").frame(java_session(spark), planner), spark)
 
 
-def _tasks(lines: Iterable[str]) -> Iterator[Task]:
-    """Yield the tasks of order files' lines. Raises the error that a file ends the query with."""
-    for line in lines:
-        if not line.startswith("{"):
-            yield Task.from_text(line)
-        elif (error := OrderHead.from_line(line).error) is not None:
-            raise said(error)
+class _Planned(Struct, frozen=True):
+    """A batch's range and its work, as Spark has asked for it."""
+
+    reader: ChangeStreamReader
+    range: str
+    orders: list[Order]
+    removals: tuple[Removal, ...]
+    rows: int
+
+
+class _Planner:
+    """Answers Java, for all runs of one writer's queries. Java calls ``apply``, from the thread of
+    the query that asks."""
+
+    def __init__(
+        self, spark: SparkSession, table: str, open_reader: Callable[[], ChangeStreamReader]
+    ) -> None:
+        self._spark = spark
+        self._table = table
+        self._open_reader = open_reader
+        #: What is wrong is said as it is opened; the first run takes it.
+        self._first: ChangeStreamReader | None = open_reader()
+        #: The reader of each run, and the range that each query has asked for last.
+        self._readers: dict[str, ChangeStreamReader] = {}
+        self._planned: dict[str | None, _Planned] = {}
+
+    def apply(self, question: str, about: str) -> str:
+        """Return the answer to a question of the run that it names, or, after "!", an error."""
+        run, _, name = question.partition(" ")
+        try:
+            return self._answer(run, name, about)
+        except TailerSourceError as e:
+            return f"!{TailerSourceError.__name__}: {e}"
+        except TailerError as e:
+            return f"!{TailerSourceError.__name__}: [{e.family}] {e}"
+        except Exception as e:  # noqa: BLE001  # Java would show the traceback of a proxy
+            return f"!{TailerSourceError.__name__}: {unexpected(e)}"
+
+    def _answer(self, run: str, name: str, about: str) -> str:
+        if name == "description":
+            return f"tailer[{self._table}]"
+        if name == "stop":
+            return self._stop(run)
+        reader = self._readers.get(run)
+        if reader is None:
+            reader = self._readers[run] = self._first or self._open_reader()
+            self._first = None
+        options = reader.options
+        match name:
+            case "initial_offset":
+                return json.dumps(reader.initialOffset())
+            case "files_max":
+                return str(options.max_files)
+            case "newest_offset":
+                return json.dumps(reader.newest_offset())
+            case "end_at_newest":
+                reader.end_at_newest()
+                return ""
+            case "plan":
+                return self._plan(reader, about)
+        budget = Budget()
+        if name == "end_of_batch":
+            budget = Budget(options.max_files, options.max_bytes, versions=options.max_versions)
+        return json.dumps(reader.run(reader.end_of_batch, json.loads(about), budget))
+
+    def _plan(self, reader: ChangeStreamReader, about: str) -> str:
+        """Plan a batch, unless it is the one that is planned."""
+        query = self._query()
+        known = self._planned.get(query)
+        if known is None or (known.reader, known.range) != (reader, about):
+            orders, removals = reader.run(reader.planned, *json.loads(about))
+            rows = reader.run(_rows_of, orders)
+            self._planned[query] = _Planned(reader, about, orders, removals, rows)
+        return ""
+
+    def _stop(self, run: str) -> str:
+        reader = self._readers.pop(run, None)
+        if reader is not None:
+            reader.stop()
+            found = [query for query, one in self._planned.items() if one.reader is reader]
+            for query in found:
+                del self._planned[query]
+        return ""
+
+    def _query(self) -> str | None:
+        """Return the id of the query in whose thread this is; None where Python's threads are not
+        those of Java."""
+        id_: str | None = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
+        return id_
+
+    def planned(self) -> _Planned:
+        """Return the batch that Spark has asked for in this thread."""
+        return self._planned[self._query()]
+
+    def count(self, planned: _Planned) -> None:
+        """Let the progress have the rows of a batch, which Spark counts by those of the stream."""
+        query = self._query()
+        if query is None or (running := self._spark.streams.get(query)) is None:
+            return
+        with suppress(Exception):  # it is for people's eyes, and no reason to end a query
+            plan: Any = running._jsq.streamingQuery().lastExecution().executedPlan()  # noqa: SLF001
+            leaves = plan.collectLeaves()
+            leaves.apply(0).metrics().apply("numOutputRows").add(planned.rows)
+
+    class Java:
+        """What it is for Java."""
+
+        implements = ("java.util.function.BiFunction",)
+
+
+async def _rows_of(planner: Planner, orders: list[Order]) -> int:
+    return await count_rows(planner.log.store, orders)

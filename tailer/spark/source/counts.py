@@ -1,4 +1,5 @@
-"""How many changes each file of a version has, for batches that end between two of its files."""
+"""How many changes the files of a version have: for batches that end between two of them, and for
+the progress of a query."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from tailer.changes import ChangeFile, Offset
+from tailer.errors import TableError
+from tailer.spark.orders import FileOrder, Order, RewriteOrder
 from tailer.store import Store
 
 #: The number of files whose changes are counted at the same time.
@@ -42,3 +45,35 @@ class Counts:
                         break
                     known.append(found)
             yield file, known[at]
+
+
+async def count_rows(store: Store, orders: Sequence[Order]) -> int:
+    """Return how many rows are read for these orders, for people: by the log where it says so, else
+    by the files' footers. A comparison reads more than it finds, and a lost file has none."""
+    from tailer.feed.rows.counting import known_changes  # on demand: only a stream counts
+
+    total = 0
+    unknown: list[ChangeFile] = []
+    for order in orders:
+        if isinstance(order, FileOrder) and order.take is not None:
+            total += order.take
+            continue
+        for file in _files_of(order):
+            logged = file.logged_rows()
+            total += logged or 0
+            if logged is None:
+                unknown.append(file)
+    for at in range(0, len(unknown), _AT_ONCE):
+        work = (known_changes(store, file) for file in unknown[at : at + _AT_ONCE])
+        for found in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(found, int):
+                total += found
+            elif not isinstance(found, TableError):
+                raise found
+    return total
+
+
+def _files_of(order: Order) -> Sequence[ChangeFile]:
+    if isinstance(order, FileOrder):
+        return [order.file]
+    return order.rewrite.leaving + order.rewrite.coming if isinstance(order, RewriteOrder) else ()

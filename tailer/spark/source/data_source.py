@@ -144,7 +144,7 @@ class TailerSource(DataSource):
         """Return the reader for ``spark.read``."""
         arrow_schema = self._arrow_schema(schema)
         options, target = self._checked()
-        return ChangeReader(options, target, arrow_schema)
+        return ChangeReader(options, target, schema, arrow_schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader for ``spark.readStream``, as far as this Spark supports it.
@@ -230,7 +230,11 @@ class ChangeReader(DataSourceReader):
     """
 
     def __init__(
-        self, options: SourceOptions, target: tuple[TableState, int], arrow_schema: pa.Schema
+        self,
+        options: SourceOptions,
+        target: tuple[TableState, int],
+        schema: StructType,
+        arrow_schema: pa.Schema,
     ) -> None:
         if options.start is None or options.start_offset is not None:
             raise ConfigError(
@@ -238,6 +242,7 @@ class ChangeReader(DataSourceReader):
             )
         self.options = options
         self.target = target
+        self.schema = schema
         self.arrow_schema = arrow_schema
 
     @one_sentence

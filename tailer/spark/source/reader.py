@@ -17,12 +17,14 @@ from msgspec import structs
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailer.changes import Offset
+from tailer.decode.naming import Removal
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, OffsetError, TableError, TableReplaced
 from tailer.log.same_table import seen_tag
 from tailer.log.starts import start_offset, start_to_keep
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
+from tailer.spark.orders import Order
 from tailer.spark.source.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.source.planning import Budget, Planner
 from tailer.spark.source.query_schema import QuerySchema
@@ -120,20 +122,20 @@ class ChangeStreamReader(DataSourceStreamReader):
         """Return the tasks of one batch."""
         if start == end:
             return []
-        return self.run(self._partitions, start, end)
+        return tasks_of(self.options, *self.run(self.planned, start, end))
 
-    async def _partitions(
+    async def planned(
         self, planner: Planner, start: dict[str, Any], end: dict[str, Any]
-    ) -> Sequence[InputPartition]:
+    ) -> tuple[list[Order], tuple[Removal, ...]]:
+        """Return the orders of one batch, and the column mapping removals up to the query's
+        schema."""
         last = Offset.from_json(end)
         first = await self._resolved(planner, start, last)
         if first is None:
-            return []
+            return [], ()
         if None not in (first.table_id, last.table_id) and first.table_id != last.table_id:
             raise _another(planner, first, str(last.table_id))
-        schema = self.query_schema(planner)
-        orders, removals = await planner.gathered(first, last, schema)
-        return tasks_of(self.options, orders, removals)
+        return await planner.gathered(first, last, self.query_schema(planner))
 
     async def _resolved(
         self, planner: Planner, start: dict[str, Any], end: Offset
@@ -164,6 +166,37 @@ class ChangeStreamReader(DataSourceStreamReader):
         if self._driver is not None:
             self._driver.close()
             self._driver = None
+
+    # Steps of a stream whose batches have a beginning and a limit
+
+    async def end_of_batch(
+        self, planner: Planner, start: dict[str, Any], budget: Budget
+    ) -> dict[str, Any]:
+        """Return the end of the batch that begins at ``start``: the start itself if nothing is
+        new."""
+        if "start" in start:
+            return (await self.pin(planner, start["start"])).to_json()
+        at = Offset.from_json(start)
+        if self.is_new:
+            await self.check_table(planner, at)
+        last = await self.end_of_log(planner, at)
+        if last < at.version:
+            await self.check_table(planner, at)
+            return start
+        found = await planner.advance(at, last, budget, self.query_schema(planner))
+        return _no_lower(start, found, at)
+
+    def end_at_newest(self) -> None:
+        """Leave commits from now on to another run."""
+        self._until = self.run(Planner.newest)
+
+    def newest_offset(self) -> dict[str, Any]:
+        """Return the end of the log, for the query's progress: as :meth:`end_of_batch` has just
+        found it, because Spark asks for it after each call, or by looking now."""
+        newest, self._newest = self._newest, None
+        if newest is None:
+            newest = self.run(Planner.newest)
+        return Offset(newest + 1).to_json()
 
     # Steps of both kinds of readers
 
@@ -289,24 +322,7 @@ def _check_end(planner: Planner, at: Offset, newest: int) -> None:
         )
 
 
-def budget_of(limit: object, options: SourceOptions) -> Budget:
-    """Return what Spark's ReadLimit admits. Except for "everything", it also respects the query's
-    own limits of bytes and versions."""
-    kind = type(limit).__name__
-    if kind == "ReadAllAvailable":
-        return Budget()
-    budget = Budget(bytes=options.max_bytes, versions=options.max_versions)
-    match kind:
-        case "ReadMaxFiles":
-            budget.files = limit.max_files  # type: ignore[attr-defined]
-        case "ReadMaxBytes":
-            budget.bytes = limit.max_bytes  # type: ignore[attr-defined]
-        case "ReadMaxRows":
-            budget.rows = limit.max_rows  # type: ignore[attr-defined]
-    return budget
-
-
-def no_lower(start: dict[str, Any], found: Offset, at: Offset) -> dict[str, Any]:
+def _no_lower(start: dict[str, Any], found: Offset, at: Offset) -> dict[str, Any]:
     """Return the end of a batch: its unchanged start if nothing is new, and never below it.
 
     Spark would run a batch that ends before its start backwards.
