@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -38,12 +39,13 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     families = MetricFamilies(registry)
     cluster = Cluster(options)
     runners: dict[str, Runner] = {}
-    for feed in (await feed_configs(config)).values():
-        parts = assemble(config, feed, families)
-        parts.read = read_by(cluster, parts.name, feed.store)
-        runners[feed.name] = Runner(parts, feed.sink.type, logger=logger)
     log = ProgressLog(logger)
     try:
+        config = replace(config, feeds=await cluster.access(config.feeds))
+        for feed in (await feed_configs(config)).values():
+            parts = assemble(config, feed, families)
+            parts.read = read_by(cluster, parts.name, feed.store)
+            runners[feed.name] = Runner(parts, feed.sink.type, logger=logger)
         async with _serving(config, registry, runners):
             stopped = await until_stopped(partial(_run_all, config, runners, log))
     finally:

@@ -25,6 +25,7 @@ from tailer.changes import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
 from tailer.log.table import TableLog
 from tailer.spark.error_sentence import said_first
+from tailer.spark.session_access import session_access
 from tailer.storage import open_store
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def mirror_into(
 
     ``key`` names the column, or the columns, that identify the rows, also in the source. ``app`` is
     the application's own name in the mirror's log: one for each checkpoint, for ever. ``store`` has
-    the options of the mirror's store. The mirror is created if it does not exist, and gets columns
-    that are new in the changes. Raises :class:`SinkRejected` if checkpoint and mirror do not belong
-    together, or the mirror can't take the changes.
+    the options of the mirror's store, by default the session's. The mirror is created if it does
+    not exist, and gets columns that are new in the changes. Raises :class:`SinkRejected` if
+    checkpoint and mirror do not belong together, or the mirror can't take the changes.
     """
     mirror = fspath(target)
     wanted = [name.strip() for name in key.split(",")] if isinstance(key, str) else list(key)
@@ -65,7 +66,8 @@ def mirror_into(
     @said_first
     def merge(frame: DataFrame, batch: int) -> None:
         keys, data = _columns(frame, wanted)
-        exists, done = _state_of(mirror, app, store)
+        access = session_access(mirror, frame.sparkSession).options if store is None else store
+        exists, done = _state_of(mirror, app, access)
         _check_batch(mirror, app, batch, done)
         with _in_our_words(mirror):
             if exists and done != batch + 1:  # and not merged already
@@ -101,12 +103,12 @@ def _columns(frame: DataFrame, wanted: Sequence[str]) -> tuple[list[str], list[s
     return [by_name[name if exact else name.lower()] for name in wanted], data
 
 
-def _state_of(target: str, app: str, store: Mapping[str, Any] | None) -> tuple[bool, int | None]:
+def _state_of(target: str, app: str, store: Mapping[str, Any]) -> tuple[bool, int | None]:
     """Return whether the mirror exists, and the version of the application's last transaction in
     it; None if it has none."""
 
     async def read() -> tuple[bool, int | None]:
-        opened = open_store(target, store or {})
+        opened = open_store(target, store)
         log = TableLog(opened)
         try:
             if not await log.files():

@@ -6,15 +6,19 @@ import asyncio
 import datetime as dt
 import json
 import sys
+import threading
 from contextlib import aclosing, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import parse_qs
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from tailer.config.feeds import load_config
-from tailer.errors import ConfigError, TableError
+from tailer.errors import ConfigError, TableError, TailerError
 from tailer.storage import open_store
 from tailer.store.s3.options import S3Options
 from tests.s3.fixture import ACCESS, SECRET, Bucket
@@ -48,9 +52,65 @@ async def test_a_wrong_secret_is_refused_and_not_told(bucket: Bucket) -> None:
     assert "hush" not in str(refused.value)
 
 
+class Roles(BaseHTTPRequestHandler):
+    """A server that grants a role to an account: the account of the S3 server, for a while."""
+
+    asked: ClassVar[list[dict[str, str]]] = []
+
+    def do_POST(self) -> None:
+        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        given = {name: values[0] for name, values in parse_qs(form).items()}
+        self.asked.append({**given, "by": self.headers["Authorization"]})
+        refused = given.get("ExternalId") != "external-1"
+        self.send_response(403 if refused else 200)
+        body = REFUSED if refused else GRANTED.format(access=ACCESS, secret=SECRET)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+GRANTED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+<AssumeRoleResult><AssumedRoleUser><Arn>arn:aws:sts::1:assumed-role/reader/s</Arn>
+<AssumedRoleId>A:s</AssumedRoleId></AssumedRoleUser><Credentials>
+<AccessKeyId>{access}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>
+<SessionToken>token-of-the-role</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration>
+</Credentials></AssumeRoleResult></AssumeRoleResponse>"""
+REFUSED = """<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error>
+<Type>Sender</Type><Code>AccessDenied</Code><Message>not yours</Message></Error></ErrorResponse>"""
+
+
+async def test_a_role_is_assumed_by_the_account_of_the_options(bucket: Bucket) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Roles)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    role = {
+        "access_key_id": "assuming", "secret_access_key": "hush-assuming",
+        "role_arn": "arn:aws:iam::1:role/reader", "role_external_id": "external-1",
+        "sts_endpoint_url": f"http://127.0.0.1:{server.server_port}",
+    }  # fmt: skip
+    try:
+        # The S3 server grants no tokens, and refuses the role's.
+        for external, told in (("external-1", "InvalidToken"), ("another", "not yours")):
+            options = {**bucket.options, **role, "role_external_id": external}
+            async with aclosing(open_store(bucket.address("orders"), options)) as store:
+                with pytest.raises(TailerError, match=told):
+                    await store.read("x")
+    finally:
+        await anyio.to_thread.run_sync(server.shutdown)
+        server.server_close()
+    first = Roles.asked[0]
+    assert "Credential=assuming/" in first["by"]
+    assert first["RoleArn"] == "arn:aws:iam::1:role/reader"
+    assert first["RoleSessionName"] == "delta-tailer"
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        ({"role_external_id": "x"}, "belong to a role_arn"),
+        ({"role_arn": "x", "anonymous": True}, "role_arn and anonymous exclude each other"),
         ({"access_key_id": "hush"}, "go together: give both or none"),
         ({"secret_access_key": "hush"}, "go together: give both or none"),
         ({"session_token": "hush"}, "session_token belongs to an access_key_id"),

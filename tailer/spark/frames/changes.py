@@ -98,7 +98,7 @@ def source_of(
     for name in times:
         with suppress(ValueError):  # the source says what is wrong
             texts[name] = as_time(options[name], zone)
-    return TailerSource({"path": fspath(table), **texts})
+    return TailerSource({"path": fspath(table), **texts}, spark)
 
 
 def _text(value: Any) -> str:

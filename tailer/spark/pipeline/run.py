@@ -18,7 +18,7 @@ import traceback
 import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -28,14 +28,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
 from tailer.changes import ChangeBatch, Offset
+from tailer.config.feeds import FeedConfig
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.feed.read import ReadOn, Sent, read_here
 from tailer.feed.read_context import FeedItem, ReadContext
+from tailer.spark.hadoop_access import is_hadoops
 from tailer.spark.mapped_tasks import rows_of_tasks
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import VersionOrder, pack
 from tailer.spark.pipeline.envelope import VersionReader, items, joined_order
 from tailer.spark.pipeline.parts import divided, jobs
+from tailer.spark.session_access import session_access
 from tailer.spark.source.planning import Budget, Planner
 from tailer.spark.source.reader import end_of_log
 
@@ -111,6 +114,16 @@ class Cluster:
                         "that there is Java 17 or newer, and what Spark has printed"
                     ) from e
             return self._session
+
+    async def access(self, feeds: Mapping[str, FeedConfig]) -> dict[str, FeedConfig]:
+        """Return the feeds with the session's access to tables whose store has no options."""
+        found = dict(feeds)
+        for name, feed in feeds.items():
+            if not feed.store and is_hadoops(feed.table):
+                session = await self.session()
+                access = await anyio.to_thread.run_sync(session_access, feed.table, session)
+                found[name] = replace(feed, store=access.options)
+        return found
 
     async def aclose(self) -> None:
         """End the session, if it was started."""

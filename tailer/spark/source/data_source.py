@@ -33,6 +33,7 @@ from tailer.spark.error_sentence import TailerSourceError, in_worker, one_senten
 from tailer.spark.options import SourceOptions, source_options
 from tailer.spark.orders import Order
 from tailer.spark.python import use_this_python
+from tailer.spark.session_access import offer_session_access, session_access
 from tailer.spark.session_zone import tell_session_zone
 from tailer.spark.source.catalog import in_catalog, kept_options, own_options, with_options
 from tailer.spark.source.driver import TaskPartition, plan_once, tasks_of
@@ -42,6 +43,7 @@ from tailer.spark.source.reader import ClassicStreamReader, refusing
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
     from tailer.spark.source.reader import ChangeStreamReader
@@ -52,8 +54,9 @@ __all__ = ["ChangeReader", "TailerSource"]
 class TailerSource(DataSource):
     """``format("tailer")``. Register it once in a session."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], session: SparkSession | None = None) -> None:
         super().__init__(dict(options))
+        self._session = session
         self._options: SourceOptions | None = None
         self._target: tuple[TableState, int] | None = None
 
@@ -64,6 +67,7 @@ class TailerSource(DataSource):
         if not in_worker():
             use_this_python()
             tell_session_zone()
+            offer_session_access()
         return "tailer"
 
     def _checked(self) -> tuple[SourceOptions, tuple[TableState, int]]:
@@ -71,7 +75,7 @@ class TailerSource(DataSource):
         if in_worker():
             drop_empty_profiles()
         if self._options is None:
-            self._options = source_options(self._given())
+            self._options = self._parsed(self._given())
         if self._target is None:
             self._target = plan_once(self._options, _target)
             names, table = self._target[0].schema.names, self._options.table
@@ -83,6 +87,14 @@ class TailerSource(DataSource):
             )
             _check_names(self._options, names)
         return self._options, self._target
+
+    def _parsed(self, given: Mapping[str, str]) -> SourceOptions:
+        """Return the options; without any of the store, it has the session's access."""
+        options = source_options(given)
+        if options.store:
+            return options
+        access = session_access(options.table, self._session)
+        return replace(options, table=access.address, store=access.options)
 
     def _given(self) -> dict[str, str]:
         return own_options(self.options) if in_catalog(self.options) else dict(self.options)
@@ -102,7 +114,7 @@ class TailerSource(DataSource):
         a table of its catalog, with the options."""
         options = kept_options(schema)
         if options is not None:
-            self._options = source_options({**options, **self.options})
+            self._options = self._parsed({**options, **self.options})
         elif not self.options:
             raise ConfigError(
                 "Spark has kept no options with this table of its catalog: say in CREATE TABLE "

@@ -122,16 +122,7 @@ _ANSWERS = {
     "use_fabric_endpoint": "the address names OneLake; leave it out",
     "service_account_key": "write it to a file and name that as service_account_file, or set "
     "GOOGLE_SERVICE_ACCOUNT_KEY in the environment",
-    **{
-        name: f"set {variable} in the environment, from where it is taken"
-        for name, variable in {
-            "tenant_id": "AZURE_TENANT_ID",
-            "authority_id": "AZURE_TENANT_ID",
-            "client_id": "AZURE_CLIENT_ID",
-            "client_secret": "AZURE_CLIENT_SECRET",
-            "use_azure_cli": "AZURE_USE_AZURE_CLI",
-        }.items()
-    },
+    "use_azure_cli": "set AZURE_USE_AZURE_CLI in the environment, from where it is taken",
     **dict.fromkeys(
         ("bucket", "bucket_name", "container_name"),
         "the table's address names it; leave it out",
@@ -202,6 +193,23 @@ class AzureOptions(CloudOptions):
     sas_token: str | None = declared(Setting(
         "text", None, "Shared access signature.", secret=True, elsewhere=("sas_key",),
         unset="`AZURE_STORAGE_SAS_TOKEN`", advanced=True,
+    ))
+    client_id: str | None = declared(Setting(
+        "text", None, "Client of Entra ID: a service principal, or a managed identity.",
+        unset="`AZURE_CLIENT_ID`", advanced=True,
+    ))
+    client_secret: str | None = declared(Setting(
+        "text", None, "Secret of the service principal; requires `client_id` and `tenant_id`.",
+        secret=True, unset="`AZURE_CLIENT_SECRET`", advanced=True,
+    ))
+    tenant_id: str | None = declared(Setting(
+        "text", None, "Tenant of the service principal.", elsewhere=("authority_id",),
+        unset="`AZURE_TENANT_ID`", advanced=True,
+    ))
+    authority_host: str | None = declared(Setting(
+        "text", None, "Address of Entra ID, for other clouds than the public one.",
+        form="http://host or https://host", parse=_endpoint, unset="`AZURE_AUTHORITY_HOST`",
+        advanced=True,
     ))
     anonymous: bool = declared(Setting(
         "flag", False, "Send unsigned requests, for public containers.",
@@ -310,6 +318,10 @@ def _azure(
         "account_name": account,
         "account_key": options.account_key,
         "sas_key": options.sas_token,
+        "client_id": options.client_id,
+        "client_secret": options.client_secret,
+        "tenant_id": options.tenant_id,
+        "authority_host": options.authority_host,
         "endpoint": options.endpoint_url or endpoint,
         "skip_signature": options.anonymous or None,
     }

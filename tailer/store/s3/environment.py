@@ -12,9 +12,9 @@ import datetime as dt
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -111,12 +111,13 @@ class S3Environment:
         """Return where the keys come from; asked, it raises :class:`ConfigError` if there are
         none."""
         own = self._options
-        if own.access_key_id is not None and own.secret_access_key is not None:
-            return _fixed(own.access_key_id, own.secret_access_key, own.session_token)
-        found = None if own.profile else _told()
-        if found is not None:
-            return found
-        account = _Found(own.profile)
+        if own.role_arn is None:
+            if own.access_key_id is not None and own.secret_access_key is not None:
+                return _fixed(own.access_key_id, own.secret_access_key, own.session_token)
+            found = None if own.profile else _told()
+            if found is not None:
+                return found
+        account = _Found(own, self.region)
         return Credentials(account.keys, account.forget)
 
     def _said(self, name: str) -> str | None:
@@ -146,10 +147,12 @@ def _fixed(access: str, secret: str, token: str | None) -> Credentials:
 
 
 class _Found:
-    """An account that the session of each event loop has found, and renews."""
+    """An account that the session of each event loop has found, or the role that it assumes, and
+    renews."""
 
-    def __init__(self, profile: str | None) -> None:
-        self._profile = profile
+    def __init__(self, options: S3Options, region: Callable[[], str]) -> None:
+        self._options = options
+        self._region = region
         self._accounts: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
         self._secrets = ("", "")  # those that were in use last
 
@@ -161,11 +164,9 @@ class _Found:
         """Return the keys that are good now. Raises the errors of :func:`unusable`."""
         loop = asyncio.get_running_loop()
         with _named():
-            from aiobotocore.session import AioSession
-
             account = self._accounts.get(loop)
             if account is None:
-                account = await AioSession(profile=self._profile).get_credentials()
+                account = await self._find()
                 if account is None:
                     raise ConfigError(
                         f"there are no credentials for S3: {_CREDENTIALS}; for a public bucket, "
@@ -184,6 +185,39 @@ class _Found:
             "token": frozen.token,
             "expires_at": dt.datetime.now(dt.UTC) + _GOOD_FOR,
         }
+
+    async def _find(self) -> Any:
+        """Return the account of the options or the session, or their role; None if there is no
+        account."""
+        from aiobotocore.credentials import (
+            AioAssumeRoleCredentialFetcher,
+            AioCredentials,
+            AioDeferredRefreshableCredentials,
+        )
+        from aiobotocore.session import AioSession
+
+        own = self._options
+        session = AioSession(profile=own.profile)
+        account: Any
+        if own.access_key_id is not None:
+            account = AioCredentials(own.access_key_id, own.secret_access_key, own.session_token)
+        else:
+            account = await session.get_credentials()
+        if own.role_arn is None or account is None:
+            return account
+        name = own.role_session_name or "delta-tailer"
+        external = {} if own.role_external_id is None else {"ExternalId": own.role_external_id}
+        fetcher = AioAssumeRoleCredentialFetcher(
+            partial(
+                session.create_client,
+                region_name=self._region(),
+                endpoint_url=own.sts_endpoint_url,
+            ),
+            account,
+            own.role_arn,
+            extra_args={"RoleSessionName": name, **external},
+        )
+        return AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
 
 def _told() -> Credentials | None:
@@ -205,11 +239,11 @@ def _told() -> Credentials | None:
 @contextmanager
 def _named() -> Iterator[None]:
     """Raise botocore's errors as ours."""
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
-    except (BotoCoreError, OSError) as e:
+    except (BotoCoreError, ClientError, OSError) as e:
         raise unusable(e) from e
 
 
@@ -222,6 +256,7 @@ def unusable(e: Exception, service: str = "S3") -> TailerError:
     passing = isinstance(e, OSError)
     if not passing:
         from botocore.exceptions import (
+            HTTPClientError,
             MetadataRetrievalError,
             NoCredentialsError,
             ProfileNotFound,
@@ -231,7 +266,7 @@ def unusable(e: Exception, service: str = "S3") -> TailerError:
             return ConfigError(f"there are no credentials for {service}: {_CREDENTIALS}")
         if isinstance(e, ProfileNotFound):
             return ConfigError(f"{e}; profiles are in ~/.aws/config")
-        passing = isinstance(e, MetadataRetrievalError)
+        passing = isinstance(e, MetadataRetrievalError | HTTPClientError)
     if passing and not lasting:
         return TransientError(f"the credentials for {service} are unavailable ({e})")
     return ConfigError(f"{service} can't be used as it is configured ({e})")

@@ -73,6 +73,21 @@ class S3Options:
         elsewhere=("token",),
         advanced=True,
     ))
+    role_arn: str | None = declared(Setting(
+        "text", None, "Role to assume, with the credentials that are found otherwise.",
+        advanced=True,
+    ))
+    role_session_name: str | None = declared(Setting(
+        "text", None, "Name of the role's session.", unset="`delta-tailer`", advanced=True,
+    ))
+    role_external_id: str | None = declared(Setting(
+        "text", None, "External id that the role asks for.", advanced=True,
+    ))
+    sts_endpoint_url: str | None = declared(Setting(
+        "text", None, "Address of the server that grants roles.",
+        form="http://host or https://host", parse=_endpoint, elsewhere=("endpoint_url_sts",),
+        unset="the region's", advanced=True,
+    ))
     ca_file: str | None = declared(Setting(
         "text", None, "PEM file of authorities to trust besides the well-known ones.",
         elsewhere=("ca_bundle", "ca_bundle_path"),
@@ -117,6 +132,10 @@ class S3Options:
             other = "anonymous" if self.anonymous else "profile"
             raise ConfigError(f"access_key_id and {other} exclude each other; give one")
 
+        if self.role_arn is None and (self.role_session_name or self.role_external_id):
+            raise ConfigError("role_session_name and role_external_id belong to a role_arn")
+        if self.role_arn is not None and self.anonymous:
+            raise ConfigError("role_arn and anonymous exclude each other; give one")
         kms = (self.server_side_encryption or "").startswith("aws:kms")
         if not kms and (self.sse_kms_key_id is not None or self.sse_bucket_key_enabled):
             raise ConfigError(
