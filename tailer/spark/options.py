@@ -44,7 +44,8 @@ class SourceOptions:
 
     ``start`` is None, a version, ``latest``, ``earliest``, ``snapshot`` or a time; ``start_offset``
     takes a daemon's offset instead. ``ending`` is a version or a time. ``store`` may hold secrets,
-    and so is never shown. ``paired`` is for the pipeline only: versions are never cut.
+    and so is never shown; ``in_session``: it is the session's access to the table. ``paired`` is
+    for the pipeline only: versions are never cut.
     """
 
     table: str
@@ -68,6 +69,7 @@ class SourceOptions:
     diff: DiffOptions = field(default_factory=DiffOptions)
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     store: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    in_session: bool = False
 
     def counting_id(self) -> str:
         """Return an id of the options that determine how the changes of a version are counted, as

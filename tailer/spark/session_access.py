@@ -22,13 +22,14 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, TailerError
 from tailer.spark.error_sentence import in_worker
-from tailer.spark.hadoop_access import Options, hadoop_options
+from tailer.spark.hadoop_access import Options, hadoop_options, is_hadoops
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,6 +66,22 @@ def session_access(table: str, session: SparkSession | None = None) -> Access:
         return Access(table, {})
     address = table if "://" in table else _located(table, found)
     return Access(address, hadoop_options(address, _SessionConf(found.sparkContext._jvm, java)))  # noqa: SLF001
+
+
+def reached_by_hadoop(address: str, file: str, session: SparkSession) -> str | None:
+    """Return the address by which Hadoop's file systems have a table in object storage; None if
+    they do not reach ``file``, a path below it."""
+    scheme, _, rest = address.partition("://")
+    schemes = (scheme, "s3a") if scheme in ("s3", "s3n") else (scheme,)
+    for one in schemes if is_hadoops(address) else ():
+        place = f"{one}://{rest.rstrip('/')}"
+        jvm: Any = session.sparkContext._jvm  # noqa: SLF001
+        with suppress(Py4JError):
+            path = jvm.org.apache.hadoop.fs.Path(f"{place}/{file}")
+            conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+            path.getFileSystem(conf).getFileStatus(path)
+            return place
+    return None
 
 
 def _is_name(table: str) -> bool:

@@ -22,6 +22,7 @@ from tailer.spark.source import TailerSource
 from tailer.testing.table import TableBuilder
 from tests.s3.fixture import ACCESS, REGION, SECRET, Bucket, S3Server
 from tests.spark.test_clouds import ended
+from tests.spark.test_frames import plan
 
 pytestmark = pytest.mark.needs("s3")
 
@@ -222,3 +223,25 @@ def test_a_table_may_be_named_as_in_the_catalog(spark: SparkSession) -> None:
             changes(spark, "no_such_orders", **options)
     finally:
         spark.sql("DROP TABLE named_orders")
+
+
+def test_spark_reads_the_files_where_hadoop_reaches_them(
+    session: SparkSession, bucket: Bucket
+) -> None:
+    assert "FileScan parquet" not in plan(
+        by_changes(session, Path())
+    )  # Hadoop's client is not here
+    # A file system of Hadoop's for the same addresses, which leads to the server's folder.
+    view = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
+    session.conf.set("fs.s3a.impl", view)
+    session.conf.set("fs.viewfs.overload.scheme.target.file.impl", LOCAL)
+    session.conf.set(f"fs.viewfs.mounttable.{BUCKET}.linkFallback", f"file://{bucket.folder}")
+    for address in (ADDRESS, ADDRESS.replace("s3a:", "s3:")):
+        frame = changes(session, address, startingVersion=0)
+        planned = plan(frame.where("id > 1"))
+        assert "MapInArrow" not in planned
+        assert "GreaterThan(id,1)" in planned
+        assert sorted(row.id for row in frame.collect()) == [1, 2]
+
+
+LOCAL = "org.apache.hadoop.fs.LocalFileSystem"

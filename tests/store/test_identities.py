@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,17 @@ def client_secret(front: IdentityFront, patch: pytest.MonkeyPatch, _folder: Path
         request, grant_type="client_credentials", client_id=CLIENT, client_secret=SECRET,
         scope=SCOPE,
     )  # fmt: skip
+
+
+def client_options(front: IdentityFront, patch: pytest.MonkeyPatch, folder: Path) -> dict[str, str]:
+    """The same service principal, given by options alone."""
+    client_secret(front, patch, folder)
+    for name in ("AUTHORITY_HOST", "TENANT_ID", "CLIENT_ID", "CLIENT_SECRET"):
+        patch.delenv(f"AZURE_{name}")
+    return {
+        "client_id": CLIENT, "client_secret": SECRET, "tenant_id": TENANT,
+        "authority_host": front.url,
+    }  # fmt: skip
 
 
 def workload(front: IdentityFront, patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -139,8 +150,9 @@ def metadata(front: IdentityFront, patch: pytest.MonkeyPatch, _folder: Path) -> 
     )
 
 
-AZURE = {
+AZURE: dict[str, Callable[..., dict[str, str] | None]] = {
     "client secret": client_secret,
+    "client secret of the options": client_options,
     "workload identity": workload,
     "managed identity": managed,
     "az": az_login,
@@ -178,10 +190,11 @@ def identity(
     anyio.run(container.upload, tmp_path / "orders", "orders")
     upstream = f"http://{urlsplit(server.url).netloc}"
     with running_front(IdentityFront(upstream, sas_token() if azure else "")) as front:
-        (AZURE[request.param] if azure else metadata)(front, monkeypatch, tmp_path)
+        more = (AZURE[request.param] if azure else metadata)(front, monkeypatch, tmp_path)
         options: dict[str, Any] = {"endpoint_url": front.url}
         if azure:
             options = {"account_name": ACCOUNT, "endpoint_url": f"{front.url}/{ACCOUNT}"}
+        options |= more or {}
         yield Identity(front, container, options)
 
 

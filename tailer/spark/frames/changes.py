@@ -24,8 +24,9 @@ from tailer.spark.error_sentence import one_sentence
 from tailer.spark.frames.compiled import java_session
 from tailer.spark.frames.spark_reader import SparkFiles
 from tailer.spark.mapped_tasks import Decoder, rows_of_tasks
-from tailer.spark.orders import Order
+from tailer.spark.orders import FileOrder, Order
 from tailer.spark.python import use_this_python
+from tailer.spark.session_access import reached_by_hadoop
 from tailer.spark.session_zone import as_time, zone_of
 from tailer.spark.source.data_source import ChangeReader, TailerSource
 from tailer.spark.source.driver import tasks_of
@@ -74,7 +75,7 @@ def frame_of(
     spark_reader: SparkReader,
 ) -> DataFrame:
     """Return the rows of a query's orders: of those that Spark reads itself, and of the others."""
-    files = _spark_files(spark, reader, spark_reader)
+    files = _spark_files(spark, reader, orders, removals, spark_reader)
     if files is not None:
         orders = files.take(orders)
     tasks = tasks_of(reader.options, orders, removals)
@@ -108,18 +109,30 @@ def _text(value: Any) -> str:
 
 
 def _spark_files(
-    spark: SparkSession, reader: ChangeReader | ChangeStreamReader, spark_reader: SparkReader
+    spark: SparkSession,
+    reader: ChangeReader | ChangeStreamReader,
+    orders: Sequence[Order],
+    removals: tuple[Removal, ...],
+    spark_reader: SparkReader,
 ) -> SparkFiles | None:
     """Return what takes the files for Spark; None if the query can have none of them.
 
-    An S3 table's files are not at an address that this Spark is known to reach, and ids are made
-    of places in the files. A client of Spark Connect has no Java to tell of the files.
+    Ids are made of places in the files, and names that differ by case alone are not Spark's to
+    tell apart. A client of Spark Connect has no Java to tell of the files.
     """
     options = reader.options
-    if spark_reader == "never" or options.with_ids or java_session(spark) is None:
+    first = next((order.file for order in orders if isinstance(order, FileOrder)), None)
+    if spark_reader == "never" or options.with_ids or java_session(spark) is None or first is None:
+        return None
+    if spark.conf.get("spark.sql.caseSensitive") != "false":
         return None
     store = open_table(options)
-    by_name = spark.conf.get("spark.sql.caseSensitive") == "false"
-    if not (isinstance(store, LocalStore) and by_name):
+    if isinstance(store, LocalStore):
+        place: str | None = f"file://{store.root}"
+    elif options.in_session:
+        place = reached_by_hadoop(options.table, first.location, spark)
+    else:
+        place = None
+    if place is None:
         return None
-    return SparkFiles(store, reader.target[0], reader.schema, options.decode.writer_timezone)
+    return SparkFiles(store, place, options.decoding(reader.target, removals), reader.schema)

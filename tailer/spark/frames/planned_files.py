@@ -30,22 +30,35 @@ class PlannedFile(NamedTuple):
     facts: tuple[str | None, ...]
 
 
+class Columns(NamedTuple):
+    """What the files have: ``schema`` by the names of the frame, ``read`` the same by the names, at
+    all levels, and with ``by_id`` the ids, in the files. No column of it is in ``facts`` too."""
+
+    schema: StructType
+    read: StructType
+    facts: StructType
+    by_id: bool
+
+
 def frame_of_files(
     spark: SparkSession,
-    schema: StructType,
-    facts_schema: StructType,
+    columns: Columns,
     options: Mapping[str, str],
     planned: Iterable[PlannedFile],
 ) -> DataFrame:
-    """Return the files' rows: the columns of ``schema``, which the files have, then their facts.
-
-    No column is in both schemas. ``options`` are those of Spark's Parquet reader.
-    """
+    """Return the files' rows: the columns that the files have, then their facts. ``options`` are
+    those of Spark's Parquet reader."""
     from pyspark.sql.classic.dataframe import DataFrame as Frame
 
     session = java_session(spark)
     maker = maker_of(spark, "PlannedFiles")
     relation = maker.relation(
-        session, schema.json(), facts_schema.json(), json.dumps(options), json.dumps([*planned])
+        session,
+        columns.schema.json(),
+        columns.read.json(),
+        columns.by_id,
+        columns.facts.json(),
+        json.dumps(options),
+        json.dumps([*planned]),
     )
     return Frame(session.baseRelationToDataFrame(relation), spark)

@@ -1,9 +1,10 @@
-"""Changes by Spark's own Parquet reader: for the files whose rows need nothing else.
+"""Changes by Spark's own Parquet reader: for all files whose rows it reads right.
 
-Spark reads such a file as Delta does, so its rows are those of our decoder: no row is left out, no
-column has another name or type than in the query, and all types are simple. What a file's action
-says of its rows, its facts, comes from the log: change type, version, time and partition values.
-All files are one scan, and conditions on their facts leave out files.
+Spark reads such a file as Delta does, so its rows are those of our decoder: all rows of the file
+are changes, and it has the query's columns in a form that Spark reads
+(:mod:`tailer.spark.frames.file_columns`). What a file's action says of its rows, its facts, comes
+from the log: change type, version, time and partition values. Files whose columns are found alike
+are one scan, and conditions on their facts leave out files.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from tailer.changes import (
     COMMIT_VERSION,
     ChangeFile,
 )
+from tailer.decode.options import DecodeOptions
 from tailer.decode.rows import EARLY_KINDS
 from tailer.delta.partitions import partition_scalar, partition_text
 from tailer.delta.snapshot import TableState
-from tailer.delta.types import PrimitiveType
 from tailer.errors import FileGone, TableError
 from tailer.native.parquet import native
-from tailer.spark.frames.planned_files import PlannedFile, frame_of_files
+from tailer.spark.frames.file_columns import FileColumns, char_columns, file_columns
+from tailer.spark.frames.planned_files import Columns, PlannedFile, frame_of_files
 from tailer.spark.orders import FileOrder, Order, is_small
 from tailer.spark.types import spark_type
+from tailer.store import Store
 from tailer.store.local import LocalStore
 
 if TYPE_CHECKING:
@@ -47,10 +50,6 @@ _SMALL_FILES_MAX = 200
 #: Paths that Spark reads as they are: neither as a pattern nor as an address, nor as hidden files.
 #: The file's own name has only characters that are written in one way everywhere.
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9_.\-=+@%& ]+)*/[A-Za-z0-9][A-Za-z0-9_.\-]*")
-
-_SIMPLE = re.compile(
-    r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|decimal.*"
-)
 
 #: The settings of the session are not to hide what is lost, or to move old dates. Several reads of
 #: a file at once are for stores that are far away: with local files, a scan waits for its helpers.
@@ -68,9 +67,9 @@ _KIND = "__tailer_kind"
 
 @dataclass(slots=True)
 class _Layout:
-    """Files that one scan can read: they have the same partition columns."""
+    """Files that one scan can read."""
 
-    partitions: tuple[str, ...]
+    columns: FileColumns
     files: list[PlannedFile] = field(default_factory=list)
     cdc: bool = False
     data: bool = False
@@ -79,23 +78,26 @@ class _Layout:
 class SparkFiles:
     """Takes the orders that Spark can read, and gives their rows as frames.
 
-    ``target`` is the query's schema, ``schema`` the same for Spark, with the metadata columns.
+    ``place`` is the table's address for Hadoop. ``options`` have the query's schema, and ``schema``
+    is the same for Spark, with the metadata columns.
     """
 
     def __init__(
-        self, store: LocalStore, target: TableState, schema: StructType, writer_timezone: str
+        self, store: Store, place: str, options: DecodeOptions, schema: StructType
     ) -> None:
+        assert options.target is not None
         self._store = store
-        self._target = {f.name: f.type for f in target.schema if f.name in schema.names}
+        self._place = place.rstrip("/")
+        self._options = options
+        self._target = {f.name: f.type for f in options.target.schema if f.name in schema.names}
         self._schema = schema
-        self._zone = writer_timezone
-        self._layouts: dict[tuple[str, ...], _Layout] = {}
-        self._fitting: dict[int, tuple[TableState, bool]] = {}
+        self._layouts: dict[tuple[object, ...], _Layout] = {}
+        #: By the identity of a state, which is kept so that nothing else gets it, and the version,
+        #: on which names depend where a mapping was removed.
+        self._known: dict[tuple[int, int], tuple[TableState, FileColumns | None]] = {}
+        self._padded = char_columns(options.target.schema, [*self._target])
         named = {name.lower() for name in self._target}
-        self._readable = _KIND not in named and all(
-            isinstance(kind, PrimitiveType) and _SIMPLE.fullmatch(kind.name)
-            for kind in self._target.values()
-        )
+        self._readable = _KIND not in named
 
     def take(self, orders: Iterable[Order]) -> list[Order]:
         """Take the orders that Spark can read; return the others.
@@ -112,63 +114,69 @@ class SparkFiles:
         file = order.file
         partial = order.skip or order.take is not None
         selected = file.only or file.without or file.rows is not None or file.kept is not None
-        if partial or selected or file.updated is not None or not self._fits(file.state):
+        if partial or selected or file.updated is not None:
             return False
-        path = f"{self._store.root.rstrip('/')}/{file.location}"
-        if file.location.startswith("/") or not _PLAIN_PATH.fullmatch(path):
+        columns = self._columns(file)
+        if columns is None or file.location.startswith("/"):
             return False
-        stat = self._stat(file)
-        if not stat.st_size:  # Spark would pass over it
+        path = f"{self._place}/{file.location}"
+        if not _PLAIN_PATH.fullmatch(f"/{path.partition('://')[2].lstrip('/')}"):
+            return False
+        size, changed_ms = self._stat(file)
+        if not size:  # Spark would pass over it
             return False
         if file.kinds != COMING_KINDS:  # the order for the rows that leave has given all of them
-            self._add(file, path, stat)
+            self._add(file, columns, path, size, changed_ms)
         return True
 
-    def _stat(self, file: ChangeFile) -> os.stat_result:
+    def _stat(self, file: ChangeFile) -> tuple[int, int]:
+        """Return a file's bytes, 0 if they are not known, and the time of its last change in
+        milliseconds, 0 likewise. Elsewhere than here the log is believed, as by Delta."""
+        if not isinstance(self._store, LocalStore):
+            return file.size or 0, 0
         try:
-            return self._store.path(file.location).stat()
+            stat: os.stat_result = self._store.path(file.location).stat()
         except (FileNotFoundError, NotADirectoryError):
             raise _gone(self._store, file) from None
+        return stat.st_size, stat.st_mtime_ns // 1_000_000
 
-    def _fits(self, state: TableState) -> bool:
-        """Return whether the files of a state have the query's columns, as they are."""
-        known = self._fitting.get(id(state))
+    def _columns(self, file: ChangeFile) -> FileColumns | None:
+        """Return how the file has the query's columns; None if Spark can't read it."""
+        options, state = self._options, file.state
+        assert options.target is not None
+        always = not options.removals and state.mapping == options.target.mapping
+        key = id(state), -1 if always else file.version
+        known = self._known.get(key)
         if known is None:
-            own = {f.name: f for f in state.schema}
-            fits = (
-                state.mapping == "none"
-                and CHANGE_TYPE not in own  # cdc files alone have such a column
-                and all(
-                    name in own
-                    and own[name].type == kind
-                    and "delta.typeChanges" not in own[name].metadata
-                    for name, kind in self._target.items()
-                )
-            )
-            known = self._fitting[id(state)] = state, fits  # the state is kept, and so its id
+            columns = file_columns(file, options, self._target)
+            known = self._known[key] = state, columns
         return known[1]
 
-    def _add(self, file: ChangeFile, path: str, stat: os.stat_result) -> None:
+    def _add(
+        self, file: ChangeFile, columns: FileColumns, path: str, size: int, changed_ms: int
+    ) -> None:
         cdc, state = file.change_type is None, file.state
-        columns = [f for f in state.partition_fields() if f.name in self._target]
         try:
             values = [
                 partition_scalar(
-                    partition_text(file.partition_values, f.name, f.name, absent_is_null=cdc),
-                    f.type,
-                    self._zone,
+                    partition_text(
+                        file.partition_values,
+                        state.physical_name(own),
+                        own.name,
+                        absent_is_null=cdc,
+                    ),
+                    self._target[name],
+                    self._options.writer_timezone,
                 )
-                for f in columns
+                for name, own in columns.partitions
             ]
         except TableError as e:
             raise e.at(table=self._store.root, version=file.version, path=file.path) from None
-        names = tuple(f.name for f in columns)
-        layout = self._layouts.setdefault(names, _Layout(names))
+        layout = self._layouts.setdefault(columns.key(), _Layout(columns))
         layout.cdc, layout.data = layout.cdc or cdc, layout.data or not cdc
         given = (file.change_type, str(file.version), str(file.timestamp_ms * 1000))
         facts = (*given, *map(_text, values))
-        changed_ms = stat.st_mtime_ns // 1_000_000
-        layout.files.append(PlannedFile(f"file://{path}", stat.st_size, changed_ms, facts))
+        layout.files.append(PlannedFile(path, size, changed_ms, facts))
 
     def frames(self, spark: SparkSession) -> list[DataFrame]:
         """Return the rows of the orders that were taken."""
@@ -176,25 +184,32 @@ class SparkFiles:
 
     def _scan(self, spark: SparkSession, layout: _Layout) -> DataFrame:
         """Return the rows of all files, with the query's columns in its order."""
-        names = [name for name in self._target if name not in layout.partitions]
-        own = s.StructType([s.StructField(n, spark_type(self._target[n])) for n in names])
-        kind = CHANGE_TYPE
+        columns = layout.columns
+        own = s.StructType([s.StructField(n, spark_type(self._target[n])) for n in columns.names])
+        read, kind = s.StructType([*columns.read]), CHANGE_TYPE
         if layout.cdc:
             own.add(CHANGE_TYPE, s.StringType())
+            read.add(CHANGE_TYPE, s.StringType())
             kind = _KIND
         facts = s.StructType([s.StructField(kind, s.StringType())])
         facts.add(COMMIT_VERSION, s.LongType()).add(COMMIT_TIMESTAMP, s.TimestampType())
-        for name in layout.partitions:
+        for name, _ in columns.partitions:
             facts.add(name, spark_type(self._target[name]))
-        rows = frame_of_files(spark, own, facts, _READ_OPTIONS, layout.files)
-        if [*own.names, *facts.names] == self._schema.names:
+        found = Columns(own, read, facts, by_id=columns.by_id)
+        rows = frame_of_files(spark, found, _READ_OPTIONS, layout.files)
+        padded = {name: self._padded[name] for name in columns.names if name in self._padded}
+        if not padded and [*own.names, *facts.names] == self._schema.names:
             return rows
         # As SQL: a column made by functions takes dozens of calls into Java.
-        columns = {name: _quoted(name) for name in self._schema.names}
+        chosen = {name: _quoted(name) for name in self._schema.names}
+        for name, length in padded.items():
+            text = _quoted(name)
+            blanks = f"rpad({text}, greatest(char_length({text}), {length}), ' ')"
+            chosen[name] = f"{blanks} AS {text}"
         if layout.cdc:
             kinds = f"coalesce({_KIND}, {_CHECKED_KIND})" if layout.data else _CHECKED_KIND
-            columns[CHANGE_TYPE] = f"{kinds} AS {CHANGE_TYPE}"
-        return rows.selectExpr(*columns.values())
+            chosen[CHANGE_TYPE] = f"{kinds} AS {CHANGE_TYPE}"
+        return rows.selectExpr(*chosen.values())
 
 
 def _text(value: pa.Scalar) -> str | None:
@@ -231,7 +246,7 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _gone(store: LocalStore, file: ChangeFile) -> FileGone:
+def _gone(store: Store, file: ChangeFile) -> FileGone:
     kind = "cdc" if file.change_type is None else "data"
     return FileGone(
         f"the {kind} file is gone",

@@ -94,7 +94,7 @@ class TailerSource(DataSource):
         if options.store:
             return options
         access = session_access(options.table, self._session)
-        return replace(options, table=access.address, store=access.options)
+        return replace(options, table=access.address, store=access.options, in_session=True)
 
     def _given(self) -> dict[str, str]:
         return own_options(self.options) if in_catalog(self.options) else dict(self.options)
