@@ -51,15 +51,17 @@ _SMALL_FILES_MAX = 200
 #: The file's own name has only characters that are written in one way everywhere.
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9_.\-=+@%& ]+)*/[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
-#: The settings of the session are not to hide what is lost, or to move old dates. Several reads of
-#: a file at once are for stores that are far away: with local files, a scan waits for its helpers.
+#: The settings of the session are not to hide what is lost, or to move old dates.
 _READ_OPTIONS = {
-    "parquet.hadoop.vectored.io.enabled": "false",
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
+
+#: Several reads of a file at once are for stores that are far away: with local files, a scan waits
+#: for its helpers.
+_READ_LOCAL = {**_READ_OPTIONS, "parquet.hadoop.vectored.io.enabled": "false"}
 
 #: The change type of a file whose rows have none of their own.
 _KIND = "__tailer_kind"
@@ -196,7 +198,8 @@ class SparkFiles:
         for name, _ in columns.partitions:
             facts.add(name, spark_type(self._target[name]))
         found = Columns(own, read, facts, by_id=columns.by_id)
-        rows = frame_of_files(spark, found, _READ_OPTIONS, layout.files)
+        options = _READ_LOCAL if isinstance(self._store, LocalStore) else _READ_OPTIONS
+        rows = frame_of_files(spark, found, options, layout.files)
         padded = {name: self._padded[name] for name in columns.names if name in self._padded}
         if not padded and [*own.names, *facts.names] == self._schema.names:
             return rows
