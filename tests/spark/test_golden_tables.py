@@ -55,8 +55,9 @@ FRAMES = (
 ALL = "TAILER_TORTURE_ROUNDS" in os.environ
 # Rows of one column in two types that do not go together have no common schema.
 READABLE = tuple(name for name in CASES if name != "overwrite_schema")
-# A stream stops where another table takes the place; that has a test of its own.
-STREAMABLE = tuple(name for name in READABLE if name != "cdf_replaced")
+# A stream stops where another table takes the place, and at a column that was dropped since; these
+# have tests of their own.
+STREAMABLE = tuple(name for name in READABLE if name not in ("cdf_replaced", "mapping_name_cdf"))
 
 
 def collected(frame: DataFrame, folder: Path) -> pa.Table:
