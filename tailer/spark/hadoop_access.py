@@ -146,7 +146,6 @@ def _s3_account(get: Callable[[str], str | None], secret: Callable[[str], str | 
                 **(keys if base is None or base.split(".")[-1] in _KEYS else {}),
                 **_given(
                     role_arn=get("assumed.role.arn"),
-                    role_session_name=get("assumed.role.session.name"),
                     role_external_id=get("assumed.role.external.id"),
                     sts_endpoint_url=_url(get("assumed.role.sts.endpoint")),
                 ),
@@ -201,9 +200,9 @@ def _azure_identity(get: Callable[[str], str | None]) -> Options:
     if provider == "ClientCredsTokenProvider":
         endpoint = urlsplit(get("account.oauth2.client.endpoint") or "")
         tenant = endpoint.path.strip("/").split("/")[0]
-        authority = f"{endpoint.scheme}://{endpoint.netloc}" if endpoint.netloc else None
+        authority = f"{endpoint.scheme}://{endpoint.netloc}/{tenant}"
         secret = get("account.oauth2.client.secret")
-        return client | _given(client_secret=secret, tenant_id=tenant, authority_host=authority)
+        return client | _given(client_secret=secret, authority_url=authority if tenant else None)
     if provider == "MsiTokenProvider":
         return client
     if provider == "WorkloadIdentityTokenProvider":  # its file is named by the environment too

@@ -50,7 +50,7 @@ def mirror_into(
     store: Mapping[str, Any] | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for ``foreachBatch`` that merges changes into the Delta table at
-    ``target``.
+    ``target``, an address or the name of a table in the session's catalog.
 
     ``key`` names the column, or the columns, that identify the rows, also in the source. ``app`` is
     the application's own name in the mirror's log: one for each checkpoint, for ever. ``store`` has
@@ -58,7 +58,6 @@ def mirror_into(
     not exist, and gets columns that are new in the changes. Raises :class:`SinkRejected` if
     checkpoint and mirror do not belong together, or the mirror can't take the changes.
     """
-    mirror = fspath(target)
     wanted = [name.strip() for name in key.split(",")] if isinstance(key, str) else list(key)
     if not wanted or "" in wanted:
         raise ConfigError("a mirror needs the key columns that tell its rows apart")
@@ -66,8 +65,8 @@ def mirror_into(
     @said_first
     def merge(frame: DataFrame, batch: int) -> None:
         keys, data = _columns(frame, wanted)
-        access = session_access(mirror, frame.sparkSession).options if store is None else store
-        exists, done = _state_of(mirror, app, access)
+        mirror, access = session_access(fspath(target), frame.sparkSession)
+        exists, done = _state_of(mirror, app, access if store is None else store)
         _check_batch(mirror, app, batch, done)
         with _in_our_words(mirror):
             if exists and done != batch + 1:  # and not merged already

@@ -32,6 +32,8 @@ _HIDDEN_PREFIX = "store.secret."
 #: Secrets whose names Spark's ``spark.redaction.regex`` does not have: it shows them in plans.
 _SHOWN = ("account_key",)
 
+#: What says in Delta that changes are to be read, as this source always does.
+_FEED = ("readchangefeed", "readchangedata")
 _SYMBOLS = ("latest", "earliest", "snapshot")
 _MIB = 1024 * 1024
 #: Rows of an Arrow batch: Java holds it twice.
@@ -171,10 +173,6 @@ SOURCE: dict[str, Setting] = {
         "flag", True, "If false, continue at the first version whose changes can still be read; a "
         "warning names what is skipped.",
     ),
-    "readChangeFeed": Setting(
-        "flag", True, "Accepted because this source reads nothing else; false is refused. Also "
-        "`readChangeData`.", elsewhere=("readchangedata",), advanced=True,
-    ),
     "changeSource": FEED["change_source"],
     "key": structs.replace(FEED["key"], form=_COLUMNS, parse=_names),
     "onSchemaChange": Setting(
@@ -248,11 +246,12 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     mistake."""
     given = {name.lower(): value for name, value in options.items()}
     store = {name: value for name, value in given.items() if name.startswith(STORE_PREFIX)}
+    said = {given.pop(name).strip().lower() for name in _FEED if name in given}
     taken = _TABLE.take({name: given[name] for name in given if name not in store})
     if not taken["path"]:
         raise ConfigError("say which table: load(path), or in SQL the option path or table")
-    if not taken["readChangeFeed"]:
-        raise _TABLE.wrong("readChangeFeed", "is false, and the source reads nothing else")
+    if said - {"true"}:
+        raise ConfigError("readChangeFeed is not true, and the source reads nothing else")
     start = _one_of(taken, "startingVersion", "startingTimestamp", "startingOffset")
     return SourceOptions(
         table=taken["path"],

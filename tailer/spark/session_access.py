@@ -179,4 +179,7 @@ def _asked(table: str) -> Access:
     found = json.loads(answer or b"null")
     if isinstance(found, str):
         raise ConfigError(found)
-    return Access(table, {}) if found is None else Access(*found)
+    if found is None:
+        return Access(table, {})
+    address, options = found
+    return Access(address, options)

@@ -5,8 +5,9 @@
 All run by turns in one warm session, planning included. The tables are one of large versions, one
 of thousands of small versions, one of many partitions, and one with a thousand deletion vectors.
 Workers of Python end between two looks at the processor time, so all is compared by wall time.
-`--compiled` runs a Spark whose archive of Python modules is compiled, as docs/spark.md says;
-`--python` is its script for PYSPARK_PYTHON, and JAVA_TOOL_OPTIONS can have its options for Java.
+`--compiled` runs a Spark whose archive of Python modules is compiled, as docs/spark-details.md
+says; `--python` is its script for PYSPARK_PYTHON, and JAVA_TOOL_OPTIONS can have its options for
+Java.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Spark whose Python modules are compiled, as docs/spark.md tells its users to make one.
+"""A Spark whose Python modules are compiled, as docs/spark-details.md tells its users to make one.
 
 Spark's workers import pyspark from a zip archive of sources, which Python compiles anew in each
 process that it does not fork; the process of a query's source is one.

@@ -1,4 +1,4 @@
-"""The declarative pipeline of docs/spark.md, by Spark's own ``spark-pipelines``.
+"""The declarative pipeline of docs/spark-details.md, by Spark's own ``spark-pipelines``.
 
 It needs packages that only Spark Connect uses, and a minute; so it is for `make torture`.
 """
@@ -37,7 +37,7 @@ def python() -> Path:
 
 def project(folder: Path) -> None:
     """The guide's two files, with its /data in the folder."""
-    guide = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "spark-details.md").read_text(encoding="utf-8")
     section = guide.split(HEADING)[1].split("\n## ")[0]
     spec, code, _ = re.findall(r"```\w*\n(.*?)```", section, re.DOTALL)
     assert " ".join(COMMAND) in section

@@ -1,4 +1,4 @@
-"""Every Python block of docs/spark.md is run here, in order, on a table that Spark writes."""
+"""Every Python block of the pages about Spark is run here, in order, on a table of Spark's."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from tests.support.pages import blocks as page_blocks
 from tests.support.source import ROOT
 
 GUIDE = ROOT / "docs" / "spark.md"
+PAGES = (GUIDE, GUIDE.with_name("spark-details.md"))
 Run = Callable[[str], dict[str, Any]]
 #: Sections whose blocks make a frame, and no more.
 FRAMES = ("A frame that Spark reads itself", "Another schema")
 
 
 def blocks() -> dict[str, list[str]]:
-    """The guide's Python by section."""
-    sections = re.split(r"^## ", GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    """The pages' Python by section."""
+    texts = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    sections = re.split(r"^## ", texts, flags=re.MULTILINE)
     found = {s.splitlines()[0]: re.findall(r"```python\n(.*?)```", s, re.DOTALL) for s in sections}
     return {title: code for title, code in found.items() if code}
 

@@ -158,8 +158,8 @@ def test_an_account_of_the_environment_is_found_there(monkeypatch: pytest.Monkey
                 "fs.azure.account.oauth2.client.endpoint": TENANT,
             },
             {
-                "client_id": "client-1", "client_secret": "secret-1", "tenant_id": "tenant-1",
-                "authority_host": "https://login.microsoftonline.com",
+                "client_id": "client-1", "client_secret": "secret-1",
+                "authority_url": "https://login.microsoftonline.com/tenant-1",
             },
         ),
         (

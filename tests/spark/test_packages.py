@@ -1,5 +1,5 @@
 """Nodes without the package: it is sent as an environment, or as a file, by the commands of
-docs/spark.md."""
+docs/spark-details.md."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def commands(part: str) -> list[str]:
     """The commands of the guide's block with this part."""
     (block,) = (
         block
-        for block in blocks("docs/spark.md", "sh")
+        for block in blocks("docs/spark-details.md", "sh")
         if part in block.text and "spark-submit" in block.text
     )
     return block.lines

@@ -221,8 +221,12 @@ def test_a_table_may_be_named_as_in_the_catalog(spark: SparkSession) -> None:
         assert [row.id for row in frame.collect()] == [7]
         with pytest.raises(TailerSourceError, match="no_such_orders"):
             changes(spark, "no_such_orders", **options)
+        spark.sql("CREATE TABLE named_mirror (id BIGINT) USING delta")
+        mirror_into("default.named_mirror", "id", "app")(changes(spark, name, **options), 0)
+        assert [row.id for row in spark.table("named_mirror").collect()] == [7]
     finally:
         spark.sql("DROP TABLE named_orders")
+        spark.sql("DROP TABLE IF EXISTS named_mirror")
 
 
 def test_spark_reads_the_files_where_hadoop_reaches_them(

@@ -70,10 +70,8 @@ def client_options(front: IdentityFront, patch: pytest.MonkeyPatch, folder: Path
     client_secret(front, patch, folder)
     for name in ("AUTHORITY_HOST", "TENANT_ID", "CLIENT_ID", "CLIENT_SECRET"):
         patch.delenv(f"AZURE_{name}")
-    return {
-        "client_id": CLIENT, "client_secret": SECRET, "tenant_id": TENANT,
-        "authority_host": front.url,
-    }  # fmt: skip
+    authority = f"{front.url}/{TENANT}"
+    return {"client_id": CLIENT, "client_secret": SECRET, "authority_url": authority}
 
 
 def workload(front: IdentityFront, patch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -109,7 +109,7 @@ async def test_a_role_is_assumed_by_the_account_of_the_options(bucket: Bucket) -
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"role_external_id": "x"}, "belong to a role_arn"),
+        ({"role_external_id": "x"}, "role_external_id belongs to a role_arn"),
         ({"role_arn": "x", "anonymous": True}, "role_arn and anonymous exclude each other"),
         ({"access_key_id": "hush"}, "go together: give both or none"),
         ({"secret_access_key": "hush"}, "go together: give both or none"),

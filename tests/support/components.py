@@ -282,9 +282,9 @@ SMALL_TABLES = {
 
 
 def with_byte_code(folder: Path, python: Path | None = None) -> Path:
-    """The script of docs/spark.md for ``PYSPARK_PYTHON``: Spark's processes of this Python have the
-    byte code of the installed PySpark. Without it each compiles its archive again, a second of
-    processor time; where a worker has ten seconds to start, a busy machine needs more."""
+    """The script of docs/spark-details.md for ``PYSPARK_PYTHON``: Spark's processes of this Python
+    have the byte code of the installed PySpark. Without it each compiles its archive again, a
+    second of processor time; where a worker has ten seconds to start, a busy machine needs more."""
     python = python or Path(sys.executable)
     (packages,) = python.parent.parent.glob("lib/python*/site-packages")
     script = folder / "python"

@@ -58,7 +58,8 @@ def changes(
     source = source_of(spark, table, options)
     reader = source.reader(source.schema())
     assert isinstance(reader, ChangeReader)
-    return frame_of(spark, reader, *reader.planned(), spark_reader)
+    orders, removals = reader.planned()
+    return frame_of(spark, reader, orders, removals, spark_reader)
 
 
 def check_spark_reader(spark_reader: str) -> None:

@@ -122,7 +122,8 @@ class ChangeStreamReader(DataSourceStreamReader):
         """Return the tasks of one batch."""
         if start == end:
             return []
-        return tasks_of(self.options, *self.run(self.planned, start, end))
+        orders, removals = self.run(self.planned, start, end)
+        return tasks_of(self.options, orders, removals)
 
     async def planned(
         self, planner: Planner, start: dict[str, Any], end: dict[str, Any]

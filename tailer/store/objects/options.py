@@ -122,6 +122,10 @@ _ANSWERS = {
     "use_fabric_endpoint": "the address names OneLake; leave it out",
     "service_account_key": "write it to a file and name that as service_account_file, or set "
     "GOOGLE_SERVICE_ACCOUNT_KEY in the environment",
+    **dict.fromkeys(
+        ("tenant_id", "authority_id", "authority_host"),
+        "give authority_url, as https://login.microsoftonline.com/TENANT",
+    ),
     "use_azure_cli": "set AZURE_USE_AZURE_CLI in the environment, from where it is taken",
     **dict.fromkeys(
         ("bucket", "bucket_name", "container_name"),
@@ -199,17 +203,13 @@ class AzureOptions(CloudOptions):
         unset="`AZURE_CLIENT_ID`", advanced=True,
     ))
     client_secret: str | None = declared(Setting(
-        "text", None, "Secret of the service principal; requires `client_id` and `tenant_id`.",
+        "text", None, "Secret of the service principal; requires `client_id` and `authority_url`.",
         secret=True, unset="`AZURE_CLIENT_SECRET`", advanced=True,
     ))
-    tenant_id: str | None = declared(Setting(
-        "text", None, "Tenant of the service principal.", elsewhere=("authority_id",),
-        unset="`AZURE_TENANT_ID`", advanced=True,
-    ))
-    authority_host: str | None = declared(Setting(
-        "text", None, "Address of Entra ID, for other clouds than the public one.",
-        form="http://host or https://host", parse=_endpoint, unset="`AZURE_AUTHORITY_HOST`",
-        advanced=True,
+    authority_url: str | None = declared(Setting(
+        "text", None, "Where the service principal is known: Entra ID and the tenant.",
+        form="https://host/tenant", parse=_endpoint,
+        unset="`AZURE_AUTHORITY_HOST` and `AZURE_TENANT_ID`", advanced=True,
     ))
     anonymous: bool = declared(Setting(
         "flag", False, "Send unsigned requests, for public containers.",
@@ -314,14 +314,15 @@ def _azure(
 ) -> Any:
     from obstore.store import AzureStore
 
+    authority, _, tenant = (options.authority_url or "").rstrip("/").rpartition("/")
     config = {
         "account_name": account,
         "account_key": options.account_key,
         "sas_key": options.sas_token,
         "client_id": options.client_id,
         "client_secret": options.client_secret,
-        "tenant_id": options.tenant_id,
-        "authority_host": options.authority_host,
+        "tenant_id": tenant or None,
+        "authority_host": authority or None,
         "endpoint": options.endpoint_url or endpoint,
         "skip_signature": options.anonymous or None,
     }

@@ -205,7 +205,6 @@ class _Found:
             account = await session.get_credentials()
         if own.role_arn is None or account is None:
             return account
-        name = own.role_session_name or "delta-tailer"
         external = {} if own.role_external_id is None else {"ExternalId": own.role_external_id}
         fetcher = AioAssumeRoleCredentialFetcher(
             partial(
@@ -215,7 +214,7 @@ class _Found:
             ),
             account,
             own.role_arn,
-            extra_args={"RoleSessionName": name, **external},
+            extra_args={"RoleSessionName": "delta-tailer", **external},
         )
         return AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 

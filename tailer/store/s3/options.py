@@ -77,9 +77,6 @@ class S3Options:
         "text", None, "Role to assume, with the credentials that are found otherwise.",
         advanced=True,
     ))
-    role_session_name: str | None = declared(Setting(
-        "text", None, "Name of the role's session.", unset="`delta-tailer`", advanced=True,
-    ))
     role_external_id: str | None = declared(Setting(
         "text", None, "External id that the role asks for.", advanced=True,
     ))
@@ -132,8 +129,8 @@ class S3Options:
             other = "anonymous" if self.anonymous else "profile"
             raise ConfigError(f"access_key_id and {other} exclude each other; give one")
 
-        if self.role_arn is None and (self.role_session_name or self.role_external_id):
-            raise ConfigError("role_session_name and role_external_id belong to a role_arn")
+        if self.role_arn is None and self.role_external_id is not None:
+            raise ConfigError("role_external_id belongs to a role_arn, and there is none")
         if self.role_arn is not None and self.anonymous:
             raise ConfigError("role_arn and anonymous exclude each other; give one")
         kms = (self.server_side_encryption or "").startswith("aws:kms")
