@@ -38,6 +38,7 @@ _VARIABLE = "TAILER_SESSION_ACCESS"
 #: The files of Hadoop's own defaults.
 _DEFAULTS = "-default.xml"
 _PROVIDERS = "hadoop.security.credential.provider.path"
+_FOLDER_MAX = 70
 #: How long a planning process waits for the driver, in seconds: a provider may be in HDFS.
 _PATIENCE_S = 60.0
 
@@ -140,7 +141,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def __init__(self) -> None:
         self.session: SparkSession | None = None
-        folder = tempfile.mkdtemp(prefix="tailer-")  # for this user alone
+        # For this user alone; the path of a socket has about a hundred bytes.
+        folder = tempfile.mkdtemp(
+            prefix="tailer-",
+            dir="/tmp" if len(tempfile.gettempdir()) > _FOLDER_MAX else None,  # noqa: S108 - not a file of this name
+        )
         register(shutil.rmtree, folder, ignore_errors=True)
         self.path = str(Path(folder, "access"))
         super().__init__(self.path, _Answer)
