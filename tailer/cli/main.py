@@ -168,6 +168,26 @@ def _config(p: argparse.ArgumentParser) -> None:
     p.add_argument("config", metavar="CONFIG.toml")
 
 
+def _until(text: str) -> Any:
+    return text if text == "now" else _whole(text)
+
+
+def _run_options(p: argparse.ArgumentParser) -> None:
+    _config(p)
+    p.add_argument(
+        "--once", action="store_true", help="end when all feeds are at their newest version"
+    )
+    p.add_argument(
+        "--until", type=_until, metavar="now|VERSION",
+        help="with --once: the last version; default now, the newest one at the start",
+    )  # fmt: skip
+    p.add_argument(
+        "--give-up-after", dest="patience_s", type=_seconds, metavar="S",
+        help="with --once: fail a feed after so many seconds of temporary errors (default 300)",
+    )  # fmt: skip
+    _json(p)
+
+
 def _check_options(p: argparse.ArgumentParser) -> None:
     _config(p)
     _json(p)
@@ -345,7 +365,7 @@ _COMMANDS = {
             _init_options,
         ),
         Command(
-            "run", "the daemon: all feeds of a configuration file", _config, "services",
+            "run", "the daemon: all feeds of a configuration file", _run_options, "services",
             handles_signals=True,
         ),
         Command(

@@ -10,7 +10,18 @@ from tailer.errors import ConfigError
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Run the daemon until a signal ends it; return the exit status."""
+    """Run the daemon until a signal ends it, or all feeds once; return the exit status."""
+    once = {"--until": arguments.until, "--give-up-after": arguments.patience_s}
+    once["--json"] = arguments.json or None
+    if arguments.once:
+        from tailer.daemon.once import OnceOptions, run_once
+
+        limits = {} if arguments.patience_s is None else {"patience_s": arguments.patience_s}
+        until = None if arguments.until == "now" else arguments.until
+        options = OnceOptions(until, as_json=arguments.json, **limits)
+        return await run_once(load_config(Path(arguments.config)), options)
+    if given := [name for name, value in once.items() if value is not None]:
+        raise ConfigError(f"{given[0]} is for a run that ends; add --once")
     from tailer.daemon.run import run_daemon
 
     return await run_daemon(load_config(Path(arguments.config)))

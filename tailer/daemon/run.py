@@ -11,24 +11,20 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from tailer.config.feeds import Config, load_config
-from tailer.daemon.assembly import keep_place_of
 from tailer.daemon.console import console_routes
 from tailer.daemon.http_api import api_routes, health_routes, serve
 from tailer.daemon.metrics import MetricFamilies
+from tailer.daemon.set_up import set_up_process
 from tailer.daemon.supervisor import Supervisor
 from tailer.errors import (
     cannot_listen,
     printable,
 )
-from tailer.files.durable import is_everyones
-from tailer.native.parquet import native
-from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
 from tailer.store.traffic import StoreMetrics
 
@@ -38,18 +34,7 @@ async def run_daemon(config: Config) -> int:
 
     0 after a signal, 1 if a feed has failed, 2 if every failure is an error in the configuration.
     """
-    keep_place_of(config)
-    logger = set_up_logs(config.log_format, config.log_level)
-    if isinstance(config.state, Path) and is_everyones(config.state):
-        logger.warning(
-            "daemon.state: every user may write to %s, and so replace offsets; chmod 700 it",
-            config.state,
-        )
-    if native is None:
-        logger.warning(
-            "the decoder is not compiled: pyarrow decodes, slower, and a file that someone made to "
-            "take much memory is not refused (see `tailer version --verbose`)"
-        )
+    logger = set_up_process(config)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
