@@ -17,10 +17,12 @@ from tailer.daemon.assembly import assemble, check_targets, feed_configs
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.runner import Runner
 from tailer.daemon.set_up import set_up_process
-from tailer.errors import ConfigError, OffsetHeld, TailerError, mistakes, printable
+from tailer.errors import ConfigError, OffsetHeld, TableError, TailerError, mistakes, printable
 from tailer.feed.progress import SlowSink
 from tailer.feed.read import Sent, read_here
 from tailer.feed.read_context import ReadContext
+from tailer.log.same_table import check_there
+from tailer.log.table import TableLog
 from tailer.process.signals import EXIT_INTERRUPTED, signalled, until_stopped
 
 #: The exit status if some feeds came to their end, and others did not.
@@ -80,7 +82,7 @@ class _Job:
             return "it is paused by an order; resume it with `tailer run` and its console"
         return None
 
-    async def _start_within(self, log: Any) -> Offset:
+    async def _start_within(self, log: TableLog) -> Offset:
         """Return the feed's first offset. Raises :class:`ConfigError` if the run ends before it."""
         offset, until = await self._start(log), self._options.until
         if until is not None and offset.version > until + (not offset.snapshot):
@@ -93,11 +95,20 @@ class _Job:
     async def _read(self, context: ReadContext, sent: Sent, _: int | None) -> None:
         """Read to the end of the run, which the first attempt finds."""
         if self._last is None:
-            newest, until = await context.log.latest_version(), self._options.until
+            newest, until = await self._newest(context.log, sent.at), self._options.until
             context.observer.newest(newest)
             self._last = newest if until is None else min(newest, until)
             self._first = sent.at
         await read_here(context, sent, self._last)
+
+    async def _newest(self, log: TableLog, at: Offset) -> int:
+        """Return the table's newest version. One that is away for a while may come back."""
+        try:
+            return await log.latest_version()
+        except TableError:
+            if at.table_id is not None:  # the table has existed
+                await check_there(log, at.version)
+            raise
 
     def _retried(self, error: TailerError) -> None:
         """Log a temporary error. Raises it for good if the feed has not moved for too long."""
