@@ -248,10 +248,8 @@ class NatsSink(MessageSink):
                 ) from None
             if not create:
                 raise self._missing() from None
-            config = api.StreamConfig(
-                name=self._stream, subjects=[self._route_of("subject").masked("*")]
-            )
-            await self._jetstream.add_stream(config)
+            subject = self._route_of("subject").masked("*")
+            await self._jetstream.add_stream(api.StreamConfig(self._stream, subjects=[subject]))
         try:
             self._bucket = await self._jetstream.key_value(_BUCKET)
         except errors.NotFoundError:

@@ -196,21 +196,7 @@ def _check_options(p: argparse.ArgumentParser) -> None:
 def _preview_options(p: argparse.ArgumentParser) -> None:
     _config(p)
     p.add_argument("feed", metavar="FEED")
-    p.add_argument(
-        "--from",
-        dest="start",
-        required=True,
-        type=_moment,
-        metavar="WHERE",
-        help="the first version, or as for read",
-    )
-    p.add_argument(
-        "--to",
-        dest="end",
-        type=_moment,
-        metavar="WHERE",
-        help="the last version; default: the first alone",
-    )
+    _range(p, "the first version, or as for read", required=True)
     _json(p)
 
 

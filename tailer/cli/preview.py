@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import pyarrow as pa
 
-from sinks.formats.load import load_encoder
 from tailer.changes import ChangeBatch, Offset
 from tailer.cli.feeds import named_feed
 from tailer.cli.table import check_range
@@ -34,7 +33,8 @@ async def preview(arguments: argparse.Namespace) -> int:
     sink, log = feed_sink(config, feed), table_log(config, feed)
     try:
         first = await first_version(log, arguments.start)
-        last = await last_version(log, arguments.end) if arguments.end else first
+        newest = await log.latest_version()
+        last = newest if arguments.end is None else await last_version(log, arguments.end)
         check_range(first, last)
         fitting = Fitting(log.store.root, [sink])
         found = read_changes(log, Offset(first), last, feed.options.for_sink(sink))
@@ -59,7 +59,14 @@ def _records(feed: str, sink: Sink, kind: str, batch: ChangeBatch) -> Iterator[t
         try:
             yield from sink.preview(feed, part)
         except NotImplementedError:
-            yield kind, load_encoder("rows", {"name": feed}).encode(part)
+            yield kind, _as_rows(part)
+
+
+def _as_rows(batch: ChangeBatch) -> Records:
+    """Return the rows themselves, as records without keys."""
+    rows = (json.dumps(row, default=str, separators=(",", ":")) for row in batch.rows.to_pylist())
+    values = pa.array([row.encode() for row in rows], pa.binary())
+    return Records(None, values, (("_event_id", batch.event_ids()),), batch.timestamp_ms)
 
 
 def _each(target: str, records: Records, *, as_json: bool) -> Iterator[dict[str, Any]]:

@@ -48,7 +48,7 @@ def test_each_record_is_shown_with_its_target_and_nothing_is_sent(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(config.parent.rglob("*"))
-    assert main(["preview", str(config), "orders", "--from", "1", "--json"]) == 0
+    assert main(["preview", str(config), "orders", "--from", "1", "--to", "1", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(r["target"], r["key"], r["value"]["mail"]) for r in found] == [
         ("by.DE", {"id": 0}, "[REDACTED]"), ("by.none", {"id": 1}, "[REDACTED]"),

@@ -362,7 +362,7 @@ MORE_MISTAKES = {
                              "store.s3: option 'area' of the S3 store is not known; known are "),
     "bad option of S3": ("[store.s3]\nrequests_max = 0\n" + SMALLEST,
                          "store.s3: option 'requests_max' of the S3 store is 0, and must be a"),
-    "bad where": (feed_with("where = 'a +'"), "feeds.orders.where is 'a +', not understood at"),
+    "bad where": (feed_with("where = 'a +'"), "feeds.orders.where is not understood: syntax error"),
     "bad mask": (feed_with("mask = {a = 'hide'}"),
                  "feeds.orders.mask.a is 'hide', and must be one of drop, redact, hash"),
     "no mask key": (feed_with("mask = {a = 'hash'}"),

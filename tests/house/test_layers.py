@@ -21,6 +21,7 @@ LAYERS = (
     ("daemon", "spark", "share_server"),
     ("deltalog", "verify", "config"),
     ("feed",),
+    ("shape",),
     ("compare",),
     ("plan", "storage"),
     ("http_server", "log", "offsets"),

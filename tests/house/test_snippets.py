@@ -25,6 +25,7 @@ STORAGE = "tests/storage/test_extending.py::test_a_command_reads_a_table_of_the_
 FORMAT = "tests/sinks/test_extending.py::test_a_configuration_may_name_it"
 KAFKA = "tests/kafka/test_pages.py::test_a_page_s_feed_reaches_the_broker"
 MAKE = "tests/house/test_snippets.py::test_make_has_each_target_that_a_page_shows"
+ONCE = "tests/daemon/test_once.py::test_"
 SHARING = "tests/share_server/test_pages.py::test_the_pages_of_sharing_do_what_they_say"
 SINK = "tests/sinks/test_pages.py::test_the_page_s_commands_do_what_it_says"
 SPARK = "tests/spark/test_docs.py::test_"
@@ -110,6 +111,16 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
     ],
     "docs/metrics.md": [
         ("pip", "tests/daemon/test_traces.py::test_each_batch_is_a_trace_of_its_read_write"),
+    ],
+    "docs/once.md": [
+        ("tailer", f"{ONCE}runs_deliver_what_is_new_and_then_nothing"),
+        ("orders", SHOWN),
+        ("*/15", f"{ONCE}the_command_of_a_recipe_runs"),
+        ("# /etc", f"{ONCE}the_command_of_a_recipe_runs"),
+        ("# /etc", NotRun("a timer of systemd starts the unit above it")),
+        ("apiVersion", f"{ONCE}the_command_of_a_recipe_runs"),
+        ("from", f"{ONCE}the_command_of_a_recipe_runs"),
+        ("import", f"{ONCE}the_handler_for_lambda_returns_or_raises"),
     ],
     "docs/operations.md": [
         ("curl", "tests/daemon/test_pages.py::test_a_feed_is_paused_and_started_by"),

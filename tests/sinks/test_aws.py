@@ -275,6 +275,7 @@ async def test_a_stream_says_how_large_a_record_may_be(
     assert most - 1000 < size <= most
 
 
+@pytest.mark.usefixtures("aws")  # whose account is in the environment
 async def test_a_question_that_is_not_answered_is_asked_again(name: str) -> None:
     with Aws() as server:
         options = {**server.options("sqs", name), "timeout_s": 1, "attempts": 1}
