@@ -64,7 +64,7 @@ def test_an_option_by_the_name_of_another_tool_is_told_ours(
         ("az", {"endpoint_url": "ftp://x"}, "endpoint_url"),
         ("az", {"allow_http": "true"}, "an endpoint_url with http:// is enough"),
         ("az", {"container_name": "c"}, "the table's address names it"),
-        ("az", {"azure_client_secret": "secret-key"}, "set AZURE_CLIENT_SECRET in the environm"),
+        ("az", {"azure_client_secret": "secret-key"}, "here it is 'client_secret'"),
         ("az", {"use_azure_cli": "true"}, "set AZURE_USE_AZURE_CLI in the environment"),
         ("gs", {"service_account_key": "secret-key"}, "name that as service_account_file"),
         ("gs", {"bucket": "b"}, "the table's address names it"),
