@@ -87,10 +87,11 @@ class VersionReader:
         async def read() -> None:
             try:
                 live = LiveFiles(order.ineffective)
-                # The driver counts all rows before it shapes them.
+                # The driver counts all rows before it shapes them, of all operations.
+                selection = structs.replace(self.feed.selection, operations=None)
                 context = ReadContext.of(
                     log,
-                    self.feed,
+                    structs.replace(self.feed, selection=selection),
                     live=live,
                     lost=self.lost,
                     part=part,
