@@ -84,6 +84,11 @@ class MessageSink(Sink):
         route = Route(self.option(option), option, (), unsafe)
         return route if route.columns else None
 
+    @property
+    def place(self) -> str:
+        """Return where all messages go, where no place names columns."""
+        return self.option(self.places[-1]) if self.places else self.kind
+
     def check_columns(self, schema: pa.Schema) -> None:
         if self.route is not None:
             self.route.check(schema)
@@ -122,9 +127,8 @@ class MessageSink(Sink):
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         self._feed = feed
         encoder = load_encoder(self.format, {**self.options, "name": feed})
-        place = next((found for name in reversed(self.places) if (found := self.option(name))), "")
         route = self.route
-        for name, rows in route.split(batch, {}) if route else ((place or self.kind, batch),):
+        for name, rows in route.split(batch, {}) if route else ((self.place, batch),):
             yield name, encoder.encode(rows)
 
     async def open(self, feed: str) -> Offset | None:

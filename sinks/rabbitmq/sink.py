@@ -130,6 +130,10 @@ class RabbitmqSink(MessageSink):
     def route(self) -> Route | None:
         return super().route if self._given["exchange"] else None
 
+    @property
+    def place(self) -> str:
+        return self.option("routing_key" if self._given["exchange"] else "queue")
+
     async def _connect(self) -> Offset | None:
         await self._translated(partial(self._ready, create=self._given["create"]))
         return None
@@ -255,11 +259,10 @@ class RabbitmqSink(MessageSink):
             app_id="delta-tailer",
         )
         exchange = self.option("exchange")
-        key = self.option("routing_key" if exchange else "queue")
         ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
         made_of = (made(message_id=event_id) for event_id in ids)
         return await self._channel.publish(
-            exchange, zip(messages.places_or(key), values, made_of, strict=True)
+            exchange, zip(messages.places_or(self.place), values, made_of, strict=True)
         )
 
     # Errors

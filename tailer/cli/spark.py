@@ -47,7 +47,9 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
             parts.read = read_by(cluster, parts.name, feed.store)
             runners[feed.name] = Runner(parts, feed.sink.type, logger=logger)
         async with _serving(config, registry, runners):
-            stopped = await until_stopped(partial(_run_all, config, runners, log))
+            works = [partial(_run, runner) for runner in runners.values()]
+            every_s = config.progress_s
+            stopped = await until_stopped(partial(log.run_all, works, _progress(runners), every_s))
     finally:
         with anyio.CancelScope(shield=True):
             await cluster.aclose()
@@ -58,27 +60,12 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     return 1 if failed else 0
 
 
-async def _run_all(config: Config, runners: Mapping[str, Runner], log: ProgressLog) -> None:
-    """Run the feeds until each has come to its end, or this is cancelled."""
-
-    async def run(runner: Runner) -> None:
-        async with anyio.create_task_group() as one:
-            one.start_soon(runner.run)
-            await runner.at_rest()  # nobody can give it an order here
-            await runner.end()
-
-    async def report() -> None:
-        while True:
-            await anyio.sleep(config.progress_s)
-            log.report(_progress(runners), config.progress_s)
-
-    async with anyio.create_task_group() as reports:
-        if config.progress_s:
-            reports.start_soon(report)
-        async with anyio.create_task_group() as tasks:
-            for runner in runners.values():
-                tasks.start_soon(run, runner)
-        reports.cancel_scope.cancel()
+async def _run(runner: Runner) -> None:
+    """Run a feed until it has come to its end: nobody can give it an order here."""
+    async with anyio.create_task_group() as one:
+        one.start_soon(runner.run)
+        await runner.at_rest()
+        await runner.end()
 
 
 def _progress(runners: Mapping[str, Runner]) -> dict[str, FeedProgress]:

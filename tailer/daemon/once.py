@@ -163,9 +163,9 @@ async def run_once(config: Config, options: OnceOptions) -> int:
         jobs, refused = await _jobs(config, options, logger, part)
     check_targets(config)
     log = ProgressLog(logger)
-    runners = {job.runner.feed.name: job.runner for job in jobs}
-    stopped = await until_stopped(partial(_run_all, config, jobs, log), grace_s=config.stop_s)
-    progress = {name: runner.feed.progress for name, runner in runners.items()}
+    progress = {job.runner.feed.name: job.runner.feed.progress for job in jobs}
+    runs = partial(log.run_all, [job.run for job in jobs], progress, config.progress_s)
+    stopped = await until_stopped(runs, grace_s=config.stop_s)
     log.end(progress, "on request" if stopped else "because every feed has ended")
     outcomes = [*(job.outcome() for job in jobs), *refused]
     for outcome in outcomes:
@@ -196,23 +196,6 @@ async def _jobs(
             runner = Runner(assemble(config, feed), feed.sink.type, logger=logger)
             jobs.append(_Job(runner, options))
     return jobs, refused
-
-
-async def _run_all(config: Config, jobs: list[_Job], log: ProgressLog) -> None:
-    progress = {job.runner.feed.name: job.runner.feed.progress for job in jobs}
-
-    async def report() -> None:
-        while True:
-            await anyio.sleep(config.progress_s)
-            log.report(progress, config.progress_s)
-
-    async with anyio.create_task_group() as reports:
-        if config.progress_s:
-            reports.start_soon(report)
-        async with anyio.create_task_group() as tasks:
-            for job in jobs:
-                tasks.start_soon(job.run)
-        reports.cancel_scope.cancel()
 
 
 def _sentence(outcome: Mapping[str, Any]) -> str:

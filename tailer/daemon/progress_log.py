@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import anyio
 
 from tailer.errors import printable
 from tailer.feed.progress import FeedProgress
@@ -35,6 +38,28 @@ class ProgressLog:
         self._known: dict[str, _Known] = {}
         self._events = self._versions = 0
         self._feeds: set[str] = set()
+
+    async def run_all(
+        self,
+        works: Iterable[Callable[[], Coroutine[Any, Any, None]]],
+        feeds: Mapping[str, FeedProgress],
+        seconds: float,
+    ) -> None:
+        """Run some works until each has come to its end, with a report of the feeds every
+        ``seconds`` (0: none)."""
+
+        async def reports() -> None:
+            while True:
+                await anyio.sleep(seconds)
+                self.report(feeds, seconds)
+
+        async with anyio.create_task_group() as reporting:
+            if seconds:
+                reporting.start_soon(reports)
+            async with anyio.create_task_group() as tasks:
+                for work in works:
+                    tasks.start_soon(work)
+            reporting.cancel_scope.cancel()
 
     def report(self, feeds: Mapping[str, FeedProgress], seconds: float) -> None:
         """Log a line for each feed that delivered something in these ``seconds``, or is behind, and

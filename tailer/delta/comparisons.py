@@ -22,8 +22,8 @@ class NotUnderstood(Exception):
 class Literal(Struct, frozen=True):
     """A literal as it is written, without quotes.
 
-    ``kind`` is its type: in conditions number, text, flag (a boolean) or time, in hints their
-    valueType.
+    ``kind`` is its type: in conditions number, text, flag (a boolean), sql date or time,
+    in hints their valueType.
     """
 
     text: str

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -28,12 +30,21 @@ from tailer.delta.comparisons import (
     Unknown,
 )
 from tailer.delta.partitions import partition_scalar
-from tailer.delta.schema import PrimitiveType, StructField
+from tailer.delta.schema import PrimitiveType, StructField, decimal_parts
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
 #: Strings in statistics are cut at 32 characters or more, and a bound may be the cut string.
 _PREFIX = 32
+#: The kinds of literals that conditions have; all others are those of hints.
+_OF_SQL = ("number", "text", "flag", "sql date", "time")
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+#: Times that Python and DuckDB read alike; the calendar's last years are left out.
+_TIME = re.compile(
+    r"[12]\d{3}-(?:0[1-9]|1[0-2])-[0-3]\d"
+    r"(?:[ T](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:[+-](?:0\d|1[0-4]):[0-5]\d)?)?",
+    re.ASCII,
+)
 _INTEGERS = {"byte": 1, "short": 2, "integer": 4, "long": 8}
 
 
@@ -278,13 +289,9 @@ def _literal(literal: Literal, kind: str) -> Any:
     change the order: that proves nothing.
     """
     value, value_type = literal.text, literal.kind
+    if value_type in _OF_SQL:
+        return _sql_literal(value, value_type, kind)
     try:
-        if value_type == "number":
-            if kind in _INTEGERS or kind.startswith("decimal"):
-                return Decimal(value)
-            return float(value) if kind == "double" else None
-        if value_type == "text" and kind in _INTEGERS:
-            return Decimal(int(value))
         if value_type in ("int", "long"):
             wide = {"int": 4, "long": 8}[value_type]
             return Decimal(int(value)) if _INTEGERS.get(kind, 9) <= wide else None
@@ -293,16 +300,43 @@ def _literal(literal: Literal, kind: str) -> Any:
             return float(number) if number.is_finite() else None
     except (ValueError, ArithmeticError):
         return None
-    if value_type in ("bool", "flag") and kind == "boolean":
+    if value_type == "bool" and kind == "boolean":
         return {"true": True, "false": False}.get(value.lower())
-    if value_type in ("string", "text") and kind == "string":
+    if value_type == "string" and kind == "string":
         return value
-    if value_type in ("date", "text", "time") and kind == "date":
+    if value_type == "date" and kind == "date":
         return _date(value)
-    if value_type in ("text", "time") and kind in ("timestamp", "timestamp_ntz"):
-        return _time_in_utc(value, kind)
     if value_type == "timestamp" and kind == "timestamp":
         return _moment(value, kind)
+    return None
+
+
+def _sql_literal(value: str, value_type: str, kind: str) -> Any:
+    """Convert a literal of a condition; None if it may compare otherwise in DuckDB, which casts the
+    one side or the other."""
+    match value_type:
+        case "number" if kind in _INTEGERS:
+            return Decimal(value)
+        case "number" if kind == "double":
+            return float(value)
+        case "number" if (parts := decimal_parts(kind)) is not None:
+            whole, _, rest = value.lstrip("+-").partition(".")
+            fits = len(whole) <= parts[0] - parts[1] and len(rest) <= parts[1]
+            return Decimal(value) if fits else None
+        case "text" if kind in _INTEGERS:
+            return Decimal(value) if _WHOLE.fullmatch(value) else None
+        case "text" if kind == "string":
+            return value
+        case "flag" if kind == "boolean":
+            return value.lower() == "true"
+        case "text" | "time" | "sql date" if kind == "date":
+            return _date(value) if _TIME.fullmatch(value) else None
+        case "text" | "time" if kind in ("timestamp", "timestamp_ntz") and _TIME.fullmatch(value):
+            with suppress(ValueError):
+                moment = dt.datetime.fromisoformat(value)
+                if kind == "timestamp_ntz":
+                    return None if moment.tzinfo else moment
+                return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
     return None
 
 
@@ -313,17 +347,6 @@ def _date(value: str) -> dt.date | None:
         except ValueError:
             return None
     return None
-
-
-def _time_in_utc(value: str, kind: str) -> dt.datetime | None:
-    """Parse a time as DuckDB does in UTC; None for a form that is not certain."""
-    try:
-        moment = dt.datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    if kind == "timestamp_ntz":
-        return None if moment.tzinfo else moment
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 
 
 def _moment(value: str, kind: str) -> dt.datetime | None:

@@ -51,9 +51,10 @@ def _change_file(
     if not isinstance(action, AddCDCFile):
         more["without"] = action.deletion_vector
         more["num_records"] = action.num_records
-        more["stats"] = action.stats if isinstance(action.stats, str) else None
         if commit.header.adds and commit.header.removes:  # used only when files are compared
             more["bounds"] = action.bounds
+        elif isinstance(action.stats, str):  # and these only when they are not
+            more["stats"] = action.stats
         more["base_row_id"] = action.base_row_id
         more["default_row_commit_version"] = action.default_row_commit_version
     return ChangeFile(

@@ -71,16 +71,9 @@ class Star(Struct, frozen=True):
 
 
 class Select(Struct, frozen=True):
-    """A selection: ``text`` as it is configured, and its parts in order."""
+    """A selection: its parts in order."""
 
-    text: str
     items: tuple[Expression | Star, ...]
-
-    @property
-    def plain(self) -> tuple[str, ...] | None:
-        """Return the columns, if it is nothing but columns under their own names."""
-        names = [i.column for i in self.items if isinstance(i, Expression) and i.column == i.name]
-        return tuple(names) if len(names) == len(self.items) else None
 
     def columns(self) -> Iterator[str]:
         """Yield the columns that are passed on by name."""
@@ -131,7 +124,7 @@ def parse_select(parts: str | Sequence[str]) -> Select | None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"has two columns {name!r}; name one of them with AS")
-    return Select(text, tuple(items))
+    return Select(tuple(items))
 
 
 def _check_length(text: str) -> None:

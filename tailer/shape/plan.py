@@ -78,7 +78,7 @@ class Planner:
     def __init__(
         self, select: Select | None, masks: Mapping[str, str], columns: TableColumns
     ) -> None:
-        self._select = select or Select("", (Star(),))
+        self._select = select or Select((Star(),))
         self._masks = masks
         self._columns = columns
 

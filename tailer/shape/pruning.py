@@ -18,7 +18,17 @@ from typing import Any
 from msgspec import structs
 
 from tailer.changes import ChangeFile
-from tailer.delta.comparisons import And, Comparison, IsNull, Literal, Node, Not, Or, Unknown
+from tailer.delta.comparisons import (
+    FLIPPED,
+    And,
+    Comparison,
+    IsNull,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Unknown,
+)
 from tailer.delta.predicates import FileFacts, May
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import DataType, PrimitiveType
@@ -31,11 +41,12 @@ _OPERATORS = {
     "COMPARE_LESSTHANOREQUALTO": "<=", "COMPARE_GREATERTHAN": ">",
     "COMPARE_GREATERTHANOREQUALTO": ">=",
 }  # fmt: skip
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
+#: As DuckDB prints them. A number has no more digits than compare exactly with whole numbers.
 _LITERAL = re.compile(
-    r"(?P<number>[+-]?\d+(\.\d*)?)|'(?P<text>(?:[^']|'')*)'|(?P<flag>true|false)"
-    r"|CAST\('(?P<time>[^']*)' AS (?:DATE|TIMESTAMP|TIMESTAMP WITH TIME ZONE|TIMESTAMPTZ)\)",
-    re.IGNORECASE,
+    r"(?P<number>[+-]?\d{1,18}(?:\.\d{0,9})?)|'(?P<text>(?:[^']|'')*)'|(?P<flag>true|false)"
+    r"|CAST\('(?P<date>[^']*)' AS DATE\)"
+    r"|CAST\('(?P<time>[^']*)' AS (?:TIMESTAMP|TIMESTAMP WITH TIME ZONE|TIMESTAMPTZ)\)",
+    re.IGNORECASE | re.ASCII,
 )
 _INTEGERS = ("byte", "short", "integer", "long")
 _UNKNOWN = Unknown()
@@ -131,7 +142,7 @@ def _comparison(op: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> N
         if column is not None and literal is not None:
             if op == "<>":
                 return Not(Comparison("=", column, (literal,)))
-            return Comparison(op if direct else _FLIPPED[op], column, (literal,))
+            return Comparison(op if direct else FLIPPED[op], column, (literal,))
     return _UNKNOWN
 
 
@@ -147,5 +158,6 @@ def _literal(tree: Mapping[str, Any]) -> Literal | None:
     found = _LITERAL.fullmatch(sql.print_tree(dict(tree)))
     if found is None:
         return None
-    kind = str(found.lastgroup)
-    return Literal(found[kind].replace("''", "'"), kind)
+    group = str(found.lastgroup)
+    kind = "sql date" if group == "date" else group
+    return Literal(found[group].replace("''", "'"), kind)

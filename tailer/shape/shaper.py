@@ -115,11 +115,24 @@ class Shaper:
             self._planner.condition(self._database(), where, state)
 
     def filtered(self, batch: ChangeBatch, where: Condition) -> ChangeBatch:
-        """Return the rows of a batch that meet a condition of its own."""
+        """Return the rows of a batch that meet another condition. Raises :class:`CorruptRow` if it
+        can't be computed for one."""
         state = self._target or batch.state
         with self._lock:
             inputs = self._planner.condition(self._database(), where, state)
-        return batch.kept(self._meet(where, inputs, _data(batch.rows), batch.num_rows))
+        try:
+            return batch.kept(self._meet(where, inputs, _data(batch.rows), batch.num_rows))
+        except sql.NotComputed as e:
+            why = "" if self._sees_masked(inputs) else f": {e}"
+            raise CorruptRow(
+                f"the condition {where.text!r} can't be computed for a row{why}",
+                version=batch.version,
+            ) from None
+
+    def _sees_masked(self, where: Inputs) -> bool:
+        """Return whether a condition sees values that are masked: what DuckDB says of it may show
+        them."""
+        return any((c.column or "").lower() in self._masks for c in where.columns)
 
     def _plan(self, state: TableState) -> StatePlan:
         state = self._target or state
@@ -168,6 +181,10 @@ class Shaper:
         if batch.num_rows and all(map(self._is_certain, batch.parts())):
             return batch
         after = self._meet(where, plan.where, _data(batch.rows), batch.num_rows)
+        if batch.partner is not None:  # the other image of a row may be none that is wanted
+            met = self._meet(where, plan.where, _fields(batch.partner), batch.num_rows)
+            shown = pc.if_else(met, pa.arange(0, batch.num_rows), None)
+            batch = structs.replace(batch, partner=batch.partner.take(shown))
         if batch.before is None or batch.before.null_count == len(batch.before):
             return batch.kept(after)
         pairs = batch.before.is_valid()
@@ -219,8 +236,9 @@ class Shaper:
             for name in dict.fromkeys(needed)
             if name in data
         )
+        why = "" if self._sees_masked(plan.where) else f": {error}"
         refused: TableError = CorruptRow(
-            f"an expression can't be computed for a row ({shown}): {error}",
+            f"an expression can't be computed for a row ({shown}){why}",
             version=row.version,
             path=row.file.path if row.file is not None else None,
             hint="change the expression, as with TRY(...) or TRY_CAST, or park such rows with "
@@ -275,7 +293,7 @@ def _crossing(batch: ChangeBatch, left: pa.BooleanArray, came: pa.BooleanArray) 
     rows = pa.RecordBatch.from_arrays(columns, schema=batch.rows.schema)
     alone = pc.or_(left, came)
     before = batch.before.take(pc.if_else(alone, None, pa.arange(0, len(alone))))
-    return structs.replace(batch, rows=rows, before=before, id_kinds=batch.id_kinds or kinds)
+    return structs.replace(batch, rows=rows, before=before, id_kinds=kinds)
 
 
 def _changed(batch: ChangeBatch) -> ChangeBatch:

@@ -54,6 +54,11 @@ class FileOrder:
     take: int | None = None
     part: ByteRange | None = None
 
+    @classmethod
+    def of(cls, file: ChangeFile, skip: int = 0, take: int | None = None) -> FileOrder:
+        """Return the order of a file, which is sent to a task without its statistics."""
+        return cls(structs.replace(file, stats=None), skip, take)
+
     @property
     def cost(self) -> int:
         """Return about how many bytes are read."""

@@ -80,8 +80,6 @@ def test_a_selection_is_one_list_or_several_parts() -> None:
     assert selected("a, b as c").items == parse_select(["a", "b as c"]).items  # type: ignore[union-attr]
     assert parse_select("") is None
     assert parse_select([]) is None
-    assert selected("a, b").plain == ("a", "b")
-    assert selected("a, b as c").plain is None
     assert selected("* exclude (A) replace (x + 1 as y) rename (b as c)").items == (
         Star(
             frozenset({"a"}),

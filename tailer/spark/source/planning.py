@@ -375,7 +375,7 @@ class Planner:
             return
         if not skip and until is None:
             for file in planned.files:
-                yield FileOrder(file)
+                yield FileOrder.of(file)
             return
         passed = 0
         async with aclosing(self._counts.changes(planned.offset, planned.files)) as counted:
@@ -384,7 +384,7 @@ class Planner:
                 if until is not None:
                     end = min(changes, until - passed)
                 if first < end:
-                    yield FileOrder(file, first, end - first)
+                    yield FileOrder.of(file, first, end - first)
                 passed += changes
 
 
