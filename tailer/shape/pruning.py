@@ -45,7 +45,9 @@ _OPERATORS = {
 _LITERAL = re.compile(
     r"(?P<number>[+-]?\d{1,18}(?:\.\d{0,9})?)|'(?P<text>(?:[^']|'')*)'|(?P<flag>true|false)"
     r"|CAST\('(?P<date>[^']*)' AS DATE\)"
-    r"|CAST\('(?P<time>[^']*)' AS (?:TIMESTAMP|TIMESTAMP WITH TIME ZONE|TIMESTAMPTZ)\)",
+    # With a zone, it would be another time as a TIMESTAMP.
+    r"|CAST\('(?P<local>[\d-]{10}(?:[ T][\d:.]+)?)' AS TIMESTAMP\)"
+    r"|CAST\('(?P<time>[^']*)' AS (?:TIMESTAMP WITH TIME ZONE|TIMESTAMPTZ)\)",
     re.IGNORECASE | re.ASCII,
 )
 _INTEGERS = ("byte", "short", "integer", "long")
@@ -159,5 +161,5 @@ def _literal(tree: Mapping[str, Any]) -> Literal | None:
     if found is None:
         return None
     group = str(found.lastgroup)
-    kind = "sql date" if group == "date" else group
+    kind = {"date": "sql date", "local": "time"}.get(group, group)
     return Literal(found[group].replace("''", "'"), kind)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tailer.changes import Offset
 from tailer.errors import CorruptRow, SchemaChanged, TableError
+from tailer.feed.options import FeedOptions
+from tailer.feed.orders import ResnapshotRequest
+from tailer.feed.read import read_changes
 from tailer.feed.run import run_feed
 from tailer.shape.expressions import parse_condition, parse_select
 from tailer.shape.masks import Mask
@@ -17,6 +22,7 @@ from tailer.shape.selection import Selection, Unchanged
 from tailer.sink import make_sink
 from tailer.testing.table import TableBuilder
 from tests.support.faulty import Script
+from tests.support.feeds import table_log
 from tests.support.rig import Rig
 
 pytestmark = pytest.mark.anyio
@@ -183,3 +189,44 @@ async def test_what_does_not_fit_the_table_is_refused(rig: Rig, select: str, why
     with pytest.raises(TableError, match=why):
         await run_feed(rig.feed(selection=shape(select)))
     assert not rig.output.exists() or not rig.events
+
+
+async def test_an_error_shows_no_value_that_is_masked(rig: Rig) -> None:
+    rig.table.insert([{"id": 9, "v": "a secret"}])
+    with pytest.raises(CorruptRow, match=r"version 2.*can't be computed") as caught:
+        await run_feed(rig.feed(selection=shape("id", "v::int >= 0", v="hash")))
+    assert "secret" not in str(caught.value)
+    with pytest.raises(CorruptRow, match="a secret"):
+        await run_feed(rig.feed(selection=shape("id", "v::int >= 0")))
+
+
+async def test_a_condition_of_a_resnapshot_that_fails_is_a_sentence(rig: Rig) -> None:
+    await run_feed(rig.feed())
+    rig.table.insert([{"id": 9, "v": "none"}])
+    await run_feed(rig.feed())
+    rig.orders.resnapshots.append(ResnapshotRequest(parse_condition("v::int > 1")))
+    with pytest.raises(CorruptRow, match=r"condition 'v::int > 1' can't be computed .*'none'"):
+        await run_feed(rig.feed(batch_rows_max=1000))
+
+
+@pytest.mark.parametrize(("where", "seen"), [("v = 'b'", None), ("v <> ''", {"id": 1, "v": "a"})])
+async def test_the_other_image_is_shown_only_if_it_is_wanted(
+    tmp_path: Path, where: str, seen: dict[str, Any] | None
+) -> None:
+    table = TableBuilder(tmp_path / "t", SCHEMA, cdf=True)
+    table.create()
+    table.commit(
+        table.cdc(
+            [
+                {"id": 1, "v": "a", "_change_type": "update_preimage"},
+                {"id": 2, "v": "b", "_change_type": "update_postimage"},
+            ]
+        )
+    )
+    options = FeedOptions(selection=shape(where=where), key=("id",), paired=True)
+    async with aclosing(read_changes(table_log(table), Offset(1), 1, options)) as batches:
+        found = [batch async for batch in batches if batch.num_rows]
+    (batch,) = found
+    assert batch.rows.column("id").to_pylist()[-1] == 2
+    assert batch.partner is not None
+    assert batch.partner.to_pylist()[-1] == seen
