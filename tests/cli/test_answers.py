@@ -50,7 +50,7 @@ def sink(kind: str, *lines: str) -> str:
     return feed(sink="\n".join([f'type = "{kind}"', *lines]))
 
 
-ALL_COMMANDS = "tail, read, init, run, check, verify, snapshot, history, sinks"
+ALL_COMMANDS = "tail, read, init, run, check, preview, verify, snapshot, history, sinks"
 S3 = f"history s3://b/t {OPTION} region=us-east-1"
 S3_KEY = f"{OPTION} access_key_id=A {OPTION} secret_access_key={SECRET}"
 WITH_KEY = 'key = ["id"]'
