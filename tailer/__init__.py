@@ -1,7 +1,8 @@
 """delta-tailer: every row-level change of a Delta Lake table, in order, with an offset.
 
-The public API is these modules; docs/architecture.md lists their stable names. Each is loaded on
-first use: ``import tailer`` takes no time, and ``tailer.deltalog.DeltaLog`` is there.
+The public API is these functions, and these modules; docs/architecture.md lists their stable names.
+Each is loaded on first use: ``import tailer`` takes no time, and ``tailer.read(...)`` and
+``tailer.deltalog.DeltaLog`` are there. ``__init__.pyi`` has the types.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ __version__: str
 __all__ = ["__version__"]
 # No imports, not even for types: this is loaded before all others.
 __all__ += ["changes", "deltalog", "errors", "feed", "settings", "sink", "spark", "testing"]
+__all__ += ["Cursor", "history", "read", "snapshot", "tail"]
+
+_FUNCTIONS = ("Cursor", "history", "read", "snapshot", "tail")
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public module, or look the version up (10 ms), on first use."""
+    """Load a public name, or look the version up (10 ms), on first use."""
     from importlib import import_module
 
     if name == "__version__":
         return _version()
+    if name in _FUNCTIONS:
+        return getattr(import_module(f"{__name__}.api.functions"), name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")

@@ -17,51 +17,27 @@ from typing import Any
 
 import anyio
 import pyarrow as pa
-from msgspec import Struct
 
+from tailer.api.batches import Ids
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.process.threads import blocking
-from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits, make_sink
-
-_IDS = {"_event_id": pa.string(), "_origin": pa.string(), "_row_id": pa.int64()}
-
-
-class Ids(Struct, frozen=True):
-    """Whether all that identifies events is added to them, and what its names begin with."""
-
-    wanted: bool = False
-    prefix: str = OWN_PREFIX
-
-    @property
-    def own(self) -> OwnNames:
-        """Return the names of the columns that are added."""
-        return OwnNames.of(*_IDS, prefix=self.prefix) if self.wanted else OwnNames()
-
-    def fields(self) -> list[pa.Field]:
-        """Return the columns that are added."""
-        return [pa.field(n, t) for n, t in zip(self.own.names, _IDS.values(), strict=False)]
-
-    def of_jsonl(self, path: str) -> dict[str, Any]:
-        """Return the options of the JSON lines sink."""
-        ids = "all" if self.wanted else "none"
-        return {"path": path, "own_prefix": self.prefix, "notices": False, "ids": ids}
+from tailer.sink import Sink, SinkTraits, make_sink
 
 
 class _ColumnarOutput(Sink):
     """One schema for all rows; ids, if requested, are columns at the end."""
 
     def __init__(self, path: Path, kind: str, schema: pa.Schema, ids: Ids) -> None:
-        self.ids = ids.wanted
         self.traits = SinkTraits(spans=True, own=ids.own)
-        self.schema = pa.schema([*schema, *ids.fields()])
+        self._ids = ids
         self._writer: Any
         if kind == "arrow":
-            self._writer = pa.ipc.new_file(str(path), self.schema)
+            self._writer = pa.ipc.new_file(str(path), schema)
         else:
             import pyarrow.parquet as pq
 
-            self._writer = pq.ParquetWriter(str(path), self.schema)
+            self._writer = pq.ParquetWriter(str(path), schema)
 
     async def open(self, feed: str) -> None:
         pass
@@ -71,17 +47,7 @@ class _ColumnarOutput(Sink):
             await blocking(self._write, batch)
 
     def _write(self, batch: ChangeBatch) -> None:
-        rows = batch.rows
-        if self.ids:
-            origin = batch.by_part(lambda part: part.file.origin)
-            if isinstance(origin, str):
-                origin = pa.repeat(pa.scalar(origin), rows.num_rows)
-            row_ids = batch.row_ids
-            if row_ids is None:
-                row_ids = pa.nulls(rows.num_rows, pa.int64())
-            columns = [*rows.columns, batch.event_ids(), origin, row_ids]
-            rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        self._writer.write_batch(rows)
+        self._writer.write_batch(self._ids.rows(batch))
 
     async def aclose(self) -> None:
         await blocking(self._writer.close)
@@ -91,9 +57,9 @@ class _ColumnarOutput(Sink):
 async def open_output(output: str, kind: str, schema: pa.Schema, ids: Ids) -> AsyncIterator[Sink]:
     """Open the output of that name; it is complete when the block ends without an error.
 
-    ``kind``: see :func:`tailer.cli.read.output_kind`. ``schema``: of the rows, for the columnar
-    kinds. Raises :class:`ConfigError` if the file can't be created, :class:`SinkRejected` if it
-    can't be written to its end.
+    ``kind``: see :func:`tailer.cli.read.output_kind`. ``schema``: of the rows with their
+    ids, for the columnar kinds. Raises :class:`ConfigError` if the file can't be created,
+    :class:`SinkRejected` if it can't be written to its end.
     """
     if output == "-":
         sink = make_sink("jsonl", ids.of_jsonl("-"), Path())

@@ -13,15 +13,14 @@ from typing import Any
 import anyio
 import pyarrow as pa
 
-from tailer.changes import ChangeBatch, Offset
+from tailer.api.ranges import find_range
+from tailer.changes import ChangeBatch
 from tailer.cli.feeds import named_feed
-from tailer.cli.table import check_range
 from tailer.config.feeds import load_config
 from tailer.daemon.assembly import feed_sink, table_log
 from tailer.errors import TableError, printable
 from tailer.feed.fitting import Fitting
 from tailer.feed.read import read_changes
-from tailer.log.times import first_version, last_version
 from tailer.sink import Sink
 from tailer.sink.encoder import Records
 
@@ -32,12 +31,10 @@ async def preview(arguments: argparse.Namespace) -> int:
     feed = await named_feed(config, arguments.feed)
     sink, log = feed_sink(config, feed), table_log(config, feed)
     try:
-        first = await first_version(log, arguments.start)
-        newest = await log.latest_version()
-        last = newest if arguments.end is None else await last_version(log, arguments.end)
-        check_range(first, last)
+        versions = await find_range(log, arguments.start, arguments.end)
         fitting = Fitting(log.store.root, [sink])
-        found = read_changes(log, Offset(first), last, feed.options.for_sink(sink))
+        options = feed.options.for_sink(sink)
+        found = read_changes(log, versions.first, versions.end.version, options)
         async with aclosing(found) as batches:
             async for batch in batches:
                 fitting.check(batch)

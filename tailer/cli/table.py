@@ -44,11 +44,3 @@ async def _open_log(arguments: argparse.Namespace) -> AsyncIterator[TableLog]:
     finally:
         with anyio.CancelScope(shield=True):
             await store.aclose()
-
-
-def check_range(first: int, last: int) -> None:
-    """Raise :class:`ConfigError` if a range of versions ends before it starts."""
-    if last < first:
-        raise ConfigError(
-            f"the range ends at version {last}, before it starts at {first}; exchange the two"
-        )

@@ -10,11 +10,13 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
+from tailer.api.batches import Ids
+from tailer.api.options import ReadOptions
+from tailer.api.ranges import check_range
 from tailer.changes import Offset
-from tailer.cli.feed_options import check_columns, feed_options
-from tailer.cli.output import Ids, until_reader_gone
+from tailer.cli.output import until_reader_gone
 from tailer.cli.progress import BytesRead, SnapshotProgress
-from tailer.cli.table import check_range, on_table
+from tailer.cli.table import on_table
 from tailer.errors import SinkRejected, TailerError
 from tailer.feed.run import Feed, run_feed
 from tailer.log.starts import start_offset
@@ -29,10 +31,11 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     offset = await start_offset(log, arguments.start)
     if arguments.last is not None:
         check_range(offset.version, arguments.last)
-    if arguments.select or arguments.where or arguments.key:
-        check_columns(arguments, (await log.snapshot()).state, log.store.root)
+    options = ReadOptions.of_command(arguments)
+    if options.names_columns():
+        options.check((await log.snapshot()).state, log.store.root)
 
-    ids = Ids(arguments.with_ids, arguments.own_prefix)
+    ids = Ids(options.with_ids, options.own_prefix)
     drawn = BytesRead(f"version {offset.version}")
 
     async def start(_: TableLog) -> Offset:
@@ -47,7 +50,7 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
         progress=SnapshotProgress("tail", drawn),
         on_retry=_tell_once(),
         jitter=random.random,
-        options=feed_options(arguments, None, bounded=False),
+        options=options.feed_options(bounded=False),
         last=arguments.last,
     )
     # Rows on the same terminal show well enough that they come.

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import anyio
 
-from tailer.cli.feed_options import feed_options
+from tailer.api.options import ReadOptions
+from tailer.api.ranges import check_range
 from tailer.cli.feeds import named_feed
 from tailer.cli.progress import BytesRead
-from tailer.cli.table import check_range, on_table
+from tailer.cli.table import on_table
 from tailer.config.feeds import load_config
 from tailer.daemon.assembly import feed_sink, table_log
 from tailer.errors import TableError
@@ -37,7 +38,7 @@ async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
     check_range(first, last)
     status = 0
     with BytesRead(f"versions {first} to {last}") as drawn:
-        options = feed_options(arguments, None, on_read=drawn)
+        options = ReadOptions.of_command(arguments).feed_options(on_read=drawn)
         async for verdict in verdicts(log, first, last, options):
             drawn.close()  # a verdict is printed where it was drawn
             status = max(status, _show(verdict))

@@ -35,13 +35,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError, TableReplaced, TransientError
 from tailer.log import questions as ask
 from tailer.log.questions import CursorAction, CursorAnswer
+from tailer.offset import Offset
 
 #: The most commits of a backlog that are delivered together.
 SPAN_COMMITS_MAX = 256

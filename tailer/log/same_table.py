@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from tailer.changes import Offset
 from tailer.delta.segment import commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import OffsetError, TableError
 from tailer.log.cursor import table_away, went_back
 from tailer.log.listing import versions_of
 from tailer.log.table import TableLog
+from tailer.offset import Offset
 
 
 async def check_there(log: TableLog, version: int) -> None:

@@ -12,7 +12,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import CorruptLog, TableError
 from tailer.log.damaged_files import Damaged, read_by_any_way
 from tailer.log.listing import LogListing
-from tailer.process.threads import blocking, listed
+from tailer.process.threads import INLINE_BYTES_MAX, blocking, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +60,12 @@ class SnapshotFiles:
                 stack.callback(found.close)
             for file in reversed(segment.deltas):
                 try:
-                    actions = _checked(file, await self._lines(file.name), of_lines)
-                    async with aclosing(listed(live(actions))) as batches:
+                    lines = await self._lines(file.name)
+                    actions = live(_checked(file, lines, of_lines))
+                    if file.size <= INLINE_BYTES_MAX:
+                        yield list(actions)
+                        continue
+                    async with aclosing(listed(actions)) as batches:
                         async for batch in batches:
                             yield batch
                 except TableError as e:

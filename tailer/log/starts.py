@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from tailer.changes import Offset
 from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, DataLoss, TableError
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, is_moment, is_version
+from tailer.offset import Offset
 
 #: Where a feed can start, for messages.
 STARTS = "latest, earliest, snapshot, a version or a time like 2026-01-31T12:00:00Z"

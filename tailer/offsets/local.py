@@ -42,10 +42,16 @@ class LocalOffsetStore(OffsetStore):
     """The offset of feed ``name`` in the folder ``folder``.
 
     With ``standby``, :meth:`acquire` waits while another process has it; without, it refuses.
+    ``file`` is the name of the document, if it is not made from the feed's.
     """
 
-    def __init__(self, folder: Path, name: str, *, standby: bool = False) -> None:
-        self.path = folder / f"{document_name(name)}.offset.json"
+    def __init__(
+        self, folder: Path, name: str, *, standby: bool = False, file: str | None = None
+    ) -> None:
+        stem = file or f"{document_name(name)}.offset"
+        self.path = folder / (file or f"{stem}.json")
+        self._lock_path = folder / f"{stem}.lock"
+        self._temporary = folder / f"{stem}.tmp"
         self.name = name
         self._standby = standby
         self._waiting_for: str | None = None
@@ -113,10 +119,9 @@ class LocalOffsetStore(OffsetStore):
         return True
 
     def _open_lock(self) -> int:
-        path = self.path.with_suffix(".lock")
         try:
-            make_folder(path.parent, private=True)
-            return open_private(path, os.O_RDWR | os.O_CREAT)
+            make_folder(self.path.parent, private=True)
+            return open_private(self._lock_path, os.O_RDWR | os.O_CREAT)
         except OSError as e:
             raise self._not_there(e) from None
 
@@ -125,7 +130,7 @@ class LocalOffsetStore(OffsetStore):
         holder = lock_holder(lock)
         if holder is not None and holder.strange:
             raise TransientError(
-                f"{self.path.with_suffix('.lock')}: {holder} holds the lock of feed "
+                f"{self._lock_path}: {holder} holds the lock of feed "
                 f"{self.name!r}, but does not own it; end that process"
             )
         self._holder = "" if holder is None else str(holder)
@@ -207,12 +212,12 @@ class LocalOffsetStore(OffsetStore):
         if orders:
             document["orders"] = orders
         make_folder(self.path.parent, private=True)
-        temporary = self.path.with_suffix(".tmp")
-        with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as f:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(open_private(self._temporary, flags), "wb") as f:
             f.write(to_bytes(document))
             f.flush()
             os.fsync(f.fileno())
-        temporary.replace(self.path)
+        self._temporary.replace(self.path)
         sync_folder(self.path.parent)
 
     async def clear(self) -> None:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _LIST = 2048
 #: Parsing so many bytes takes about as long as the hop into a thread.
-_INLINE_BYTES_MAX = 16 * 1024
+INLINE_BYTES_MAX = 16 * 1024
 
 
 async def blocking(work: Callable[..., T], *arguments: Any) -> T:
@@ -49,7 +49,7 @@ async def loading(module: str) -> AsyncIterator[None]:
 
 async def in_thread(parse: Callable[[], T], size: int) -> T:
     """Parse ``size`` bytes, in a worker thread unless they are few."""
-    return parse() if size <= _INLINE_BYTES_MAX else await blocking(parse)
+    return parse() if size <= INLINE_BYTES_MAX else await blocking(parse)
 
 
 async def stepwise(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
@@ -73,7 +73,7 @@ async def listed(items: Iterator[T], size: int = _LIST) -> AsyncGenerator[list[T
         found, error = await blocking(_next, items, size)
         if found:
             yield found
-        elif error is None:
+        if error is None and len(found) < size:
             return
     raise error
 

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
+from tailer.api.batches import Ids
 from tailer.changes import concat_batches
 from tailer.cli.main import main
-from tailer.cli.output import Ids, open_output
+from tailer.cli.output import open_output
 from tailer.cli.read import output_kind
 from tailer.errors import ConfigError
 from tailer.testing.batches import change_span
@@ -62,7 +63,8 @@ async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path,
     assert second.file is not None
     second = structs.replace(second, file=structs.replace(second.file, origin="row_ids"))
     run = concat_batches([first, second])
-    async with open_output(str(output), kind, run.rows.schema, Ids(wanted=True)) as opened:
+    ids = Ids(wanted=True)
+    async with open_output(str(output), kind, ids.schema(run.rows.schema), ids) as opened:
         assert opened.traits.spans
         await opened.write(run)
     found = rows_of(output)

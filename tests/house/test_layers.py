@@ -19,6 +19,7 @@ LAYERS = (
     ("__main__", "testing"),
     ("cli",),
     ("daemon", "spark", "share_server"),
+    ("api",),
     ("deltalog", "verify", "config"),
     ("feed",),
     ("shape",),

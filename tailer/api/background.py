@@ -1,0 +1,100 @@
+"""An event loop in a thread of its own, for callers without one, or inside of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from tailer.errors import TailerError
+
+T = TypeVar("T")
+
+
+class Background:
+    """A thread that runs coroutines until :meth:`close`.
+
+    It can be used from every thread but its own. A process that was forked has no copy of the
+    thread, and gets a :class:`TailerError`. It is closed at the latest when the interpreter ends.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._last: Callable[[], Awaitable[None]] | None = None
+        self._ended: Future[None] = Future()
+        # A daemon: an iterator that was never closed must not keep its program alive.
+        self._thread = threading.Thread(target=self._run, name="tailer", daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, and return its value. A signal's error cancels it."""
+        future = self._submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def run_from_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine as :meth:`run` does, from asyncio's event loop."""
+        return await asyncio.wrap_future(self._submit(work))
+
+    def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Run ``last``, cancel what runs, and end the thread. Does nothing the second time."""
+        self._begin_end(last)
+        # The garbage collector closes in any thread; a forked process has none to wait for.
+        if threading.current_thread() is not self._thread and self._process == os.getpid():
+            self._thread.join()
+
+    async def close_from_loop(self, last: Callable[[], Awaitable[None]]) -> None:
+        """Do the same, from asyncio's event loop."""
+        self._begin_end(last)
+        await asyncio.shield(asyncio.wrap_future(self._ended))
+        self._thread.join()
+
+    def _begin_end(self, last: Callable[[], Awaitable[None]] | None) -> None:
+        if self._process != os.getpid() or self not in _running:
+            return
+        _running.discard(self)
+        self._last = last
+        self._loop.call_soon_threadsafe(self._closing.set)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._process != os.getpid():
+            work.close()
+            raise TailerError(
+                "this was begun by the process that this one was forked from; begin it here"
+            )
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
+        finally:
+            self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        """Stay until the end: anyio keeps worker threads as long as this task."""
+        await self._closing.wait()
+        if self._last is not None:
+            with suppress(Exception):  # nobody is there to be told
+                await self._last()
+
+
+_running: WeakSet[Background] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for background in list(_running):
+        background.close()

@@ -1,0 +1,210 @@
+"""The package's functions: ``tailer.read``, ``tail``, ``snapshot``, ``history``, and cursors.
+
+They have the words, the defaults and the errors of the command line. All of them work without an
+event loop and inside of one, in any thread, and in a process that was forked.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, TypeAlias
+
+from tailer.api.background import Background
+from tailer.api.batches import Batch
+from tailer.api.cursor import Cursor, check_address
+from tailer.api.options import ReadOptions
+from tailer.api.streams import Changes, Rows, Source, Tail
+from tailer.changes import Offset
+from tailer.errors import ConfigError
+from tailer.log.history import HistoryEntry
+from tailer.log.starts import check_start
+from tailer.log.times import is_moment
+from tailer.plan.rules import ChangeSource
+
+__all__ = [
+    "Batch",
+    "Changes",
+    "Cursor",
+    "HistoryEntry",
+    "Offset",
+    "Rows",
+    "Tail",
+    "history",
+    "read",
+    "snapshot",
+    "tail",
+]
+
+#: A version, or a time: aware, or in UTC.
+Moment: TypeAlias = int | str | dt.datetime
+Table: TypeAlias = str | PathLike[str]
+
+
+def read(  # noqa: PLR0913 - the options of the command
+    table: Table,
+    *,
+    start: Moment | None = None,
+    end: Moment | None = None,
+    after: Cursor | Offset | str | None = None,
+    where: str | None = None,
+    select: str | Sequence[str] | None = None,
+    key: str | Sequence[str] | None = None,
+    change_source: ChangeSource = "auto",
+    with_ids: bool = False,
+    own_prefix: str | None = None,
+    writer_timezone: str | None = None,
+    page_checksums: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Changes:
+    """Return the changes of a range of versions, up to the newest one at the first use.
+
+    Columns are the table's at the last version, then ``_change_type``, ``_commit_version`` and
+    ``_commit_timestamp``.
+
+    :param table: a path or an address, as for ``tailer read``.
+    :param start: the first version, or a time; ``earliest`` (the default), ``latest`` (what comes
+        after the newest), or ``snapshot``: all rows of the newest version, as inserts.
+    :param end: the last version, or a time; by default the newest.
+    :param after: a :class:`Cursor`, the offset of a batch, or its text: the read continues
+        there. A cursor that was never used begins at ``start``.
+    :param where: a condition in SQL: only the rows that meet it.
+    :param select: a list as in SQL, as one text or several: names and expressions.
+    :param key: columns by which deletes and inserts are paired into updates, where changes are
+        derived.
+    :param change_source: ``auto``, ``cdf`` (change data files) or ``derived``.
+    :param with_ids: add ``_event_id``, ``_origin`` and ``_row_id``; ``own_prefix`` begins their
+        names.
+    :param writer_timezone: the time zone of partition timestamps without one; UTC by default.
+    :param page_checksums: check the checksums that Parquet pages may have.
+    :param storage_options: options of the store, also in the spelling of deltalake.
+
+    Raises :class:`tailer.errors.ConfigError` for wrong arguments; those that the table has to be
+    asked about at the first use, as all other errors.
+    """
+    options = ReadOptions.of(
+        "tailer.read", where=where, select=select, key=key, change_source=change_source,
+        with_ids=with_ids, own_prefix=own_prefix, writer_timezone=writer_timezone,
+        page_checksums=page_checksums,
+    )  # fmt: skip
+    first = _start(start, after)
+    last = None if end is None else _moment("end", end)
+    return Changes(_source(table, storage_options, options), after, first, last)
+
+
+def tail(  # noqa: PLR0913 - the options of the command
+    table: Table,
+    *,
+    start: Moment | None = None,
+    end: int | None = None,
+    after: Cursor | Offset | str | None = None,
+    where: str | None = None,
+    select: str | Sequence[str] | None = None,
+    key: str | Sequence[str] | None = None,
+    change_source: ChangeSource = "auto",
+    with_ids: bool = False,
+    own_prefix: str | None = None,
+    writer_timezone: str | None = None,
+    page_checksums: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Tail:
+    """Follow a table: return its changes as they are committed, by ``for`` or ``async for``.
+
+    ``start`` is ``latest`` by default, and ``earliest`` for a cursor that was never used; ``end``
+    is the version after which it ends. Each batch has the schema of its versions. Errors that may
+    pass are waited out, as the daemon does. The other arguments and the errors are those of
+    :func:`read`.
+    """
+    options = ReadOptions.of(
+        "tailer.tail", where=where, select=select, key=key, change_source=change_source,
+        with_ids=with_ids, own_prefix=own_prefix, writer_timezone=writer_timezone,
+        page_checksums=page_checksums,
+    )  # fmt: skip
+    last = None if end is None else _whole("end", end)
+    return Tail(_source(table, storage_options, options), after, _start(start, after), last)
+
+
+def snapshot(
+    table: Table,
+    version: Moment | None = None,
+    *,
+    where: str | None = None,
+    select: str | Sequence[str] | None = None,
+    writer_timezone: str | None = None,
+    page_checksums: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Rows:
+    """Return the rows of a table at a version or a time, by default the newest at the first use.
+
+    Columns are the table's. The arguments and the errors are those of :func:`read`.
+    """
+    options = ReadOptions.of(
+        "tailer.snapshot", where=where, select=select, writer_timezone=writer_timezone,
+        page_checksums=page_checksums,
+    )  # fmt: skip
+    at = None if version is None else _moment("version", version)
+    return Rows(_source(table, storage_options, options), at)
+
+
+def history(
+    table: Table,
+    limit: int | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[HistoryEntry]:
+    """Return the commits that the log still has, newest first, at most ``limit``.
+
+    Raises :class:`tailer.errors.TableError` for a log without commits, or with damaged ones.
+    """
+    most = None if limit is None else _whole("limit", limit)
+    source = _source(table, storage_options)
+    background = Background()
+    try:
+        return background.run(source.history())[:most]
+    finally:
+        background.close()
+
+
+def _source(table: Any, storage_options: Any, options: ReadOptions | None = None) -> Source:
+    address = check_address("table", table)
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise ConfigError("storage_options must be a mapping of names to values")
+    given = {name: value for name, value in (storage_options or {}).items() if value is not None}
+    source = Source(address, given, options or ReadOptions())
+    source.options.selection()
+    return source
+
+
+def _start(start: Any, after: Any) -> str | None:
+    if start is None:
+        return None
+    if isinstance(after, Offset | str):
+        raise ConfigError("start and after are both given; an offset says where to start")
+    if start in ("earliest", "latest", "snapshot"):
+        return str(start)
+    text = _moment("start", start)
+    check_start(text)
+    return text
+
+
+def _whole(name: str, given: Any) -> int:
+    """Check a whole number. Raises :class:`ConfigError`."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise ConfigError(f"{name} is {given!r}, and must be a whole number from 0")
+    return given
+
+
+def _moment(name: str, given: Any) -> str:
+    """Return a version or a time as text. Raises :class:`ConfigError`."""
+    text = given
+    if isinstance(given, dt.datetime):
+        text = given.isoformat()
+    elif isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        text = str(given)
+    if not isinstance(text, str) or not is_moment(text):
+        raise ConfigError(
+            f"{name} is {given!r}, and must be a version or a time, such as 12 or "
+            "'2026-01-31 12:00:00'"
+        )
+    return text

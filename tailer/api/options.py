@@ -1,0 +1,138 @@
+"""The options of a read, as the command line and Python have them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, Self
+
+from msgspec import Struct, structs
+
+from tailer.decode.rows import DecodeOptions
+from tailer.decode.tracking import OnRead
+from tailer.delta.snapshot import TableState
+from tailer.errors import ConfigError, meant
+from tailer.feed.options import FeedOptions
+from tailer.log.follow import FollowOptions
+from tailer.plan.rules import ChangeSource
+from tailer.settings import Setting, SettingTable, own_prefix, zone_name
+from tailer.shape.check import check_selection
+from tailer.shape.expressions import parse_condition, parse_select
+from tailer.shape.selection import Selection
+from tailer.sink import OWN_PREFIX
+
+_BATCH_ROWS_MAX = 65_536
+
+
+def _listed(value: Any) -> tuple[str, ...]:
+    """Return a list of names; one name may stand for itself."""
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(value)
+    return names
+
+
+def _joined(value: Any) -> str:
+    """Return a list as in SQL."""
+    return value if isinstance(value, str) else ", ".join(_listed(value))
+
+
+# As the command line has them; the help is there.
+_SETTINGS: Mapping[str, Setting] = {
+    "where": Setting("text", None, ""),
+    "select": Setting("any", None, "", form="a text or a list of texts", parse=_joined),
+    "key": Setting("any", (), "", form="a name or a list of names", parse=_listed),
+    "change_source": Setting("text", "auto", "", choices=("auto", "cdf", "derived")),
+    "with_ids": Setting("flag", False, ""),
+    "own_prefix": Setting(
+        "text", OWN_PREFIX, "", form="letters, digits and _, no digit first", parse=own_prefix
+    ),
+    "writer_timezone": Setting(
+        "text", "UTC", "", form="an IANA time zone name", parse=zone_name
+    ),
+    "page_checksums": Setting("flag", True, ""),
+}  # fmt: skip
+
+
+class ReadOptions(Struct, frozen=True, kw_only=True):
+    """How rows are found, chosen and decoded. ``flag`` is what the names of options begin with in
+    messages."""
+
+    where: str | None = None
+    select: str | None = None
+    key: tuple[str, ...] = ()
+    change_source: ChangeSource = "auto"
+    with_ids: bool = False
+    own_prefix: str = OWN_PREFIX
+    writer_timezone: str = "UTC"
+    page_checksums: bool = True
+    flag: str = ""
+
+    @classmethod
+    def of(cls, owner: str, **options: Any) -> Self:
+        """Return the options of a call of ``owner``; None is an option that is not given. Raises
+        :class:`ConfigError`."""
+        given = {name: value for name, value in options.items() if value is not None}
+        settings = {name: setting for name, setting in _SETTINGS.items() if name in options}
+        return cls(**SettingTable(owner, settings).take(given))
+
+    @classmethod
+    def of_command(cls, arguments: argparse.Namespace) -> Self:
+        """Return the options of a command, which has some of them or all."""
+        given = {n: getattr(arguments, n) for n in _SETTINGS if hasattr(arguments, n)}
+        return cls(**{**given, "key": tuple(given.get("key", ())), "flag": "--"})
+
+    def selection(self) -> Selection:
+        """Return what is selected. Raises :class:`ConfigError` for what is not understood or not
+        pure."""
+        name = "select"
+        try:
+            select = parse_select(self.select or "")
+            name = "where"
+            where = parse_condition(self.where) if self.where else None
+        except ConfigError as e:
+            raise ConfigError(f"{self.flag}{name} {e}") from None
+        return Selection(select, where)
+
+    def feed_options(
+        self,
+        target: TableState | None = None,
+        *,
+        bounded: bool = True,
+        on_read: OnRead | None = None,
+    ) -> FeedOptions:
+        """Return the options of the feed. ``target`` is the state whose schema all rows get;
+        ``on_read`` counts the bytes that are read."""
+        decode = DecodeOptions(
+            batch_rows_max=_BATCH_ROWS_MAX,
+            writer_timezone=self.writer_timezone,
+            page_checksums=self.page_checksums,
+            target=target,
+            row_ids=self.with_ids,
+        )
+        return FeedOptions(
+            follow=FollowOptions(same_table=not bounded),
+            change_source=self.change_source,
+            key=self.key,
+            decode=structs.replace(decode, on_read=on_read),
+            selection=self.selection(),
+            spans=True,
+        )
+
+    def names_columns(self) -> bool:
+        """Return whether the table has to be asked if the options fit it."""
+        return bool(self.select or self.where or self.key)
+
+    def check(self, state: TableState, table: str) -> None:
+        """Raise :class:`ConfigError` for a selection or a column of the key that does not fit the
+        table."""
+        try:
+            check_selection(self.selection(), state, self.writer_timezone)
+        except ConfigError as e:
+            raise ConfigError(f"{table}: {e}") from None
+        for name in self.key:
+            if name not in state.schema.names:
+                raise ConfigError(
+                    f"{table} has no column {name!r}{meant(name, state.schema.names)}; it has "
+                    f"{', '.join(state.schema.names)}"
+                )
