@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -16,19 +16,21 @@ from tailer.errors import TailerError
 
 T = TypeVar("T")
 
+_CHECK_S = 0.5
+
 
 class Background:
-    """A thread that runs coroutines until :meth:`close`.
+    """A thread that runs coroutines until :meth:`close`, and then ``ending``.
 
     It can be used from every thread but its own. A process that was forked has no copy of the
     thread, and gets a :class:`TailerError`. It is closed at the latest when the interpreter ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ending: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._ending = ending
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
-        self._last: Callable[[], Awaitable[None]] | None = None
         self._ended: Future[None] = Future()
         # A daemon: an iterator that was never closed must not keep its program alive.
         self._thread = threading.Thread(target=self._run, name="tailer", daemon=True)
@@ -39,6 +41,9 @@ class Background:
         """Run a coroutine to its end, and return its value. A signal's error cancels it."""
         future = self._submit(work)
         try:
+            # A signal between two instructions wakes nobody who waits without an end.
+            while not wait((future,), _CHECK_S).done:
+                pass
             return future.result()
         except BaseException:
             future.cancel()
@@ -48,24 +53,23 @@ class Background:
         """Run a coroutine as :meth:`run` does, from asyncio's event loop."""
         return await asyncio.wrap_future(self._submit(work))
 
-    def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Run ``last``, cancel what runs, and end the thread. Does nothing the second time."""
-        self._begin_end(last)
+    def close(self) -> None:
+        """End the thread, after its ending. Does nothing the second time."""
+        self._begin_end()
         # The garbage collector closes in any thread; a forked process has none to wait for.
         if threading.current_thread() is not self._thread and self._process == os.getpid():
             self._thread.join()
 
-    async def close_from_loop(self, last: Callable[[], Awaitable[None]]) -> None:
+    async def close_from_loop(self) -> None:
         """Do the same, from asyncio's event loop."""
-        self._begin_end(last)
+        self._begin_end()
         await asyncio.shield(asyncio.wrap_future(self._ended))
         self._thread.join()
 
-    def _begin_end(self, last: Callable[[], Awaitable[None]] | None) -> None:
+    def _begin_end(self) -> None:
         if self._process != os.getpid() or self not in _running:
             return
         _running.discard(self)
-        self._last = last
         self._loop.call_soon_threadsafe(self._closing.set)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -86,9 +90,9 @@ class Background:
     async def _serve(self) -> None:
         """Stay until the end: anyio keeps worker threads as long as this task."""
         await self._closing.wait()
-        if self._last is not None:
+        if self._ending is not None:
             with suppress(Exception):  # nobody is there to be told
-                await self._last()
+                await self._ending()
 
 
 _running: WeakSet[Background] = WeakSet()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tailer.api.background import Background
+from tailer.api.storage_options import check_address, open_options, reader_options
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, OffsetHeld
 from tailer.offsets import LEASE_S, OffsetStore
@@ -41,7 +42,7 @@ class Cursor:
         self.address = check_address("cursor", address)
         if not self.address.rstrip("/"):
             raise ConfigError(f"the cursor {address!r} is not the path of a file or an address")
-        self._options = storage_options or {}
+        self._options = reader_options(storage_options)
         self._store: OffsetStore | None = None
         self._background: Background | None = None
         self._saved: Offset | None = None
@@ -79,7 +80,8 @@ class Cursor:
         self._background.run(self._clear())
 
     def __enter__(self) -> Self:
-        self._background = Background()
+        self._begin()
+        assert self._background is not None
         try:
             self._background.run(self._open())
         except BaseException:
@@ -97,7 +99,8 @@ class Cursor:
             self._close()
 
     async def __aenter__(self) -> Self:
-        self._background = Background()
+        self._begin()
+        assert self._background is not None
         try:
             await self._background.run_from_loop(self._open())
         except BaseException:
@@ -114,14 +117,17 @@ class Cursor:
         finally:
             self._close()
 
+    def _begin(self) -> None:
+        if self._background is not None:
+            raise ConfigError(f"the cursor {self.address} is in use in this program already")
+        self._background = Background()
+
     def _close(self) -> None:
         if self._background is not None:
             self._background.close()
         self._background = self._store = None
 
     async def _open(self) -> None:
-        if self._store is not None:
-            raise ConfigError(f"the cursor {self.address} is in use in this program already")
         store = _open_store(self.address, self._options)
         try:
             await store.acquire()
@@ -156,14 +162,6 @@ class Cursor:
             await self._store.release()
 
 
-def check_address(name: str, address: Any) -> str:
-    """Return a path or an address as text. Raises :class:`ConfigError`."""
-    text = fspath(address) if isinstance(address, PathLike) else address
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"the {name} is {address!r}, and must be a path or an address")
-    return text
-
-
 def _open_store(address: str, options: Mapping[str, Any]) -> OffsetStore:
     folder, _, name = address.rstrip("/").rpartition("/")
     if is_local(address):
@@ -173,7 +171,8 @@ def _open_store(address: str, options: Mapping[str, Any]) -> OffsetStore:
         return LocalOffsetStore(path.parent, path.name, file=path.name)
     if folder.endswith(("/", ":")) or not name:
         raise ConfigError(f"the cursor {address} names no place in its storage; add a name")
-    return open_offset_store(folder, name, options, lease_s=LEASE_S, standby=False)
+    ours = open_options(address, options)
+    return open_offset_store(folder, name, ours, lease_s=LEASE_S, standby=False)
 
 
 def parse_after(after: Cursor | Offset | str | None) -> Offset | None:

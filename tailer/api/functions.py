@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 from tailer.api.background import Background
 from tailer.api.batches import Batch
-from tailer.api.cursor import Cursor, check_address
+from tailer.api.cursor import Cursor
 from tailer.api.options import ReadOptions
+from tailer.api.storage_options import check_address, reader_options
 from tailer.api.streams import Changes, Rows, Source, Tail
 from tailer.changes import Offset
 from tailer.errors import ConfigError
@@ -168,10 +169,7 @@ def history(
 
 def _source(table: Any, storage_options: Any, options: ReadOptions | None = None) -> Source:
     address = check_address("table", table)
-    if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise ConfigError("storage_options must be a mapping of names to values")
-    given = {name: value for name, value in (storage_options or {}).items() if value is not None}
-    source = Source(address, given, options or ReadOptions())
+    source = Source(address, reader_options(storage_options), options or ReadOptions())
     source.options.selection()
     return source
 

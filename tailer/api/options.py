@@ -26,10 +26,11 @@ _BATCH_ROWS_MAX = 65_536
 
 def _listed(value: Any) -> tuple[str, ...]:
     """Return a list of names; one name may stand for itself."""
-    names = (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(name, str) for name in names):
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise ValueError(value)
-    return names
+    return tuple(value)
 
 
 def _joined(value: Any) -> str:

@@ -20,6 +20,7 @@ from tailer.api.cursor import Cursor, parse_after
 from tailer.api.options import ReadOptions
 from tailer.api.ranges import Range, check_range, find_range, prefetch
 from tailer.api.rows import Pass, prepare_changes, prepare_snapshot
+from tailer.api.storage_options import open_options
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import OffsetError, TableError
 from tailer.feed.pipe import received
@@ -50,7 +51,7 @@ class Source(Struct, frozen=True):
     async def open_log(self) -> AsyncIterator[TableLog]:
         """Open the table's log. Errors of the block name the table. Raises
         :class:`ConfigError`."""
-        store = open_store(self.table, self.storage_options)
+        store = open_store(self.table, open_options(self.table, self.storage_options))
         try:
             yield TableLog(store)
         except TableError as e:
@@ -81,24 +82,26 @@ class Stream(ABC):
         return (batch for batch in self._pass() if len(batch))
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
-        background, batches = Background(), self._batches()
+        batches = self._batches()
+        background = Background(batches.aclose)
         try:
             while (batch := await background.run_from_loop(_next(batches))) is not None:
                 self._passed(batch)
                 if len(batch):
                     yield batch
         finally:
-            await background.close_from_loop(batches.aclose)
+            await background.close_from_loop()
 
     def _pass(self) -> Iterator[Batch]:
         """Yield the batches of one pass, also those without rows, which only move the offset."""
-        background, batches = Background(), self._batches()
+        batches = self._batches()
+        background = Background(batches.aclose)
         try:
             while (batch := background.run(_next(batches))) is not None:
                 self._passed(batch)
                 yield batch
         finally:
-            background.close(batches.aclose)
+            background.close()
 
     def _passed(self, batch: Batch) -> None:
         if isinstance(self._after, Cursor):

@@ -97,6 +97,12 @@ class Storage(Contract, ABC):
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise :class:`ConfigError` for options that no table can have."""
 
+    def rename_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options that may have the names that deltalake and Spark give them, under ours.
+        Raises :class:`ConfigError` for an option that is given twice, or that has no meaning
+        here."""
+        return dict(options)
+
     def options_of(self, table: str, stores: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         """Return the options that a table or a pattern has of the configuration's ``[store.NAME]``,
         ``stores``; ``catalogs`` there has the tables ``[catalogs.NAME]``."""

@@ -7,6 +7,8 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from tailer.errors import ConfigError
 from tailer.storage import Storage, take_also
 from tailer.store.objects.options import AzureOptions, CloudOptions, Credentials, GcsOptions
@@ -32,6 +34,7 @@ class _ObjectStorage(Storage):
     _title = ""
     #: What a catalog vends, by what obstore calls it.
     _vended: Mapping[str, str] = {}
+    _settings: type[S3Options | AzureOptions | GcsOptions]
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
         raise NotImplementedError
@@ -58,6 +61,9 @@ class _ObjectStorage(Storage):
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         self._options(options)
+
+    def rename_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return structs.replace(self._settings.table(), renames=True).rename(options)
 
     def open_store(
         self,
@@ -128,6 +134,7 @@ class S3Storage(_ObjectStorage):
 
     name = "s3"
     _title = "S3"
+    _settings = S3Options
     _vended: Mapping[str, str] = {
         "access_key_id": "s3.access-key-id",
         "secret_access_key": "s3.secret-access-key",
@@ -150,6 +157,7 @@ class AzureStorage(_ObjectStorage):
 
     name = "az"
     _title = "Azure's storage"
+    _settings = AzureOptions
     _vended: Mapping[str, str] = {"sas_token": "azure.sas-token"}
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
@@ -164,6 +172,7 @@ class GcsStorage(_ObjectStorage):
 
     name = "gs"
     _title = "Google's storage"
+    _settings = GcsOptions
     _vended: Mapping[str, str] = {"token": "gcs.oauth-token"}
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:

@@ -225,11 +225,15 @@ class AzureOptions(CloudOptions):
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> AzureOptions:
         """Parse the options of a mapping. Raises :class:`ConfigError`, naming the key."""
-        table = SettingTable(
+        return cls(**cls.table().take(options))
+
+    @classmethod
+    def table(cls) -> SettingTable:
+        """Return the settings, and the names that they have elsewhere."""
+        return SettingTable(
             "Azure's storage", settings_of(cls),
             text=True, spelling=_spelling("azure_", "storage_"), answers=_ANSWERS,
         )  # fmt: skip
-        return cls(**table.take(options))
 
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
         account = place.account or self.account_name
@@ -276,11 +280,15 @@ class GcsOptions(CloudOptions):
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> GcsOptions:
         """Parse the options of a mapping. Raises :class:`ConfigError`, naming the key."""
-        table = SettingTable(
+        return cls(**cls.table().take(options))
+
+    @classmethod
+    def table(cls) -> SettingTable:
+        """Return the settings, and the names that they have elsewhere."""
+        return SettingTable(
             "Google's storage", settings_of(cls),
             text=True, spelling=_spelling("google_", "gcs_"), answers=_ANSWERS,
         )  # fmt: skip
-        return cls(**table.take(options))
 
     def container(self, place: Place, credentials: Credentials | None = None) -> Any:
         return _gcs(self, place.container, credentials)

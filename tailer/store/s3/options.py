@@ -145,11 +145,15 @@ class S3Options:
 
         Raises :class:`ConfigError`, naming the key, for one that is unknown or of another type.
         """
-        table = SettingTable(
+        return cls(**cls.table().take(options))
+
+    @classmethod
+    def table(cls) -> SettingTable:
+        """Return the settings, and the names that they have elsewhere."""
+        return SettingTable(
             "the S3 store", settings_of(cls),
             text=True, spelling=_spelling, answers=_ANSWERS,
         )  # fmt: skip
-        return cls(**table.take(options))
 
 
 def _spelling(name: str) -> str:
