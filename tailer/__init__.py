@@ -14,9 +14,9 @@ __version__: str
 __all__ = ["__version__"]
 # No imports, not even for types: this is loaded before all others.
 __all__ += ["changes", "deltalog", "errors", "feed", "settings", "sink", "spark", "testing"]
-__all__ += ["Cursor", "history", "read", "snapshot", "tail"]
+__all__ += ["Batch", "Changes", "Cursor", "Rows", "Tail", "history", "read", "snapshot", "tail"]
 
-_FUNCTIONS = ("Cursor", "history", "read", "snapshot", "tail")
+_FUNCTIONS = ("history", "read", "snapshot", "tail")
 
 
 def __getattr__(name: str) -> Any:
@@ -25,10 +25,10 @@ def __getattr__(name: str) -> Any:
 
     if name == "__version__":
         return _version()
-    if name in _FUNCTIONS:
-        return getattr(import_module(f"{__name__}.api.functions"), name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _FUNCTIONS or name.istitle():
+        return getattr(import_module(f"{__name__}.api.functions"), name)
     return import_module(f"{__name__}.{name}")
 
 

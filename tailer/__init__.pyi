@@ -8,7 +8,11 @@ from tailer import settings as settings
 from tailer import sink as sink
 from tailer import spark as spark
 from tailer import testing as testing
+from tailer.api.functions import Batch as Batch
+from tailer.api.functions import Changes as Changes
 from tailer.api.functions import Cursor as Cursor
+from tailer.api.functions import Rows as Rows
+from tailer.api.functions import Tail as Tail
 from tailer.api.functions import history as history
 from tailer.api.functions import read as read
 from tailer.api.functions import snapshot as snapshot
@@ -17,7 +21,11 @@ from tailer.api.functions import tail as tail
 __version__: str
 
 __all__ = [
+    "Batch",
+    "Changes",
     "Cursor",
+    "Rows",
+    "Tail",
     "__version__",
     "changes",
     "deltalog",

@@ -64,22 +64,22 @@ def read(  # noqa: PLR0913 - the options of the command
     Columns are the table's at the last version, then ``_change_type``, ``_commit_version`` and
     ``_commit_timestamp``.
 
-    :param table: a path or an address, as for ``tailer read``.
-    :param start: the first version, or a time; ``earliest`` (the default), ``latest`` (what comes
-        after the newest), or ``snapshot``: all rows of the newest version, as inserts.
-    :param end: the last version, or a time; by default the newest.
-    :param after: a :class:`Cursor`, the offset of a batch, or its text: the read continues
-        there. A cursor that was never used begins at ``start``.
-    :param where: a condition in SQL: only the rows that meet it.
-    :param select: a list as in SQL, as one text or several: names and expressions.
-    :param key: columns by which deletes and inserts are paired into updates, where changes are
-        derived.
-    :param change_source: ``auto``, ``cdf`` (change data files) or ``derived``.
-    :param with_ids: add ``_event_id``, ``_origin`` and ``_row_id``; ``own_prefix`` begins their
-        names.
-    :param writer_timezone: the time zone of partition timestamps without one; UTC by default.
-    :param page_checksums: check the checksums that Parquet pages may have.
-    :param storage_options: options of the store, also in the spelling of deltalake.
+    - ``table``: a path or an address, as for ``tailer read``.
+    - ``start``: the first version, or a time; ``earliest`` (the default), ``latest`` (what comes
+      after the newest), or ``snapshot``: all rows of the newest version, as inserts.
+    - ``end``: the last version, or a time; by default the newest.
+    - ``after``: a :class:`Cursor`, the offset of a batch, or its text: the read continues there. A
+      cursor that was never used begins at ``start``.
+    - ``where``: a condition in SQL: only the rows that meet it.
+    - ``select``: a list as in SQL, as one text or several: names and expressions.
+    - ``key``: columns by which deletes and inserts are paired into updates, where changes are
+      derived.
+    - ``change_source``: ``auto``, ``cdf`` (change data files) or ``derived``.
+    - ``with_ids``: add ``_event_id``, ``_origin`` and ``_row_id``; ``own_prefix`` begins their
+      names.
+    - ``writer_timezone``: the time zone of partition timestamps without one; UTC by default.
+    - ``page_checksums``: check the checksums that Parquet pages may have.
+    - ``storage_options``: options of the store, also in the spelling of deltalake.
 
     Raises :class:`tailer.errors.ConfigError` for wrong arguments; those that the table has to be
     asked about at the first use, as all other errors.

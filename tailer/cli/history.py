@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
-from typing import Any
 
 from tailer.cli.table import on_table
 from tailer.errors import printable
@@ -21,9 +19,8 @@ async def history(arguments: argparse.Namespace, log: TableLog) -> int:
     """Print the commits; return the exit status."""
     entries = [entry async for entry in commits(log)]
     for entry in entries[::-1][: arguments.limit]:
-        moment = dt.datetime.fromtimestamp(entry.timestamp_ms / 1000, dt.UTC)
-        when = moment.isoformat(timespec="milliseconds")
-        operation = _plain(entry.info.get("operation"))
+        when = entry.timestamp.isoformat(timespec="milliseconds")
+        operation = printable(entry.operation, _TEXT_MAX)
         if arguments.json:
             # A commitInfo's own timestamp is the writer's clock, not the commit's.
             fields = {**entry.info, "version": entry.version, "timestamp": when}
@@ -32,9 +29,3 @@ async def history(arguments: argparse.Namespace, log: TableLog) -> int:
             counts = f"+{entry.adds} -{entry.removes} files, {entry.cdcs} cdc"
             print(f"{entry.version:>8}  {when}  {operation:<20} {counts}")
     return 0
-
-
-def _plain(value: Any) -> str:
-    """Return a value of a commitInfo, which may be anything, as text for a terminal line."""
-    text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-    return printable(text, _TEXT_MAX)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -27,6 +29,17 @@ class HistoryEntry(Struct, frozen=True):
     adds: int
     removes: int
     cdcs: int
+
+    @property
+    def timestamp(self) -> dt.datetime:
+        """Return the commit's time, in UTC."""
+        return dt.datetime.fromtimestamp(self.timestamp_ms / 1000, dt.UTC)
+
+    @property
+    def operation(self) -> str:
+        """Return what its writer calls it; empty if it does not say."""
+        named = self.info.get("operation")
+        return named if isinstance(named, str) else "" if named is None else json.dumps(named)
 
 
 class _UncheckedState(TableState, frozen=True):

@@ -31,6 +31,7 @@ SINK = "tests/sinks/test_pages.py::test_the_page_s_commands_do_what_it_says"
 SPARK = "tests/spark/test_docs.py::test_"
 MIRRORS = f"{SPARK}mirror_history_and_totals_follow_the_table"
 TUTORIAL = "tests/kafka/test_tutorial.py::test_the_tutorial_does_what_it_says"
+PYTHON_PAGE = "tests/api/test_page.py::test_the_programs_of_the_page_do_what_they_say"
 PACKAGES = "tests/spark/test_packages.py::test_nodes_without_the_package_read_a_table"
 PIPELINE = "tests/spark/test_declarative.py::test_the_guides_pipeline_goes_on_where_it_ended"
 CATALOG = "tests/catalog/test_commands.py::test_"
@@ -135,6 +136,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("curl", "tests/daemon/test_pages.py::test_a_feed_is_paused_and_started_by"),
         ("ALTER", f"{SPARK}the_runbook_s_statement_is_one_of_spark_s"),
     ],
+    "docs/python.md": [("import", PYTHON_PAGE)] * 4,
     "docs/s3.md": [
         ("tailer", "tests/store/test_s3_page.py::test_the_commands_of_the_page_do_what_it_says"),
         ("{", "tests/store/test_s3.py::test_no_more_rights_are_needed_than_the_docs_say"),
