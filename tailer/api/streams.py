@@ -176,7 +176,7 @@ class BoundedStream(Stream):
 
 
 class Changes(BoundedStream):
-    """The changes of a range of versions: see :func:`tailer.read`."""
+    """The changes of a range of versions: see :func:`tailer.api.functions.read`."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Changes(BoundedStream):
 
 
 class Rows(BoundedStream):
-    """The rows of one version: see :func:`tailer.snapshot`."""
+    """The rows of one version: see :func:`tailer.api.functions.snapshot`."""
 
     def __init__(self, source: Source, version: str | None) -> None:
         super().__init__(source)
@@ -223,7 +223,7 @@ class Rows(BoundedStream):
 
 
 class Tail(Stream):
-    """The changes of a table as they are committed: see :func:`tailer.tail`."""
+    """The changes of a table as they are committed: see :func:`tailer.api.functions.tail`."""
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ from tests.support.source import python_files
 SLOW_OR_OPTIONAL = {
     "_md5", "aiobotocore", "anyio", "asyncinotify", "asyncio", "atexit", "botocore",
     "cryptography", "deltalake", "difflib", "duckdb", "hashlib", "importlib", "jwt",
-    "logging", "msgspec", "nats", "obstore", "pika", "prometheus_client", "psycopg", "pyarrow",
-    "pymysql", "pyspark", "redis", "socket", "tempfile", "tqdm", "traceback", "zoneinfo",
+    "logging", "msgspec", "nats", "obstore", "pika", "polars", "prometheus_client", "psycopg",
+    "pyarrow", "pymysql", "pyspark", "redis", "socket", "tempfile", "tqdm", "traceback", "zoneinfo",
 }  # fmt: skip
 #: Folders and files where a part is loaded when it is asked for: a command, a kind of storage, a
 #: format, what a table's log or a commit seldom needs, Spark's classes by release.
