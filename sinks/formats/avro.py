@@ -5,7 +5,8 @@ registered when a batch first needs it, so it follows the table: a column that i
 makes a new version of the subject, which the registry checks for compatibility.
 
 With ``envelope = "rows"`` a value is a row with the three metadata columns; with ``"debezium"`` it
-is Debezium's envelope, where ``before`` and ``after`` are records of the data columns.
+is Debezium's envelope, where ``before`` and ``after`` are records of the data columns; with
+``"upsert"`` a record of the data columns, or null (:mod:`sinks.formats.upsert`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from sinks.formats.parts import (
     table_name,
     with_tombstones,
 )
+from sinks.formats.upsert import check_has_key, with_nulls
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.changes import Part as FilePart
 from tailer.errors import ConfigError
@@ -80,7 +82,7 @@ class AvroEncoder(Encoder):
         key_columns: tuple[str, ...] = (),
         *,
         topic: str = "",
-        debezium: bool = False,
+        envelope: str = "rows",
         tombstones: bool = False,
         name: str = "",
         table: str = "",
@@ -88,7 +90,12 @@ class AvroEncoder(Encoder):
         self.registry = registry
         self.key_columns = key_columns
         self.topic = topic
-        self.paired = debezium
+        if envelope == "upsert":
+            check_has_key(key_columns)
+            if tombstones:
+                raise ConfigError("upserts have tombstones by themselves: leave 'tombstones' out")
+        self.envelope = envelope
+        self.paired = envelope != "rows"
         self.tombstones = tombstones
         self.name = name
         self.table = table
@@ -104,13 +111,16 @@ class AvroEncoder(Encoder):
         keys = None
         if self.key_columns:
             keys = self._keys(batch, key_array(batch, self.key_columns, images.rows))
-        if self.paired:
+        if self.envelope == "debezium":
             schema, parts = self._envelope(batch, images)
+        elif self.envelope == "upsert":
+            schema = self._record(batch, images.rows.type, "Value")
+            parts = record_parts(images.rows.flatten())
         else:
             schema, parts = self._row(batch)
         values, number = self._framed("value", schema, parts, batch.num_rows)
         headers = (*event_headers(batch), ("_schema_id", str(number).encode()))
-        if self.paired:
+        if self.envelope == "debezium":
             headers += key_change_headers(
                 batch,
                 self.key_columns,
@@ -119,6 +129,8 @@ class AvroEncoder(Encoder):
                 lambda columns: self._keys(batch, columns),
             )
         records = Records(keys, values, headers, commit_ms(batch))
+        if self.envelope == "upsert":
+            return with_nulls(batch, records, images.gone)
         if not self.tombstones:
             return records
         deleted = images.gone if self.paired else _deleted(batch)

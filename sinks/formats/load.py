@@ -23,6 +23,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "debezium": (*_COMMON, "schema"),
     "cloudevents": _COMMON,
     "avro": (*_COMMON, "registry", "envelope"),
+    "upsert": ("key", "name", "topic"),
 }
 SETTINGS: dict[str, Setting] = {
     "key": Setting("texts", [], "Columns of a record's key, in this order."),
@@ -42,8 +43,8 @@ SETTINGS: dict[str, Setting] = {
         advanced=True),
     "registry": Setting("table", {}, "Format `avro`: the schema registry."),
     "envelope": Setting(
-        "text", "rows", "Format `avro`: the row, or Debezium's envelope.",
-        choices=("rows", "debezium"), advanced=True,
+        "text", "rows", "Format `avro`: the row, Debezium's envelope, or as in format `upsert`.",
+        choices=("rows", "debezium", "upsert"), advanced=True,
     ),
     # The sink fills these in: the feed's name and the topic's.
     "name": Setting("text", "", "The feed's name."),
@@ -107,6 +108,10 @@ def load_encoder(
     if format not in FORMATS:
         return _installed(format).from_options(taken)
     key = tuple(taken["key"])
+    if format == "upsert":
+        from sinks.formats.upsert import UpsertEncoder
+
+        return UpsertEncoder(key)
     if taken["tombstones"] and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
     return _made(format, key, taken, registry, folder)
@@ -152,7 +157,7 @@ def _avro(
         registry,
         key,
         topic=taken["topic"],
-        debezium=taken["envelope"] == "debezium",
+        envelope=taken["envelope"],
         tombstones=taken["tombstones"],
         name=taken["name"],
         table=taken["table"],

@@ -81,6 +81,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
     "docs/flink.md": [
         ("[feeds", KAFKA),
         ("CREATE", "tests/kafka/test_flink.py::test_its_table_is_the_snapshot"),
+        ("CREATE", "tests/kafka/test_flink.py::test_its_table_of_upserts_is_the_snapshot"),
     ],
     "docs/formats.md": [
         ('{"id"', SHOWN),

@@ -141,11 +141,13 @@ def test_a_copy_by_json_with_schemas(
     assert_copied(connect, postgres, topic, rows_of(table))
 
 
+@pytest.mark.parametrize("envelope", ["debezium", "upsert"])
 def test_a_copy_by_avro(
-    connect: Connect, kafka: Broker, postgres: Postgres, registry: Registry, tmp_path: Path
-) -> None:
+    connect: Connect, kafka: Broker, postgres: Postgres, registry: Registry, tmp_path: Path,
+    envelope: str,
+) -> None:  # fmt: skip
     table, topic = changed_table(tmp_path), fresh()
-    options = {"format": "avro", "envelope": "debezium", "key": ["id"]}
+    options = {"format": "avro", "envelope": envelope, "key": ["id"]}
     sink = made(kafka.bootstrap, topic, **options, registry={"url": registry.url})
     anyio.run(deliver, table, sink)
     converter = {"": "io.apicurio.registry.utils.converter.AvroConverter"}

@@ -18,7 +18,7 @@ from tests.kafka.deliveries import deliver, snapshot_rows
 from tests.kafka.sinks import fresh, made
 from tests.kafka.test_connect import changed_table
 from tests.support.flink import query
-from tests.support.source import ROOT
+from tests.support.pages import blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("flink"), pytest.mark.timeout(300)]
 
@@ -45,11 +45,10 @@ def as_flink_shows(value: Any) -> str | None:
 
 
 def found_by_flink(
-    kafka: Broker, folder: Path, topic: str, types: dict[str, str]
+    kafka: Broker, folder: Path, topic: str, types: dict[str, str], number: int = 0
 ) -> Counter[tuple[str | None, ...]]:
-    """The rows of the page's table, which ends with the topic and has these columns."""
-    page = (ROOT / "docs" / "flink.md").read_text()
-    recipe = page.partition("```sql\n")[2].partition("```")[0]
+    """The rows of one of the page's tables, which ends with the topic and has these columns."""
+    recipe = blocks("docs/flink.md", "sql")[number].text
     columns = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
     for old, new in (
         (re.search(r"\(\n {2}id .*?(?=\n {2}PRIMARY)", recipe, re.DOTALL), f"({columns},"),
@@ -71,6 +70,14 @@ def test_its_table_is_the_snapshot(kafka: Broker, tmp_path: Path, more: dict[str
     assert len(rows) == 7
     wanted = Counter(tuple(as_flink_shows(row[name]) for name in TYPES) for row in rows)
     assert found_by_flink(kafka, tmp_path, topic, TYPES) == wanted
+
+
+def test_its_table_of_upserts_is_the_snapshot(kafka: Broker, tmp_path: Path) -> None:
+    table, topic = changed_table(tmp_path), fresh()
+    anyio.run(deliver, table, made(kafka.bootstrap, topic, format="upsert", key=["id"]))
+    rows = snapshot_rows(table)
+    wanted = Counter(tuple(as_flink_shows(row[name]) for name in TYPES) for row in rows)
+    assert found_by_flink(kafka, tmp_path, topic, TYPES, 1) == wanted
 
 
 def test_nested_values(kafka: Broker, tmp_path: Path) -> None:

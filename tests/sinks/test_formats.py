@@ -402,7 +402,7 @@ def test_a_wrong_option_is_named(name: str, options: dict[str, Any], said: str) 
 
 def test_every_format_lists_its_options() -> None:
     for name in NAMES:
-        assert {"key", "tombstones", "name", "topic"} <= encoder_settings(name).keys()
+        assert {"key", "name", "topic"} <= encoder_settings(name).keys()
 
 
 def test_what_lies_beneath_a_null_struct_is_never_shown() -> None:
