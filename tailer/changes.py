@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -186,6 +186,10 @@ class Part(Struct, frozen=True):
     offset: Offset
 
 
+def _first(part: Part) -> int:
+    return part.first
+
+
 class ChangeBatch(Struct, frozen=True):
     """Rows of one file in one version, or of a span of small files and versions, in order.
 
@@ -359,23 +363,55 @@ class ChangeBatch(Struct, frozen=True):
         it is."""
         if wanted.true_count == self.num_rows:
             return self
-        arrays = {
-            name: value.filter(wanted)
-            for name in self.__struct_fields__
-            if isinstance(value := getattr(self, name), pa.Array | pa.RecordBatch)
-        }
-        arrays["indices"] = self.row_indices().filter(wanted)
-        kept = structs.replace(self, **arrays, span=())
-        if not kept.num_rows:
-            return structs.replace(kept, file=None)
+        arrays = {name: value.filter(wanted) for name, value in self._arrays().items()}
+        if not wanted.true_count:
+            return structs.replace(self, **arrays, span=(), file=None)
         parts, first = [], 0
         for part, end in zip(self.parts(), self._ends(), strict=True):
             count = wanted.slice(part.first, end - part.first).true_count
             if count:
                 parts.append(structs.replace(part, first=first))
                 first += count
+        return self._with(arrays, parts)
+
+    def groups(self, codes: pa.Int32Array) -> Iterator[ChangeBatch]:
+        """Yield the rows of each group, as :meth:`kept` gives them: those with the code 0, then
+        those with 1, and so on. ``codes`` has no nulls, and no number is left out."""
+        order = pc.sort_indices(codes)  # rows of one code stay in their order
+        parts = self.parts()
+        numbers = self.by_part(lambda part: bisect_right(parts, part.first, key=_first) - 1)
+        several = isinstance(numbers, pa.Array)
+        arrays = {name: value.take(order) for name, value in self._arrays().items()}
+        numbers, at = numbers.take(order) if several else numbers, 0
+        for count in pc.value_counts(codes.take(order)).field("counts").to_pylist():
+            taken = {name: value.slice(at, count) for name, value in arrays.items()}
+            if several:
+                runs = pc.run_end_encode(numbers.slice(at, count))
+                firsts = [0, *runs.run_ends.to_pylist()]
+                found = [
+                    structs.replace(parts[number], first=first)
+                    for number, first in zip(runs.values.to_pylist(), firsts, strict=False)
+                ]
+            else:
+                found = [structs.replace(parts[0], first=0)]
+            yield self._with(taken, found)
+            at += count
+
+    def _arrays(self) -> dict[str, Any]:
+        """Return the fields with something for each row; each row's place in its version is one of
+        them."""
+        found = {
+            name: value
+            for name in self.__struct_fields__
+            if isinstance(value := getattr(self, name), pa.Array | pa.RecordBatch)
+        }
+        return {**found, "indices": self.row_indices()}
+
+    def _with(self, arrays: Mapping[str, Any], parts: Sequence[Part]) -> ChangeBatch:
+        """Return the batch with some of its rows, which come from these parts."""
         return structs.replace(
-            kept,
+            self,
+            **arrays,
             file=parts[0].file if len(parts) == 1 else None,
             timestamp_ms=parts[-1].file.timestamp_ms,
             offset=parts[0].offset,

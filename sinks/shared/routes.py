@@ -92,8 +92,11 @@ class Route:
     ) -> Iterator[tuple[str, ChangeBatch]]:
         """Yield each target's name and its rows, in the order of their first rows."""
         names = self.names(batch, filled)
-        for number, name in enumerate(names.dictionary.to_pylist()):
-            yield name, batch.kept(pc.equal(names.indices, number))
+        known = names.dictionary.to_pylist()
+        if len(known) == 1:
+            yield known[0], batch
+        elif known:
+            yield from zip(known, batch.groups(names.indices), strict=True)
 
 
 class Targets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ from tailer.api.ranges import Range, check_range, find_range, prefetch
 from tailer.api.rows import Pass, prepare_changes, prepare_snapshot
 from tailer.api.storage_options import open_options
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
-from tailer.errors import OffsetError, TableError
+from tailer.errors import OffsetError, TableError, TailerError, printable
 from tailer.feed.pipe import received
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
@@ -77,6 +78,9 @@ class Stream(ABC):
         self._after = after
         self._ids = Ids(source.options.with_ids, source.options.own_prefix)
         parse_after(after)  # what is wrong with it is said now
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({printable(self._source.table)!r})"
 
     def __iter__(self) -> Iterator[Batch]:
         return (batch for batch in self._pass() if len(batch))
@@ -194,7 +198,8 @@ class Changes(BoundedStream):
         log = await list_once(log)
         if self._range is None:
             start = parse_after(self._after) or self._start or "earliest"
-            self._range = await find_range(log, start, self._end)
+            found = await find_range(log, start, self._end)
+            self._range = found
         await prefetch(log, self._range)
         return await prepare_changes(log, self._range, self._source.options)
 
@@ -235,6 +240,7 @@ class Tail(Stream):
         super().__init__(source, after)
         self._start = start or ("latest" if after is None else "earliest")
         self._end = end
+        self._said = ""
 
     async def _batches(self) -> AsyncGenerator[Batch, None]:
         async with self._source.open_log() as log:
@@ -265,12 +271,19 @@ class Tail(Stream):
             start=start,
             progress=FeedProgress("tail", time.time),
             jitter=random.random,
+            on_retry=self._waits,
             options=self._source.options.feed_options(bounded=False),
             last=self._end,
         )
         # Whoever has gone takes no batch.
         with suppress(anyio.BrokenResourceError):
             await run_feed(feed)
+
+    def _waits(self, error: TailerError) -> None:
+        """Say what is waited for, once per cause."""
+        if str(error) != self._said:
+            self._said = str(error)
+            logging.getLogger("tailer").warning("%s; trying again", error)
 
 
 class _Caller(Sink):

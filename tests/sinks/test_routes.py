@@ -11,6 +11,7 @@ from typing import Any
 import nats
 import pika
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from sinks.shared.routes import Route, Targets
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, TargetRefused
 from tailer.sink import make_sink
-from tailer.testing.batches import change_batch
+from tailer.testing.batches import change_batch, change_span
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh, opened
 from tests.kafka.topics import admin, events
@@ -67,6 +68,31 @@ def test_rows_of_a_target_keep_their_order_and_places() -> None:
     ids = rows(12).event_ids().to_pylist()
     for part in found.values():
         assert part.event_ids().to_pylist() == [ids[i] for i in part.rows["id"].to_pylist()]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=4),
+    st.randoms(use_true_random=False),
+    st.integers(1, 5),
+)
+def test_groups_are_what_filters_would_give(
+    versions: list[list[int]], random: Any, names: int
+) -> None:
+    files = [[[{"id": i} for i in range(count)] for count in version] for version in versions]
+    batch = change_span(SCHEMA, files)
+    codes = pa.array([random.randrange(names) for _ in range(batch.num_rows)], pa.int32())
+    codes = codes.dictionary_encode().indices  # numbers in the order of their first rows
+    found = list(batch.groups(codes))
+    filtered = [batch.kept(pc.equal(codes, code)) for code in range(len(found))]
+    for one, other in zip(found, filtered, strict=True):
+        assert one.rows == other.rows
+        assert one.event_ids() == other.event_ids()
+        assert one.row_indices() == other.row_indices()
+        assert one.parts() == other.parts()
+        assert (one.offset, one.next_offset, one.timestamp_ms) == (
+            other.offset, other.next_offset, other.timestamp_ms,
+        )  # fmt: skip
+    assert sum(each.num_rows for each in found) == batch.num_rows
 
 
 @given(st.lists(st.text() | st.none(), min_size=1, max_size=20))
