@@ -83,6 +83,7 @@ class AvroEncoder(Encoder):
         *,
         topic: str = "",
         envelope: str = "rows",
+        subject_name_strategy: str = "topic",
         tombstones: bool = False,
         name: str = "",
         table: str = "",
@@ -95,6 +96,7 @@ class AvroEncoder(Encoder):
             if tombstones:
                 raise ConfigError("upserts have tombstones by themselves: leave 'tombstones' out")
         self.envelope = envelope
+        self.subject_name_strategy = subject_name_strategy
         self.paired = envelope != "rows"
         self.tombstones = tombstones
         self.name = name
@@ -152,16 +154,25 @@ class AvroEncoder(Encoder):
         self, part: str, schema: dict[str, Any], parts: list[ValuePart], count: int
     ) -> tuple[pa.BinaryArray, int]:
         """Return the values in the wire format, and the id of their schema."""
+        known = (self._subject(part, schema), schema_text(schema))
+        if known not in self._ids:
+            self._ids[known] = self.registry.register(known[0], known[1])
+        number = self._ids[known]
+        return join_parts([struct.pack(">bI", 0, number), *parts], count), number
+
+    def _subject(self, part: str, schema: dict[str, Any]) -> str:
+        """Return the subject of a record's schema, as Confluent's serializers name it."""
         if not self.topic:
             raise ConfigError(
                 "format 'avro' names its subjects after the topic, and this sink has no topic; use "
                 "another format"
             )
-        known = (f"{self.topic}-{part}", schema_text(schema))
-        if known not in self._ids:
-            self._ids[known] = self.registry.register(known[0], known[1])
-        number = self._ids[known]
-        return join_parts([struct.pack(">bI", 0, number), *parts], count), number
+        record = ".".join(schema[name] for name in ("namespace", "name") if schema.get(name))
+        return {
+            "topic": f"{self.topic}-{part}",
+            "record": record,
+            "topic_record": f"{self.topic}-{record}",
+        }[self.subject_name_strategy]
 
     def _row(self, batch: ChangeBatch) -> tuple[dict[str, Any], list[ValuePart]]:
         rows = data_columns(batch)

@@ -22,7 +22,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "rows": (*_COMMON, "ids", "own_prefix"),
     "debezium": (*_COMMON, "schema"),
     "cloudevents": _COMMON,
-    "avro": (*_COMMON, "registry", "envelope"),
+    "avro": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
     "upsert": ("key", "name", "topic"),
 }
 SETTINGS: dict[str, Setting] = {
@@ -45,6 +45,11 @@ SETTINGS: dict[str, Setting] = {
     "envelope": Setting(
         "text", "rows", "Format `avro`: the row, Debezium's envelope, or as in format `upsert`.",
         choices=("rows", "debezium", "upsert"), advanced=True,
+    ),
+    "subject_name_strategy": Setting(
+        "text", "topic", "Format `avro`: what names a schema's subject: the topic with `-key` or "
+        "`-value`, the record's full name, or the topic and that.",
+        choices=("topic", "record", "topic_record"), advanced=True,
     ),
     # The sink fills these in: the feed's name and the topic's.
     "name": Setting("text", "", "The feed's name."),
@@ -158,6 +163,7 @@ def _avro(
         key,
         topic=taken["topic"],
         envelope=taken["envelope"],
+        subject_name_strategy=taken["subject_name_strategy"],
         tombstones=taken["tombstones"],
         name=taken["name"],
         table=taken["table"],

@@ -15,7 +15,7 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError
 
 #: Options of a format that do not change the records, or that the sink fills in.
-_BESIDE = ("name", "topic", "registry", "record_bytes_max", "table")
+_BESIDE = ("name", "topic", "registry", "subject_name_strategy", "record_bytes_max", "table")
 #: What a change of an option means to readers; of any other: :data:`_OTHERS`.
 _PLACE = "the new one gets only later changes, and the old one nothing more"
 _MEANING = {

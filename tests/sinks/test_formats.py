@@ -241,6 +241,26 @@ def avro_row(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("strategy", "subjects"),
+    [
+        ("topic", ["orders-key", "orders-value"]),
+        ("record", ["feed.orders.Key", "feed.orders.{}"]),
+        ("topic_record", ["orders-feed.orders.Key", "orders-feed.orders.{}"]),
+    ],
+)
+@pytest.mark.parametrize("envelope", ["rows", "debezium", "upsert"])
+def test_subjects_are_named_by_the_strategy(
+    strategy: str, subjects: list[str], envelope: str
+) -> None:
+    registry = MemoryRegistry()
+    options = {"subject_name_strategy": strategy, "envelope": envelope, "key": ["id"]}
+    encoder("avro", registry, **options).encode(all_types(paired=envelope != "rows"))
+    record = "Envelope" if envelope == "debezium" else "Value"
+    found = [subject for subject, _ in registry.schemas]
+    assert found == [subject.format(record) for subject in subjects]
+
+
 def test_avro_rows_are_read_back_by_another_library() -> None:
     registry = MemoryRegistry()
     records = encoder("avro", registry, key=["id", "money"]).encode(all_types())
