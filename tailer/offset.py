@@ -30,6 +30,10 @@ class Offset(Struct, frozen=True):
     options by which the changes within the version were counted: under others, the index means
     another change.
 
+    ``delivered_files`` are left out, because a query of Spark delivered them before the feed took
+    over from it: the first ones of the version, in the order of its log, or of its snapshot, by
+    modification time and path. The index counts the changes of the others.
+
     Two offsets are equal if all of this is equal; ``position`` is their order.
     """
 
@@ -39,6 +43,7 @@ class Offset(Struct, frozen=True):
     table_id: str | None = None
     timestamp_floor_ms: int | None = None
     counted_by: str | None = None
+    delivered_files: int = 0
 
     FORMAT = 1
 
@@ -46,6 +51,11 @@ class Offset(Struct, frozen=True):
     def position(self) -> tuple[int, int]:
         """Return version and index, which order the offsets of a feed."""
         return self.version, self.index
+
+    @property
+    def is_begun(self) -> bool:
+        """Return whether changes of the version itself were delivered."""
+        return self.index > 0 or self.delivered_files > 0
 
     def next_version(self, timestamp_ms: int) -> Offset:
         """Return the start of the version after this one, whose commit had that timestamp."""
@@ -55,7 +65,10 @@ class Offset(Struct, frozen=True):
         """Return the offset after that number of changes of the same version."""
         # structs.replace takes longer.
         index, floor_ms = self.index + changes, self.timestamp_floor_ms
-        return Offset(self.version, index, self.snapshot, self.table_id, floor_ms, counted_by)
+        left_out = self.delivered_files
+        return Offset(
+            self.version, index, self.snapshot, self.table_id, floor_ms, counted_by, left_out
+        )
 
     def resumable_with(self, counted_by: str) -> Offset:
         """Return the offset to resume from by these options: within a version whose changes were
@@ -74,6 +87,8 @@ class Offset(Struct, frozen=True):
             "snapshot": self.snapshot,
             "timestamp_floor_ms": self.timestamp_floor_ms,
         }
+        if self.delivered_files:
+            document["delivered_files"] = self.delivered_files
         return document if self.counted_by is None else {**document, "plan": self.counted_by}
 
     def __str__(self) -> str:
@@ -91,16 +106,17 @@ class Offset(Struct, frozen=True):
         version, index = document.get("version"), document.get("index")
         table_id, floor = document.get("table_id"), document.get("timestamp_floor_ms")
         snapshot, counted_by = document.get("snapshot"), document.get("plan")
+        delivered_files = document.get("delivered_files", 0)
         if (
             isinstance(version, int)
             and isinstance(index, int)
-            and not isinstance(version, bool)
-            and not isinstance(index, bool)
-            and min(version, index) >= 0
+            and isinstance(delivered_files, int)
+            and not any(isinstance(n, bool) for n in (version, index, delivered_files))
+            and min(version, index, delivered_files) >= 0
             and isinstance(snapshot, bool)
             and isinstance(table_id, str | None)
             and isinstance(floor, int | None)
             and isinstance(counted_by, str | None)
         ):
-            return cls(version, index, snapshot, table_id, floor, counted_by)
+            return cls(version, index, snapshot, table_id, floor, counted_by, delivered_files)
         raise OffsetError("the offset is damaged: a field is missing or of the wrong kind")

@@ -280,6 +280,10 @@ def _offsets_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--checkpoint", metavar="FOLDER", help="with import: the checkpoint of a Spark query"
     )
+    p.add_argument(
+        "--read-change-feed", action="store_true",
+        help="with import: Spark's Delta stream reads with readChangeFeed",
+    )  # fmt: skip
     p.add_argument("--json", action="store_true", help="with show: offset and orders as JSON")
 
 

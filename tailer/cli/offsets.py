@@ -15,6 +15,10 @@ from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import feed_sink, offset_store, table_log
 from tailer.errors import ConfigError
 from tailer.log.starts import start_to_keep
+from tailer.log.table import TableLog
+from tailer.offsets import OffsetStore
+from tailer.storage import open_store, storage_of
+from tailer.store import Store
 
 
 async def offsets(arguments: argparse.Namespace) -> int:
@@ -34,8 +38,8 @@ async def offsets(arguments: argparse.Namespace) -> int:
     store = offset_store(config, arguments.feed)
     await store.acquire()
     try:
-        offset = await _wanted(arguments, config, feed)
         sink = feed_sink(config, feed)
+        offset = await _wanted(arguments, config, feed, store, copies=sink.traits.copies)
         await sink.set_offset(arguments.feed, offset)
         if offset is None:
             # A feed that its operator has paused stays paused; all other orders are dropped.
@@ -50,7 +54,8 @@ async def offsets(arguments: argparse.Namespace) -> int:
                 await store.save_orders(orders)
     finally:
         await store.release()
-    print(f"the offset of {arguments.feed} is {arguments.action}", file=sys.stderr)
+    done = {"import": "imported"}.get(arguments.action, arguments.action)
+    print(f"the offset of {arguments.feed} is {done}", file=sys.stderr)
     return 0
 
 
@@ -71,16 +76,58 @@ async def _show(config: Config, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _wanted(arguments: argparse.Namespace, config: Config, feed: FeedConfig) -> Offset | None:
-    """Return the offset to save; None to forget it."""
+async def _wanted(
+    arguments: argparse.Namespace, config: Config, feed: FeedConfig, kept: OffsetStore,
+    *, copies: bool,
+) -> Offset | None:  # fmt: skip
+    """Return the offset to save; None to forget it. ``kept`` has the one of the feed now."""
     if arguments.action == "reset":
         return None
-    if arguments.action == "import":
-        from tailer.cli.spark import checkpoint_offset
-
-        return checkpoint_offset(Path(arguments.checkpoint))
     log = table_log(config, feed)
     try:
+        if arguments.action == "import":
+            return await _imported(arguments, config, feed, log, kept, copies=copies)
         return structs.replace(await start_to_keep(log, arguments.start), index=arguments.index)
     finally:
         await log.store.aclose()
+
+
+async def _imported(
+    arguments: argparse.Namespace, config: Config, feed: FeedConfig, log: TableLog,
+    kept: OffsetStore, *, copies: bool,
+) -> Offset:  # fmt: skip
+    """Return where the query of a checkpoint stopped, and say what that means for the feed.
+
+    Raises :class:`ConfigError` if the feed has taken over from Spark's own stream already.
+    """
+    from tailer.cli import checkpoint  # loads on demand
+
+    store = _checkpoint_store(config, feed, arguments.checkpoint)
+    try:
+        found = await checkpoint.read_checkpoint(store)
+    finally:
+        await store.aclose()
+    change_feed, options = arguments.read_change_feed, feed.options
+    offset = await checkpoint.offset_in(log, found, options.change_source, change_feed=change_feed)
+    if offset in found.places:  # of our own source, to which the feed was lent
+        return offset
+    if await kept.load() is not None:
+        raise ConfigError(
+            f"the feed {feed.name!r} has an offset already, and Spark's is not put in its place; "
+            f"to lose it, run `tailer offsets reset {config.path} {feed.name}` first"
+        )
+    operations = options.selection.operations
+    for sentence in (
+        *found.sentences(),
+        f"the feed continues with {checkpoint.place_in_words(offset)}",
+        *checkpoint.difference(operations, change_feed=change_feed, copies=copies),
+    ):
+        print(sentence, file=sys.stderr)
+    return offset
+
+
+def _checkpoint_store(config: Config, feed: FeedConfig, address: str) -> Store:
+    """Return the store of a checkpoint: with the feed's options, if its table is in such a one."""
+    name = storage_of(address).name
+    same = name == storage_of(feed.table).name
+    return open_store(address, feed.store if same else config.stores.get(name, {}))

@@ -1,27 +1,23 @@
-"""A configuration's feeds on Spark, and conversion of offsets between daemon and queries."""
+"""A configuration's feeds on Spark."""
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import anyio
 from prometheus_client import CollectorRegistry
 
-from tailer.changes import Offset
 from tailer.config.feeds import Config
 from tailer.daemon.assembly import assemble, feed_configs
 from tailer.daemon.http_api import health_routes, serve
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.runner import Runner
-from tailer.errors import OffsetError, printable
+from tailer.errors import printable
 from tailer.feed.progress import FeedProgress
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import until_stopped
@@ -87,32 +83,3 @@ def _serving(
         }
 
     return serve(config.http, health_routes(registry, unready))
-
-
-def checkpoint_offset(folder: Path) -> Offset:
-    """Return where a query of this package continues: the end of its last committed batch.
-
-    ``folder`` is the query's checkpoint. A batch that was begun and not committed comes again.
-    Raises :class:`OffsetError` if there is no such offset.
-    """
-    commits = folder / "commits"
-    numbers = [int(f.name) for f in commits.glob("*") if re.fullmatch(r"\d+", f.name)]
-    if not numbers:
-        raise OffsetError(
-            "the checkpoint has no committed batch", path=str(folder),
-            hint="give the checkpointLocation of a query that has run",
-        )  # fmt: skip
-    file = folder / "offsets" / str(max(numbers))
-    try:
-        version, _, *offsets = file.read_text(encoding="utf-8").splitlines()
-        (offset,) = offsets
-        found = Offset.from_json(json.loads(offset))
-    except (OSError, ValueError, OffsetError) as e:
-        raise OffsetError(
-            f"the checkpoint's offset is not one of a query of the tailer source ({e})",
-            path=str(file),
-            hint="the query must read one table, by format tailer or tailer.spark",
-        ) from None
-    if version != "v1":
-        raise OffsetError(f"the checkpoint is of format {version!r}, not v1", path=str(file))
-    return found

@@ -108,8 +108,10 @@ class _Counted:
 
 
 class AddFile(AddEntry, _Counted, frozen=True, kw_only=True):
-    """A logical file that is added to the table."""
+    """A logical file that is added to the table. ``modification_time`` in epoch ms, as its writer
+    gave it."""
 
+    modification_time: Any = None
     stats: Any = None
     stats_parsed: Any = msgspec.field(name="stats_parsed", default=None)
 
@@ -253,7 +255,7 @@ _SAID = {
     AddFile: "one file is added twice",
     RemoveFile: "one file is removed twice",
 }
-_MAY_DIFFER = ("id", "created_time")
+_MAY_DIFFER = ("id", "created_time", "modification_time")
 
 
 def later_of(first: _A | None, again: _A) -> _A:
@@ -261,7 +263,8 @@ def later_of(first: _A | None, again: _A) -> _A:
     Spark's replay. The protocol allows one, but some writers repeat it.
 
     Of two metaData actions ``createdTime`` may differ, which says nothing about the table, and so
-    may ``id``: deltalake 0.17 to 0.22 makes a new one for each, and no row depends on it. Raises
+    may ``id``: deltalake 0.17 to 0.22 makes a new one for each, and no row depends on it. So may
+    an add's ``modificationTime``. Raises
     :class:`CorruptLog` for two that differ else, with the first field in which they do.
     """
     for field in fields(again) if first not in (None, again) else ():

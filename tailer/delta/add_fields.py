@@ -17,5 +17,7 @@ FILES = (
 KEYS = ("path", "size", "dataChange", "deletionVector")
 #: The fields of :data:`FILES`, with statistics.
 WITH_STATISTICS = (*FILES, "stats", "stats_parsed.numRecords")
+#: The fields of :data:`WITH_STATISTICS`, with what orders the files of Spark's initial snapshot.
+WITH_TIMES = (*WITH_STATISTICS, "modificationTime")
 #: All fields that a commit would have.
-AS_LOGGED = (*WITH_STATISTICS, "modificationTime", "tags", "clusteringProvider")
+AS_LOGGED = (*WITH_TIMES, "tags", "clusteringProvider")

@@ -171,6 +171,7 @@ _ADD_FIELDS: list[tuple[str, str, Callable[[pa.Array], list[Any]]]] = [
     ("deletionVector", "deletion_vector", _vectors),
     ("baseRowId", "base_row_id", _values),
     ("defaultRowCommitVersion", "default_row_commit_version", _values),
+    ("modificationTime", "modification_time", _values),
     ("stats", "stats", _values),
     ("stats_parsed", "stats_parsed", _values),
 ]

@@ -161,7 +161,7 @@ async def _files(context: ReadContext, commit: Commit, first: Offset) -> FilePla
     if plan.compares:
         files = await _derived(context, commit, plan.rewrite())
     else:
-        files = context.chosen(plan.files())
+        files = context.chosen(plan.files(first.delivered_files))
     if context.options.paired:
         files = (file for file in files if file not in context.lost)
     return FilePlan.listed(files) if plan.compares else FilePlan(files)

@@ -2,6 +2,7 @@
 
 Files come in the order of their paths. That order does not depend on how the log is read, so an
 offset inside a snapshot stays valid when a new checkpoint appears or old commits are cleaned up.
+The rest of a snapshot that a query of Spark has begun comes in the order of Spark's.
 Files are sorted out of core: runs of files are sorted and spilled, then merged, so memory stays
 bounded for a table with any number of files.
 
@@ -30,7 +31,7 @@ import heapq
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from operator import attrgetter
+from itertools import islice
 from typing import IO
 
 import msgspec
@@ -38,7 +39,7 @@ from msgspec import structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
-from tailer.delta.add_fields import FILES, WITH_STATISTICS
+from tailer.delta.add_fields import FILES, WITH_STATISTICS, WITH_TIMES
 from tailer.delta.commit import Commit
 from tailer.delta.digests import file_digest
 from tailer.delta.segment import commit_name
@@ -49,7 +50,7 @@ from tailer.feed.read_context import Emit, ReadContext
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
 from tailer.log.same_table import check_listed, seen_tag, snapshot_for
-from tailer.plan.rules import plan_snapshot
+from tailer.plan.rules import FileOrder, by_path, plan_snapshot, snapshot_order
 from tailer.process.json_decoders import json_decoder
 from tailer.process.threads import blocking
 from tailer.shape.pruning import Pruning
@@ -58,8 +59,6 @@ from tailer.store import LOG_DIR
 #: The number of files that are sorted in memory; they take about 20 MB.
 RUN_FILES = 20_000
 
-_by_path = attrgetter("path")
-
 
 async def sorted_files(
     adds: AsyncGenerator[AddFile, None],
@@ -67,8 +66,9 @@ async def sorted_files(
     run_files: int = RUN_FILES,
     *,
     statistics: bool = False,
+    key: FileOrder = by_path,
 ) -> Iterator[AddFile]:
-    """Yield the files in the order of their paths; at most ``run_files`` are held in memory.
+    """Yield the files in their order; at most ``run_files`` are held in memory.
 
     Without ``statistics``, of these only the numbers of rows are left.
     """
@@ -78,12 +78,12 @@ async def sorted_files(
         async for add in found:
             held.append(add if statistics else _counted(add))
             if len(held) == run_files:
-                runs.append(await blocking(_spilled, held, spill_folder))
+                runs.append(await blocking(_spilled, held, spill_folder, key))
                 held = []
-    held.sort(key=_by_path)
+    held.sort(key=key)
     if not runs:
         return iter(held)
-    return heapq.merge(*(_read_back(run) for run in runs), held, key=_by_path)
+    return heapq.merge(*(_read_back(run) for run in runs), held, key=key)
 
 
 def _counted(add: AddFile) -> AddFile:
@@ -95,11 +95,11 @@ def _counted(add: AddFile) -> AddFile:
     return structs.replace(add, stats=None, stats_parsed={"numRecords": records})
 
 
-def _spilled(adds: list[AddFile], folder: str | None) -> IO[bytes]:
+def _spilled(adds: list[AddFile], folder: str | None, key: FileOrder) -> IO[bytes]:
     """Write a sorted run to a temporary file, which is removed when its last reader closes it."""
     with spilling(folder):
         run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
-        run.writelines(msgspec.json.encode(add) + b"\n" for add in sorted(adds, key=_by_path))
+        run.writelines(msgspec.json.encode(add) + b"\n" for add in sorted(adds, key=key))
         run.seek(0)
     return run
 
@@ -115,16 +115,18 @@ async def _timestamp(context: ReadContext, snapshot: Snapshot, floor_ms: int | N
 
 
 async def snapshot_files(
-    context: ReadContext, snapshot: Snapshot, timestamp_ms: int, *, counted: bool
+    context: ReadContext, snapshot: Snapshot, timestamp_ms: int, first: Offset
 ) -> Iterator[ChangeFile]:
-    """Return a snapshot's selected files in their order; some will be ``counted``."""
+    """Return the selected files of a snapshot that is read from an offset on, in their order."""
     # Statistics are used only for delivered files that are gone: nothing else counts them.
-    prunes = context.pruning is not None
-    live = context.log.live_files(snapshot, WITH_STATISTICS if counted or prunes else FILES)
-    spill_folder = context.options.diff.spill_folder
-    adds = await sorted_files(live, spill_folder, statistics=prunes)
+    prunes, delivered = context.pruning is not None, first.delivered_files
+    fields = WITH_TIMES if delivered else WITH_STATISTICS if first.index or prunes else FILES
+    live = context.log.live_files(snapshot, fields)
+    spill_folder, key = context.options.diff.spill_folder, snapshot_order(first)
+    adds = await sorted_files(live, spill_folder, statistics=prunes, key=key)
     version, state = snapshot.version, snapshot.state
-    return context.chosen(plan_snapshot(add, version, timestamp_ms, state) for add in adds)
+    rest = islice(adds, delivered, None)
+    return context.chosen(plan_snapshot(add, version, timestamp_ms, state) for add in rest)
 
 
 async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, notices: bool) -> None:
@@ -141,7 +143,7 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))
-    files = await snapshot_files(context, snapshot, timestamp, counted=first.index > 0)
+    files = await snapshot_files(context, snapshot, timestamp, first)
     await check_listed(context.log, first, start.version, tag)
     context.check(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, FilePlan(files))

@@ -137,7 +137,7 @@ class LogCursor:
         self._facts, self._options, self._last = facts, options or FollowOptions(), last
         self._floor_ms, self._tag = start.timestamp_floor_ms, tag
         self._table_id = start.table_id if before is None else before.table_id
-        self._begun, self._due = start.index > 0, start.version  # a version that must be there
+        self._begun, self._due = start.is_begun, start.version  # a version that must be there
         self._commits: list[Commit] = []
         self._listing = ask.Listing((), ())
         self._other_id: str | None = None

@@ -51,7 +51,7 @@ async def check_place(log: TableLog, offset: Offset) -> None:
     except TableError:
         return
     check_offset(log, offset, newest.state)
-    begun = offset.version if offset.index or offset.snapshot else offset.version - 1
+    begun = offset.version if offset.is_begun or offset.snapshot else offset.version - 1
     if newest.version < begun and not log.store.server_log:
         raise went_back(log.store.root, begun, newest.version)
 

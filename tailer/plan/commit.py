@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from msgspec import Struct
 
@@ -40,10 +41,15 @@ class CommitPlan(Struct, frozen=True):
         """Whether removed rows must be compared with added rows."""
         return self.derived and self.commit.header.adds > 0 and self.commit.header.removes > 0
 
-    def files(self) -> Iterator[ChangeFile]:
-        """Return the files whose rows are the changes."""
-        files = rewritten_files if self.derived else plan_changes
-        return files(self.commit, self.completions, self.ineffective)
+    def files(self, delivered: int = 0) -> Iterator[ChangeFile]:
+        """Return the files whose rows are the changes, without the first ``delivered`` ones of the
+        log (:class:`tailer.offset.Offset`)."""
+        plan = rewritten_files if self.derived else plan_changes
+        files = plan(self.commit, self.completions, self.ineffective)
+        if not delivered:
+            return files
+        left_out = {action.path for action in islice(self.commit.file_actions(), delivered)}
+        return (file for file in files if file.path not in left_out)
 
     def rewrite(self) -> Rewrite:
         """Return the files whose rows are to be compared."""

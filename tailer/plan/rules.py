@@ -19,13 +19,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from tailer.changes import COMING_KINDS, LEAVING_KINDS, ChangeFile, ChangeType
+from tailer.changes import COMING_KINDS, LEAVING_KINDS, ChangeFile, ChangeType, Offset
 from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
 from tailer.delta.commit import Commit, FileAction
 from tailer.delta.digests import file_digest
@@ -313,6 +314,23 @@ def _completed(remove: RemoveFile, before: TableState, completions: Completions)
     names = ("size", "stats", "stats_parsed", "base_row_id", "default_row_commit_version")
     lacking = {n: getattr(add, n) for n in names if getattr(remove, n) is None}
     return structs.replace(remove, partition_values=add.partition_values, **lacking)
+
+
+#: What the files of a snapshot are sorted by.
+FileOrder: TypeAlias = Callable[[AddFile], Any]
+
+by_path: FileOrder = attrgetter("path")
+
+
+def _by_time(add: AddFile) -> tuple[float, str]:
+    time = add.modification_time
+    return time if isinstance(time, int | float) else 0, add.path
+
+
+def snapshot_order(first: Offset) -> FileOrder:
+    """Return the order of a snapshot's files that is read from an offset on: that of their paths,
+    or Spark's if a query of Spark had begun it."""
+    return _by_time if first.delivered_files else by_path
 
 
 def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableState) -> ChangeFile:

@@ -153,6 +153,13 @@ def test_one_path_with_two_vectors_is_refused(action: Any) -> None:
         assert "twice, by actions that differ in deletionVector: f" in refused(*commit)
 
 
+def test_one_add_with_two_times_is_one_file() -> None:
+    lines = log_lines(add("f", modificationTime=1), add("f", modificationTime=2))
+    header = read_header(NAME, lambda: lines)
+    assert header.adds == 1
+    assert header.repeated
+
+
 def test_one_path_twice_in_two_spellings_is_refused() -> None:
     assert "added twice" in refused(add("a b"), add("a%20b"))
 

@@ -19,13 +19,16 @@ offsets = st.builds(
     snapshot=st.booleans(),
     table_id=st.none() | st.text(),
     timestamp_floor_ms=st.none() | st.integers(-(2**63), 2**63 - 1),
+    delivered_files=st.just(0) | numbers,
 )
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-FIELDS = ["format", "table_id", "version", "index", "snapshot", "timestamp_floor_ms"]
+FIELDS = [
+    "format", "table_id", "version", "index", "snapshot", "timestamp_floor_ms", "delivered_files",
+]  # fmt: skip
 
 
 @given(offsets)

@@ -116,6 +116,20 @@ def test_the_parts_are_the_version_from_any_offset_on(kind: str, tmp_path: Path)
         assert told(found) == told(by_feed(table, batch.offset))
 
 
+@pytest.mark.parametrize("kind", ["commit", "snapshot"])
+def test_files_that_a_query_of_spark_had_delivered_are_in_no_part(
+    kind: str, tmp_path: Path
+) -> None:
+    table = many_files(tmp_path, 5).folder
+    start = Offset(1, snapshot=kind == "snapshot", delivered_files=2)
+    batches = [item for item in by_feed(table, start) if isinstance(item, ChangeBatch)]
+    assert [batch.offset.index for batch in batches] == [0, 2, 3, 5, 6, 8]
+    for batch in batches:
+        orders, found = in_parts(table, batch.offset)
+        assert len(orders) == 3 - batch.offset.index // 3
+        assert told(found) == told(by_feed(table, batch.offset))
+
+
 @pytest.mark.parametrize("name", ["cdf_dv", "plain_dv", "cdf_restore_dv", "rowtracking", "types"])
 def test_the_versions_of_a_table_in_parts(name: str, golden: GoldenCase) -> None:
     table = golden(name).table

@@ -71,7 +71,7 @@ async def _files(context: ReadContext, first: Offset) -> Iterator[ChangeFile] | 
         snapshot = await log.snapshot(first.version)
         context.columns.learn(first.version, snapshot.state)
         timestamp_ms = await log.timestamp(first.version, snapshot, floor_ms)
-        return await snapshot_files(context, snapshot, timestamp_ms, counted=first.index > 0)
+        return await snapshot_files(context, snapshot, timestamp_ms, first)
     try:
         before = await log.state_before(first.version)
         commit = await log.commit(first.version, before, floor_ms)
@@ -81,7 +81,7 @@ async def _files(context: ReadContext, first: Offset) -> Iterator[ChangeFile] | 
     if context.options.paired and commit.header.cdcs:
         return None
     plan = await commit_plan(context, commit)
-    return None if plan.compares else context.chosen(plan.files())
+    return None if plan.compares else context.chosen(plan.files(first.delivered_files))
 
 
 class _Cut(NamedTuple):

@@ -53,7 +53,7 @@ from msgspec import structs
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
-from tailer.delta.add_fields import WITH_STATISTICS
+from tailer.delta.add_fields import WITH_TIMES
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, SchemaChanged, TableError
@@ -62,7 +62,7 @@ from tailer.log.same_table import check_offset
 from tailer.log.table import TableLog
 from tailer.plan.commit import plan_commit
 from tailer.plan.live_files import LiveFiles
-from tailer.plan.rules import plan_snapshot
+from tailer.plan.rules import plan_snapshot, snapshot_order
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FAN_OUT, FileOrder, Order, VersionOrder, fan_out, rewrite_order
 from tailer.spark.source.counts import Counts
@@ -179,9 +179,12 @@ class Planner:
         if self.options.paired:
             return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
         if files:
-            async for add in self.log.live_files(snapshot, WITH_STATISTICS):
-                planned.files.append(plan_snapshot(add, start.version, timestamp, snapshot.state))
-            planned.files.sort(key=lambda file: file.path)  # the order of the daemon's snapshot
+            adds = [add async for add in self.log.live_files(snapshot, WITH_TIMES)]
+            adds.sort(key=snapshot_order(start))  # the order of the daemon's snapshot
+            planned.files.extend(
+                plan_snapshot(add, start.version, timestamp, snapshot.state)
+                for add in adds[start.delivered_files :]
+            )
         return planned
 
     async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
@@ -206,7 +209,7 @@ class Planner:
             return planned
         plan = await plan_commit(self.log, commit, source, ineffective)
         if not plan.compares:
-            planned.files.extend(plan.files())
+            planned.files.extend(plan.files(at.delivered_files))
             return planned
         rewrite = plan.rewrite()
         if rewrite.needs_diff:

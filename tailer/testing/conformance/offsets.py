@@ -18,7 +18,7 @@ MakeOffsetStore = Callable[[str], OffsetStore]
 OFFSETS = [
     Offset(0),
     Offset(7, 12, table_id="2f1c-id", timestamp_floor_ms=1_767_225_600_123),
-    Offset(3, 5, snapshot=True, table_id="2f1c-id"),
+    Offset(3, 5, snapshot=True, table_id="2f1c-id", delivered_files=9),
     Offset(2**62, 2**40, table_id="größe 'x'", timestamp_floor_ms=0),
 ]
 
