@@ -25,6 +25,7 @@ STORAGE = "tests/storage/test_extending.py::test_a_command_reads_a_table_of_the_
 FORMAT = "tests/sinks/test_extending.py::test_a_configuration_may_name_it"
 KAFKA = "tests/kafka/test_pages.py::test_a_page_s_feed_reaches_the_broker"
 MAKE = "tests/house/test_snippets.py::test_make_has_each_target_that_a_page_shows"
+MOVING = "tests/cli/test_moving_pages.py::test_a_"
 ONCE = "tests/daemon/test_once.py::test_"
 SHARING = "tests/share_server/test_pages.py::test_the_pages_of_sharing_do_what_they_say"
 SINK = "tests/sinks/test_pages.py::test_the_page_s_commands_do_what_it_says"
@@ -133,6 +134,15 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("make simulate", MAKE),
         ("coverage", NotRun("the figures beside it are from such a run, which takes minutes")),
     ],
+    "docs/replace.md": [
+        ("[feeds", f"{MOVING}feed_takes_over_and_gives_back_as_the_page_says"),
+        ("tailer", f"{MOVING}feed_takes_over_and_gives_back_as_the_page_says"),
+        ("query", SHOWN),
+        ("tailer", f"{MOVING}feed_takes_over_and_gives_back_as_the_page_says"),
+        ("tailer", f"{MOVING}loop_is_replaced_from_its_version_on"),
+        ("[feeds", f"{MOVING}copy_is_built_beside_the_old_target"),
+        ("tailer", f"{MOVING}copy_is_built_beside_the_old_target"),
+    ],
     "docs/runbook.md": [
         ("curl", "tests/daemon/test_pages.py::test_a_feed_is_paused_and_started_by"),
         ("ALTER", f"{SPARK}the_runbook_s_statement_is_one_of_spark_s"),
@@ -199,6 +209,14 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("python", TUTORIAL),
         ("tailer", TUTORIAL),
         ("cat", TUTORIAL),
+    ],
+    "docs/use-cases.md": [
+        ("tailer", f"{MOVING}use_is_a_whole_configuration"),
+        *[("[feeds", f"{MOVING}use_is_a_whole_configuration")] * 5,
+        ("tailer", "tests/cli/test_moving_pages.py::test_the_nightly_job_reads_a_range"),
+        *[("[feeds", f"{MOVING}use_is_a_whole_configuration")] * 2,
+        ("tailer", f"{MOVING}use_is_a_whole_configuration"),
+        ("[feeds", f"{MOVING}use_is_a_whole_configuration"),
     ],
     "docs/unity-catalog.md": [
         ("export", f"{CATALOG}the_commands_of_the_page_run"),
