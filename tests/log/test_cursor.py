@@ -378,7 +378,7 @@ def test_a_cursor_knows_no_store_no_clock_and_no_wait(module: Any) -> None:
     names = [f"{getattr(node, 'module', '')}.{name.name}" for node in nodes for name in node.names]
     known = (
         "__future__", ".random", "collections.abc", "itertools", "msgspec", "typing",
-        "tailer.changes", "tailer.delta", "tailer.errors", "tailer.log.questions",
+        "tailer.changes", "tailer.delta", "tailer.errors", "tailer.log.questions", "tailer.offset",
     )  # fmt: skip
     assert [name for name in names if not name.startswith(known)] == []
     assert not any(isinstance(node, ast.Await | ast.AsyncFunctionDef) for node in ast.walk(tree))
