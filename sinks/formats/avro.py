@@ -40,10 +40,10 @@ from sinks.formats.parts import (
     table_name,
     with_tombstones,
 )
+from sinks.formats.subjects import name_subject
 from sinks.formats.upsert import check_has_key, with_nulls
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.changes import Part as FilePart
-from tailer.errors import ConfigError
 from tailer.sink.encoder import Encoder, Records
 
 if TYPE_CHECKING:
@@ -93,8 +93,6 @@ class AvroEncoder(Encoder):
         self.topic = topic
         if envelope == "upsert":
             check_has_key(key_columns)
-            if tombstones:
-                raise ConfigError("upserts have tombstones by themselves: leave 'tombstones' out")
         self.envelope = envelope
         self.subject_name_strategy = subject_name_strategy
         self.paired = envelope != "rows"
@@ -161,18 +159,9 @@ class AvroEncoder(Encoder):
         return join_parts([struct.pack(">bI", 0, number), *parts], count), number
 
     def _subject(self, part: str, schema: dict[str, Any]) -> str:
-        """Return the subject of a record's schema, as Confluent's serializers name it."""
-        if not self.topic:
-            raise ConfigError(
-                "format 'avro' names its subjects after the topic, and this sink has no topic; use "
-                "another format"
-            )
+        """Return the subject of a record's schema. Raises :class:`ConfigError`."""
         record = ".".join(schema[name] for name in ("namespace", "name") if schema.get(name))
-        return {
-            "topic": f"{self.topic}-{part}",
-            "record": record,
-            "topic_record": f"{self.topic}-{record}",
-        }[self.subject_name_strategy]
+        return name_subject(self.subject_name_strategy, self.topic, part, record)
 
     def _row(self, batch: ChangeBatch) -> tuple[dict[str, Any], list[ValuePart]]:
         rows = data_columns(batch)

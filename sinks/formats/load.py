@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinks.formats.subjects import STRATEGIES
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.errors import ConfigError, meant
 from tailer.plugins.entry_points import installed_points, load_point
@@ -23,6 +24,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "debezium": (*_COMMON, "schema"),
     "cloudevents": _COMMON,
     "avro": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
+    "json_schema": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
     "upsert": ("key", "name", "topic"),
 }
 SETTINGS: dict[str, Setting] = {
@@ -41,15 +43,15 @@ SETTINGS: dict[str, Setting] = {
     "own_prefix": OWN_PREFIX_SETTING,
     "schema": Setting("flag", False, "Format `debezium`: Connect's schema in every record.",
         advanced=True),
-    "registry": Setting("table", {}, "Format `avro`: the schema registry."),
+    "registry": Setting("table", {}, "Formats `avro` and `json_schema`: the schema registry."),
     "envelope": Setting(
-        "text", "rows", "Format `avro`: the row, Debezium's envelope, or as in format `upsert`.",
+        "text", "rows", "The same: the row, Debezium's envelope, or as in format `upsert`.",
         choices=("rows", "debezium", "upsert"), advanced=True,
     ),
     "subject_name_strategy": Setting(
-        "text", "topic", "Format `avro`: what names a schema's subject: the topic with `-key` or "
+        "text", "topic", "The same: what names a schema's subject: the topic with `-key` or "
         "`-value`, the record's full name, or the topic and that.",
-        choices=("topic", "record", "topic_record"), advanced=True,
+        choices=STRATEGIES, advanced=True,
     ),
     # The sink fills these in: the feed's name and the topic's.
     "name": Setting("text", "", "The feed's name."),
@@ -139,15 +141,16 @@ def _made(
         from sinks.formats.cloudevents import CloudEventsEncoder
 
         return CloudEventsEncoder(key, table=taken["table"], **common)
-    if format == "avro":
-        return _avro(key, taken, registry, folder)
+    if format in ("avro", "json_schema"):
+        return _registered(format, key, taken, registry, folder)
     from sinks.formats.rows import RowsEncoder
 
     own = {name: taken[name] for name in ("ids", "own_prefix")}
     return RowsEncoder(key, **own, **common)
 
 
-def _avro(
+def _registered(
+    format: str,  # noqa: A002
     key: tuple[str, ...],
     taken: Mapping[str, Any],
     registry: Registry | None,
@@ -156,8 +159,18 @@ def _avro(
     from sinks.formats.avro import AvroEncoder
     from sinks.formats.registry import load_registry
 
+    if taken["envelope"] == "upsert" and taken["tombstones"]:
+        raise ConfigError("upserts have tombstones by themselves: leave 'tombstones' out")
     if registry is None:
         registry = load_registry(taken["registry"], folder)
+    if format == "json_schema":
+        from sinks.formats.json_schema import JsonSchemaEncoder
+
+        envelope = taken["envelope"]
+        own = {n: taken[n] for n in FORMATS[envelope] if n in taken}
+        inner = load_encoder(envelope, own)
+        names = ("subject_name_strategy", "topic", "name", "table")
+        return JsonSchemaEncoder(inner, envelope, registry, **{n: taken[n] for n in names})
     return AvroEncoder(
         registry,
         key,

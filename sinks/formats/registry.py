@@ -71,8 +71,9 @@ _ANSWER_BYTES_MAX = 1024 * 1024
 class Registry(Protocol):
     """A schema registry, as an encoder uses it."""
 
-    def register(self, subject: str, schema: str) -> int:
-        """Return the id of an Avro schema (its JSON text) under a subject, registering a new one.
+    def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
+        """Return the id of a schema (its JSON text) under a subject, registering a new one.
+        ``kind`` is AVRO or JSON.
 
         Raises :class:`SinkRejected` if the registry refuses the schema as incompatible,
         :class:`TransientError` if it does not answer.
@@ -92,12 +93,12 @@ class RegistryClient:
     auto_register: bool = True
     timeout_s: int = 10
 
-    def register(self, subject: str, schema: str) -> int:
+    def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
         """Return the id of a schema under a subject, which is registered if it is not."""
         path = f"/subjects/{quote(subject, safe='')}"
         if self.auto_register:
             path += "/versions"
-        answer = self._ask("POST", path, {"schemaType": "AVRO", "schema": schema})
+        answer = self._ask("POST", path, {"schemaType": kind, "schema": schema})
         number = answer.document.get("id")
         if answer.status == 200 and type(number) is int and 0 <= number <= _ID_MAX:
             self._look_up(number, subject, schema)
@@ -223,7 +224,7 @@ class _Answer:
 
 
 def _shape(schema: str) -> object:
-    """Return what no registry rewrites in an Avro schema: a record's name and its fields'."""
+    """Return what no registry rewrites in a schema: of Avro a record's name and its fields'."""
     try:
         document = json.loads(schema)
     except (ValueError, RecursionError):

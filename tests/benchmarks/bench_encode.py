@@ -117,7 +117,7 @@ class Remembered:
     def __init__(self) -> None:
         self.schema: Any = None
 
-    def register(self, subject: str, schema: str) -> int:
+    def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:  # noqa: ARG002
         self.schema = fastavro.parse_schema(json.loads(schema)) if subject else None
         return 1
 

@@ -130,7 +130,8 @@ class MemoryRegistry:
         self.schemas: list[tuple[str, str]] = []
         self.asked: list[str] = []
 
-    def register(self, subject: str, schema: str) -> int:
+    def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
+        assert kind in ("AVRO", "JSON")
         self.asked.append(subject)
         known = (subject, schema)
         if known not in self.schemas:

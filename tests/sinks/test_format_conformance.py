@@ -19,6 +19,8 @@ class TestFormats(FormatConformance):
     @pytest.fixture
     def make_encoder(self, name: str, keyed: bool) -> Callable[[], Encoder]:  # noqa: FBT001
         options = {"key": ["id"], "tombstones": True} if keyed else {}
+        if name == "upsert":  # it always has a key, and tombstones of its own
+            options = {"key": ["id"]}
         return lambda: load_encoder(name, {"topic": "t", **options}, MemoryRegistry())
 
     def test_sinks_of_text_take_those_that_say_so(

@@ -1,0 +1,146 @@
+"""The format ``json_schema``: JSON in a schema registry's wire format, with JSON Schemas.
+
+A record is a zero byte, the schema's id (four bytes, big-endian), then the JSON of the format that
+``envelope`` names. The schema is registered when a batch first needs it, so it follows the table.
+Every column may be null, and no others are allowed (``additionalProperties`` is false): a registry
+then takes a new column as backward compatible.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.parts import data_columns, no_records, table_name
+from sinks.formats.subjects import name_subject
+from tailer.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
+from tailer.changes import is_arrow_variant as is_variant
+from tailer.sink.encoder import Encoder, Records
+
+if TYPE_CHECKING:
+    from sinks.formats.registry import Registry
+
+_TEXT, _WHOLE, _TIME = (
+    {"type": "string"},
+    {"type": "integer"},
+    {"type": "string", "format": "date-time"},
+)
+_NULL = {"type": "null"}
+_METADATA = {CHANGE_TYPE: _TEXT, COMMIT_VERSION: _WHOLE, COMMIT_TIMESTAMP: _TIME}
+
+
+class JsonSchemaEncoder(Encoder):
+    """The records of another format, each with the id of its schema. See
+    :mod:`tailer.sink.encoder`."""
+
+    def __init__(
+        self,
+        inner: Encoder,
+        envelope: str,
+        registry: Registry,
+        *,
+        subject_name_strategy: str,
+        topic: str,
+        name: str,
+        table: str,
+    ) -> None:
+        self.paired, self.key_columns = inner.paired, inner.key_columns
+        self.registry = registry
+        self._inner = inner
+        self._envelope = envelope
+        self._strategy = subject_name_strategy
+        self._topic = topic
+        self._names = (name, table)
+        self._ids: dict[tuple[str, str], int] = {}
+
+    def encode(self, batch: ChangeBatch) -> Records:
+        if not batch.num_rows:
+            return no_records(batch)
+        records, rows = self._inner.encode(batch).whole(), data_columns(batch).type
+        fields = [rows.field(i) for i in range(rows.num_fields)]
+        values, number = self._framed(
+            batch, "value", "Value", _schema_of(self._envelope, fields), records.values
+        )
+        keys = records.keys
+        if keys is not None:
+            own = _object({f.name: nullable(f.type) for f in fields if f.name in self.key_columns})
+            keys, _ = self._framed(batch, "key", "Key", own, keys)
+        headers = (*records.headers, ("_schema_id", str(number).encode()))
+        return replace(records, keys=keys, values=values, headers=headers)
+
+    def _framed(
+        self, batch: ChangeBatch, part: str, record: str, schema: dict[str, Any], values: Any
+    ) -> tuple[pa.BinaryArray, int]:
+        """Return the values in the wire format, and the id of their schema; null stays null."""
+        name, given = self._names
+        title = ".".join(filter(None, (name, table_name(batch, given), record)))
+        draft = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title}
+        text = json.dumps({**draft, **schema}, separators=(",", ":"))
+        known = (name_subject(self._strategy, self._topic, part, title), text)
+        if known not in self._ids:
+            self._ids[known] = self.registry.register(*known, kind="JSON")
+        number = self._ids[known]
+        head = pa.scalar(struct.pack(">bI", 0, number))
+        return pc.binary_join_element_wise(head, values, pa.scalar(b"")), number
+
+
+def _schema_of(envelope: str, fields: list[pa.Field]) -> dict[str, Any]:
+    columns = {field.name: nullable(field.type) for field in fields}
+    if envelope == "upsert":
+        return _object(columns)
+    if envelope == "rows":
+        return _object({**columns, **_METADATA})
+    row = _or_null(_object(columns))
+    times = dict.fromkeys(("ts_ms", "ts_us", "ts_ns"), _WHOLE)
+    parts = {name: {"type": "object"} for name in ("source", "transaction")}
+    return _object({"before": row, "after": row, **parts, "op": _TEXT, **times})
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"oneOf": [_NULL, schema]}
+
+
+def nullable(data_type: pa.DataType) -> dict[str, Any]:
+    """Return the JSON Schema of the values of a type, or null, as :mod:`sinks.formats.json` writes
+    them."""
+    if is_variant(data_type):
+        return {}
+    return _NULL if pa.types.is_null(data_type) else _or_null(_schema(data_type))
+
+
+def _schema(data_type: pa.DataType) -> dict[str, Any]:
+    types = pa.types
+    if types.is_floating(data_type):
+        return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
+    if types.is_struct(data_type):
+        fields = (data_type.field(i) for i in range(data_type.num_fields))
+        return _object({field.name: nullable(field.type) for field in fields})
+    if types.is_list(data_type):
+        return {"type": "array", "items": nullable(data_type.value_type)}
+    if types.is_map(data_type):
+        values = nullable(data_type.item_type)
+        if not types.is_nested(data_type.key_type):
+            return {"type": "object", "additionalProperties": values}
+        entry = {"key": nullable(data_type.key_type), "value": values}
+        return {"type": "array", "items": _object(entry)}
+    for holds, schema in (
+        (types.is_boolean, {"type": "boolean"}),
+        (types.is_integer, _WHOLE),
+        (types.is_decimal, {"type": "number"}),
+        (types.is_binary, {**_TEXT, "contentEncoding": "base64"}),
+        (types.is_large_binary, {**_TEXT, "contentEncoding": "base64"}),
+        (types.is_date, {**_TEXT, "format": "date"}),
+        (lambda kind: types.is_timestamp(kind) and kind.tz is not None, _TIME),
+    ):
+        if holds(data_type):
+            return schema
+    return _TEXT
