@@ -95,7 +95,7 @@ class AvroEncoder(Encoder):
             check_has_key(key_columns)
         self.envelope = envelope
         self.subject_name_strategy = subject_name_strategy
-        self.paired = envelope != "rows"
+        self.paired, self.keeps_order = envelope != "rows", envelope != "upsert"
         self.tombstones = tombstones
         self.name = name
         self.table = table

@@ -50,6 +50,7 @@ class JsonSchemaEncoder(Encoder):
         table: str,
     ) -> None:
         self.paired, self.key_columns = inner.paired, inner.key_columns
+        self.keeps_order = inner.keeps_order
         self.registry = registry
         self._inner = inner
         self._envelope = envelope

@@ -33,6 +33,7 @@ class UpsertEncoder(Encoder):
     """Rows as JSON objects of the data columns. See :mod:`tailer.sink.encoder`."""
 
     paired = True
+    keeps_order = False
 
     def __init__(self, key_columns: tuple[str, ...]) -> None:
         check_has_key(key_columns)

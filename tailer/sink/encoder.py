@@ -115,6 +115,8 @@ class Encoder(Contract, ABC):
     is_text: bool = False
     #: Whether it needs an update as one row with ``ChangeBatch.before``: a trait of the sink.
     paired: bool = False
+    #: Whether the records have the rows' order. Within a version it may else be another one.
+    keeps_order: bool = True
     #: The columns of a record's key; empty means that records have no key.
     key_columns: tuple[str, ...] = ()
     #: The names that it gives to fields of its own beside the columns: a trait of the sink.
