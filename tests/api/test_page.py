@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tailer.testing.table import TableBuilder
 from tests.support.pages import blocks
 
@@ -29,3 +31,14 @@ def test_the_programs_of_the_page_do_what_they_say(table: TableBuilder, tmp_path
         assert (done.returncode, done.stderr) == (0, ""), block
         for text in expected:
             assert text in done.stdout
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_page_are_typed(tmp_path: Path) -> None:
+    for number, block in enumerate(blocks("docs/python.md", "python")):
+        (tmp_path / f"program_{number}.py").write_text(block.text)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "."],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
