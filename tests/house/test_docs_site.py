@@ -13,6 +13,7 @@ from tools.docs_site import commands, error_table, slug
 from tools.drawings import DRAWINGS, WIDTH, Drawing, draw
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_dead_link_or_a_page_that_no_menu_has(tmp_path: Path) -> None:
     site = tmp_path / "site"
     command = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 from tests.support.source import python_files
 
@@ -46,6 +47,7 @@ def late(node: ast.AST, *, within: bool = False) -> Iterator[str]:
         yield from late(child, within=within or function)
 
 
+@cache
 def found() -> list[tuple[str, str]]:
     files = python_files("tailer", "sinks")
     return [(str(f.path), name) for f in files for name in late(ast.parse(f.text))]

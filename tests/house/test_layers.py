@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,21 +74,25 @@ SINKS_MAY_IMPORT = {
 
 def violations(file: SourceFile) -> list[str]:
     """One sentence for every rule that ``file`` breaks; none for a good file."""
-    tree = ast.parse(file.text, str(file.path))
     of_package = _within_sinks if _package(file.module) == "sinks" else _downwards
     found = [
         f"{file.path}:{line}: {broken}"
-        for line, target in _imports(tree, file)
+        for line, target in imports(file)
         for rule in (_by_name, of_package)
         if (broken := rule(file.module, target)) is not None
     ]
     if _package(file.module) == "tailer" and _unit(file.module) in PURE:
-        found += [f"{file.path}:{line}: {broken}" for line, broken in _impurities(tree, file)]
+        found += [f"{file.path}:{line}: {broken}" for line, broken in _impurities(file)]
     return found
 
 
-def _imports(tree: ast.AST, file: SourceFile) -> Iterator[tuple[int, str]]:
+@cache
+def imports(file: SourceFile) -> list[tuple[int, str]]:
     """Line and absolute dotted name of all that is imported, by statement or by call."""
+    return [*_imports(ast.parse(file.text, str(file.path)), file)]
+
+
+def _imports(tree: ast.AST, file: SourceFile) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -142,13 +147,13 @@ def _within_sinks(_: str, target: str) -> str | None:
     return f"a sink imports {target}: it may import only those of SINKS_MAY_IMPORT"
 
 
-def _impurities(tree: ast.AST, file: SourceFile) -> Iterator[tuple[int, str]]:
+def _impurities(file: SourceFile) -> Iterator[tuple[int, str]]:
     unit = _unit(file.module)
-    for line, target in _imports(tree, file):
+    for line, target in imports(file):
         what = IMPURE_MODULES.get(_package(target))
         if what is not None:
             yield line, f"{unit} imports {target}, {what}: it is to decide from its arguments alone"
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(file.text)):
         if isinstance(node, ast.Call) and called(node) in CLOCK_CALLS:
             yield node.lineno, f"{unit} asks the clock by {called(node)}(): times are arguments"
         elif isinstance(node, ast.AsyncFunctionDef):
@@ -249,7 +254,7 @@ def circles(files: list[SourceFile]) -> list[list[str]]:
     for file in files:
         if file.module in pages:
             continue
-        for _, target in _imports(ast.parse(file.text, str(file.path)), file):
+        for _, target in imports(file):
             found = target if target in modules else target.rpartition(".")[0]
             if found in arrows and found != file.module:
                 arrows[file.module].add(found)

@@ -6,54 +6,76 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.source import ROOT, SourceFile, python_files
+from tests.support.source import ROOT, SourceFile, python_files, statements
 
 FILES = python_files("tailer", "sinks", "tests", "tools")
 MODULES = {file.module: file for file in FILES}
 OWN = ("tailer", "sinks", "tests", "tools")
 _ROLE = re.compile(r":(?:mod|class|func|meth|attr|data|exc|obj):`([~!]?)([\w.]+)`")
 _FILE = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|rs|c))`")
-_TEXTS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_TEXTS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def texts(tree: ast.Module) -> Iterator[str]:
-    """The docstrings of a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, _TEXTS) and (text := ast.get_docstring(node)):
-            yield text
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a module says and has: its docstrings, its own names, those of its classes, dotted, and
+    what it imports."""
+
+    texts: list[str]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str) -> Contents:
+        tree = ast.parse(text)
+        names: set[str] = set()
+        documented: list[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef] = [
+            tree
+        ]
+        for node in statements(tree):
+            if isinstance(node, _TEXTS):
+                documented.append(node)
+            names.update(_bound(node))
+            if isinstance(node, ast.ClassDef):
+                members = (name for within in statements(node) for name in _bound(within))
+                names.update(f"{node.name}.{member}" for member in members)
+        return cls(
+            [doc for node in documented if (doc := ast.get_docstring(node))], frozenset(names)
+        )
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement binds, and the attributes that it sets."""
+    match statement:
+        case ast.Import(names=imported) | ast.ImportFrom(names=imported):
+            yield from (alias.asname or alias.name for alias in imported)
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name
+        case ast.Assign(targets=targets):
+            yield from (name for target in targets for name in _stored(target))
+        case ast.AnnAssign(target=target) | ast.For(target=target):
+            yield from _stored(target)
+
+
+def _stored(target: ast.expr) -> Iterator[str]:
+    for node in ast.walk(target):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
 
 
 @cache
+def contents(file: SourceFile) -> Contents:
+    return Contents.of(file.text)
+
+
 def names(module: str) -> frozenset[str]:
-    """What a module has: its own names, those of its classes, dotted, and what it imports."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(MODULES[module].text)):
-        match node:
-            case ast.Import(names=imported) | ast.ImportFrom(names=imported):
-                found.update(alias.asname or alias.name for alias in imported)
-            case ast.ClassDef(name=name, body=body):
-                found.add(name)
-                found.update(f"{name}.{member}" for part in body for member in _stored(part))
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                found.add(name)
-            case ast.Assign() | ast.AnnAssign():
-                found.update(_stored(node))
-    return frozenset(found)
-
-
-def _stored(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement binds, and the attributes that it sets."""
-    for node in ast.walk(statement):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name
+    return contents(MODULES[module]).names
 
 
 @cache
@@ -72,7 +94,11 @@ def exists(name: str, file: SourceFile) -> bool:
             module, rest = ".".join(parts[:size]), parts[size:]
             if module in MODULES:
                 has = names(module)
-                return not rest or ".".join(rest) in has or rest[0] in has - everywhere_dotted()
+                return (
+                    not rest
+                    or ".".join(rest) in has
+                    or (rest[0] in has and rest[0] not in everywhere_dotted())
+                )
         return False
     package = file.module if file.is_package else file.module.rpartition(".")[0]
     if f"{package}.{name.lstrip('.')}" in MODULES or hasattr(builtins, parts[0]):
@@ -90,7 +116,7 @@ def everywhere_dotted() -> frozenset[str]:
 
 def dead_references(file: SourceFile) -> Iterator[str]:
     """The names and files that a file's texts give, and that there are not."""
-    for text in texts(ast.parse(file.text)):
+    for text in contents(file).texts:
         for _, name in _ROLE.findall(text):
             if not exists(name, file):
                 yield f"{file.path}: there is no {name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,18 @@ def python_files(*folders: str) -> list[SourceFile]:
     """Every Python file under ``folders`` of the project, sorted by path."""
     paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return [_source_file(path) for path in paths]
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """All statements within a tree, at whatever depth: a few of its nodes, and so found soon."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for child in getattr(node, block, ()):
+                waiting.append(child)
+                if isinstance(child, ast.stmt):
+                    yield child
 
 
 def called(node: ast.Call) -> str:
