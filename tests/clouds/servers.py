@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -124,22 +125,7 @@ class Container:
     @property
     def other_client(self) -> Any:
         """A client of what others write, and what others see."""
-        from obstore.store import AzureStore, GCSStore, S3Store
-
-        if self.cloud == "s3":
-            return S3Store(
-                self.name, access_key_id=S3_ACCESS, secret_access_key=S3_SECRET, region=S3_REGION,
-                endpoint=self.url, client_options={"allow_http": True},
-            )  # fmt: skip
-        if self.cloud == "gcs":
-            return GCSStore(
-                self.name, service_account_key=_nobody(self.url),
-                client_options={"allow_http": True},
-            )  # fmt: skip
-        return AzureStore(
-            self.name, account_name=ACCOUNT, account_key=KEY, endpoint=self.url,
-            client_options={"allow_http": True},
-        )  # fmt: skip
+        return _client(self.cloud, self.name, self.url)
 
     async def put(self, key: str, data: bytes) -> None:
         """Write an object."""
@@ -183,6 +169,24 @@ class Container:
     def at(self, url: str) -> Container:
         """The same by another way."""
         return replace(self, url=url)
+
+
+@cache
+def _client(cloud: Cloud, name: str, url: str) -> Any:
+    """One for each container: to make one takes as long as some requests."""
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    if cloud == "s3":
+        return S3Store(
+            name, access_key_id=S3_ACCESS, secret_access_key=S3_SECRET, region=S3_REGION,
+            endpoint=url, client_options={"allow_http": True},
+        )  # fmt: skip
+    if cloud == "gcs":
+        return GCSStore(name, service_account_key=_nobody(url), client_options={"allow_http": True})
+    return AzureStore(
+        name, account_name=ACCOUNT, account_key=KEY, endpoint=url,
+        client_options={"allow_http": True},
+    )  # fmt: skip
 
 
 class CloudServer(Server):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Self
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
 from tests.s3.fixture import REGION, Bucket
+
+
+@cache
+def _session() -> Any:
+    """One for all: it keeps the descriptions of the services, which take long to load."""
+    return get_session()
 
 
 class Objects:
@@ -17,7 +24,7 @@ class Objects:
         self.bucket = bucket
 
     async def __aenter__(self) -> Self:
-        self._context = get_session().create_client(
+        self._context = _session().create_client(
             "s3",
             endpoint_url=self.bucket.url,
             region_name=REGION,
