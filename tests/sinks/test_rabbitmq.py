@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 import time
@@ -141,20 +140,15 @@ async def test_a_bound_that_no_argument_says_is_learned(
 
 
 async def test_a_broker_that_does_not_answer_a_goodbye_keeps_no_socket_open(
-    options: dict[str, Any],
+    rabbitmq_server: RabbitMq, options: dict[str, Any]
 ) -> None:
-    with RabbitMq() as server:
-        sink = new({**options, "url": server.url()})
-        await sink.open("orders")
-        await sink.write(named(count=3))
-        assert server.process is not None
-        server.process.send_signal(signal.SIGSTOP)
-        try:
-            await sink.aclose()
-        finally:
-            server.process.send_signal(signal.SIGCONT)
-        open_to = [found.raddr.port for found in psutil.Process().net_connections() if found.raddr]
-        assert server.port not in open_to
+    sink = new(options)
+    await sink.open("orders")
+    await sink.write(named(count=3))
+    with rabbitmq_server.still():
+        await sink.aclose()
+    open_to = [found.raddr.port for found in psutil.Process().net_connections() if found.raddr]
+    assert rabbitmq_server.port not in open_to
 
 
 async def test_an_exchange_routes_to_queues(
@@ -213,6 +207,7 @@ async def test_an_account_or_a_broker_that_is_not_there(
     assert PASSWORD not in str(refused.value)
 
 
+@pytest.mark.slow  # it starts three times, and each takes seconds of a processor
 async def test_a_broker_that_ends_is_waited_for() -> None:
     with RabbitMq() as server:
         # A broker that is killed may lose a queue that it has just declared, with its messages; of

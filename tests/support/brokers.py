@@ -83,7 +83,9 @@ class RabbitMq(_Broker):
         file.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
         (self.folder / "plugins").write_text("[].")
         # With RABBITMQ_ALLOW_INPUT, the script is replaced by the server, which ends with us.
-        more = "-noinput -kernel inet_dist_use_interface {127,0,0,1}"
+        # One scheduler that does not wait busily: by itself it takes a processor.
+        calm = "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
+        more = f"{calm} -noinput -kernel inet_dist_use_interface {{127,0,0,1}}"
         variables = {
             "ERL_EPMD_PORT": self.names_port, "HOME": self.folder,
             "RABBITMQ_NODENAME": f"tailer-{self.port}@localhost",
