@@ -99,7 +99,7 @@ bench-quick: $(DEV) ## run the benchmarks that can on tiny data, without bounds
 
 torture: $(DEV) ## TAILER_TORTURE_HOURS (1) of random rounds, then the tests' long runs, TAILER_TORTURE_ROUNDS (1000)
 	$(RUN) tests.torture
-	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m "slow or random" $(ARGS)
+	TAILER_TORTURE_ROUNDS=$(TAILER_TORTURE_ROUNDS) $(RUN) pytest --timeout=0 -m "slow or sampled" $(ARGS)
 
 soak: $(DEV) ## watch a daemon with 200 feeds for HOURS=4: memory, descriptors, disk must not grow
 	$(RUN) tests.soak $(if $(filter command line,$(origin HOURS)),--hours $(HOURS)) $(ARGS)

@@ -25,18 +25,20 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.support.extent import WHOLE_RUN
 from tests.support.source import ROOT
 
 # Every test is in one of them, and in one of the choices of a run.
-CHOICES = {"quick": "not slow", "slow": "slow", "all": ""}
+CHOICES = {"quick": "not slow", "slow": "(slow or sampled)", "all": ""}
 PARTS = {
     "tests with Spark": "spark",
     "tests with Kafka": "java and not spark",
-    "tests of programs": "programs and not java",
-    "tests of modules": "not programs and not java",
+    "tests of sinks": "sinks and not java",
+    "tests of programs": "programs and not sinks and not java",
+    "tests of modules": "not programs and not sinks and not java",
 }
 # These have more files than the others, and are halved by them.
-SHARES = {"tests of programs": 2, "tests of modules": 2}
+SHARES = {"tests of programs": 2}
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 # What failed and why, of all that pytest has to say about it.
 FAILURE = re.compile(r"(FAILED|ERROR|E) ")
@@ -100,6 +102,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests")
     parser.add_argument("tests", nargs="?", choices=CHOICES, default="quick")
     chosen = parser.parse_args().tests
+    if chosen != "quick":
+        os.environ[WHOLE_RUN] = "true"
     os.environ["TAILER_TESTS_WITHOUT"] = json.dumps(prepare_all(slow=chosen != "quick"))
     sys.exit(run_parts(CHOICES[chosen]))
 

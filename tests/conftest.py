@@ -19,6 +19,7 @@ from tests.clouds.servers import SERVERS as CLOUD_SERVERS
 from tests.clouds.servers import CloudServer, Container, run_cloud
 from tests.s3.fixture import ACCOUNT, Bucket, S3Server, run_server
 from tests.support.components import Component, java_major, require, start_spark, with_byte_code
+from tests.support.extent import TORTURE, examples, sampled
 from tests.support.kafka_sockets import sockets_closed
 from tests.support.order import sort_by_change
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 # The first test that uses one of these waits for its start.
 START_TIMEOUT_S = 600
 SERVERS = {"spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres"}
+
+STORES = {"azurite", "gcs_server", "s3_server"}
 
 # What a test's fixtures need from `prepare.py`; other tests are marked `needs` themselves.
 NEEDS = {
@@ -61,26 +64,29 @@ PROGRAM_NAMES = (
     "sharing soak store torture"
 )
 PROGRAM_FOLDERS = [TESTS / name for name in PROGRAM_NAMES.split()]
+# They share servers that take seconds of a processor to start.
+SINK_FOLDERS = [TESTS / name for name in ("conformance", "sinks", "verify")]
 # What a file with other tests of this kind has somewhere in it.
 JAVA_WORD = re.compile(rf"\b({'|'.join(sorted(JAVA))}|java)\b")
 
+# What a run chooses of a part, at the end of its expression: see `__main__.py`.
+CHOSEN = re.compile(r" and (not slow|\(slow or sampled\))$")
+
 # No deadline: the same example is slow once, while something else has the processor.
 settings.register_profile(
-    "user", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
+    "user",
+    deadline=None,
+    max_examples=500 if TORTURE else examples(30),
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile(
-    "ci", settings.get_profile("user"), max_examples=30, print_blob=True, derandomize=True
-)
-settings.register_profile("torture", settings.get_profile("user"), max_examples=500)
-if "TAILER_TORTURE_ROUNDS" in os.environ:
-    settings.load_profile("torture")
-else:
-    settings.load_profile("ci" if os.environ.get("CI") == "true" else "user")
+settings.register_profile("ci", settings.get_profile("user"), print_blob=True, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" and not TORTURE else "user")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses Spark, other Java and programs, and what is made for it; give it time for a
     start. The tests of what was changed come first."""
+    _leave_other_servers_to_slow(items)
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         if "spark" in used or item.path.is_relative_to(SPARK_FOLDER):
@@ -89,6 +95,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.java)
         if any(map(item.path.is_relative_to, PROGRAM_FOLDERS)):
             item.add_marker(pytest.mark.programs)
+        if any(map(item.path.is_relative_to, SINK_FOLDERS)):
+            item.add_marker(pytest.mark.sinks)
         if item.get_closest_marker("java") and not _may_start_java(item.path):
             raise pytest.UsageError(
                 f"{item.nodeid} starts Java, and its file names no such fixture"
@@ -96,10 +104,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for component in {NEEDS[name] for name in used & set(NEEDS)}:
             item.add_marker(pytest.mark.needs(component))
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-            item.add_marker(pytest.mark.random)
+            item.add_marker(sampled)
         if SERVERS & used and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
     sort_by_change(items)
+
+
+def _leave_other_servers_to_slow(items: list[pytest.Item]) -> None:
+    """A test that is for the servers of several object stores is quick with one of them, which its
+    name chooses, and slow with the others."""
+    cases: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        params = callspec.params.values() if callspec else ()
+        for server in STORES.intersection(p for p in params if isinstance(p, str)):
+            cases.setdefault(item.nodeid.replace(server, ""), {})[server] = item
+    for name, by_server in cases.items():
+        servers = sorted(by_server)
+        chosen = servers[zlib.crc32(name.encode()) % len(servers)]
+        for server in servers:
+            if server != chosen:
+                by_server[server].add_marker(pytest.mark.slow)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -113,18 +138,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     path = collection_path
     is_test = path.name.startswith("test_")
     with_programs = any(map(path.is_relative_to, PROGRAM_FOLDERS))
+    of_sinks = any(map(path.is_relative_to, SINK_FOLDERS))
     share, shares = map(int, config.option.share.split("/"))
     # By the name: the same share each time, whatever files there are.
     if is_test and zlib.crc32(f"{path.parent.name}/{path.name}".encode()) % shares != share - 1:
         return True
-    match re.sub(" and (not )?slow$", "", config.option.markexpr):
+    match CHOSEN.sub("", config.option.markexpr):
         case "spark":
             other = is_test and not _may_start_java(path)
         case "java and not spark":
             other = path == SPARK_FOLDER or (is_test and not _may_start_java(path))
-        case "programs and not java":
-            other = is_test and not with_programs
-        case "not programs and not java":
+        case "sinks and not java":
+            other = is_test and not of_sinks
+        case "programs and not sinks and not java":
+            other = of_sinks or (is_test and not with_programs)
+        case "not programs and not sinks and not java":
+            other = path in JAVA_FOLDERS or with_programs or of_sinks
+        case "not programs and not java":  # of `make check`
             other = path in JAVA_FOLDERS or with_programs
         case _:
             other = False

@@ -38,9 +38,10 @@ from tests.support.damaged_footers import (
     with_footer,
     zigzag,
 )
+from tests.support.extent import examples, sampled
 from tests.support.feeds import refusal
 
-FLIPS = 1500
+FLIPS = examples(1500)
 
 
 class PlainKeys(pe.KmsClient):  # type: ignore[misc]  # pyarrow has no types
@@ -63,6 +64,7 @@ def encrypted(columns: list[str]) -> bytes:
     return whole(1000, encryption_properties=keys)
 
 
+@sampled
 @pytest.mark.parametrize("native", ["1", "0"])
 def test_no_column_of_a_footer_ends_the_process(tmp_path: Path, native: str) -> None:
     """Each kind of damaged column metadata, and flipped bits, in a process of its own: pyarrow

@@ -21,6 +21,7 @@ from tailer.decode.vectors import ALL_ROWS
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 from tests.support.components import require_crate
+from tests.support.extent import examples, sampled
 from tests.support.feeds import ID, state
 
 WIDE = pa.schema(
@@ -187,6 +188,7 @@ def test_rows_that_a_dictionary_hides_are_not_decoded_together() -> None:
     assert check(files, contents, DecodeOptions(batch_bytes_max=2**20)) == 0
 
 
+@sampled
 @pytest.mark.parametrize("seed", range(4))
 def test_damage_of_a_file_is_left_to_its_own_reading(seed: int) -> None:
     """Whatever byte of one file is wrong: the rows of its neighbours stay, and what it gives by
@@ -198,7 +200,7 @@ def test_damage_of_a_file_is_left_to_its_own_reading(seed: int) -> None:
     contents = [parquet(dice, 20, WIDE, **how) for _ in range(3)]
     files = [order(i, data, of) for i, data in enumerate(contents)]
     merged = passed = 0
-    for _ in range(300):
+    for _ in range(examples(300)):
         damaged = bytearray(contents[1])
         damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
         beside = [contents[0], bytes(damaged), contents[2]]

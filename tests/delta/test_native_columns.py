@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups, chunk_of
 from tailer.errors import CorruptLog, UnsupportedTable
 from tests.support.components import require_crate
+from tests.support.extent import examples
 from tests.support.raw_parquet import (
     BYTES,
     DELTA_TEXTS,
@@ -42,6 +44,7 @@ ROWS = 10_000
 DECIMAL = pa.decimal128(22, 2)
 
 
+@cache
 def table(seed: int, rows: int = ROWS, nulls: float = 0.1) -> pa.Table:
     """Columns of the types that tables have."""
     dice = random.Random(seed)
@@ -149,7 +152,7 @@ def test_columns_without_nulls(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_pages(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("pages") / "rows.parquet"
     rows = table(data.draw(st.integers(0, 2**32)), 4500, data.draw(st.floats(0, 1)))
@@ -172,7 +175,7 @@ def test_any_pages(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 @given(st.lists(
     st.tuples(st.binary(min_size=1, max_size=90), st.integers(1, 300)), min_size=1, max_size=40
 ))  # fmt: skip
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_repeated_bytes(
     tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[bytes, int]]
 ) -> None:

@@ -22,6 +22,7 @@ from tailer.feed.run import run_feed
 from tailer.feed.texts import is_utf8, repaired
 from tailer.sink import make_sink
 from tailer.testing.table import TableBuilder
+from tests.support.extent import examples
 from tests.support.rig import Rig
 
 pytestmark = pytest.mark.anyio
@@ -184,7 +185,7 @@ SOME = st.one_of(st.none(), st.text(max_size=3).map(str.encode), st.sampled_from
     encoding=st.sampled_from(ENCODINGS),
     nested=st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_rows_that_are_said_to_be_utf8_are(
     values: list[bytes | None],
     repeat: int,

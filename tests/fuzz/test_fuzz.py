@@ -20,8 +20,9 @@ from tests.fuzz.grammar import FEATURES, ODDITIES, STEPS, History, draw, write
 from tests.fuzz.judge import Tally, disagreement, inline_threads
 from tests.fuzz.reference import Reference, key
 from tests.fuzz.shrink import report, shrunk
+from tests.support.extent import WHOLE, examples, sampled
 
-#: They take about fifteen seconds of processor time.
+#: All take about fifteen seconds of processor time.
 SEEDS = range(200)
 
 #: Histories that once disagreed.
@@ -64,15 +65,16 @@ def _inline() -> Iterator[None]:
         yield
 
 
+@sampled
 def test_what_is_read_of_any_history_is_what_a_naive_reader_says() -> None:
     tally = Tally()
-    for history in map(draw, SEEDS):
+    for history in map(draw, SEEDS[: examples(len(SEEDS))]):
         if disagreement(history, tally):
             shorter = shrunk(history, disagreement)
             pytest.fail(report(shorter, str(disagreement(shorter))))
-    # That no way of finding changes was left out.
-    assert {"cdf", "files", "cancel_out", "row_ids"} <= tally.keys()
-    assert tally["events"] > tally["versions"] > len(SEEDS)
+    # That no way of finding changes was left out; one of them is rare.
+    assert {"cdf", "files", "cancel_out"} | ({"row_ids"} if WHOLE else set()) <= tally.keys()
+    assert tally["events"] > tally["versions"] > examples(len(SEEDS))
 
 
 @pytest.mark.parametrize("line", DISAGREED)
@@ -80,6 +82,7 @@ def test_a_history_that_disagreed_agrees(line: str) -> None:
     assert disagreement(History.parse(line)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_shrunk_and_told_in_twenty_lines(name: str) -> None:
     target, fault, seed = FAULTS[name]

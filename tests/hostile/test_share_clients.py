@@ -116,6 +116,14 @@ ATTACKS: dict[str, Callable[[str], Iterator[bytes]]] = {
     "half a request": lambda b: iter([post(b, b"X")]),
 }
 
+#: One of each kind: much of what has no end, a large request, an answer that is not read, silence.
+KINDS = {
+    "a body without end",
+    "predicates of 10 MB",
+    "answers that nobody takes",
+    "half a request",
+}
+
 
 @asynccontextmanager
 async def attacking(
@@ -163,7 +171,10 @@ def ids(reply: Reply) -> list[str]:
     return sorted(line["file"]["id"] for line in reply.lines[2:])
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow) for name in ATTACKS],
+)
 @pytest.mark.anyio
 async def test_an_honest_client_is_answered_beside_others(
     server: Served, bearer: str, name: str

@@ -34,6 +34,7 @@ def check(folder: Path, attacks: Mapping[str, Attack]) -> None:
     assert outcome.peak_mib <= RESIDENT_MIB_MAX
 
 
+@pytest.mark.slow
 def test_data_files_take_no_more_memory_than_the_configuration_says(tmp_path: Path) -> None:
     require_crate()
     check(tmp_path, DATA_FILES)

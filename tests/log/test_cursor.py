@@ -20,6 +20,7 @@ from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, DataLoss, TableReplaced, TailerError, TransientError
 from tailer.log import questions as ask
 from tailer.log.cursor import SPAN_COMMITS_MAX, FollowOptions, LogCursor, LogFacts
+from tests.support.extent import examples
 
 FACTS = LogFacts("/orders", torn_commit_max_s=1.0)
 NOTHING = ask.Listing((), ())
@@ -350,7 +351,7 @@ def answers_to(action: Any) -> st.SearchStrategy[ask.CursorAnswer]:
     return st.none()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data(), st.integers(0, 4), st.none() | st.integers(3, 9))
 def test_whatever_is_answered_versions_come_once_and_in_order(
     data: st.DataObject, first: int, last: int | None

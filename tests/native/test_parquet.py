@@ -19,6 +19,7 @@ from tailer.delta.parquet_columns import ParquetColumns
 from tailer.native.parquet import native
 from tests.support import thrift
 from tests.support.components import require_crate
+from tests.support.extent import examples, sampled
 from tests.support.parquet_fuzz import WRONG, damaged, whole_files
 from tests.support.source import ROOT
 
@@ -28,9 +29,10 @@ def _compiled() -> None:
     require_crate()
 
 
+@sampled
 def test_what_pyarrow_refuses_is_refused() -> None:
     """Of damaged files, in a process of its own, which nothing may end."""
-    files = 4 * int(os.environ.get("TAILER_TORTURE_ROUNDS", "500"))
+    files = examples(4 * int(os.environ.get("TAILER_TORTURE_ROUNDS", "500")))
     program = [sys.executable, "-m", "tests.support.parquet_fuzz", str(files)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -67,16 +69,17 @@ def pages_of(start: bytes) -> list[tuple[int, ...]]:
     return pages
 
 
+@sampled
 def test_pages_are_those_that_their_headers_tell() -> None:
     dice = random.Random(1)
     whole, several = whole_files(), 0
-    for _ in range(2000):
+    for _ in range(examples(2000)):
         data = damaged(dice, dice.choice(whole))
         start = data[dice.choice([4, dice.randrange(len(data))]) :] if data else b""
         pages = native.page_sizes(start)
         assert pages == pages_of(start)[: len(pages)]  # the first that is odd ends them
         several += len(pages) > 1
-    assert several > 100
+    assert several > examples(100)
 
 
 def longest(texts: bytes) -> int:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.testing.table import TableBuilder
+from tests.support.extent import examples
 from tests.support.feeds import batches
 
 SCHEMA = pa.schema(
@@ -83,7 +84,7 @@ def first_of_surplus(mine: list[File], other: list[File]) -> Counter[tuple[int, 
                    if len(found) > partners[key])  # fmt: skip
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 @given(st.integers(0, 2**32), st.sampled_from([7, 65_536]))
 def test_the_first_of_the_surplus_stay(seed: int, rows: int) -> None:
     sides = rewrites(Random(seed))

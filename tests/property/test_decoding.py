@@ -21,6 +21,7 @@ from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.vectors import RowSelection
 from tailer.errors import OffsetError
 from tailer.testing.table import TableBuilder
+from tests.support.extent import examples
 from tests.support.feeds import ID, batches, events, offset_of, state
 
 ROWS_MAX = 60
@@ -149,7 +150,7 @@ def written(folder: Path, seed: list[int]) -> TableBuilder:
     return table
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=8), st.integers(1, 9))
 def test_a_feed_has_the_same_events_and_ids_in_any_batches_and_from_any_offset(
     seed: list[int], size: int

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from tailer.changes import ChangeBatch
 from tailer.sink import make_sink
 from tailer.testing.batches import change_batch
+from tests.support.extent import examples
 
 #: Values of each type that differ where statistics are cut or rounded.
 NEAR: dict[pa.DataType, list[Any]] = {
@@ -81,7 +82,7 @@ async def kept(folder: Path, key: pa.Schema, batches: list[ChangeBatch]) -> None
     await sink.aclose()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_mirror_by_any_key_has_the_rows(data: st.DataObject) -> None:
     key, values = data.draw(keys())

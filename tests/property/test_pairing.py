@@ -15,6 +15,7 @@ from tailer.changes import CHANGE_TYPES
 from tailer.feed.options import FeedOptions
 from tailer.testing.table import TableBuilder
 from tests.feed.test_pair import POST, PRE, SCHEMA, Row, listed, paired
+from tests.support.extent import examples
 from tests.support.feeds import events, offset_of
 
 images = st.builds(
@@ -59,7 +60,7 @@ def expected(plain: list[dict[str, Any]], names: list[str]) -> list[Row]:
     ]
 
 
-@settings(max_examples=30)  # each starts the engine twice
+@settings(max_examples=examples(30))  # each starts the engine twice
 @given(versions, st.integers(1, 4), st.booleans(), st.data())
 def test_updates_are_paired_by_their_keys(
     files: list[tuple[str, list[dict[str, Any]]]],

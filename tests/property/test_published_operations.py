@@ -21,6 +21,7 @@ from tailer.feed.read import read_changes
 from tailer.shape.selection import OPERATIONS, Operation, Selection
 from tailer.testing.table import TableBuilder
 from tests.property.test_decoding import written
+from tests.support.extent import examples
 from tests.support.feeds import table_log
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -112,7 +113,7 @@ def rewritten(folder: Path, seed: list[int]) -> TableBuilder:
     return table
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     seed=st.lists(st.integers(0, 100), min_size=1, max_size=8),
     rows=st.sampled_from([1, 3, 1000]),

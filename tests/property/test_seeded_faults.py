@@ -264,6 +264,7 @@ def test_without_a_fault_each_history_is_read_right(history: History, tmp_path: 
     assert failures(history, tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "history"), FAULTS)
 def test_a_fault_is_caught(
     fault: Callable[[Patch], None],

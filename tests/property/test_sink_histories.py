@@ -39,6 +39,7 @@ from tailer.errors import (
 )
 from tailer.testing.batches import change_span, empty_batch
 from tests.kafka.sinks import SCHEMA, batch
+from tests.support.extent import examples
 
 #: How many rows each version has, from version 1 on; one with none has no changes.
 ROWS = (1, 5, 0, 0, 2, 7, 1, 1, 0, 3)
@@ -371,7 +372,7 @@ class Histories(RuleBasedStateMachine):
 def machine(world: type[World]) -> Any:
     made = type(f"{world.__name__}Histories", (Histories,), {"world_of": world})
     case = made.TestCase  # type: ignore[attr-defined]
-    case.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+    case.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
     return case
 
 

@@ -52,8 +52,17 @@ def step(table: TableBuilder, before: Rows, after: Rows, file: Any) -> Any:
     return add
 
 
-@pytest.mark.parametrize("kind", sorted(SINKS))
-@pytest.mark.parametrize("cdf", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "cdf"),
+    [
+        ("delta", True),
+        ("duckdb", False),
+        ("sqlite", True),
+        pytest.param("delta", False, marks=pytest.mark.slow),
+        pytest.param("duckdb", True, marks=pytest.mark.slow),
+        pytest.param("sqlite", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_copy_is_the_selection_of_the_snapshot(kind: str, *, cdf: bool) -> None:
     @settings(max_examples=4, deadline=None)
     @given(

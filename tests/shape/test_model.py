@@ -22,6 +22,7 @@ from tailer.shape.expressions import parse_condition, parse_select
 from tailer.shape.selection import Selection
 from tailer.testing.table import TableBuilder
 from tests.property.test_published_operations import rewritten
+from tests.support.extent import examples
 from tests.support.feeds import table_log
 
 Row = dict[str, Any]
@@ -146,7 +147,7 @@ def check(
         assert before + events_of([head]) + rest == expected
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     seed=st.lists(st.integers(0, 100), min_size=1, max_size=8),
     rows=st.sampled_from([1, 3, 1000]),

@@ -57,7 +57,9 @@ print([run_history(Recipe(seed)).checksum for seed in range(8)])
 """
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in range(CHUNK, SEEDS, CHUNK))]
+)
 def test_promises_hold_in_every_history(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_history(Recipe(seed))
@@ -70,6 +72,7 @@ def test_what_was_found_stays_mended(recipe: str) -> None:
     assert outcome.broken is None, story(outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INJECTED)
 def test_an_injected_fault_is_found(name: str) -> None:
     """The search begins shortly before a seed that finds it; docs/reliability.md has the time from

@@ -17,6 +17,7 @@ from tailer.feed.fitting import Fitting
 from tailer.sink import make_sink
 from tailer.testing.batches import change_batch
 from tests.support.column_targets import COLUMN_TARGETS, ColumnTarget, column_target
+from tests.support.extent import examples
 from tests.support.sinks import write
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -58,7 +59,7 @@ def refusal_of(write: Callable[[], Awaitable[Any]]) -> str | None:
     return None
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(names=["x" * 63 + "1", "x" * 63 + "2"], log=False)
 @example(names=["ctid"], log=False)
 @example(names=["a", "A"], log=False)

@@ -15,6 +15,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
+from tests.support.extent import examples
 from tests.support.mysql import Mysql
 from tests.support.sinks import write
 
@@ -50,7 +51,7 @@ def refusal_of(sink: Sink, batch: ChangeBatch) -> str | None:
     return None
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example([("k", 760, 20)])
 @example([("größe", 100, 400), ("k", 1, 0)])
 @given(st.lists(st.tuples(st.sampled_from(["k", "größe", "😀"]), LENGTHS, LENGTHS), min_size=1,

@@ -26,6 +26,8 @@ from tests.support.source import ROOT
 from tests.support.waiting import eventually
 
 Edit = Callable[[str], str]
+#: A file, a folder, a database, a queue, a service and a program beside the daemon.
+QUICK = {"files", "http", "kinesis", "postgres", "redis", "sqlite"}
 SINKS = {found.name for found in entry_points(group="tailer.sinks")}
 
 
@@ -98,7 +100,13 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
 
 
 @pytest.mark.needs("moto")
-@pytest.mark.parametrize("sink", sorted(SINKS - {"jsonl", "kafka"}))
+@pytest.mark.parametrize(
+    "sink",
+    [
+        pytest.param(sink, marks=[] if sink in QUICK else pytest.mark.slow)
+        for sink in sorted(SINKS - {"jsonl", "kafka"})
+    ],
+)
 def test_the_page_s_commands_do_what_it_says(
     sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -20,6 +20,7 @@ from tailer.errors import TargetRefused
 from tailer.sink import make_sink
 from tailer.testing.batches import change_batch, table_state
 from tests.support.column_targets import COLUMN_TARGETS, ColumnTarget, column_target
+from tests.support.extent import examples
 from tests.support.sinks import write
 from tests.support.sql_targets import SQL_SINKS, sql_target
 
@@ -86,6 +87,10 @@ async def written(
 
 NUMBERS = [pa.int64()] * 3
 MIXED = [pa.int64(), pa.string(), pa.int64()]
+TYPES = pytest.mark.parametrize(
+    "types",
+    [pytest.param(NUMBERS, marks=pytest.mark.slow, id="numbers"), pytest.param(MIXED, id="mixed")],
+)
 
 
 def check_mirror(
@@ -116,7 +121,7 @@ def check_log(
             assert [found[fold(name)] for name in history[version - 1]] == values
 
 
-@pytest.mark.parametrize("types", [NUMBERS, MIXED], ids=["numbers", "mixed"])
+@TYPES
 @pytest.mark.parametrize("history", KNOWN, ids=str)
 def test_a_mirror_has_each_value_under_its_columns_last_name(
     target: ColumnTarget, tmp_path: Path, history: list[list[str]], types: list[pa.DataType]
@@ -124,7 +129,7 @@ def test_a_mirror_has_each_value_under_its_columns_last_name(
     check_mirror(target, tmp_path, history, types)
 
 
-@pytest.mark.parametrize("types", [NUMBERS, MIXED], ids=["numbers", "mixed"])
+@TYPES
 @pytest.mark.parametrize("history", KNOWN, ids=str)
 def test_a_log_has_each_value(
     target: ColumnTarget, tmp_path: Path, history: list[list[str]], types: list[pa.DataType]
@@ -132,7 +137,7 @@ def test_a_log_has_each_value(
     check_log(target, tmp_path, history, types)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=HISTORIES, types=st.sampled_from([NUMBERS, MIXED]))
 def test_any_names_may_follow_each_other(
     target: ColumnTarget, tmp_path: Path, history: list[list[str]], types: list[pa.DataType]

@@ -19,6 +19,7 @@ from tailer.errors import CorruptRow
 from tailer.sink.encoder import Records
 from tailer.testing.batches import change_batch, change_span
 from tests.sinks.formats import FORMATS, ROWS, SCHEMA, MemoryRegistry
+from tests.support.extent import examples
 
 #: Columns of each kind of encoder; the variant has no fast one.
 NARROW = pa.schema([SCHEMA.field(name) for name in ("id", "string", "timestamp", "map", "variant")])
@@ -85,7 +86,7 @@ def record_list(records: Records) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_the_records_of_a_run_are_those_of_its_files(name: str, data: st.DataObject) -> None:
     kind, options = FORMATS[name]
@@ -98,7 +99,7 @@ def test_the_records_of_a_run_are_those_of_its_files(name: str, data: st.DataObj
     assert record_list(encoder.encode(concat_batches(batches))) == expected
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(files(CHANGE_TYPES, row_ids=True))
 def test_the_lines_of_a_run_are_those_of_its_files(batches: list[ChangeBatch]) -> None:
     every: Any = {"ids": True, "origin": True, "row_ids": True}

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sinks.sql.text import ValueRefused, canonical_json, check_nul, json_text
+from tests.support.extent import examples
 
 TYPE = pa.struct(
     {
@@ -50,7 +51,7 @@ def canonical(value: dict[str, Any]) -> str:
     return str(found)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(VALUES, st.data())
 def test_equal_values_share_a_text_and_no_others_do(value: dict[str, Any], data: Any) -> None:
     changed = data.draw(st.sampled_from(sorted(value)))

@@ -20,6 +20,7 @@ from tailer.daemon.assembly import feed_configs, offset_store
 from tailer.storage import open_store, open_target
 from tests.clouds.servers import ACCOUNT, CloudServer, Container
 from tests.store.test_cloud_addresses import DOMAINS
+from tests.support.extent import examples
 
 #: What a folder's name may have: a "%" and what follows it are as they are.
 NAMES = (
@@ -80,7 +81,7 @@ def config_of(container: Container, **places: str) -> Config:
 
 
 @pytest.mark.needs("azurite")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     folder=FOLDERS, table=NAMES, domain=DOMAINS, kinds=st.tuples(*[st.integers(0, 2)] * 3),
     number=st.integers(0, 7),

@@ -253,6 +253,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow  # it starts Python many times
 @pytest.mark.needs("gcs")
 async def test_a_program_that_ends_right_after_an_answer_is_not_aborted(
     gcs_server: CloudServer,

@@ -30,6 +30,17 @@ FULL = {**VALUES, "string": "größe \n ''", "map": [("a", 1), ("", None)]}
 NULLS = dict.fromkeys(VALUES)
 
 
+#: Programs take long to start: one library and one server are quick.
+AS_PROGRAMS = pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(kind, marks=[] if kind in ("duckdb", "postgres") else pytest.mark.slow)
+        for kind in SQL_SINKS
+    ],
+    indirect=True,
+)
+
+
 @pytest.fixture(params=SQL_SINKS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTarget:
     return sql_target(request.param, tmp_path, request)
@@ -47,6 +58,7 @@ def copied(folder: Path, target: SqlTarget, start: str) -> tuple[Path, TableBuil
     return config, table
 
 
+@AS_PROGRAMS
 def test_a_copy_is_compared_with_its_table(tmp_path: Path, target: SqlTarget) -> None:
     config, table = copied(tmp_path, target, "snapshot")
     table.commit(table.add([{"id": 1, **FULL}, {"id": 2, **NULLS}, {"id": 3, **FULL}]))
@@ -156,6 +168,7 @@ def test_a_row_that_the_copy_can_not_hold_is_missing(
     assert '{"id": 2} is missing' in capsys.readouterr().out
 
 
+@AS_PROGRAMS
 def test_a_copy_that_is_gone_is_not_begun_in_the_middle(tmp_path: Path, target: SqlTarget) -> None:
     config, table = copied(tmp_path, target, "earliest")
     table.insert([{"id": 1, **NULLS}])
