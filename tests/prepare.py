@@ -26,7 +26,7 @@ from tests.s3.fixture import S3_SERVER
 from tests.sharing.official import OFFICIAL_CLIENT
 from tests.spark.others import OTHERS
 from tests.support.aws import MOTO
-from tests.support.components import DELTA, Component, NotMade
+from tests.support.components import DELTA, SPARK_CLASSES, Component, NotMade
 from tests.support.connect import CONNECT
 from tests.support.crate import CRATE
 from tests.support.flink import FLINK
@@ -36,7 +36,7 @@ from tests.support.registry import REGISTRY
 EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, AXE,
 )  # fmt: skip
-SLOW = (CONNECT, FLINK, HELM)
+SLOW = (CONNECT, FLINK, HELM, SPARK_CLASSES)
 TORTURE = (OLDER_KAFKA, *OTHERS.values())
 COMPONENTS = {component.name: component for component in (*EVERY_RUN, *SLOW, *TORTURE)}
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 import pyspark
 
-from tests.support.components import SPARK_PATIENCE, free_port
+from tests.support.components import SPARK_PATIENCE, free_port, quick_java
 from tests.support.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # machine.
 PATIENT = {"spark.network.timeout": "600s", "spark.worker.timeout": "600"}
 START_S = 400.0
-# These processes are many and live shortly, on one machine: no time for collectors and compilers.
-JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+JAVA_OPTIONS = quick_java()
 
 
 class Cluster:

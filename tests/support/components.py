@@ -258,6 +258,61 @@ DELTA = Component(
 )
 
 
+_SESSION = """
+import sys
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": sys.argv[2]}
+session = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+session.range(9).selectExpr("id", "id % 3 AS k").write.parquet(sys.argv[1])
+rows = session.read.parquet(sys.argv[1])
+rows.groupBy("k").count().join(rows, "k").orderBy("id").collect()
+session.stop()
+java = SparkContext._gateway.proc
+SparkContext._gateway.shutdown()
+java.stdin.close()
+java.wait()
+"""
+
+
+def _spark_classes_home() -> str:
+    spark = find_spec("pyspark")
+    assert spark is not None
+    assert spark.origin is not None
+    (jar,) = (Path(spark.origin).parent / "jars").glob("spark-core_*.jar")
+    # Java takes the archive of these files alone.
+    key = f"{jar} {jar.stat().st_mtime_ns} {java_major()}"
+    return f"spark-classes-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+def _archive_spark_classes(home: Path) -> None:
+    archiving = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={home / 'spark.jsa'}"
+    program = home / "session.py"
+    program.write_text(_SESSION)
+    run_maker([sys.executable, program, home / "rows", archiving])
+
+
+SPARK_CLASSES = Component(
+    "spark-classes",
+    "an archive of Spark's classes, with which Java starts sooner,",
+    home=_spark_classes_home,
+    make=_archive_spark_classes,
+    missing=no_java,
+)
+
+#: For processes that are many and short-lived: no time for collectors and for the compiler that
+#: optimises most.
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def quick_java() -> str:
+    """The options of Spark's Java, with the archive of its classes where that was made."""
+    archive = CACHE / _spark_classes_home() / "spark.jsa"
+    return f"{QUICK_JAVA} -XX:SharedArchiveFile={archive}" if archive.exists() else QUICK_JAVA
+
+
 def delta_jars() -> str:
     """Delta for the Spark that is installed, as ``spark.jars`` takes it."""
     return ",".join(str(jar) for jar in sorted((DELTA.path() / "ivy" / "jars").glob("*.jar")))
@@ -320,9 +375,8 @@ def _settings(folder: Path, *, small: bool) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": delta,
         # Time zones of the machine must not reach what is compared.
         "spark.sql.session.timeZone": "UTC",
-        # The compiler that optimises most takes longer than the tests last: half of the time.
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={folder}"
-        + (" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC" if small else ""),
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={folder} "
+        + (quick_java() if small else ""),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         # Nothing is reachable from outside the machine, nor depends on its name.
         "spark.driver.host": "127.0.0.1",
