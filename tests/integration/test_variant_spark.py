@@ -21,6 +21,9 @@ from tests.support.variants import parsed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# What Spark writes is also in tests/golden, as `variant` and `variant_shredded`.
+pytestmark = pytest.mark.slow
+
 SHREDDED = "spark.sql.variant.writeShredding.enabled"
 SCHEMA = "spark.sql.variant.forceShreddingSchemaForTest"
 INFERRED = "spark.sql.variant.inferShreddingSchema"

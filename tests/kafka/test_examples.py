@@ -14,6 +14,7 @@ from pathlib import Path
 
 import anyio
 import pyarrow as pa
+import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
@@ -115,6 +116,7 @@ def test_a_topic_is_proved_and_a_repeated_event_is_found(kafka: Broker, tmp_path
     assert [line.split()[0] for line in wrong] == ["+1"]
 
 
+@pytest.mark.slow  # of Spark and Kafka at once
 def test_spark_reads_the_rows_with_from_json(
     kafka: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -17,6 +17,9 @@ from pyspark.sql import SparkSession
 from tests.golden.compare import read_folder
 from tests.support.source import ROOT
 
+# They are of others' software, which changes when its version does.
+pytestmark = pytest.mark.slow
+
 GOLDEN = ROOT / "tests" / "golden" / "data"
 CHANGELOG = "spark.databricks.delta.changelogV2.enabled"
 

@@ -133,6 +133,7 @@ def test_mirror_history_and_totals_follow_the_table(run: Run) -> None:
     assert {name: count for name, count in totals.items() if count} == counted
 
 
+@pytest.mark.slow
 def test_a_mirror_of_another_checkpoint_is_refused(
     spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_what_is_wrong_is_one_sentence(spark: SparkSession, run: Run) -> None:
         assert "Traceback" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_pruned_columns_have_the_same_rows(run: Run) -> None:
     names = run("The source")
     reader = names["spark"].read.format("tailer").option("startingVersion", 0)

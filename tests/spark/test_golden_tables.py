@@ -153,6 +153,10 @@ def framed(spark: SparkSession, table: Path, start: int, folder: Path) -> pa.Tab
     return collected(changes(spark, str(table), startingVersion=start), folder)
 
 
+#: Each stream takes ten seconds of a processor.
+QUICK = ((streamed, "cdf_schema_evolution"), (by_frames, "mapping_back"))
+
+
 @pytest.mark.parametrize(
     ("read", "name"),
     [
@@ -178,7 +182,11 @@ def test_a_batch_has_the_rows_of_tailer_read_and_of_spark(
 
 @pytest.mark.parametrize(
     ("read", "name"),
-    [(read, name) for read in (streamed, by_frames) for name in (STREAMABLE if ALL else STREAMS)],
+    [
+        pytest.param(read, name, marks=[] if (read, name) in QUICK else pytest.mark.slow)
+        for read in (streamed, by_frames)
+        for name in (STREAMABLE if ALL else STREAMS)
+    ],
 )
 def test_a_stream_of_small_batches_has_the_same_rows(
     read: Callable[[SparkSession, Path, int, Path], pa.Table],
@@ -205,6 +213,7 @@ def test_what_has_no_common_schema_is_refused_in_one_sentence(
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_a_stream_stops_by_name_where_another_table_takes_the_place(
     spark: SparkSession, golden: GoldenCase, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_columns_and_fields_that_are_added_are_added_to_the_mirror(
     assert rows_of(spark, tmp_path)[-1] == (5, None, 6)
 
 
+@pytest.mark.slow
 def test_what_the_mirror_can_not_hold_is_refused_with_the_statement(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def first_line(writer: DataStreamWriter) -> str:
     return str(refused.value).splitlines()[0]
 
 
+@pytest.mark.slow
 def test_an_error_in_a_batch_is_on_the_first_line_of_sparks(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -130,7 +130,16 @@ def test_files_that_a_query_of_spark_had_delivered_are_in_no_part(
         assert told(found) == told(by_feed(table, batch.offset))
 
 
-@pytest.mark.parametrize("name", ["cdf_dv", "plain_dv", "cdf_restore_dv", "rowtracking", "types"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cdf_dv",
+        "rowtracking",
+        pytest.param("plain_dv", marks=pytest.mark.slow),
+        pytest.param("cdf_restore_dv", marks=pytest.mark.slow),
+        pytest.param("types", marks=pytest.mark.slow),
+    ],
+)
 def test_the_versions_of_a_table_in_parts(name: str, golden: GoldenCase) -> None:
     table = golden(name).table
     last = anyio.run(table_log(table).latest_version)
