@@ -210,18 +210,6 @@ def topic_values(row: TopicRow, fields: Sequence[pa.Field]) -> dict[str, Any]:
     return {f.name: _typed(row.row.get(f.name), f.type, row) for f in fields}
 
 
-def typed_rows(rows: Sequence[TopicRow], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows as a batch of the schema's columns, variants as their text."""
-    columns = [
-        pa.array(
-            [_typed(row.row.get(f.name), f.type, row) for row in rows],
-            pa.string() if is_arrow_variant(f.type) else f.type,
-        )
-        for f in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=schema.names)
-
-
 def _typed(value: Any, data_type: pa.DataType, how: TopicRow) -> Any:
     types = pa.types
     if value is None:
