@@ -10,10 +10,12 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tailer.cli.main import main
 from tailer.testing.table import TableBuilder
 from tests.support.programs import run_tailer
 
@@ -212,22 +214,39 @@ def taken() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+def answer_to(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[Any, str, str]:
+    """Status, output and errors of a command: of a daemon as a program, of others here."""
+    if words[0] == "run":
+        ended = run_tailer(*words, cwd=Path.cwd())
+        return ended.returncode, ended.stdout, ended.stderr
+    try:
+        status: Any = main(words)
+    except SystemExit as e:
+        status = e.code
+    return status, *capfd.readouterr()
+
+
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_a_wrong_command_is_answered_in_one_sentence(
-    wrong: Wrong, folder: Path, taken: str, monkeypatch: pytest.MonkeyPatch
+    wrong: Wrong,
+    folder: Path,
+    taken: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     for name in [each for each in os.environ if each.startswith(("AWS_", "AZURE_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     (folder / "c.toml").write_text(wrong.config.replace("{taken}", taken) or feed())
-    ended = run_tailer(*shlex.split(wrong.command), cwd=folder)
-    assert ended.returncode == wrong.status, ended.stderr
+    monkeypatch.chdir(folder)
+    status, output, errors = answer_to(shlex.split(wrong.command), capfd)
+    assert status == wrong.status, errors
     of_feeds = wrong.command.startswith("check ") and wrong.status == 1
-    *before, answer = (ended.stdout if of_feeds else ended.stderr).strip().splitlines()
+    *before, answer = (output if of_feeds else errors).strip().splitlines()
     assert wrong.says.replace("{folder}", str(folder)) in answer
     assert answer.startswith(("tailer: ", "orders: ", "tailer "))
     assert all(line.startswith(("usage: ", " ")) for line in before), "one sentence, and its usage"
-    assert SECRET not in ended.stderr + ended.stdout
+    assert SECRET not in errors + output
 
 
 def test_the_offset_of_another_table_is_told(folder: Path) -> None:
