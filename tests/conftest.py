@@ -66,8 +66,9 @@ PROGRAM_NAMES = (
 PROGRAM_FOLDERS = [TESTS / name for name in PROGRAM_NAMES.split()]
 # They share servers that take seconds of a processor to start.
 SINK_FOLDERS = [TESTS / name for name in ("conformance", "sinks", "verify")]
-# What a file with other tests of this kind has somewhere in it.
-JAVA_WORD = re.compile(rf"\b({'|'.join(sorted(JAVA))}|java)\b")
+# What a file with other tests of this kind has somewhere in it: a fixture, or the marker.
+SPARK_WORD = re.compile(r"\bspark: ")
+JAVA_WORD = re.compile(rf"\b({'|'.join(sorted(JAVA))}): |mark\.java\b")
 
 # What a run chooses of a part, at the end of its expression: see `__main__.py`.
 CHOSEN = re.compile(r" and (not slow|\(slow or sampled\))$")
@@ -145,7 +146,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True
     match CHOSEN.sub("", config.option.markexpr):
         case "spark":
-            other = is_test and not _may_start_java(path)
+            other = is_test and not (
+                path.is_relative_to(SPARK_FOLDER) or SPARK_WORD.search(_text(path))
+            )
         case "java and not spark":
             other = path == SPARK_FOLDER or (is_test and not _may_start_java(path))
         case "sinks and not java":
@@ -165,7 +168,11 @@ def _may_start_java(file: Path) -> bool:
     """Whether a file is in one of the folders, or so much as names what marks a test ``java``."""
     if any(map(file.is_relative_to, JAVA_FOLDERS)):
         return True
-    return JAVA_WORD.search(file.read_text(encoding="utf-8")) is not None
+    return JAVA_WORD.search(_text(file)) is not None
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
