@@ -33,10 +33,10 @@ native: $(DEV) ## build what decodes Parquet (needs cargo; without it pyarrow do
 catalog-server: ## build the Unity Catalog server that the tests use where it is (most of an hour)
 	cargo install olai-uc-server --version 0.0.11 --features bin --root .cache/catalog-server-0.0.11
 
-test: $(DEV) ## run all tests but the slow ones, in parts side by side (ARGS="-k feed" for some, in one)
+test: $(DEV) ## run the tests with a sample of their cases, in parts side by side (ARGS="-k feed" for some, in one)
 	$(RUN) $(if $(ARGS),pytest $(ARGS),tests)
 
-test-slow: $(DEV) ## run the slow tests, and those that start a second JVM
+test-slow: $(DEV) ## run the slow tests, and all cases of the others
 	$(RUN) tests slow
 
 test-all: $(DEV) ## run all tests

@@ -1,4 +1,5 @@
-"""All tests but the slow ones, in parts side by side. `make test`.
+"""The tests with a sample of their cases, in parts side by side: `make test`. `slow` is the rest:
+the slow tests, and all cases of the others.
 
     python -m tests [quick | slow | all]
 
