@@ -39,9 +39,13 @@ TABLES = {
     "special_columns": False,
     "type_widening_cdf": True,
 }
+QUICK = {"cdf_partition_types", "cdf_types", "mapping_back", "mapping_nested", "special_columns"}
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in TABLES],
+)
 def test_the_rows_of_every_kind_of_table_are_the_decoders(
     name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -152,7 +156,7 @@ def mapped(spark: SparkSession, folder: Path, mode: str) -> str:
     return f"{folder}/mapped"
 
 
-@pytest.mark.parametrize("mode", ["name", "id"])
+@pytest.mark.parametrize("mode", ["name", pytest.param("id", marks=pytest.mark.slow)])
 def test_conditions_and_columns_of_renamed_columns(
     mode: str, spark: SparkSession, tmp_path: Path
 ) -> None:
