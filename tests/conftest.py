@@ -65,7 +65,8 @@ PROGRAM_NAMES = (
 )
 PROGRAM_FOLDERS = [TESTS / name for name in PROGRAM_NAMES.split()]
 # They share servers that take seconds of a processor to start.
-SINK_FOLDERS = [TESTS / name for name in ("conformance", "sinks", "verify")]
+SINK_NAMES = "conformance sinks verify daemon/test_rehearsal.py daemon/test_still_servers.py"
+SINK_PATHS = [TESTS / name for name in SINK_NAMES.split()]
 # What a file with other tests of this kind has somewhere in it: a fixture, or the marker.
 SPARK_WORD = re.compile(r"\bspark: ")
 JAVA_WORD = re.compile(rf"\b({'|'.join(sorted(JAVA))}): |mark\.java\b")
@@ -96,7 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.java)
         if any(map(item.path.is_relative_to, PROGRAM_FOLDERS)):
             item.add_marker(pytest.mark.programs)
-        if any(map(item.path.is_relative_to, SINK_FOLDERS)):
+        if any(map(item.path.is_relative_to, SINK_PATHS)):
             item.add_marker(pytest.mark.sinks)
         if item.get_closest_marker("java") and not _may_start_java(item.path):
             raise pytest.UsageError(
@@ -139,7 +140,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     path = collection_path
     is_test = path.name.startswith("test_")
     with_programs = any(map(path.is_relative_to, PROGRAM_FOLDERS))
-    of_sinks = any(map(path.is_relative_to, SINK_FOLDERS))
+    of_sinks = any(map(path.is_relative_to, SINK_PATHS))
     share, shares = map(int, config.option.share.split("/"))
     # By the name: the same share each time, whatever files there are.
     if is_test and zlib.crc32(f"{path.parent.name}/{path.name}".encode()) % shares != share - 1:

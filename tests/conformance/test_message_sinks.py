@@ -128,6 +128,7 @@ class TestSqsSink(AwsConformance):
     kind = "sqs"
 
 
+@pytest.mark.slow
 class TestSnsSink(AwsConformance):
     kind = "sns"
 
@@ -136,5 +137,6 @@ class TestKinesisSink(AwsConformance):
     kind = "kinesis"
 
 
+@pytest.mark.slow
 class TestFirehoseSink(AwsConformance):
     kind = "firehose"

@@ -89,6 +89,7 @@ class TestPostgresMirror(PostgresFixtures, MirrorConformance):
         return read
 
 
+@pytest.mark.slow
 class TestPostgresLog(PostgresFixtures, SinkConformance):
     mode: ClassVar[dict[str, Any]] = LOG
 
@@ -128,6 +129,7 @@ class MysqlFixtures:
         return lambda: made_sink("mysql", options, Path())
 
 
+@pytest.mark.slow
 class TestMysqlMirror(MysqlFixtures, MirrorConformance):
     @pytest.fixture
     def read_rows(self, mysql: Mysql, database: str) -> ReadRows:

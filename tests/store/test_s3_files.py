@@ -136,6 +136,7 @@ def read_rows(command: str, table: str, output: Path, *options: str) -> pa.Table
         return pa.ipc.open_file(file).read_all()
 
 
+@pytest.mark.slow  # as tests/clouds/test_copies.py, which has all golden tables
 @pytest.mark.parametrize(
     ("command", "name"),
     [
