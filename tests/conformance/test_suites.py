@@ -133,6 +133,7 @@ class TestSink(SinkConformance):
     ],
     ids=["store", "offsets", "sink"],
 )
+@pytest.mark.slow
 def test_what_breaks_the_contract_is_found(tmp_path: Path, text: str, broken: set[str]) -> None:
     (tmp_path / "test_theirs.py").write_text(text)
     done = subprocess.run(

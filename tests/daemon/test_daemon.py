@@ -73,7 +73,9 @@ def setting(tmp_path: Path) -> Setting:
 # Running and ending
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_signal_ends_the_daemon_behind_a_saved_batch(
     setting: Setting, number: signal.Signals
 ) -> None:

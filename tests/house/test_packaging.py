@@ -84,6 +84,7 @@ def test_the_wheel_holds_every_file_of_its_packages(site: Path, package: str) ->
 
 
 @pytest.mark.parametrize(("pure", "tag"), [("0", "cp311-abi3-"), ("1", "py3-none-any")])
+@pytest.mark.slow
 def test_a_wheel_has_the_compiled_part_where_there_is_a_compiler(
     pure: str, tag: str, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_wheel_has_the_compiled_part_where_there_is_a_compiler(
     assert sorted(compiled) == ([] if pure == "1" else all_)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_leaves_a_pure_wheel(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     for package in PACKAGES:

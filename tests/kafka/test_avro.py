@@ -40,7 +40,9 @@ def avro(kafka: Broker, registry: Registry, topic: str, **options: Any) -> Any:
     return made(kafka.bootstrap, topic, **own)
 
 
-@pytest.mark.parametrize("compatibility", ["BACKWARD", "FULL"])
+@pytest.mark.parametrize(
+    "compatibility", ["BACKWARD", pytest.param("FULL", marks=pytest.mark.slow)]
+)
 def test_a_table_is_rebuilt_from_avro(
     kafka: Broker, registry: Registry, tmp_path: Path, compatibility: str
 ) -> None:

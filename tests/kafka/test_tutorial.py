@@ -16,6 +16,7 @@ from tools.first_minutes import steps
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_the_tutorial_does_what_it_says(kafka: Broker, tmp_path: Path) -> None:
     script = "\n".join(tutorial(kafka.bootstrap, "tutorial").values())
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -53,7 +53,10 @@ async def test_a_folder_that_can_t_be_written_is_refused(kind: str) -> None:
         await write(new(kind, Path("/proc")), named())
 
 
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind == "delta" else pytest.mark.slow) for kind in TARGETS],
+)
 def test_a_full_disk_is_waited_for(kind: str, tmp_path: Path) -> None:
     anyio.run(write, new(kind, tmp_path), named())
     limited = (

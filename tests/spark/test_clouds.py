@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tailer.spark import changes, foreach_batch
@@ -29,6 +30,7 @@ def check_plan(frame: DataFrame) -> None:
     assert not any(secret in plan for secret in SECRETS)
 
 
+@pytest.mark.slow
 def test_a_frame_has_the_local_tables_rows(
     spark: SparkSession, container: Container, tmp_path: Path
 ) -> None:

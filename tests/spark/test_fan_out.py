@@ -136,7 +136,16 @@ def test_an_id_that_is_there_twice_sends_all_buckets_to_the_values(tmp_path: Pat
     assert len(found) == 3
 
 
-@pytest.mark.parametrize("name", ["rowtracking", "rowtracking_dv", "plain", "types", "duplicates"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rowtracking",
+        "duplicates",
+        pytest.param("rowtracking_dv", marks=pytest.mark.slow),
+        pytest.param("plain", marks=pytest.mark.slow),
+        pytest.param("types", marks=pytest.mark.slow),
+    ],
+)
 def test_golden_tables_in_parts(name: str, golden: GoldenCase) -> None:
     case = golden(name)
     options: dict[str, Any] = {"startingVersion": first_version(case), "changeSource": "derived"}

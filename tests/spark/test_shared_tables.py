@@ -14,7 +14,7 @@ from tests.sharing.shared import NAME, golden_table
 COLUMNS = ("id", "_change_type", "_commit_version")
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("streaming", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_shared_table_gives_what_the_table_itself_gives(
     spark: SparkSession,
     tmp_path: Path,

@@ -30,11 +30,11 @@ FULL = {**VALUES, "string": "größe \n ''", "map": [("a", 1), ("", None)]}
 NULLS = dict.fromkeys(VALUES)
 
 
-#: Programs take long to start: one library and one server are quick.
+#: Programs take long to start: one server is quick.
 AS_PROGRAMS = pytest.mark.parametrize(
     "target",
     [
-        pytest.param(kind, marks=[] if kind in ("duckdb", "postgres") else pytest.mark.slow)
+        pytest.param(kind, marks=[] if kind == "postgres" else pytest.mark.slow)
         for kind in SQL_SINKS
     ],
     indirect=True,
