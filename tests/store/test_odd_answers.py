@@ -19,6 +19,7 @@ from tailer.store import Store
 from tailer.store.https import HttpsFiles
 from tailer.store.objects import options as cloud_options
 from tests.sharing.lying import Reply, asking, files_at, lying, saying
+from tests.support.extent import ends, sampled
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("s3_account")]
 
@@ -108,6 +109,7 @@ async def names(store: Store) -> list[str]:
         return [file.name async for file in files]
 
 
+@sampled
 @pytest.mark.parametrize("name", NAMES)
 async def test_no_header_is_a_traceback(name: str) -> None:
     current: list[Reply] = []
@@ -117,7 +119,7 @@ async def test_no_header_is_a_traceback(name: str) -> None:
 
     async with lying(reply) as (url, seen), requests_to(url) as requests:
         # Each region that is named has a client made for it, which takes a fifth of a second.
-        texts = TEXTS[:: 8 if NAMES[name] == [MOVED] else 1]
+        texts = ends(TEXTS[::8]) if NAMES[name] == [MOVED] else TEXTS
         for status in NAMES[name]:
             for text in texts:
                 current[:] = [answering(status, {**OBJECT, name: text})]
