@@ -153,7 +153,9 @@ def test_nothing_else_takes_signals() -> None:
 GAPS_MS = [0, 2, 5, 20, 60]
 
 
-@pytest.mark.parametrize("gap_ms", GAPS_MS)
+@pytest.mark.parametrize(
+    "gap_ms", [pytest.param(g, marks=[] if g in (0, 20) else pytest.mark.slow) for g in GAPS_MS]
+)
 def test_two_interrupts_end_the_daemon_whatever_lies_between_them(
     config: Path, gap_ms: int
 ) -> None:
