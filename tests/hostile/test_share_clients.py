@@ -21,6 +21,7 @@ import pytest
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import Reply, Served, configuration, place, token
 from tests.support.components import free_port, require
+from tests.support.extent import rest_slow
 from tests.support.programs import started
 from tests.support.waiting import PATIENCE_S
 
@@ -171,10 +172,7 @@ def ids(reply: Reply) -> list[str]:
     return sorted(line["file"]["id"] for line in reply.lines[2:])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow) for name in ATTACKS],
-)
+@pytest.mark.parametrize("name", rest_slow(ATTACKS, *KINDS))
 @pytest.mark.anyio
 async def test_an_honest_client_is_answered_beside_others(
     server: Served, bearer: str, name: str

@@ -22,6 +22,7 @@ import pytest
 from tailer.config.feeds import load_config
 from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
+from tests.support.extent import rest_slow
 from tests.support.programs import whole_lines
 from tests.support.source import python_files
 from tests.support.waiting import PATIENCE_S, eventually
@@ -153,9 +154,7 @@ def test_nothing_else_takes_signals() -> None:
 GAPS_MS = [0, 2, 5, 20, 60]
 
 
-@pytest.mark.parametrize(
-    "gap_ms", [pytest.param(g, marks=[] if g in (0, 20) else pytest.mark.slow) for g in GAPS_MS]
-)
+@pytest.mark.parametrize("gap_ms", rest_slow(GAPS_MS, 0, 20))
 def test_two_interrupts_end_the_daemon_whatever_lies_between_them(
     config: Path, gap_ms: int
 ) -> None:

@@ -18,6 +18,7 @@ from tailer.shape.selection import Selection
 from tailer.sink import make_sink
 from tailer.testing.table import TableBuilder
 from tailer.verify.mirror import verify_mirror
+from tests.support.extent import rest_slow
 from tests.support.rig import Rig
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int32()), ("note", pa.string())])
@@ -52,18 +53,15 @@ def step(table: TableBuilder, before: Rows, after: Rows, file: Any) -> Any:
     return add
 
 
+COPIES = [(kind, cdf) for kind in sorted(SINKS) for cdf in (True, False)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "cdf"),
-    [
-        ("delta", True),
-        ("duckdb", False),
-        ("sqlite", True),
-        pytest.param("delta", False, marks=pytest.mark.slow),
-        pytest.param("duckdb", True, marks=pytest.mark.slow),
-        pytest.param("sqlite", False, marks=pytest.mark.slow),
-    ],
+    "copy", rest_slow(COPIES, ("delta", True), ("duckdb", False), ("sqlite", True))
 )
-def test_a_copy_is_the_selection_of_the_snapshot(kind: str, *, cdf: bool) -> None:
+def test_a_copy_is_the_selection_of_the_snapshot(copy: tuple[str, bool]) -> None:
+    kind, cdf = copy
+
     @settings(max_examples=4, deadline=None)
     @given(
         versions=st.lists(

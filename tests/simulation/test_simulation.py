@@ -13,6 +13,7 @@ from tests.simulation.history import run_history
 from tests.simulation.injected import INJECTED, injected
 from tests.simulation.plan import Plan, Recipe
 from tests.simulation.shrink import shrunk, story
+from tests.support.extent import rest_slow
 
 #: Histories of the ordinary run; `make simulate` runs others, as many as there is time for.
 SEEDS = 200
@@ -53,13 +54,12 @@ FOUND_BY = {
 _CHECKSUMS = """
 from tests.simulation.history import run_history
 from tests.simulation.plan import Recipe
+from tests.support.extent import rest_slow
 print([run_history(Recipe(seed)).checksum for seed in range(8)])
 """
 
 
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in range(CHUNK, SEEDS, CHUNK))]
-)
+@pytest.mark.parametrize("first", rest_slow(range(0, SEEDS, CHUNK), 0))
 def test_promises_hold_in_every_history(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_history(Recipe(seed))

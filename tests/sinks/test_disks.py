@@ -17,6 +17,7 @@ import pytest
 
 from tailer.errors import TailerError
 from tailer.sink import Sink, make_sink
+from tests.support.extent import rest_slow
 from tests.support.sinks import named, write
 from tests.support.source import ROOT
 
@@ -53,10 +54,7 @@ async def test_a_folder_that_can_t_be_written_is_refused(kind: str) -> None:
         await write(new(kind, Path("/proc")), named())
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[] if kind == "delta" else pytest.mark.slow) for kind in TARGETS],
-)
+@pytest.mark.parametrize("kind", rest_slow(TARGETS, "delta"))
 def test_a_full_disk_is_waited_for(kind: str, tmp_path: Path) -> None:
     anyio.run(write, new(kind, tmp_path), named())
     limited = (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.column_targets import COLUMN_TARGETS, ColumnTarget, column_target
-from tests.support.extent import examples
+from tests.support.extent import examples, rest_slow
 from tests.support.sinks import write
 
 #: Texts without NUL, which PostgreSQL refuses, of a length that all keys have room for.
@@ -38,7 +38,7 @@ KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "timestamp_ntz": (pa.timestamp("us"), TIMES),
 }
 #: Those that servers compare in ways of their own; the others are slow.
-ODD = {"string", "decimal", "timestamp"}
+ODD = [("string",), ("decimal",), ("timestamp",)]
 
 
 @pytest.fixture(params=[name for name in COLUMN_TARGETS if name != "delta"])
@@ -61,13 +61,7 @@ def images(row: dict[str, Any], value: int) -> list[dict[str, Any]]:
 @given(data=st.data())
 @pytest.mark.parametrize(
     "kinds",
-    [
-        ("string", "binary", "long"),
-        *(
-            pytest.param((kind,), marks=[] if kind in ODD else pytest.mark.slow, id=kind)
-            for kind in KEYS
-        ),
-    ],
+    [("string", "binary", "long"), *rest_slow([(kind,) for kind in KEYS], *ODD)],
     ids=" ".join,
 )
 def test_a_row_is_found_by_its_key(

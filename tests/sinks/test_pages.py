@@ -19,6 +19,7 @@ import pytest
 from tailer.testing.table import TableBuilder
 from tests.support.aws import Aws
 from tests.support.components import free_port, require
+from tests.support.extent import rest_slow
 from tests.support.mysql import Mysql
 from tests.support.postgres import PASSWORD, Postgres
 from tests.support.programs import run_tailer, started
@@ -100,13 +101,7 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
 
 
 @pytest.mark.needs("moto")
-@pytest.mark.parametrize(
-    "sink",
-    [
-        pytest.param(sink, marks=[] if sink in QUICK else pytest.mark.slow)
-        for sink in sorted(SINKS - {"jsonl", "kafka"})
-    ],
-)
+@pytest.mark.parametrize("sink", rest_slow(sorted(SINKS - {"jsonl", "kafka"}), *QUICK))
 def test_the_page_s_commands_do_what_it_says(
     sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

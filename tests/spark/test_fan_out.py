@@ -25,6 +25,7 @@ from tailer.testing.table import Action, TableBuilder
 from tests.feed.test_derive import PRESERVED, rewritten, tracked
 from tests.golden.test_golden import GoldenCase
 from tests.spark.test_golden_tables import first_version
+from tests.support.extent import rest_slow
 from tests.support.feeds import events
 
 SCHEMA = pa.schema(
@@ -136,16 +137,10 @@ def test_an_id_that_is_there_twice_sends_all_buckets_to_the_values(tmp_path: Pat
     assert len(found) == 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rowtracking",
-        "duplicates",
-        pytest.param("rowtracking_dv", marks=pytest.mark.slow),
-        pytest.param("plain", marks=pytest.mark.slow),
-        pytest.param("types", marks=pytest.mark.slow),
-    ],
-)
+TABLES = ("rowtracking", "rowtracking_dv", "plain", "types", "duplicates")
+
+
+@pytest.mark.parametrize("name", rest_slow(TABLES, "rowtracking", "duplicates"))
 def test_golden_tables_in_parts(name: str, golden: GoldenCase) -> None:
     case = golden(name)
     options: dict[str, Any] = {"startingVersion": first_version(case), "changeSource": "derived"}

@@ -31,6 +31,7 @@ from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase
 from tests.spark.test_envelope import done, events
 from tests.spark.test_stream import SCHEMA, rows
+from tests.support.extent import rest_slow
 from tests.support.feeds import table_log
 
 PLAIN = FeedOptions(decode=DecodeOptions(batch_rows_max=2))
@@ -130,16 +131,10 @@ def test_files_that_a_query_of_spark_had_delivered_are_in_no_part(
         assert told(found) == told(by_feed(table, batch.offset))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cdf_dv",
-        "rowtracking",
-        pytest.param("plain_dv", marks=pytest.mark.slow),
-        pytest.param("cdf_restore_dv", marks=pytest.mark.slow),
-        pytest.param("types", marks=pytest.mark.slow),
-    ],
-)
+TABLES = ("cdf_dv", "plain_dv", "cdf_restore_dv", "rowtracking", "types")
+
+
+@pytest.mark.parametrize("name", rest_slow(TABLES, "cdf_dv", "rowtracking"))
 def test_the_versions_of_a_table_in_parts(name: str, golden: GoldenCase) -> None:
     table = golden(name).table
     last = anyio.run(table_log(table).latest_version)

@@ -17,6 +17,7 @@ from tests.clouds.copies import unpacked
 from tests.golden.compare import difference
 from tests.golden.test_golden import hold
 from tests.spark.test_frames import files_read, hold_alike, plan
+from tests.support.extent import rest_slow
 from tests.support.source import ROOT
 
 ARCHIVES = ROOT / "tests" / "golden" / "data"
@@ -42,10 +43,7 @@ TABLES = {
 QUICK = {"cdf_partition_types", "cdf_types", "mapping_back", "mapping_nested", "special_columns"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in TABLES],
-)
+@pytest.mark.parametrize("name", rest_slow(TABLES, *QUICK))
 def test_the_rows_of_every_kind_of_table_are_the_decoders(
     name: str, spark: SparkSession, tmp_path: Path
 ) -> None:

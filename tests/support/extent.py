@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -34,6 +34,11 @@ sampled = pytest.mark.sampled
 def examples(whole: int) -> int:
     """How many examples of a property, or rounds at random."""
     return whole if WHOLE else min(whole, max(EXAMPLES_MIN, whole // SHARE))
+
+
+def rest_slow(cases: Iterable[T], *quick: T) -> list[Any]:
+    """Cases as parameters of tests: these are quick, and the rest is slow."""
+    return [pytest.param(case, marks=[] if case in quick else pytest.mark.slow) for case in cases]
 
 
 def ends(cases: Iterable[T]) -> list[T]:

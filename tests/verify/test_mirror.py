@@ -19,6 +19,7 @@ from tailer.daemon.assembly import assemble
 from tailer.feed.run import run_feed
 from tailer.testing.conformance.sink import TYPES, VALUES
 from tailer.testing.table import TableBuilder
+from tests.support.extent import rest_slow
 from tests.support.programs import run_tailer, started
 from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
 from tests.support.waiting import eventually
@@ -31,14 +32,7 @@ NULLS = dict.fromkeys(VALUES)
 
 
 #: Programs take long to start: one server is quick.
-AS_PROGRAMS = pytest.mark.parametrize(
-    "target",
-    [
-        pytest.param(kind, marks=[] if kind == "postgres" else pytest.mark.slow)
-        for kind in SQL_SINKS
-    ],
-    indirect=True,
-)
+AS_PROGRAMS = pytest.mark.parametrize("target", rest_slow(SQL_SINKS, "postgres"), indirect=True)
 
 
 @pytest.fixture(params=SQL_SINKS)
