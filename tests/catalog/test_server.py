@@ -30,6 +30,7 @@ def vend() -> list[dict[str, Any]]:
              "expiration-time-ms": end_ms}]  # fmt: skip
 
 
+@pytest.mark.slow  # of a server of the tests' own
 @pytest.mark.timeout(600)
 def test_it_answers_as_the_description_says(server: CatalogServer, tmp_path: Path) -> None:
     require("schemathesis", find_spec("schemathesis") is not None)

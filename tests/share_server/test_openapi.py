@@ -16,8 +16,9 @@ import pytest
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import served
 from tests.support.components import require
+from tests.support.extent import WHOLE, sampled
 
-EXAMPLES = int(os.environ.get("TAILER_SCHEMATHESIS_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("TAILER_SCHEMATHESIS_EXAMPLES", "6" if WHOLE else "2"))
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance",
     "response_headers_conformance", "response_schema_conformance", "ignored_auth",
@@ -35,6 +36,7 @@ def description(server_description: Any) -> Any:
     return server_description
 
 
+@sampled
 @pytest.mark.timeout(600)
 def test_the_api_is_as_described(tmp_path: Path) -> None:
     require("schemathesis", find_spec("schemathesis") is not None)
