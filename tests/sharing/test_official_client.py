@@ -66,8 +66,8 @@ def newest(table: Path) -> int:
     ("name", "formats"),
     [
         ("cdf_write_shapes", (False, True)),
-        ("cdf_partitioned", (False, True)),
-        ("cdf_dv", (True,)),
+        pytest.param("cdf_partitioned", (False, True), marks=pytest.mark.slow),
+        pytest.param("cdf_dv", (True,), marks=pytest.mark.slow),
         ("mapping_name_cdf", (True,)),
     ],
 )

@@ -25,6 +25,7 @@ from tailer.store.objects import options as cloud_options
 from tailer.store.objects.options import Credentials
 from tests.clouds.servers import ACCOUNT, CLOUDS, KEY, Cloud, CloudServer, Container, run_cloud
 from tests.clouds.servers import sas_token as signature
+from tests.support.extent import rest_slow
 
 pytestmark = pytest.mark.anyio
 
@@ -197,7 +198,7 @@ async def test_a_service_account_is_a_file(gcs_server: CloudServer, tmp_path: Pa
 
 
 @pytest.mark.needs("azurite", "gcs")
-@pytest.mark.parametrize("cloud", CLOUDS)
+@pytest.mark.parametrize("cloud", rest_slow(CLOUDS, "gcs"))
 async def test_a_server_that_is_away_or_stands_still_may_come_back(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
