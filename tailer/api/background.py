@@ -7,10 +7,10 @@ import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from tailer.errors import TailerError
 
@@ -32,6 +32,7 @@ class Background:
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         self._ended: Future[None] = Future()
+        self._tasks: set[asyncio.Task[Any]] = set()
         # A daemon: an iterator that was never closed must not keep its program alive.
         self._thread = threading.Thread(target=self._run, name="tailer", daemon=True)
         _running.add(self)
@@ -45,6 +46,8 @@ class Background:
             while not wait((future,), _CHECK_S).done:
                 pass
             return future.result()
+        except CancelledError:
+            raise TailerError("this was ended before it was done") from None
         except BaseException:
             future.cancel()
             raise
@@ -78,7 +81,16 @@ class Background:
             raise TailerError(
                 "this was begun by the process that this one was forked from; begin it here"
             )
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop)
+
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await work
+        finally:
+            self._tasks.discard(task)
 
     def _run(self) -> None:
         try:
@@ -90,12 +102,19 @@ class Background:
     async def _serve(self) -> None:
         """Stay until the end: anyio keeps worker threads as long as this task."""
         await self._closing.wait()
+        # What was cancelled may still be in a worker thread: the ending comes after it.
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._ending is not None:
             with suppress(Exception):  # nobody is there to be told
                 await self._ending()
 
 
 _running: WeakSet[Background] = WeakSet()
+# What is registered last is called first: before the finalizers of other libraries, which would
+# close what still runs here. The first finalizer registers all of them.
+finalize(_running, bool)
 
 
 @atexit.register

@@ -68,6 +68,9 @@ class Batch(Struct, frozen=True):
             raise AttributeError(name)
         return getattr(self.rows, name)
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.rows)})
+
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 

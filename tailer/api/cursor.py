@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote
 
 from tailer.api.background import Background
 from tailer.api.storage_options import check_address, open_options, reader_options
@@ -44,6 +47,8 @@ class Cursor:
             raise ConfigError(f"the cursor {address!r} is not the path of a file or an address")
         self._options = reader_options(storage_options)
         self._store: OffsetStore | None = None
+        #: The store while it is opened, held or released.
+        self._opened: OffsetStore | None = None
         self._background: Background | None = None
         self._saved: Offset | None = None
         self._at: Offset | None = None
@@ -54,9 +59,11 @@ class Cursor:
         return self._at
 
     def move(self, offset: Offset) -> None:
-        """Let the next read begin at an offset. Raises :class:`ConfigError` outside of a block."""
+        """Let the next read begin at an offset, if that is not before the place. Raises
+        :class:`ConfigError` outside of a block."""
         self.check()
-        self._at = offset
+        if self._at is None or offset.position > self._at.position:
+            self._at = offset
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for a cursor that is not in use."""
@@ -94,7 +101,8 @@ class Cursor:
     ) -> None:
         assert self._background is not None
         try:
-            self._background.run(self._end(save=kind is None))
+            if kind is None:
+                self._background.run(self._save())
         finally:
             self._close()
 
@@ -104,7 +112,7 @@ class Cursor:
         try:
             await self._background.run_from_loop(self._open())
         except BaseException:
-            self._close()
+            await self._close_from_loop()
             raise
         return self
 
@@ -113,32 +121,45 @@ class Cursor:
     ) -> None:
         assert self._background is not None
         try:
-            await self._background.run_from_loop(self._end(save=kind is None))
+            if kind is None:
+                await self._background.run_from_loop(self._save())
         finally:
-            self._close()
+            await self._close_from_loop()
 
     def _begin(self) -> None:
         if self._background is not None:
             raise ConfigError(f"the cursor {self.address} is in use in this program already")
-        self._background = Background()
+        self._background = Background(self._release)
 
     def _close(self) -> None:
-        if self._background is not None:
-            self._background.close()
-        self._background = self._store = None
+        background, self._background, self._store = self._background, None, None
+        if background is not None:
+            background.close()
+
+    async def _close_from_loop(self) -> None:
+        background, self._background, self._store = self._background, None, None
+        if background is not None:
+            await background.close_from_loop()
+
+    async def _release(self) -> None:
+        if self._opened is not None:
+            await self._opened.release()
 
     async def _open(self) -> None:
-        store = _open_store(self.address, self._options)
+        self._opened = store = _open_store(self.address, self._options)
         try:
             await store.acquire()
+        except OffsetHeld as e:
+            own = re.search(rf"\b{os.getpid()}\b", e.what)
+            e.hint = "this program has it already" if own else "end that process"
+            raise
         except OffsetError as e:
-            held = isinstance(e, OffsetHeld)
-            e.hint = "end that process" if held else "name a place that this user may write to"
+            e.hint = "name a place that this user may write to"
             raise
         try:
             self._at = self._saved = await store.load()
-        except BaseException:
-            await store.release()
+        except OffsetError as e:
+            e.hint = "to begin again, remove it"
             raise
         self._store = store
 
@@ -152,20 +173,12 @@ class Cursor:
             await self._store.clear()
             self._at = self._saved = None
 
-    async def _end(self, *, save: bool) -> None:
-        if self._store is None:
-            return
-        try:
-            if save:
-                await self._save()
-        finally:
-            await self._store.release()
-
 
 def _open_store(address: str, options: Mapping[str, Any]) -> OffsetStore:
     folder, _, name = address.rstrip("/").rpartition("/")
     if is_local(address):
-        path = Path(address.removeprefix("file://")).expanduser()
+        local = unquote(address[7:]) if address.startswith("file://") else address
+        path = Path(local).expanduser()
         if path.is_dir():
             raise ConfigError(f"the cursor {address} is a folder; name a file in it")
         return LocalOffsetStore(path.parent, path.name, file=path.name)

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 #: A version, or a time: aware, or in UTC.
-Moment: TypeAlias = int | str | dt.datetime
+Moment: TypeAlias = int | str | dt.datetime | dt.date
 Table: TypeAlias = str | PathLike[str]
 
 
@@ -196,7 +196,7 @@ def _whole(name: str, given: Any) -> int:
 def _moment(name: str, given: Any) -> str:
     """Return a version or a time as text. Raises :class:`ConfigError`."""
     text = given
-    if isinstance(given, dt.datetime):
+    if isinstance(given, dt.date):  # a datetime is one
         text = given.isoformat()
     elif isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         text = str(given)

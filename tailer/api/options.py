@@ -35,12 +35,20 @@ def _listed(value: Any) -> tuple[str, ...]:
 
 def _joined(value: Any) -> str:
     """Return a list as in SQL."""
-    return value if isinstance(value, str) else ", ".join(_listed(value))
+    text = value if isinstance(value, str) else ", ".join(_listed(value))
+    return _given(text)
+
+
+def _given(text: str) -> str:
+    """Refuse a text that says nothing: it may have been meant to select nothing."""
+    if not text.strip():
+        raise ValueError(text)
+    return text
 
 
 # As the command line has them; the help is there.
 _SETTINGS: Mapping[str, Setting] = {
-    "where": Setting("text", None, ""),
+    "where": Setting("text", None, "", form="a condition", parse=_given),
     "select": Setting("any", None, "", form="a text or a list of texts", parse=_joined),
     "key": Setting("any", (), "", form="a name or a list of names", parse=_listed),
     "change_source": Setting("text", "auto", "", choices=("auto", "cdf", "derived")),

@@ -51,6 +51,8 @@ async def find_range(log: TableLog, start: str | Offset, end: str | None) -> Ran
             _check_newest(log, "ending", last, await log.latest_version())
         raise
     found = Range(first, newest)
+    if found.is_empty and start == "snapshot":
+        raise ConfigError(f"a snapshot is of the newest version, {first.version}; leave end out")
     if found.is_empty and isinstance(start, Offset):
         await check_place(log, first)
     elif found.is_empty and start != "latest":

@@ -7,15 +7,17 @@ from os import PathLike, fspath
 from typing import Any
 
 from tailer.errors import ConfigError
-from tailer.storage import storage_of
+from tailer.storage import is_local, storage_of
 
-#: What deltalake's writers need and a reader does not, without the prefix of the cloud.
-_OF_WRITERS = frozenset(
+#: What deltalake needs and a reader here does not, without the prefix of the cloud.
+_NOT_NEEDED = frozenset(
     {
-        "allow_http", "conditional_put", "copy_if_not_exists", "s3_allow_unsafe_rename",
-        "s3_locking_provider",
+        "allow_http", "conditional_put", "connect_timeout", "copy_if_not_exists", "max_retries",
+        "pool_idle_timeout", "pool_max_idle_per_host", "retry_timeout", "s3_allow_unsafe_rename",
+        "s3_locking_provider", "timeout", "user_agent",
     }
 )  # fmt: skip
+_CLOUDS = ("aws_", "azure_", "google_")
 _FALSE = ("false", "0", "no")
 
 
@@ -30,11 +32,13 @@ def check_address(name: str, address: Any) -> str:
 def open_options(address: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of an address's store under our names. Raises :class:`ConfigError` for an
     address without a store, and for options that have no meaning here."""
+    if is_local(address):  # one set of options serves tables in the cloud too
+        return {name: v for name, v in given.items() if not name.lower().startswith(_CLOUDS)}
     return storage_of(address).rename_options(given)
 
 
 def reader_options(given: Any) -> dict[str, Any]:
-    """Return the options of a store: what is for deltalake's writers is left out, and the style of
+    """Return the options of a store: what only deltalake needs is left out, and the style of
     addresses is said in our word. Raises :class:`ConfigError` for what are no options."""
     if given is None:
         return {}
@@ -42,9 +46,11 @@ def reader_options(given: Any) -> dict[str, Any]:
         raise ConfigError("storage_options must be a mapping of names to values")
     options: dict[str, Any] = {}
     for name, value in given.items():
-        plain = name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
+        plain = name.lower()
+        for cloud in _CLOUDS:
+            plain = plain.removeprefix(cloud)
         if plain == "virtual_hosted_style_request":
             options["path_style"] = str(value).lower() in _FALSE
-        elif value is not None and plain not in _OF_WRITERS:
+        elif value is not None and plain not in _NOT_NEEDED:
             options[name] = value
     return options

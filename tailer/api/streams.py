@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ from tailer.api.ranges import Range, check_range, find_range, prefetch
 from tailer.api.rows import Pass, prepare_changes, prepare_snapshot
 from tailer.api.storage_options import open_options
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
-from tailer.errors import OffsetError, TableError, TailerError, printable
+from tailer.errors import TableError, TailerError, printable
 from tailer.feed.pipe import received
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
@@ -41,6 +42,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+#: The remedies of the daemon that a program has not, by words in them, and its own.
+_HINTS = {
+    "tailer offsets": "if it was replaced on purpose, begin again with an empty cursor",
+    "on_reject": "change the expression, or leave such rows out by where",
+    "start at a newer version": "begin with an empty cursor and start='snapshot'",
+}
+
+
 class Source(Struct, frozen=True):
     """A table's address with the options of its store, and how it is read."""
 
@@ -56,8 +65,9 @@ class Source(Struct, frozen=True):
         try:
             yield TableLog(store)
         except TableError as e:
-            if isinstance(e, OffsetError) and e.hint and "offsets reset" in e.hint:
-                e.hint = "if it was replaced on purpose, begin again with an empty cursor"
+            for words, hint in _HINTS.items():
+                if e.hint and words in e.hint:
+                    e.hint = hint
             raise e.at(table=store.root) from None
         finally:
             with anyio.CancelScope(shield=True):
@@ -80,10 +90,14 @@ class Stream(ABC):
         parse_after(after)  # what is wrong with it is said now
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({printable(self._source.table)!r})"
+        table = re.sub(r"//[^/@]*@", "//", printable(self._source.table))
+        return f"{type(self).__name__}({table!r})"
 
     def __iter__(self) -> Iterator[Batch]:
-        return (batch for batch in self._pass() if len(batch))
+        for batch in self._pass():
+            self._passed(batch)
+            if len(batch):
+                yield batch
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         batches = self._batches()
@@ -102,7 +116,6 @@ class Stream(ABC):
         background = Background(batches.aclose)
         try:
             while (batch := background.run(_next(batches))) is not None:
-                self._passed(batch)
                 yield batch
         finally:
             background.close()
@@ -125,7 +138,7 @@ class BoundedStream(Stream):
     rows: its range is found once.
 
     Arrow's C stream interface (``__arrow_c_stream__``) gives it to every library that has that:
-    ``polars.from_arrow(changes)``, ``pyarrow.table(changes)``, ``duckdb.sql("from changes")``.
+    ``polars.DataFrame(changes)``, ``pyarrow.table(changes)``, ``duckdb.sql("from changes")``.
     They take the rows batch by batch.
     """
 
@@ -140,11 +153,19 @@ class BoundedStream(Stream):
         return self._schema
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return a reader of one pass over the rows."""
+        """Return a reader of one pass over the rows. A cursor moves when the reader is at its end:
+        who takes only some of the rows has not seen them all."""
         batches = self._pass()
-        next(batches)  # now the schema is known
-        rows = (batch.rows for batch in batches if len(batch))
-        return pa.RecordBatchReader.from_batches(self._schema, rows)
+        first = next(batches)  # now the schema is known
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            last = first
+            for last in batches:
+                if len(last):
+                    yield last.rows
+            self._passed(last)
+
+        return pa.RecordBatchReader.from_batches(self._schema, rows())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)
@@ -246,8 +267,10 @@ class Tail(Stream):
         async with self._source.open_log() as log:
             options = self._source.options
             first = parse_after(self._after) or await start_offset(log, self._start)
-            if self._end is not None and not isinstance(self._after, Cursor):
-                check_range(first.version, self._end)
+            if self._end is not None and self._end < first.version:
+                if self._after is None:
+                    check_range(first.version, self._end)
+                return
             if options.names_columns():
                 options.check((await log.snapshot()).state, log.store.root)
             async with aclosing(received(partial(self._follow, log, first))) as batches:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 import tailer
 from tailer.errors import ConfigError, OffsetError, OffsetHeld
+from tailer.offsets.local import LocalOffsetStore
 from tailer.testing.table import TableBuilder
 from tests.api.conftest import SCHEMA, insert
 from tests.s3.fixture import Bucket
@@ -98,10 +102,68 @@ def test_a_table_that_was_made_again_is_refused(table: TableBuilder, tmp_path: P
         ids(cursor, table.folder)
 
 
+def test_a_table_that_was_replaced_within_a_range_is_read_on(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "orders", SCHEMA, cdf=True)
+    table.create()
+    insert(table, 0)
+    table.commit(table.metadata(id="00000000-0000-4000-8000-00000000000b"))
+    insert(table, 10)
+    place = tmp_path / "orders.cursor"
+    with tailer.Cursor(place) as cursor:
+        assert ids(cursor, table.folder) == list(range(20))
+    insert(table, 20)
+    with tailer.Cursor(place) as cursor:
+        assert ids(cursor, table.folder) == list(range(20, 30))
+
+
+def test_who_takes_some_of_the_rows_does_not_move_the_cursor(
+    table: TableBuilder, tmp_path: Path
+) -> None:
+    with tailer.Cursor(tmp_path / "orders.cursor") as cursor:
+        changes = tailer.read(table.folder, after=cursor)
+        reader = changes.to_reader()
+        assert reader.read_next_batch().num_rows
+        reader.close()
+        assert changes.schema.names
+        at = cursor.offset
+        assert at is None
+        assert changes.read_all().num_rows == 40
+        at = cursor.offset
+        unused = changes.to_reader()
+        assert changes.schema.names
+        del unused
+        assert len(next(iter(changes)))  # again from its first row
+        assert cursor.offset == at
+
+
+@pytest.mark.anyio
+async def test_a_block_whose_beginning_is_cancelled_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire = LocalOffsetStore._acquire
+
+    def slowly(self: LocalOffsetStore) -> bool:
+        found = acquire(self)
+        time.sleep(0.3)
+        return found
+
+    monkeypatch.setattr(LocalOffsetStore, "_acquire", slowly)
+
+    async def use() -> None:
+        async with tailer.Cursor(tmp_path / "orders.cursor"):
+            await anyio.sleep(10)
+
+    for delay in (0.0, 0.05, 0.2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(use(), delay)
+    with tailer.Cursor(tmp_path / "orders.cursor") as cursor:
+        assert cursor.offset is None
+
+
 def test_one_program_has_a_cursor_at_a_time(table: TableBuilder, tmp_path: Path) -> None:
     place = tmp_path / "orders.cursor"
     with tailer.Cursor(place) as cursor:
-        with pytest.raises(OffsetHeld, match="end that process"), tailer.Cursor(place):
+        with pytest.raises(OffsetHeld, match="this program has it already"), tailer.Cursor(place):
             pass
         with pytest.raises(ConfigError, match="in use in this program already"), cursor:
             pass
@@ -131,7 +193,7 @@ def test_a_wrong_address_is_one_sentence(address: object, says: str, tmp_path: P
 def test_a_file_that_is_no_cursor_is_refused(tmp_path: Path, text: str) -> None:
     place = tmp_path / "orders.cursor"
     place.write_text(text)
-    with pytest.raises(OffsetError, match=r"orders\.cursor"), tailer.Cursor(place):
+    with pytest.raises(OffsetError, match=r"orders\.cursor.*remove it"), tailer.Cursor(place):
         pass
     assert place.read_text() == text
 

@@ -64,7 +64,7 @@ def test_other_libraries_take_it_without_a_copy_of_their_own(table: TableBuilder
     found = duckdb.sql("select sum(id) from changes")
     assert found is not None
     assert found.fetchall() == [(780,)]
-    assert pl.DataFrame(pl.from_arrow(changes)).height == changes.to_polars().height == 40
+    assert pl.DataFrame(changes).height == changes.to_polars().height == 40
     assert pa.table(changes).num_rows == 40
     assert pa.RecordBatchReader.from_stream(changes).read_all().num_rows == 40
     for batch in changes:
@@ -221,10 +221,19 @@ def test_a_process_that_was_forked_reads_anew(table: TableBuilder) -> None:
 
 
 UNENDED = """
-import sys, tailer
+import sys, threading, time, tailer
 
 kept = [iter(tailer.read(sys.argv[1])), iter(tailer.tail(sys.argv[1], start=1))]
 print(*[len(next(batches)) > 0 for batches in kept])
+
+def wait():
+    try:
+        next(kept[1])
+    except tailer.errors.TailerError:
+        pass
+
+threading.Thread(target=wait, daemon=True).start()
+time.sleep(1)
 """
 
 
@@ -248,6 +257,22 @@ def test_a_table_that_vanishes_in_the_loop_is_one_sentence(table: TableBuilder) 
     shutil.rmtree(table.folder)
     with pytest.raises(TableError, match=f"{table.folder}"):
         changes.read_all()
+
+
+def test_one_set_of_options_serves_local_tables_too(table: TableBuilder) -> None:
+    options = {"AWS_REGION": "eu-west-1", "timeout": "30s", "GOOGLE_SERVICE_ACCOUNT": "/a"}
+    assert tailer.read(table.folder, storage_options=options).read_all().num_rows == 40
+
+
+def test_a_date_is_a_time(table: TableBuilder) -> None:
+    found = tailer.read(table.folder, start=dt.date(2000, 1, 1))
+    assert found.read_all().num_rows == 40
+
+
+def test_it_is_shown_without_what_is_secret(table: TableBuilder) -> None:
+    assert repr(tailer.read("s3://key:word@bucket/orders")) == "Changes('s3://bucket/orders')"
+    (batch,) = tailer.read(table.folder, start=1, end=1)
+    assert {"to_pylist", "to_polars", "offset"} <= {*dir(batch)}
 
 
 def test_what_does_not_fit_the_table_is_said_at_the_first_use(table: TableBuilder) -> None:

@@ -109,6 +109,11 @@ def test_a_table_that_is_replaced_ends_it(table: TableBuilder) -> None:
         next(batches)
 
 
+def test_an_offset_behind_the_end_has_nothing_left(table: TableBuilder) -> None:
+    *_, last = tailer.tail(table.folder, start=1, end=4)
+    assert list(tailer.tail(table.folder, after=str(last.offset), end=4)) == []
+
+
 def test_a_range_that_ends_before_it_starts_is_refused(table: TableBuilder) -> None:
     with pytest.raises(ConfigError, match="exchange the two"):
         next(iter(tailer.tail(table.folder, start=4, end=1)))

@@ -61,6 +61,9 @@ class BatchAssembler:
         for entry, count in decoded.counts:
             if entry.file is None:
                 following = at.next_version(entry.version.timestamp_ms)
+                table_id = entry.version.state.table_id
+                if following.table_id != table_id:  # a bounded read goes on behind a replacement
+                    following = structs.replace(following, table_id=table_id)
                 if decoded.rows is None:
                     self._end(entry.version, at, following)
                 at = following
