@@ -66,7 +66,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 LATE: list[tuple[dict[str, Any], str]] = [
     ({"table": "nowhere://orders"}, "no store for 'nowhere://orders'"),
     ({"table": "/no/such/orders"}, "/no/such/orders"),
-    ({"table": "s3://b/t", "storage_options": {"regon": "x"}}, "'regon'.*did you mean 'region'"),
+    ({"table": "s3://b/t", "storage_options": {"region_": "x"}}, "'region_'.*did you mean 'region'"),
     ({"table": "s3://b/t", "storage_options": {"access_key_id": "x"}}, "go together"),
     ({"table": "s3://b/t", "storage_options": {"endpoint_url": "x"}}, "http://host or https://"),
     ({"table": "s3://"}, "s3://"),
@@ -116,8 +116,8 @@ def test_a_snapshot_is_of_a_version_or_a_time(table: TableBuilder, version: Any)
 
 
 def test_an_unknown_option_is_python_s_own_error(table: TableBuilder) -> None:
-    with pytest.raises(TypeError, match="wher"):
-        tailer.read(table.folder, wher="id > 1")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="where_"):
+        tailer.read(table.folder, where_="id > 1")  # type: ignore[call-arg]
 
 
 def test_start_and_an_offset_exclude_each_other(table: TableBuilder) -> None:
