@@ -66,7 +66,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 LATE: list[tuple[dict[str, Any], str]] = [
     ({"table": "nowhere://orders"}, "no store for 'nowhere://orders'"),
     ({"table": "/no/such/orders"}, "/no/such/orders"),
-    ({"table": "s3://b/t", "storage_options": {"region_": "x"}}, "'region_'.*did you mean 'region'"),
+    (
+        {"table": "s3://b/t", "storage_options": {"region_": "x"}},
+        "'region_'.*did you mean 'region'",
+    ),
     ({"table": "s3://b/t", "storage_options": {"access_key_id": "x"}}, "go together"),
     ({"table": "s3://b/t", "storage_options": {"endpoint_url": "x"}}, "http://host or https://"),
     ({"table": "s3://"}, "s3://"),
