@@ -82,10 +82,10 @@ class JsonSchemaEncoder(Encoder):
         title = ".".join(filter(None, (name, table_name(batch, given), record)))
         draft = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title}
         text = json.dumps({**draft, **schema}, separators=(",", ":"))
-        known = (name_subject(self._strategy, self._topic, part, title), text)
-        if known not in self._ids:
-            self._ids[known] = self.registry.register(*known, kind="JSON")
-        number = self._ids[known]
+        subject = name_subject(self._strategy, self._topic, part, title)
+        if (subject, text) not in self._ids:
+            self._ids[subject, text] = self.registry.register(subject, text, kind="JSON")
+        number = self._ids[subject, text]
         head = pa.scalar(struct.pack(">bI", 0, number))
         return pc.binary_join_element_wise(head, values, pa.scalar(b"")), number
 
