@@ -30,13 +30,12 @@ from sinks.formats.avro_values import (
 )
 from sinks.formats.debezium import CONNECTOR, VERSION, Images, transaction_id
 from sinks.formats.parts import (
+    BatchEncoder,
     commit_ms,
-    corrupt_file_named,
     data_columns,
     event_headers,
     key_array,
     key_change_headers,
-    no_records,
     table_name,
     with_tombstones,
 )
@@ -44,7 +43,7 @@ from sinks.formats.subjects import name_subject
 from sinks.formats.upsert import check_has_key, with_nulls
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.changes import Part as FilePart
-from tailer.sink.encoder import Encoder, Records
+from tailer.sink.encoder import Records
 
 if TYPE_CHECKING:
     from sinks.formats.registry import Registry
@@ -72,7 +71,7 @@ _FINER = ("ts_us", "ts_ns")
 _TRANSACTION = (("id", "string"), ("total_order", "long"), ("data_collection_order", "long"))
 
 
-class AvroEncoder(Encoder):
+class AvroEncoder(BatchEncoder):
     """Avro records whose schemas are in a registry, in subjects that are named after the topic. See
     :mod:`tailer.sink.encoder`."""
 
@@ -100,11 +99,6 @@ class AvroEncoder(Encoder):
         self.name = name
         self.table = table
         self._ids: dict[tuple[str, str], int] = {}
-
-    def encode(self, batch: ChangeBatch) -> Records:
-        if not batch.num_rows:
-            return no_records(batch)
-        return corrupt_file_named(self._encode, batch)
 
     def _encode(self, batch: ChangeBatch) -> Records:
         images = Images(batch)

@@ -16,24 +16,23 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import JsonText, json_objects, json_values
 from sinks.formats.parts import (
+    BatchEncoder,
     as_binary,
     commit_ms,
-    corrupt_file_named,
     data_columns,
     json_keys,
     key_array,
-    no_records,
     table_name,
     with_tombstones,
 )
 from tailer.changes import CHANGE_TYPE, ChangeBatch
-from tailer.sink.encoder import Encoder, Records
+from tailer.sink.encoder import Records
 
 _STRUCTURED = b"application/cloudevents+json; charset=utf-8"
 _JSON = "application/json"
 
 
-class CloudEventsEncoder(Encoder):
+class CloudEventsEncoder(BatchEncoder):
     """CloudEvents as JSON. See :mod:`tailer.sink.encoder`."""
 
     is_text = True
@@ -48,11 +47,6 @@ class CloudEventsEncoder(Encoder):
         self.key_columns = key_columns
         self.tombstones = tombstones
         self.table = table
-
-    def encode(self, batch: ChangeBatch) -> Records:
-        if not batch.num_rows:
-            return no_records(batch)
-        return corrupt_file_named(self._encode, batch)
 
     def _encode(self, batch: ChangeBatch) -> Records:
         rows = data_columns(batch)

@@ -27,21 +27,20 @@ from sinks.formats.json import (
     json_values,
 )
 from sinks.formats.parts import (
+    BatchEncoder,
     as_binary,
     commit_ms,
-    corrupt_file_named,
     data_columns,
     event_headers,
     key_array,
     key_change_headers,
-    no_records,
     required_columns,
     table_name,
     with_tombstones,
 )
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Part
 from tailer.native.rowbytes import JoinedText
-from tailer.sink.encoder import Encoder, Records
+from tailer.sink.encoder import Records
 
 #: The version of the envelope, as ``source.version``. It is part of the bytes, so it is not the
 #: program's version, which would change the bytes of a replay with a newer program.
@@ -84,7 +83,7 @@ class Images:
         self.op: pa.StringArray = pc.if_else(self.gone, "d", coming)
 
 
-class DebeziumEncoder(Encoder):
+class DebeziumEncoder(BatchEncoder):
     """Debezium's envelope, with or without Connect's schema. See :mod:`tailer.sink.encoder`."""
 
     is_text = True
@@ -104,11 +103,6 @@ class DebeziumEncoder(Encoder):
         self.tombstones = tombstones
         self.name = name
         self.table = table
-
-    def encode(self, batch: ChangeBatch) -> Records:
-        if not batch.num_rows:
-            return no_records(batch)
-        return corrupt_file_named(self._encode, batch)
 
     def _encode(self, batch: ChangeBatch) -> Records:
         images = Images(batch)

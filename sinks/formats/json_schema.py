@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.parts import data_columns, no_records, table_name
+from sinks.formats.parts import BatchEncoder, data_columns, table_name
 from sinks.formats.subjects import name_subject
 from tailer.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
 from tailer.changes import is_arrow_variant as is_variant
@@ -34,7 +34,7 @@ _NULL = {"type": "null"}
 _METADATA = {CHANGE_TYPE: _TEXT, COMMIT_VERSION: _WHOLE, COMMIT_TIMESTAMP: _TIME}
 
 
-class JsonSchemaEncoder(Encoder):
+class JsonSchemaEncoder(BatchEncoder):
     """The records of another format, each with the id of its schema. See
     :mod:`tailer.sink.encoder`."""
 
@@ -59,9 +59,7 @@ class JsonSchemaEncoder(Encoder):
         self._names = (name, table)
         self._ids: dict[tuple[str, str], int] = {}
 
-    def encode(self, batch: ChangeBatch) -> Records:
-        if not batch.num_rows:
-            return no_records(batch)
+    def _encode(self, batch: ChangeBatch) -> Records:
         records, rows = self._inner.encode(batch).whole(), data_columns(batch).type
         fields = [rows.field(i) for i in range(rows.num_fields)]
         values, number = self._framed(

@@ -156,7 +156,6 @@ def _registered(
     registry: Registry | None,
     folder: Path | None,
 ) -> Encoder:
-    from sinks.formats.avro import AvroEncoder
     from sinks.formats.registry import load_registry
 
     if taken["envelope"] == "upsert" and taken["tombstones"]:
@@ -171,6 +170,8 @@ def _registered(
         inner = load_encoder(envelope, own)
         names = ("subject_name_strategy", "topic", "name", "table")
         return JsonSchemaEncoder(inner, envelope, registry, **{n: taken[n] for n in names})
+    from sinks.formats.avro import AvroEncoder
+
     return AvroEncoder(
         registry,
         key,

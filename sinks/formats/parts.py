@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from sinks.formats.json import json_values
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, check_key
 from tailer.errors import CorruptRow
-from tailer.sink.encoder import Header, Records
+from tailer.sink.encoder import Encoder, Header, Records
 
 T = TypeVar("T")
 
@@ -39,6 +40,20 @@ def corrupt_file_named(encode: Callable[[ChangeBatch], T], batch: ChangeBatch) -
             for part in batch.by_file():
                 corrupt_file_named(encode, part)
         raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
+
+
+class BatchEncoder(Encoder):
+    """An encoder of batches with rows: one without any has no records, and what can't be written is
+    named with its file."""
+
+    def encode(self, batch: ChangeBatch) -> Records:
+        if not batch.num_rows:
+            return no_records(batch)
+        return corrupt_file_named(self._encode, batch)
+
+    @abstractmethod
+    def _encode(self, batch: ChangeBatch) -> Records:
+        """Encode a batch with rows."""
 
 
 def commit_ms(batch: ChangeBatch) -> int | pa.Int64Array:

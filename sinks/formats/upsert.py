@@ -17,19 +17,18 @@ import pyarrow.compute as pc
 from sinks.formats.debezium import Images
 from sinks.formats.json import children, json_objects_joined
 from sinks.formats.parts import (
+    BatchEncoder,
     commit_ms,
-    corrupt_file_named,
     event_headers,
     json_keys,
     key_array,
-    no_records,
 )
 from tailer.changes import COMMIT_VERSION, ChangeBatch
 from tailer.errors import ConfigError
-from tailer.sink.encoder import Encoder, Records
+from tailer.sink.encoder import Records
 
 
-class UpsertEncoder(Encoder):
+class UpsertEncoder(BatchEncoder):
     """Rows as JSON objects of the data columns. See :mod:`tailer.sink.encoder`."""
 
     paired = True
@@ -38,11 +37,6 @@ class UpsertEncoder(Encoder):
     def __init__(self, key_columns: tuple[str, ...]) -> None:
         check_has_key(key_columns)
         self.key_columns = key_columns
-
-    def encode(self, batch: ChangeBatch) -> Records:
-        if not batch.num_rows:
-            return no_records(batch)
-        return corrupt_file_named(self._encode, batch)
 
     def _encode(self, batch: ChangeBatch) -> Records:
         images = Images(batch)
