@@ -195,7 +195,11 @@ class OffsetError(TableError):
 
 
 class OffsetHeld(OffsetError):
-    """Another process holds the offset, and the caller would not wait."""
+    """Another owner, ``who``, holds the offset of a feed, and the caller would not wait."""
+
+    def __init__(self, who: str, feed: str, *, path: str | None = None) -> None:
+        hint = "only one may use it at a time: wait for its end, or stop it"
+        super().__init__(f"{who} holds the offset of feed {feed!r}", path=path, hint=hint)
 
 
 class SinkRejected(TailerError):

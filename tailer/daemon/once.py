@@ -124,10 +124,7 @@ class _Job:
     async def _limit_standby(self) -> None:
         await anyio.sleep(self._options.patience_s)
         if (owner := self.runner.status(0.0).owner) is not None:
-            self.error = OffsetHeld(
-                f"{owner} holds the offset of feed {self.runner.feed.name!r}",
-                hint="wait for its end, or stop it",
-            )
+            self.error = OffsetHeld(owner, self.runner.feed.name)
             self.runner.stop()
 
     def outcome(self) -> dict[str, Any]:

@@ -128,11 +128,7 @@ class LeasedOffsetStore(OffsetStore):
             else:
                 who = describe(seen.owner or {})
                 if not self._standby:
-                    raise OffsetHeld(
-                        f"{who} holds the offset of feed {self._feed!r}",
-                        path=self.path,
-                        hint="two daemons must not run one feed; stop the other one",
-                    )
+                    raise OffsetHeld(who, self._feed, path=self.path)
                 self._waiting_for = who
             await anyio.sleep(max(0.05, min(left, self._lease_s / 3)))
 

@@ -68,12 +68,8 @@ class LocalOffsetStore(OffsetStore):
         try:
             while not await anyio.to_thread.run_sync(self._acquire):
                 if not self._standby:
-                    raise OffsetHeld(
-                        f"another process holds the offset of feed {self.name!r}"
-                        + (f": {self._holder}" if self._holder else ""),
-                        path=str(self.path),
-                        hint="two daemons must not run one feed; stop the other one",
-                    )
+                    who = self._holder or "another process"
+                    raise OffsetHeld(who, self.name, path=str(self.path))
                 self._waiting_for = f"{self._holder or 'another process'} on this machine"
                 await anyio.sleep(_STANDBY_PAUSE_S)
         finally:

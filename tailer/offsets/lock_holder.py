@@ -24,7 +24,8 @@ class LockHolder:
 
     def __str__(self) -> str:
         """Name it in a message."""
-        return f"process {self.pid} of {self.user}"
+        own = " (this one)" if self.pid == os.getpid() else ""
+        return f"process {self.pid} of {self.user}{own}"
 
 
 def lock_holder(file: int) -> LockHolder | None:

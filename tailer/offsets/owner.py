@@ -127,7 +127,8 @@ def is_dead(owner: dict[str, Any]) -> bool:
 
 def describe(owner: dict[str, Any]) -> str:
     """Return the owner's name for messages."""
-    return f"process {owner.get('pid')} on {owner.get('host')}"
+    own = " (this one)" if owner.get("run") == _run() else ""
+    return f"process {owner.get('pid')} on {owner.get('host')}{own}"
 
 
 def _boot() -> str:

@@ -326,7 +326,7 @@ def test_offsets_are_not_changed_under_a_running_daemon(setting: Setting, capsys
         for action in (["reset"], ["set", "--from", "0"]):
             command = ["offsets", action[0], str(setting.config), "orders", *action[1:]]
             assert main(command) == 1
-            assert "another process holds" in capsys.readouterr().err
+            assert "holds the offset of feed 'orders'" in capsys.readouterr().err
         assert program.stop() == 0
 
 
