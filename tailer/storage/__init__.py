@@ -98,9 +98,9 @@ class Storage(Contract, ABC):
         """Raise :class:`ConfigError` for options that no table can have."""
 
     def rename_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options that may have the names that deltalake and Spark give them, under ours.
-        Raises :class:`ConfigError` for an option that is given twice, or that has no meaning
-        here."""
+        """Return options that may have the names that deltalake and Spark give them, under ours,
+        without those that nothing here needs. Raises :class:`ConfigError` for an option that is
+        given twice, or that can't be followed."""
         return dict(options)
 
     def options_of(self, table: str, stores: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -38,6 +38,14 @@ class LocalStorage(Storage):
     ) -> LocalStore:
         return self.open_store(table, options, traffic)
 
+    def rename_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`tailer.storage.Storage`. Programs have one set of options for their tables
+        on the disk and in the cloud."""
+        from tailer.store.objects.options import OF_THE_CLIENT
+
+        clouds = ("aws_", "azure_", "google_", *OF_THE_CLIENT)
+        return {name: v for name, v in options.items() if not name.lower().startswith(clouds)}
+
     def open_offsets(
         self,
         address: str,

@@ -63,7 +63,10 @@ class _ObjectStorage(Storage):
         self._options(options)
 
     def rename_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        return structs.replace(self._settings.table(), renames=True).rename(options)
+        table = structs.replace(self._settings.table(), renames=True)
+        answers = {name: table.answers.get(table.spelling(name), "") for name in options}
+        needed = {n: v for n, v in options.items() if not answers[n].endswith("leave it out")}
+        return table.rename(needed)
 
     def open_store(
         self,
@@ -143,6 +146,15 @@ class S3Storage(_ObjectStorage):
 
     def _options(self, options: Mapping[str, Any]) -> CloudOptions:
         return S3Cloud(S3Options.from_options(options))
+
+    def rename_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        theirs = {name.lower().removeprefix("aws_"): name for name in options}
+        name = theirs.get("virtual_hosted_style_request")
+        if name is None:
+            return super().rename_options(options)
+        rest = {n: v for n, v in options.items() if n != name}
+        path_style = str(options[name]).lower() in ("false", "0", "no")
+        return {**super().rename_options(rest), "path_style": path_style}
 
     def _parse(self, address: str) -> Place | None:
         return s3_place(address)

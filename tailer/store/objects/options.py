@@ -117,7 +117,16 @@ _GOOGLE_FILES = (
 _ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL")
 
 #: Options of object_store that have no meaning here.
+#: Those of object_store's own client, whose limits are chosen here.
+OF_THE_CLIENT = dict.fromkeys(
+    (
+        "connect_timeout", "max_retries", "pool_idle_timeout", "pool_max_idle_per_host",
+        "retry_timeout", "timeout", "user_agent",
+    ),
+    "requests have limits of their own; leave it out",
+)  # fmt: skip
 _ANSWERS = {
+    **OF_THE_CLIENT,
     "allow_http": "an endpoint_url with http:// is enough; leave it out",
     "use_fabric_endpoint": "the address names OneLake; leave it out",
     "service_account_key": "write it to a file and name that as service_account_file, or set "

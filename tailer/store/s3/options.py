@@ -13,6 +13,7 @@ from tailer.errors import ConfigError
 from tailer.secrets.urls import parse_url
 from tailer.setting_fields import declared, settings_of
 from tailer.settings import Setting, SettingTable
+from tailer.store.objects.options import OF_THE_CLIENT
 
 _MIB = 1024 * 1024
 
@@ -171,6 +172,7 @@ _ANSWERS = {
     "s3_locking_provider": _ONLY_READS,
     "conditional_put": _ONLY_READS,
     "copy_if_not_exists": _ONLY_READS,
+    **OF_THE_CLIENT,
     "bucket": _OF_THE_ADDRESS,
     "bucket_name": _OF_THE_ADDRESS,
 }
