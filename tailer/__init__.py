@@ -11,12 +11,11 @@ from typing import Any
 
 __version__: str
 
-__all__ = ["__version__"]
 # No imports, not even for types: this is loaded before all others.
+__all__ = ["Batch", "Changes", "Cursor", "Rows", "Tail", "history", "read", "snapshot", "tail"]
+_OF_API = tuple(__all__)
 __all__ += ["changes", "deltalog", "errors", "feed", "settings", "sink", "spark", "testing"]
-__all__ += ["Batch", "Changes", "Cursor", "Rows", "Tail", "history", "read", "snapshot", "tail"]
-
-_FUNCTIONS = ("history", "read", "snapshot", "tail")
+__all__ += ["__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,7 +26,7 @@ def __getattr__(name: str) -> Any:
         return _version()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _FUNCTIONS or name.istitle():
+    if name in _OF_API:
         return getattr(import_module(f"{__name__}.api.functions"), name)
     return import_module(f"{__name__}.{name}")
 

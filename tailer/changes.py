@@ -186,10 +186,6 @@ class Part(Struct, frozen=True):
     offset: Offset
 
 
-def _first(part: Part) -> int:
-    return part.first
-
-
 class ChangeBatch(Struct, frozen=True):
     """Rows of one file in one version, or of a span of small files and versions, in order.
 
@@ -379,7 +375,8 @@ class ChangeBatch(Struct, frozen=True):
         those with 1, and so on. ``codes`` has no nulls, and no number is left out."""
         order = pc.sort_indices(codes)  # rows of one code stay in their order
         parts = self.parts()
-        numbers = self.by_part(lambda part: bisect_right(parts, part.first, key=_first) - 1)
+        places = {part.first: number for number, part in enumerate(parts)}
+        numbers = self.by_part(lambda part: places[part.first])
         several = isinstance(numbers, pa.Array)
         arrays = {name: value.take(order) for name, value in self._arrays().items()}
         numbers, at = numbers.take(order) if several else numbers, 0

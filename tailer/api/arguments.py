@@ -1,24 +1,16 @@
-"""Addresses, and the options of their stores, as callers give them: also those of deltalake."""
+"""The arguments of the functions, checked: addresses, options of stores, versions and times."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any
 
 from tailer.errors import ConfigError
-from tailer.storage import is_local, storage_of
-
-#: What deltalake needs and a reader here does not, without the prefix of the cloud.
-_NOT_NEEDED = frozenset(
-    {
-        "allow_http", "conditional_put", "connect_timeout", "copy_if_not_exists", "max_retries",
-        "pool_idle_timeout", "pool_max_idle_per_host", "retry_timeout", "s3_allow_unsafe_rename",
-        "s3_locking_provider", "timeout", "user_agent",
-    }
-)  # fmt: skip
-_CLOUDS = ("aws_", "azure_", "google_")
-_FALSE = ("false", "0", "no")
+from tailer.log.starts import check_start
+from tailer.log.times import is_moment
+from tailer.offset import Offset
 
 
 def check_address(name: str, address: Any) -> str:
@@ -29,28 +21,45 @@ def check_address(name: str, address: Any) -> str:
     return text
 
 
-def open_options(address: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of an address's store under our names. Raises :class:`ConfigError` for an
-    address without a store, and for options that have no meaning here."""
-    if is_local(address):  # one set of options serves tables in the cloud too
-        return {name: v for name, v in given.items() if not name.lower().startswith(_CLOUDS)}
-    return storage_of(address).rename_options(given)
-
-
-def reader_options(given: Any) -> dict[str, Any]:
-    """Return the options of a store: what only deltalake needs is left out, and the style of
-    addresses is said in our word. Raises :class:`ConfigError` for what are no options."""
+def check_options(given: Any) -> Mapping[str, Any]:
+    """Return the options that are given. Raises :class:`ConfigError` for what are no options."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ConfigError("storage_options must be a mapping of names to values")
-    options: dict[str, Any] = {}
-    for name, value in given.items():
-        plain = name.lower()
-        for cloud in _CLOUDS:
-            plain = plain.removeprefix(cloud)
-        if plain == "virtual_hosted_style_request":
-            options["path_style"] = str(value).lower() in _FALSE
-        elif value is not None and plain not in _NOT_NEEDED:
-            options[name] = value
-    return options
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def check_from(start: Any, after: Any) -> str | None:
+    """Return where a read starts as text, unless an offset says it. Raises :class:`ConfigError`."""
+    if start is None:
+        return None
+    if isinstance(after, Offset | str):
+        raise ConfigError("start and after are both given; an offset says where to start")
+    if start in ("earliest", "latest", "snapshot"):
+        return str(start)
+    text = check_moment("start", start)
+    check_start(text)
+    return text
+
+
+def check_whole(name: str, given: Any) -> int:
+    """Check a whole number. Raises :class:`ConfigError`."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise ConfigError(f"{name} is {given!r}, and must be a whole number from 0")
+    return given
+
+
+def check_moment(name: str, given: Any) -> str:
+    """Return a version or a time as text. Raises :class:`ConfigError`."""
+    text = given
+    if isinstance(given, dt.date):  # a datetime is one
+        text = given.isoformat()
+    elif isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        text = str(given)
+    if not isinstance(text, str) or not is_moment(text):
+        raise ConfigError(
+            f"{name} is {given!r}, and must be a version or a time, such as 12 or "
+            "'2026-01-31 12:00:00'"
+        )
+    return text

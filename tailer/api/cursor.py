@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -12,13 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote
 
+from tailer.api.arguments import check_address, check_options
 from tailer.api.background import Background
-from tailer.api.storage_options import check_address, open_options, reader_options
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, OffsetHeld
 from tailer.offsets import LEASE_S, OffsetStore
 from tailer.offsets.local import LocalOffsetStore
-from tailer.storage import is_local, open_offset_store
+from tailer.storage import is_local, open_offset_store, storage_of
 
 
 class Cursor:
@@ -45,7 +43,7 @@ class Cursor:
         self.address = check_address("cursor", address)
         if not self.address.rstrip("/"):
             raise ConfigError(f"the cursor {address!r} is not the path of a file or an address")
-        self._options = reader_options(storage_options)
+        self._options = check_options(storage_options)
         self._store: OffsetStore | None = None
         #: The store while it is opened, held or released.
         self._opened: OffsetStore | None = None
@@ -149,9 +147,7 @@ class Cursor:
         self._opened = store = _open_store(self.address, self._options)
         try:
             await store.acquire()
-        except OffsetHeld as e:
-            own = re.search(rf"\b{os.getpid()}\b", e.what)
-            e.hint = "this program has it already" if own else "end that process"
+        except OffsetHeld:
             raise
         except OffsetError as e:
             e.hint = "name a place that this user may write to"
@@ -184,7 +180,7 @@ def _open_store(address: str, options: Mapping[str, Any]) -> OffsetStore:
         return LocalOffsetStore(path.parent, path.name, file=path.name)
     if folder.endswith(("/", ":")) or not name:
         raise ConfigError(f"the cursor {address} names no place in its storage; add a name")
-    ours = open_options(address, options)
+    ours = storage_of(address).rename_options(options)
     return open_offset_store(folder, name, ours, lease_s=LEASE_S, standby=False)
 
 

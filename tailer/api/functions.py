@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, TypeAlias
 
+from tailer.api.arguments import (
+    check_address,
+    check_from,
+    check_moment,
+    check_options,
+    check_whole,
+)
 from tailer.api.background import Background
 from tailer.api.batches import Batch
 from tailer.api.cursor import Cursor
 from tailer.api.options import ReadOptions
-from tailer.api.storage_options import check_address, reader_options
 from tailer.api.streams import Changes, Rows, Source, Tail
 from tailer.changes import Offset
-from tailer.errors import ConfigError
 from tailer.log.history import HistoryEntry
-from tailer.log.starts import check_start
-from tailer.log.times import is_moment
 from tailer.plan.rules import ChangeSource
 
 __all__ = [
@@ -89,8 +92,8 @@ def read(  # noqa: PLR0913 - the options of the command
         with_ids=with_ids, own_prefix=own_prefix, writer_timezone=writer_timezone,
         page_checksums=page_checksums,
     )  # fmt: skip
-    first = _start(start, after)
-    last = None if end is None else _moment("end", end)
+    first = check_from(start, after)
+    last = None if end is None else check_moment("end", end)
     return Changes(_source(table, storage_options, options), after, first, last)
 
 
@@ -122,8 +125,8 @@ def tail(  # noqa: PLR0913 - the options of the command
         with_ids=with_ids, own_prefix=own_prefix, writer_timezone=writer_timezone,
         page_checksums=page_checksums,
     )  # fmt: skip
-    last = None if end is None else _whole("end", end)
-    return Tail(_source(table, storage_options, options), after, _start(start, after), last)
+    last = None if end is None else check_whole("end", end)
+    return Tail(_source(table, storage_options, options), after, check_from(start, after), last)
 
 
 def snapshot(
@@ -144,7 +147,7 @@ def snapshot(
         "tailer.snapshot", where=where, select=select, writer_timezone=writer_timezone,
         page_checksums=page_checksums,
     )  # fmt: skip
-    at = None if version is None else _moment("version", version)
+    at = None if version is None else check_moment("version", version)
     return Rows(_source(table, storage_options, options), at)
 
 
@@ -158,7 +161,7 @@ def history(
 
     Raises :class:`tailer.errors.TableError` for a log without commits, or with damaged ones.
     """
-    most = None if limit is None else _whole("limit", limit)
+    most = None if limit is None else check_whole("limit", limit)
     source = _source(table, storage_options)
     background = Background()
     try:
@@ -169,40 +172,4 @@ def history(
 
 def _source(table: Any, storage_options: Any, options: ReadOptions | None = None) -> Source:
     address = check_address("table", table)
-    source = Source(address, reader_options(storage_options), options or ReadOptions())
-    source.options.selection()
-    return source
-
-
-def _start(start: Any, after: Any) -> str | None:
-    if start is None:
-        return None
-    if isinstance(after, Offset | str):
-        raise ConfigError("start and after are both given; an offset says where to start")
-    if start in ("earliest", "latest", "snapshot"):
-        return str(start)
-    text = _moment("start", start)
-    check_start(text)
-    return text
-
-
-def _whole(name: str, given: Any) -> int:
-    """Check a whole number. Raises :class:`ConfigError`."""
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-        raise ConfigError(f"{name} is {given!r}, and must be a whole number from 0")
-    return given
-
-
-def _moment(name: str, given: Any) -> str:
-    """Return a version or a time as text. Raises :class:`ConfigError`."""
-    text = given
-    if isinstance(given, dt.date):  # a datetime is one
-        text = given.isoformat()
-    elif isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        text = str(given)
-    if not isinstance(text, str) or not is_moment(text):
-        raise ConfigError(
-            f"{name} is {given!r}, and must be a version or a time, such as 12 or "
-            "'2026-01-31 12:00:00'"
-        )
-    return text
+    return Source(address, check_options(storage_options), options or ReadOptions())

@@ -33,14 +33,15 @@ def _listed(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _joined(value: Any) -> str:
-    """Return a list as in SQL."""
-    text = value if isinstance(value, str) else ", ".join(_listed(value))
-    return _given(text)
+def _chosen(value: Any) -> tuple[str, ...]:
+    """Return a list of expressions. One that is empty may have been meant to select nothing."""
+    names = _listed(value)
+    if not "".join(names).strip():
+        raise ValueError(value)
+    return names
 
 
 def _given(text: str) -> str:
-    """Refuse a text that says nothing: it may have been meant to select nothing."""
     if not text.strip():
         raise ValueError(text)
     return text
@@ -49,7 +50,7 @@ def _given(text: str) -> str:
 # As the command line has them; the help is there.
 _SETTINGS: Mapping[str, Setting] = {
     "where": Setting("text", None, "", form="a condition", parse=_given),
-    "select": Setting("any", None, "", form="a text or a list of texts", parse=_joined),
+    "select": Setting("any", None, "", form="a text or a list of texts", parse=_chosen),
     "key": Setting("any", (), "", form="a name or a list of names", parse=_listed),
     "change_source": Setting("text", "auto", "", choices=("auto", "cdf", "derived")),
     "with_ids": Setting("flag", False, ""),
@@ -64,44 +65,42 @@ _SETTINGS: Mapping[str, Setting] = {
 
 
 class ReadOptions(Struct, frozen=True, kw_only=True):
-    """How rows are found, chosen and decoded. ``flag`` is what the names of options begin with in
-    messages."""
+    """How rows are found, chosen and decoded."""
 
-    where: str | None = None
-    select: str | None = None
+    selection: Selection = Selection()
     key: tuple[str, ...] = ()
     change_source: ChangeSource = "auto"
     with_ids: bool = False
     own_prefix: str = OWN_PREFIX
     writer_timezone: str = "UTC"
     page_checksums: bool = True
-    flag: str = ""
 
     @classmethod
     def of(cls, owner: str, **options: Any) -> Self:
         """Return the options of a call of ``owner``; None is an option that is not given. Raises
-        :class:`ConfigError`."""
+        :class:`ConfigError`, also for a condition or a list that is not understood or not pure."""
         given = {name: value for name, value in options.items() if value is not None}
         settings = {name: setting for name, setting in _SETTINGS.items() if name in options}
-        return cls(**SettingTable(owner, settings).take(given))
+        return cls._of(SettingTable(owner, settings).take(given), "")
 
     @classmethod
     def of_command(cls, arguments: argparse.Namespace) -> Self:
-        """Return the options of a command, which has some of them or all."""
+        """Return the options of a command, which has some of them or all. Raises the errors of
+        :meth:`of`."""
         given = {n: getattr(arguments, n) for n in _SETTINGS if hasattr(arguments, n)}
-        return cls(**{**given, "key": tuple(given.get("key", ())), "flag": "--"})
+        return cls._of({**given, "key": tuple(given.get("key", ()))}, "--")
 
-    def selection(self) -> Selection:
-        """Return what is selected. Raises :class:`ConfigError` for what is not understood or not
-        pure."""
+    @classmethod
+    def _of(cls, options: dict[str, Any], flag: str) -> Self:
         name = "select"
         try:
-            select = parse_select(self.select or "")
+            select = parse_select(options.pop(name, None) or "")
             name = "where"
-            where = parse_condition(self.where) if self.where else None
+            where = options.pop(name, None)
+            selection = Selection(select, parse_condition(where) if where else None)
         except ConfigError as e:
-            raise ConfigError(f"{self.flag}{name} {e}") from None
-        return Selection(select, where)
+            raise ConfigError(f"{flag}{name} {e}") from None
+        return cls(selection=selection, **options)
 
     def feed_options(
         self,
@@ -124,19 +123,19 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
             change_source=self.change_source,
             key=self.key,
             decode=structs.replace(decode, on_read=on_read),
-            selection=self.selection(),
+            selection=self.selection,
             spans=True,
         )
 
     def names_columns(self) -> bool:
         """Return whether the table has to be asked if the options fit it."""
-        return bool(self.select or self.where or self.key)
+        return bool(self.selection.select or self.selection.where or self.key)
 
     def check(self, state: TableState, table: str) -> None:
         """Raise :class:`ConfigError` for a selection or a column of the key that does not fit the
         table."""
         try:
-            check_selection(self.selection(), state, self.writer_timezone)
+            check_selection(self.selection, state, self.writer_timezone)
         except ConfigError as e:
             raise ConfigError(f"{table}: {e}") from None
         for name in self.key:

@@ -18,26 +18,26 @@ from tailer.plan.mapping_removals import mapping_removals
 
 
 class Pass(Struct, frozen=True):
-    """One pass: from the offset ``first`` to the version ``last``. ``schema`` is that of the rows
-    of the last one, with the columns of ids."""
+    """One pass over some versions. ``schema`` is that of the rows of the last one, with the columns
+    of ids."""
 
     context: ReadContext
-    first: Offset
-    last: int
+    versions: Range
     schema: pa.Schema
-    table_id: str
 
     @property
     def start(self) -> Offset:
         """Return where the pass begins, with the id of the table if nothing is there to be read."""
-        if self.first.version <= self.last:
-            return self.first
-        return structs.replace(self.first, table_id=self.table_id)
+        first, end = self.versions.first, self.versions.end
+        if not self.versions.is_empty:
+            return first
+        return structs.replace(first, table_id=end.state.table_id)
 
     async def send(self, emit: EmitBatch) -> None:
         """Read from the first row to the last."""
-        if self.first.version <= self.last:
-            await send_changes(self.context, self.first, self.last, emit)
+        first, end = self.versions.first, self.versions.end
+        if not self.versions.is_empty:
+            await send_changes(self.context, first, end.version, emit)
 
 
 async def prepare_changes(
@@ -52,17 +52,17 @@ async def prepare_changes(
     version's, as in Spark; else each version's rows have their own. Raises :class:`ConfigError`
     for options that do not fit the table, :class:`TableError` for a column that has the name of
     one that is added."""
-    first, last, end = versions.first, versions.end.version, versions.end.state
+    last, end = versions.end.version, versions.end.state
     options.check(end, log.store.root)
     found = options.feed_options(end if one_schema else None, on_read=on_read)
     if one_schema and not versions.is_empty:
-        removals = await mapping_removals(log, first.version, last, end)
+        removals = await mapping_removals(log, versions.first.version, last, end)
         found = structs.replace(found, decode=structs.replace(found.decode, removals=removals))
     context = ReadContext.of(log, found)
     context.columns.learn(last, end)
     schema, ids = context.shaper.schema(end), Ids(options.with_ids, options.own_prefix)
     ids.own.check(schema.names[: -len(METADATA_FIELDS)])
-    return Pass(context, first, last, ids.schema(schema), end.table_id)
+    return Pass(context, versions, ids.schema(schema))
 
 
 async def prepare_snapshot(
@@ -73,6 +73,5 @@ async def prepare_snapshot(
     options.check(snapshot.state, log.store.root)
     context = ReadContext.of(log, options.feed_options(on_read=on_read))
     context.columns.learn(snapshot.version, snapshot.state)
-    first = Offset(snapshot.version, snapshot=True)
-    schema = context.shaper.schema(snapshot.state)
-    return Pass(context, first, snapshot.version, schema, snapshot.state.table_id)
+    versions = Range(Offset(snapshot.version, snapshot=True), snapshot)
+    return Pass(context, versions, context.shaper.schema(snapshot.state))

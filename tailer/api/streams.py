@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import logging
-import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from contextlib import aclosing, asynccontextmanager, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,35 +26,34 @@ from msgspec import Struct
 from tailer.api.background import Background
 from tailer.api.batches import Batch, Ids, polars_frame
 from tailer.api.cursor import Cursor, parse_after
+from tailer.api.follow import make_feed
 from tailer.api.options import ReadOptions
 from tailer.api.ranges import Range, check_range, find_range, prefetch
 from tailer.api.rows import Pass, prepare_changes, prepare_snapshot
-from tailer.api.storage_options import open_options
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
-from tailer.errors import TableError, TailerError, printable
+from tailer.errors import (
+    DataLoss,
+    FileGone,
+    OffsetError,
+    TableError,
+    TableReplaced,
+    printable,
+)
 from tailer.feed.pipe import received
 from tailer.feed.progress import FeedProgress
-from tailer.feed.run import Feed, run_feed
+from tailer.feed.run import run_feed
 from tailer.log.history import HistoryEntry
 from tailer.log.history import history as commits
 from tailer.log.listed import list_once
+from tailer.log.same_table import check_place
 from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
 from tailer.log.times import last_version
-from tailer.offsets.memory import MemoryOffsetStore
 from tailer.sink import Sink, SinkTraits
-from tailer.storage import open_store
+from tailer.storage import open_store, storage_of
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-#: The remedies of the daemon that a program has not, by words in them, and its own.
-_HINTS = {
-    "tailer offsets": "if it was replaced on purpose, begin again with an empty cursor",
-    "on_reject": "change the expression, or leave such rows out by where",
-    "start at a newer version": "begin with an empty cursor and start='snapshot'",
-}
 
 
 class Source(Struct, frozen=True):
@@ -58,16 +64,18 @@ class Source(Struct, frozen=True):
     options: ReadOptions = ReadOptions()
 
     @asynccontextmanager
-    async def open_log(self) -> AsyncIterator[TableLog]:
-        """Open the table's log. Errors of the block name the table. Raises
-        :class:`ConfigError`."""
-        store = open_store(self.table, open_options(self.table, self.storage_options))
+    async def open_log(self, *, resumes: bool = False) -> AsyncIterator[TableLog]:
+        """Open the table's log. Errors of the block name the table, and what a program can do that
+        ``resumes`` where another read ended. Raises :class:`ConfigError`."""
+        storage = storage_of(self.table)
+        store = open_store(self.table, storage.rename_options(self.storage_options))
         try:
             yield TableLog(store)
         except TableError as e:
-            for words, hint in _HINTS.items():
-                if e.hint and words in e.hint:
-                    e.hint = hint
+            if isinstance(e, OffsetError | TableReplaced):
+                e.hint = "if it was replaced on purpose, begin again with an empty cursor"
+            elif resumes and isinstance(e, DataLoss) and not isinstance(e, FileGone):
+                e.hint = "begin again with an empty cursor, by start='snapshot'"
             raise e.at(table=store.root) from None
         finally:
             with anyio.CancelScope(shield=True):
@@ -87,7 +95,7 @@ class Stream(ABC):
         self._source = source
         self._after = after
         self._ids = Ids(source.options.with_ids, source.options.own_prefix)
-        parse_after(after)  # what is wrong with it is said now
+        self._resumes = parse_after(after) is not None  # what is wrong with it is said now
 
     def __repr__(self) -> str:
         table = re.sub(r"//[^/@]*@", "//", printable(self._source.table))
@@ -110,7 +118,7 @@ class Stream(ABC):
         finally:
             await background.close_from_loop()
 
-    def _pass(self) -> Iterator[Batch]:
+    def _pass(self) -> Generator[Batch]:
         """Yield the batches of one pass, also those without rows, which only move the offset."""
         batches = self._batches()
         background = Background(batches.aclose)
@@ -148,7 +156,7 @@ class BoundedStream(Stream):
     def schema(self) -> pa.Schema:
         """Return the schema of the rows."""
         if self._schema is None:
-            with closing(self._pass()) as batches:  # type: ignore[type-var]
+            with closing(self._pass()) as batches:
                 next(batches)
         return self._schema
 
@@ -184,7 +192,7 @@ class BoundedStream(Stream):
         return polars_frame(self.read_all())
 
     async def _batches(self) -> AsyncGenerator[Batch, None]:
-        async with self._source.open_log() as log:
+        async with self._source.open_log(resumes=self._resumes) as log:
             found = await self._prepare(log)
             self._schema = self._output_schema(found)
             yield Batch(pa.RecordBatch.from_pylist([], self._schema), found.start)
@@ -219,8 +227,7 @@ class Changes(BoundedStream):
         log = await list_once(log)
         if self._range is None:
             start = parse_after(self._after) or self._start or "earliest"
-            found = await find_range(log, start, self._end)
-            self._range = found
+            self._range = await find_range(log, start, self._end)
         await prefetch(log, self._range)
         return await prepare_changes(log, self._range, self._source.options)
 
@@ -261,15 +268,15 @@ class Tail(Stream):
         super().__init__(source, after)
         self._start = start or ("latest" if after is None else "earliest")
         self._end = end
-        self._said = ""
 
     async def _batches(self) -> AsyncGenerator[Batch, None]:
-        async with self._source.open_log() as log:
+        async with self._source.open_log(resumes=self._resumes) as log:
             options = self._source.options
             first = parse_after(self._after) or await start_offset(log, self._start)
             if self._end is not None and self._end < first.version:
                 if self._after is None:
                     check_range(first.version, self._end)
+                await check_place(log, first)
                 return
             if options.names_columns():
                 options.check((await log.snapshot()).state, log.store.root)
@@ -280,33 +287,15 @@ class Tail(Stream):
     async def _follow(
         self, log: TableLog, first: Offset, emit: Callable[[Batch], Awaitable[None]]
     ) -> None:
-        async def start(_: TableLog) -> Offset:
-            return first
-
         async def write(batch: ChangeBatch) -> None:
             await emit(self._batch(batch))
 
-        feed = Feed(
-            name="tail",
-            log=log,
-            sink=_Caller(write, self._ids),
-            offsets=MemoryOffsetStore(),
-            start=start,
-            progress=FeedProgress("tail", time.time),
-            jitter=random.random,
-            on_retry=self._waits,
-            options=self._source.options.feed_options(bounded=False),
-            last=self._end,
-        )
+        sink, progress = _Caller(write, self._ids), FeedProgress("tail", time.time)
+        say = logging.getLogger("tailer").warning
+        feed = make_feed(log, first, self._end, self._source.options, sink, progress, say)
         # Whoever has gone takes no batch.
         with suppress(anyio.BrokenResourceError):
             await run_feed(feed)
-
-    def _waits(self, error: TailerError) -> None:
-        """Say what is waited for, once per cause."""
-        if str(error) != self._said:
-            self._said = str(error)
-            logging.getLogger("tailer").warning("%s; trying again", error)
 
 
 class _Caller(Sink):

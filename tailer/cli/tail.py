@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 from tailer.api.batches import Ids
+from tailer.api.follow import make_feed
 from tailer.api.options import ReadOptions
 from tailer.api.ranges import check_range
-from tailer.changes import Offset
 from tailer.cli.output import until_reader_gone
 from tailer.cli.progress import BytesRead, SnapshotProgress
 from tailer.cli.table import on_table
-from tailer.errors import SinkRejected, TailerError
-from tailer.feed.run import Feed, run_feed
+from tailer.errors import SinkRejected
+from tailer.feed.run import run_feed
 from tailer.log.starts import start_offset
 from tailer.log.table import TableLog
-from tailer.offsets.memory import MemoryOffsetStore
 from tailer.sink import make_sink
 
 
@@ -38,21 +35,10 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     ids = Ids(options.with_ids, options.own_prefix)
     drawn = BytesRead(f"version {offset.version}")
 
-    async def start(_: TableLog) -> Offset:
-        return offset
-
-    feed = Feed(
-        name="tail",
-        log=log,
-        sink=make_sink("jsonl", {**ids.of_jsonl("-"), "notices": arguments.with_notices}, Path()),
-        offsets=MemoryOffsetStore(),
-        start=start,
-        progress=SnapshotProgress("tail", drawn),
-        on_retry=_tell_once(),
-        jitter=random.random,
-        options=options.feed_options(bounded=False),
-        last=arguments.last,
-    )
+    notices = {"notices": arguments.with_notices}
+    sink = make_sink("jsonl", {**ids.of_jsonl("-"), **notices}, Path())
+    progress = SnapshotProgress("tail", drawn)
+    feed = make_feed(log, offset, arguments.last, options, sink, progress, _say)
     # Rows on the same terminal show well enough that they come.
     shown = drawn if offset.snapshot and not sys.stdout.isatty() else nullcontext()
     try:
@@ -65,14 +51,5 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     return 0
 
 
-def _tell_once() -> Callable[[TailerError], None]:
-    """Return a function that shows the user what the command waits for, once per cause."""
-    told = ""
-
-    def tell(error: TailerError) -> None:
-        nonlocal told
-        if str(error) != told:
-            told = str(error)
-            print(f"tailer: {told}; trying again", file=sys.stderr)
-
-    return tell
+def _say(text: str) -> None:
+    print(f"tailer: {text}", file=sys.stderr)

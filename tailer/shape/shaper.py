@@ -241,8 +241,8 @@ class Shaper:
             f"an expression can't be computed for a row ({shown}){why}",
             version=row.version,
             path=row.file.path if row.file is not None else None,
-            hint="change the expression, as with TRY(...) or TRY_CAST, or park such rows with "
-            'on_reject = "park"',
+            hint="change the expression, as with TRY(...) or TRY_CAST; a feed can park such rows, "
+            'with on_reject = "park"',
         )
         columns = [
             data[what] if isinstance(what, str) else pa.nulls(row.num_rows, plan.types[what])
