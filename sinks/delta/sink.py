@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from sinks.delta.copy import DeltaCopy, rows_with_keys
+from sinks.delta.repair import DeltaRepair
 from sinks.delta.table import FAULTS, Claim, TargetTable
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type, data_rows
 from sinks.shared.delivery import same_form
@@ -29,7 +31,6 @@ from sinks.shared.merge import (
     renamed_fields,
     respelled,
     steps_between,
-    unused_name,
     with_physical_names,
 )
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING
@@ -54,7 +55,7 @@ SETTINGS: dict[str, Setting] = {
         "table", {}, "Storage options of deltalake, all strings.", secret=True,
     ),
 }  # fmt: skip
-_ROW_ID, _GONE = "_row_id", "_delta_tailer_gone"
+_ROW_ID = "_row_id"
 
 
 class DeltaSink(Sink):
@@ -178,6 +179,11 @@ class DeltaSink(Sink):
         with self._target.named_errors():
             yield DeltaCopy(table, claim.offset if claim else None, self.key)
 
+    @contextmanager
+    def repair_mirror(self, feed: str) -> Iterator[DeltaRepair]:
+        load = partial(self._target.load, feed, self.mode, as_it_is=True)
+        yield DeltaRepair(self._target, self.key, self.table_rows, load)
+
     # Writing
 
     def _claimed(self) -> Claim | None:
@@ -201,7 +207,7 @@ class DeltaSink(Sink):
 
     def _write(self, batch: ChangeBatch) -> None:
         claim = self._claimed()
-        rows = self._rows(batch)
+        rows = self.table_rows(batch)
         own = self.traits.own.names
         schema = with_physical_names(batch, rows.schema, own[0] if self.mode == "log" else None)
         if self.mode == "log" and claim is not None:
@@ -220,7 +226,7 @@ class DeltaSink(Sink):
         else:
             self._merge(merge, claim)
 
-    def _rows(self, batch: ChangeBatch) -> pa.RecordBatch:
+    def table_rows(self, batch: ChangeBatch) -> pa.RecordBatch:
         """Return a batch's rows as the table has them."""
         own = self.traits.own.names
         rows = change_rows(batch, own[0]) if self.mode == "log" else data_rows(batch)
@@ -291,13 +297,7 @@ class DeltaSink(Sink):
         if not merge.present.num_rows:
             self._target.append(merge.rows, claim)
             return
-        key = list(self.key)
-        leave = merge.present.join(merge.rows.select(key), key, join_type="left anti")
-        gone = unused_name(_GONE, merge.rows.schema.names)
-        rows = merge.rows.append_column(gone, pa.repeat(False, merge.rows.num_rows))
-        keys = leave.append_column(gone, pa.repeat(True, leave.num_rows))
-        source = pa.concat_tables([rows, keys], promote_options="default")
-        self._target.merge(source, key, gone, claim)
+        self._target.merge(merge.present, merge.rows, list(self.key), claim)
 
     def _check_keys(self, merge: Merge) -> None:
         """Raise :class:`SinkRejected` if a key that leaves is not there, or one that comes is."""

@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from sinks.shared.merge import unused_name
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -30,6 +31,8 @@ from tailer.errors import (
 from tailer.sink import FaultTable
 
 _INFO = "delta-tailer"
+#: The column of a merge that says which keys leave.
+_GONE = "_delta_tailer_gone"
 #: By deltalake's words; it has no codes.
 FAULTS = FaultTable(
     for_good="*denied* *Forbidden* *Unauthorized* *InvalidAccessKey* *NoSuchBucket* *Read-only* "
@@ -186,8 +189,8 @@ class TargetTable:
                 if self._changes_rows(version):
                     raise TargetRefused(
                         f"{self.address}: version {version} of the copy changed its rows and was "
-                        "written by somebody else, so it is no longer the table's copy; remove it, "
-                        "and start over with `tailer offsets reset`"
+                        "written by somebody else, so it is no longer the table's copy; `tailer "
+                        "verify CONFIG FEED --repair` makes it so again"
                     )
         self._version = newest
 
@@ -250,9 +253,14 @@ class TargetTable:
             )  # fmt: skip
         self._done(claim)
 
-    def merge(self, source: pa.Table, key: list[str], gone: str, claim: Claim) -> None:
-        """Delete the keys for which the column ``gone`` is true, and write the other rows, in one
-        commit."""
+    def merge(self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: Claim) -> None:
+        """Delete the rows of the keys that leave, and write rows in the place of those of their
+        keys, in one commit."""
+        leave = leaving.join(rows.select(key), key, join_type="left anti")
+        gone = unused_name(_GONE, rows.schema.names)
+        staying = rows.append_column(gone, pa.repeat(False, rows.num_rows))
+        keys = leave.append_column(gone, pa.repeat(True, leave.num_rows))
+        source = pa.concat_tables([staying, keys], promote_options="default")
         same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key)
         with self.named_errors():
             merger = self.table.merge(

@@ -18,6 +18,7 @@ from sinks.shared.own_prefix import OWN_PREFIX_SETTING, renamed
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Database
 from sinks.sql.rehearsal import rehearse
+from sinks.sql.repair import SqlRepair
 from sinks.sql.table_rows import TableRows
 from sinks.sql.table_transactions import TableSession, TableTransactions
 from sinks.sql.table_writer import TableWriter
@@ -241,6 +242,13 @@ class SqlSink(Sink):
             )
         with self._reading(), database.snapshot():
             yield SqlCopy(database, target, database.check(target, feed, self.mode), self.key)
+
+    @contextmanager
+    def repair_mirror(self, feed: str) -> Iterator[SqlRepair]:
+        try:
+            yield SqlRepair(self._new_writer(feed), self._rows_for(self.table or feed))
+        finally:
+            self._database.close()
 
     # Writing
 

@@ -57,6 +57,19 @@ class TableWriter:
                     self.also(batch)
         return after
 
+    def replace(self, claim: Claim, keys: pa.Table, rows: pa.Table | None) -> None:
+        """Remove the rows of these keys, and add others, in one transaction that leaves the claim
+        as it is. Raises as :meth:`Database.move` does if it is another one."""
+        database = self.database
+        database.connect()
+        with database.transaction():
+            with _without_rows():
+                database.move(self.target, claim, claim)  # first: it is the fence
+            with database.staged(keys) as staged:
+                database.delete(self.target, staged, self.key)
+            if rows is not None:
+                database.append(self.target, rows)
+
     @contextmanager
     def _left_as_it_was(self, before: Claim) -> Iterator[None]:
         """Raise, instead of what a statement says of a table that is not there, that the target is
@@ -151,7 +164,7 @@ class TableWriter:
 
     def _refused(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
         shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
-        again = "; `tailer offsets reset` creates the copy again"
+        again = f"; `tailer verify CONFIG {self.feed} --repair` sets right what somebody changed"
         return RowsRefused(
             f"{self.database.location}, table {self.target!r}: a change is of a row with a key "
             f"{what}: {shown}{again}"

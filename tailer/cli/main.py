@@ -123,6 +123,13 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
         "feed", nargs="?", metavar="FEED",
         help="compare the copy that this feed keeps with its table; TABLE is then CONFIG.toml",
     )  # fmt: skip
+    p.add_argument(
+        "--repair", action="store_true",
+        help="with FEED: write the rows that differ, and no others, also while the feed runs",
+    )  # fmt: skip
+    p.add_argument(
+        "--dry-run", action="store_true", help="with --repair: only say what would be written"
+    )
     _range(p, "the first version, or a time in UTC; default: the earliest")
     _read_options(p)
 

@@ -15,18 +15,26 @@ from tailer.cli.progress import BytesRead
 from tailer.cli.table import on_table
 from tailer.config.feeds import load_config
 from tailer.daemon.assembly import feed_sink, table_log
-from tailer.errors import TableError
+from tailer.errors import ConfigError, TableError
+from tailer.feed.options import FeedOptions
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
+from tailer.sink import Sink
 from tailer.verify.mirror import MirrorVerdict, verify_mirror
+from tailer.verify.repair import repair_mirror
 from tailer.verify.table import Verdict
 from tailer.verify.table import verify as verdicts
+
+#: How often a copy is compared and repaired, the last time to prove it.
+_REPAIRS_MAX = 4
 
 
 async def verify(arguments: argparse.Namespace) -> int:
     """Print the verdicts; return the exit status: 1 if one is not exact."""
     if arguments.feed is not None:
         return await _verify_mirror(arguments)
+    if arguments.repair:
+        raise ConfigError("--repair needs a feed: `tailer verify CONFIG FEED --repair`")
     return await _verify_table(arguments)
 
 
@@ -53,12 +61,33 @@ async def _verify_mirror(arguments: argparse.Namespace) -> int:
     log = table_log(config, feed)
     try:
         options = feed.options.for_sink(sink)
+        if arguments.repair:
+            return await _repair(arguments, log, sink, options)
         return _show_mirror(await verify_mirror(log, sink, arguments.feed, options))
     except TableError as e:
         raise e.at(table=log.store.root) from None
     finally:
         with anyio.CancelScope(shield=True):
             await log.store.aclose()
+
+
+async def _repair(
+    arguments: argparse.Namespace, log: TableLog, sink: Sink, options: FeedOptions
+) -> int:
+    """Write what differs, and prove the copy again; what a feed wrote meanwhile may differ too."""
+    feed, dry = arguments.feed, arguments.dry_run
+    for _ in range(_REPAIRS_MAX):
+        verdict, counts = await repair_mirror(log, sink, feed, options, dry_run=dry)
+        status = _show_mirror(verdict)
+        if not counts.transactions:
+            break
+        what = f"{counts.rows} rows to write, {counts.removed} keys to remove"
+        if dry:
+            print(f"{what}; nothing was written")
+            break
+        what = f"{counts.rows} rows written, {counts.removed} keys removed"
+        print(f"repaired: {what}, in {counts.transactions} transactions")
+    return status
 
 
 def _show_mirror(verdict: MirrorVerdict) -> int:

@@ -36,6 +36,7 @@ __all__ = [
     "OWN_PREFIX",
     "FaultTable",
     "MirrorCopy",
+    "MirrorRepair",
     "OwnNames",
     "Sink",
     "SinkTraits",
@@ -91,6 +92,28 @@ class MirrorCopy(typing.Protocol):
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the columns of the table's schema, in bounded memory."""
+
+
+class MirrorRepair(typing.Protocol):
+    """A copy of a table whose rows are set right beside the feed that writes it. All methods block.
+
+    Each write is one transaction, which leaves ``offset`` as it is. It raises
+    :class:`TransientError` or :class:`ConfigError`, with nothing written, if the feed has written
+    since.
+    """
+
+    @property
+    def offset(self) -> Offset | None:
+        """Where the feed continues."""
+
+    def reload(self) -> bool:
+        """Look at ``offset`` again; return whether the feed has written since."""
+
+    def replace(self, batch: ChangeBatch) -> None:
+        """Make the batch's rows, all inserts, the only ones that the copy has of their keys."""
+
+    def remove(self, keys: pa.Table) -> None:
+        """Remove the rows of these keys, which are in the form of :meth:`MirrorCopy.rows`."""
 
 
 class Sink(Contract, ABC):
@@ -242,6 +265,14 @@ class Sink(Contract, ABC):
         raise ConfigError(
             f"the sink of the feed {feed!r} keeps no copy that can be read back; "
             "`tailer verify TABLE` proves its events"
+        )
+
+    def repair_mirror(self, feed: str) -> AbstractContextManager[MirrorRepair]:
+        """Provide the copy of the table for `tailer verify --repair`, without keeping out a daemon
+        that writes it. Blocking; raises the errors of :meth:`open`."""
+        raise ConfigError(
+            f"the sink of the feed {feed!r} has no copy that can be repaired; `tailer offsets "
+            "reset` creates it again"
         )
 
 

@@ -6,17 +6,18 @@ The rows of the mirror count +1 and those of the snapshot -1, in the comparison 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.to_thread
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
+from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
 from tailer.errors import TableReplaced, TransientError, first_error
 from tailer.feed.options import FeedOptions
@@ -26,6 +27,8 @@ from tailer.sink import MirrorCopy, Sink
 from tailer.verify.table import compare_rows, pulled
 
 _KEYS_MAX = 10
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +65,24 @@ async def verify_mirror(
 
     Raises :class:`TransientError` while the mirror is in the middle of a version.
     """
+    return await in_engine_thread(partial(_verify, log, sink, feed, options))
+
+
+async def in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
+    """Run blocking work in a thread, which reads the table through the portal that it is given."""
     try:
         async with BlockingPortal() as portal:
-            compare = partial(_compare, portal, log, sink, feed, options)
-            verdict = await anyio.to_thread.run_sync(compare)
+            result = await anyio.to_thread.run_sync(work, portal)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
-    return verdict
+    return result
 
 
-def _compare(
-    portal: BlockingPortal, log: TableLog, sink: Sink, feed: str, options: FeedOptions
+def _verify(
+    log: TableLog, sink: Sink, feed: str, options: FeedOptions, portal: BlockingPortal
 ) -> MirrorVerdict:
-    with sink.read_mirror(feed) as copy:
-        version = _version_of(copy.offset, feed)
-        state = portal.call(log.snapshot, version).state
-        if copy.offset is not None and copy.offset.table_id not in (None, state.table_id):
-            raise TableReplaced(
-                f"the table has the id {state.table_id}, and the mirror is of "
-                f"{copy.offset.table_id}; `tailer offsets reset` creates it again"
-            )
-        rows = _Rows(portal, log, copy, version, options)
-        missing, surplus, examples = compare_rows(rows, options, 2 * _KEYS_MAX + 1)
-        found = examples.to_pylist() if examples is not None else []
-        return MirrorVerdict(version, rows.count, missing, surplus, _differences(found, copy.key))
+    with Engine(options.diff) as engine, sink.read_mirror(feed) as copy:
+        return MirrorRows(portal, log, feed, copy, options).compare(engine)
 
 
 def _version_of(offset: Offset | None, feed: str) -> int:
@@ -110,24 +107,34 @@ def _differences(examples: Sequence[dict[str, Any]], key: Sequence[str]) -> list
     return list(found.values())[:_KEYS_MAX]
 
 
-class _Rows:
-    """The rows of a mirror and of its table, the key's columns first."""
+class MirrorRows:
+    """The rows of a mirror and of its table, the key's columns first.
+
+    ``version`` is the one that the mirror has, ``state`` the table's then, ``count`` how many rows
+    of the mirror were read.
+    """
 
     def __init__(
         self,
         portal: BlockingPortal,
         log: TableLog,
+        feed: str,
         copy: MirrorCopy,
-        version: int,
         options: FeedOptions,
     ) -> None:
         self.portal = portal
         self.log = log
         self.copy = copy
-        self.version = version
+        self.version = _version_of(copy.offset, feed)
         self.options = options
         self.count = 0
-        with closing(pulled(portal, self._snapshot())) as batches:
+        self.state = portal.call(log.snapshot, self.version).state
+        if copy.offset is not None and copy.offset.table_id not in (None, self.state.table_id):
+            raise TableReplaced(
+                f"the table has the id {self.state.table_id}, and the mirror is of "
+                f"{copy.offset.table_id}; `tailer offsets reset` creates it again"
+            )
+        with closing(pulled(portal, self.snapshot())) as batches:
             table = self._data(next(batches)).schema
         rest = [name for name in table.names if name not in copy.key]
         self.names = [*(name for name in copy.key if name in table.names), *rest]
@@ -136,30 +143,42 @@ class _Rows:
         numbered = [pa.field(f"c{i}", data_type) for i, data_type in enumerate(held)]
         self.schema = pa.schema([*REF_FIELDS, *numbered])
 
+    def compare(self, engine: Engine) -> MirrorVerdict:
+        """Return the verdict; the engine's table ``unbalanced`` then has the rows that differ."""
+        missing, surplus, examples = compare_rows(engine, self, 2 * _KEYS_MAX + 1)
+        found = examples.to_pylist() if examples is not None else []
+        differences = _differences(found, self.copy.key)
+        return MirrorVerdict(self.version, self.count, missing, surplus, differences)
+
     def stream(self) -> RowStream:
         self.count = 0
         return RowStream(self.schema, self._batches())
 
-    def _snapshot(self) -> AsyncGenerator[ChangeBatch, None]:
+    def snapshot(self) -> AsyncGenerator[ChangeBatch, None]:
+        """Return the table's rows, as inserts."""
         start = Offset(self.version, snapshot=True)
         return read_changes(self.log, start, self.version, self.options)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self.copy.rows(self.table):
-            yield self._signed(1, batch.columns, self.count)
+            yield _signed(1, batch.columns, self.count, self.schema)
             self.count += batch.num_rows
         done = 0
-        for changes in pulled(self.portal, self._snapshot()):
+        for changes in pulled(self.portal, self.snapshot()):
             data = self._data(changes)
             columns = [self.copy.as_held(data.column(name)) for name in self.names]
-            yield self._signed(-1, columns, done)
+            yield _signed(-1, columns, done, self.schema)
             done += data.num_rows
 
-    def _signed(self, sign: int, columns: Sequence[pa.Array], first: int) -> pa.RecordBatch:
-        count = len(columns[0])
-        side = pa.repeat(pa.scalar(sign, pa.int8()), count)
-        place = pa.arange(first, first + count)
-        return pa.RecordBatch.from_arrays([side, place, *columns], schema=self.schema)
+    def keys(self, changes: ChangeBatch) -> RowStream:
+        """Return the keys of a batch as a stream for the engine, each with its place there."""
+        data = self._data(changes)
+        return self.held_keys([self.copy.as_held(data.column(name)) for name in self.copy.key])
+
+    def held_keys(self, columns: Sequence[pa.Array]) -> RowStream:
+        """Return keys that are in the mirror's form as a stream for the engine."""
+        schema = pa.schema(list(self.schema)[: len(REF_FIELDS) + len(columns)])
+        return RowStream(schema, iter([_signed(1, columns, 0, schema)]))
 
     def _data(self, changes: ChangeBatch) -> pa.RecordBatch:
         """Return the columns that a mirror has of a batch."""
@@ -169,3 +188,12 @@ class _Rows:
             return data
         ids = pa.array([], pa.int64()) if changes.row_ids is None else changes.row_ids
         return data.append_column(self.copy.key[0], ids)
+
+
+def _signed(
+    sign: int, columns: Sequence[pa.Array], first: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    count = len(columns[0])
+    side = pa.repeat(pa.scalar(sign, pa.int8()), count)
+    place = pa.arange(first, first + count)
+    return pa.RecordBatch.from_arrays([side, place, *columns], schema=schema)

@@ -124,7 +124,7 @@ async def _verify_in(
     try:
         async with BlockingPortal() as portal:
             signed = SignedRows(portal, log, first, last, options, state, side)
-            compare = partial(compare_rows, signed, options)
+            compare = partial(_compare_signed, signed, options)
             try:
                 missing, surplus, examples = await anyio.to_thread.run_sync(compare)
             except CancelledError:  # the thread's: what it waited for here was cancelled
@@ -145,21 +145,26 @@ class Rows(Protocol):
 
 
 def compare_rows(
-    signed: Rows, options: FeedOptions, examples_max: int = _EXAMPLES_MAX
+    engine: Engine, signed: Rows, examples_max: int = _EXAMPLES_MAX
 ) -> tuple[int, int, pa.Table | None]:
-    """Return the number of missing rows and of surplus rows, and examples of them.
+    """Return the number of missing rows and of surplus rows, and examples of them. If there are
+    any, the engine's table ``unbalanced`` has all of them.
 
     Sums of the rows' hashes say whether there are any; only then are rows grouped by value.
     """
-    with Engine(options.diff) as engine:
-        # An engine that fails leaves rows unread, and their source must be closed here.
-        with closing(signed.stream()) as rows:
-            if engine.balances(rows):
-                return 0, 0, None
-        with closing(signed.stream()) as rows:
-            missing, surplus, examples = engine.unbalanced(rows, examples_max)
+    # An engine that fails leaves rows unread, and their source must be closed here.
+    with closing(signed.stream()) as rows:
+        if engine.balances(rows):
+            return 0, 0, None
+    with closing(signed.stream()) as rows:
+        missing, surplus, examples = engine.unbalanced(rows, examples_max)
     names = [*signed.names[: examples.num_columns - 1], "surplus"]
     return missing, surplus, examples.rename_columns(names) if examples.num_rows else None
+
+
+def _compare_signed(signed: Rows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
+    with Engine(options.diff) as engine:
+        return compare_rows(engine, signed)
 
 
 class SignedRows:

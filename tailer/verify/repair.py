@@ -1,0 +1,228 @@
+"""Repair of a mirror: the keys that differ get the table's rows, and nothing else is written.
+
+The comparison of :mod:`tailer.verify.mirror` leaves the rows that differ in the engine. Their keys
+are *settled* one after the other: in one transaction for some of them, the mirror's rows of these
+keys are removed, and the table's rows are added. For example, of the table's version 12:
+
+=== ============== ============= ===========================================
+key mirror         table         what settles it
+=== ============== ============= ===========================================
+1   a              a             nothing: it does not differ
+2   changed        b             the row ``b``, in the place of ``changed``
+3                  c             the row ``c``
+4   d, twice       d             one row ``d``
+5   another        (none)        its removal, after all rows are written
+6   changed        changed in 13 the feed, if it has written version 13 since
+=== ============== ============= ===========================================
+
+The feed may run meanwhile. Each transaction holds only while the mirror's offset is the one that is
+expected. If the feed has moved it, the keys that it has written since are settled, because a change
+replaces the row of its key; of the others, neither the table nor the feed has changed any.
+
+What must never happen: a row older than the feed's own takes its place; the mirror's offset moves;
+a key that does not differ is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from anyio.from_thread import BlockingPortal
+from msgspec import structs
+
+from tailer.changes import ChangeBatch, Offset, concat_batches
+from tailer.compare.engine import Engine
+from tailer.compare.stream import REF_FIELDS, RowStream
+from tailer.errors import ConfigError, TransientError
+from tailer.feed.options import FeedOptions
+from tailer.feed.read import read_changes
+from tailer.log.table import TableLog
+from tailer.sink import MirrorRepair, Sink
+from tailer.verify.mirror import MirrorRows, MirrorVerdict, in_engine_thread
+from tailer.verify.table import pulled
+
+#: How much is written, and how many keys are removed, in one transaction.
+_ROWS_MAX = 50_000
+_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class RepairCounts:
+    """What was written: rows, keys that were removed without another row, transactions."""
+
+    rows: int = 0
+    removed: int = 0
+    transactions: int = 0
+
+
+async def repair_mirror(
+    log: TableLog, sink: Sink, feed: str, options: FeedOptions, *, dry_run: bool = False
+) -> tuple[MirrorVerdict, RepairCounts]:
+    """Compare the mirror of a feed with its table, and settle the keys that differ.
+
+    Returns what differed, and what was written. With ``dry_run``, nothing is written, and the
+    counts are what would be. Raises the errors of :func:`~tailer.verify.mirror.verify_mirror` and
+    of the sink; what was written until then stays.
+    """
+    return await in_engine_thread(partial(_repair, log, sink, feed, options, dry_run))
+
+
+def _repair(
+    log: TableLog,
+    sink: Sink,
+    feed: str,
+    options: FeedOptions,
+    dry_run: bool,  # noqa: FBT001  # partial() names it
+    portal: BlockingPortal,
+) -> tuple[MirrorVerdict, RepairCounts]:
+    with Engine(options.diff) as engine:
+        with sink.read_mirror(feed) as copy:
+            rows = MirrorRows(portal, log, feed, copy, options)
+            verdict = rows.compare(engine)
+        counts = RepairCounts()
+        if not verdict.exact:
+            if dry_run:
+                _Settling(engine, rows, _DryRun(rows.copy.offset), counts).run()
+            else:
+                with sink.repair_mirror(feed) as mirror:
+                    _Settling(engine, rows, mirror, counts).run()
+        return verdict, counts
+
+
+@dataclass(slots=True)
+class _DryRun:
+    """A :class:`MirrorRepair` that writes nothing."""
+
+    offset: Offset | None
+
+    def reload(self) -> bool:
+        return False
+
+    def replace(self, batch: ChangeBatch) -> None:
+        pass
+
+    def remove(self, keys: pa.Table) -> None:
+        pass
+
+
+class _Settling:
+    """The keys that differ, in the engine's table ``differing``, and those of ``settled``."""
+
+    def __init__(
+        self, engine: Engine, rows: MirrorRows, mirror: MirrorRepair, counts: RepairCounts
+    ) -> None:
+        self._engine = engine
+        self._rows = rows
+        self._mirror = mirror
+        self._counts = counts
+        self._seen = rows.copy.offset
+        key = [f"c{i}" for i in range(len(rows.copy.key))]
+        self._key = ", ".join(key)
+        for name, source in (("differing", "unbalanced"), ("settled", "unbalanced LIMIT 0")):
+            engine.execute(f"CREATE TEMP TABLE {name} AS SELECT DISTINCT {self._key} FROM {source}")
+
+    def run(self) -> None:
+        """Settle all keys."""
+        self._catch_up()
+        for batch in self._gathered():
+            self._replace(batch)
+        while (keys := self._open_keys()).num_rows:
+            self._remove(keys)
+
+    def _gathered(self) -> Iterator[ChangeBatch]:
+        """Yield the table's rows of the keys that differ, enough of them for a transaction."""
+        waiting: list[ChangeBatch] = []
+        count = size = 0
+        with closing(pulled(self._rows.portal, self._rows.snapshot())) as batches:
+            for batch in batches:
+                chosen = self._open_rows(batch)
+                if chosen.num_rows:
+                    waiting.append(chosen)
+                    count, size = count + chosen.num_rows, size + int(chosen.rows.nbytes)
+                if count >= _ROWS_MAX or size >= _BYTES_MAX:
+                    yield _joined(waiting)
+                    waiting, count, size = [], 0, 0
+        if waiting:
+            yield _joined(waiting)
+
+    def _open_rows(self, batch: ChangeBatch) -> ChangeBatch:
+        """Return the rows of a batch whose keys differ and are not settled."""
+        if not batch.num_rows:
+            return batch
+        found = self._engine.table(
+            f'SELECT "#ref" FROM rows SEMI JOIN differing USING ({self._key}) '
+            f"ANTI JOIN settled USING ({self._key})",
+            self._rows.keys(batch),
+        )
+        places = pa.arange(0, batch.num_rows)
+        return batch.kept(pc.is_in(places, value_set=found.column(0).combine_chunks()))
+
+    def _open_keys(self) -> pa.Table:
+        """Return some of the keys that are not settled, as the mirror gave them."""
+        found = self._engine.table(
+            f"SELECT {self._key} FROM differing ANTI JOIN settled USING ({self._key}) "
+            f"LIMIT {_ROWS_MAX}"
+        )
+        types = list(self._rows.schema)[len(REF_FIELDS) :]
+        columns = [
+            found.column(i).cast(types[i].type).combine_chunks() for i in range(found.num_columns)
+        ]
+        return pa.table(columns, names=list(self._rows.copy.key))
+
+    def _replace(self, batch: ChangeBatch) -> None:
+        while batch.num_rows:
+            try:
+                self._mirror.replace(batch)
+            except (TransientError, ConfigError):
+                if not self._mirror.reload():
+                    raise
+                self._catch_up()
+                batch = self._open_rows(batch)
+            else:
+                self._counts.rows += batch.num_rows
+                self._counts.transactions += 1
+                self._settle(self._rows.keys(batch))
+                return
+
+    def _remove(self, keys: pa.Table) -> None:
+        try:
+            self._mirror.remove(keys)
+        except (TransientError, ConfigError):
+            if not self._mirror.reload():
+                raise
+            self._catch_up()  # and what is still open is asked for again
+        else:
+            self._counts.removed += keys.num_rows
+            self._counts.transactions += 1
+            self._settle(self._rows.held_keys([c.combine_chunks() for c in keys.columns]))
+
+    def _settle(self, keys: RowStream) -> None:
+        self._engine.execute(f"INSERT INTO settled SELECT {self._key} FROM rows", keys)
+
+    def _catch_up(self) -> None:
+        """Settle the keys that the feed has written since the mirror was last looked at."""
+        at, seen = self._mirror.offset, self._seen
+        if at == seen:
+            return
+        if at is None or seen is None or at.snapshot or at.position < seen.position:
+            raise TransientError("the mirror was begun again meanwhile; repair it when it follows")
+        last = at.version if at.index else at.version - 1
+        changes = read_changes(self._rows.log, seen, last, self._rows.options)
+        for batch in pulled(self._rows.portal, changes):
+            if batch.state.schema != self._rows.state.schema:
+                raise TransientError("the columns have changed meanwhile; repair it again")
+            if batch.num_rows:
+                self._settle(self._rows.keys(batch))
+        self._seen = at
+
+
+def _joined(batches: list[ChangeBatch]) -> ChangeBatch:
+    """Return the batches as one, whose rows have no places within their version."""
+    return structs.replace(
+        concat_batches([structs.replace(batch, indices=None) for batch in batches]), indices=None
+    )

@@ -1,0 +1,393 @@
+"""`tailer verify CONFIG FEED --repair`: a copy that somebody has changed is the table again."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import deltalake
+import pyarrow as pa
+import pytest
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.cli.main import main
+from tailer.config.feeds import load_config
+from tailer.daemon.assembly import assemble, feed_sink
+from tailer.errors import TailerError
+from tailer.feed.run import run_feed
+from tailer.sink import MirrorRepair, Sink
+from tailer.testing.conformance.sink import TYPES, VALUES
+from tailer.testing.table import TableBuilder
+from tests.support.extent import rest_slow
+from tests.support.programs import run_tailer, started
+from tests.support.sql_targets import SQL_SINKS, sql_target
+from tests.support.waiting import eventually
+
+Capture = pytest.CaptureFixture[str]
+SCHEMA = pa.schema([("id", pa.int64()), *TYPES])
+FULL = {**VALUES, "string": "größe \n ''", "map": [("a", 1), ("", None)]}
+EMPTY = dict.fromkeys(VALUES)
+NUMBERS = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A table, the configuration that keeps its copy, and what changes the copy behind its back."""
+
+    config: Path
+    table: TableBuilder
+    delete: Callable[[str], object]
+    update: Callable[[str, str, str], object]
+
+    def deliver(self, last: int) -> None:
+        """Run the feed up to a version."""
+        loaded = load_config(self.config)
+        anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=last)))
+
+    def move_back(self, version: int) -> None:
+        """Make the copy say that it continues with a version that it has."""
+        loaded = load_config(self.config)
+        sink = feed_sink(loaded, loaded.feeds["orders"])
+        at = Offset(version, table_id=self.table.table_id)
+        anyio.run(lambda: sink.set_offset("orders", at))
+
+    def verify(self, *more: str) -> int:
+        """Return the status of the command."""
+        return main(["verify", str(self.config), "orders", *more])
+
+
+@pytest.fixture(params=[*SQL_SINKS, "delta"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_copy(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Callable[[pa.Schema, list[str]], Copy]:
+    def make(schema: pa.Schema, key: list[str]) -> Copy:
+        delete: Callable[[str], object]
+        update: Callable[[str, str, str], object]
+        if kind == "delta":
+            options = f'type = "delta"\npath = "copy"\nkey = {json.dumps(key)}'
+            opened = partial(deltalake.DeltaTable, tmp_path / "copy")
+            delete = lambda where: opened().delete(where)  # noqa: E731
+            update = lambda column, value, where: opened().update({column: value}, predicate=where)  # noqa: E731
+        else:
+            target = sql_target(kind, tmp_path, request)
+            options, name = target.toml(key=key), f"{target.prefix}orders"
+            delete = lambda where: target.query(f"DELETE FROM {name} WHERE {where}")  # noqa: E731
+            update = lambda column, value, where: target.query(  # noqa: E731
+                f"UPDATE {name} SET {column} = {value} WHERE {where}"
+            )
+        config = tmp_path / "tailer.toml"
+        config.write_text(
+            '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+            f"[feeds.orders.sink]\n{options}\n"
+        )
+        table = TableBuilder(tmp_path / "orders", schema, cdf=True)
+        table.create()
+        return Copy(config, table, delete, update)
+
+    return make
+
+
+def test_the_rows_that_differ_are_written_and_no_others(
+    make_copy: Callable[[pa.Schema, list[str]], Copy], capsys: Capture
+) -> None:
+    copy = make_copy(SCHEMA, ["id"])
+    copy.table.insert([{"id": n, **(FULL if n % 2 else EMPTY)} for n in range(1, 8)])
+    copy.deliver(1)
+    copy.delete("id = 1")
+    copy.update("string", "'another'", "id = 2")
+    copy.update("id", "70", "id = 3")
+    assert copy.verify("--repair", "--dry-run") == 1
+    assert "3 rows to write, 1 keys to remove; nothing was written" in capsys.readouterr().out
+    assert copy.verify() == 1
+    capsys.readouterr()
+    assert copy.verify("--repair") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "version 1, 6 rows in the mirror: 3 rows missing, 2 rows too many"
+    assert said[-2:] == [
+        "repaired: 3 rows written, 1 keys removed, in 2 transactions",
+        "version 1, 7 rows in the mirror: exact",
+    ]
+    assert copy.verify("--repair") == 0
+    assert capsys.readouterr().out == "version 1, 7 rows in the mirror: exact\n", "nothing is left"
+
+
+def test_a_feed_that_stopped_at_a_row_that_the_copy_lacks_continues(
+    make_copy: Callable[[pa.Schema, list[str]], Copy], capsys: Capture
+) -> None:
+    copy = make_copy(NUMBERS, ["id"])
+    old = copy.table.add([{"id": n, "n": 0} for n in range(3)])
+    copy.table.commit(old)
+    copy.deliver(1)
+    copy.delete("id = 1")
+    image = {"id": 1, "n": 0, "_change_type": "update_preimage"}
+    after = {"id": 1, "n": 5, "_change_type": "update_postimage"}
+    new = copy.table.add([{"id": n, "n": 5 if n == 1 else 0} for n in range(3)])
+    copy.table.commit(copy.table.remove(old), new, copy.table.cdc([image, after]))
+    with pytest.raises(TailerError, match="--repair"):
+        copy.deliver(2)
+    assert copy.verify("--repair") == 0, capsys.readouterr()
+    copy.deliver(2)
+    assert copy.verify() == 0, capsys.readouterr()
+
+
+class Overtaken:
+    """A mirror's repair, in which the feed writes its next version before each first write."""
+
+    def __init__(self, inner: MirrorRepair, writes: Iterator[Callable[[], None]]) -> None:
+        self.inner = inner
+        self.writes = writes
+
+    @property
+    def offset(self) -> Offset | None:
+        return self.inner.offset
+
+    def reload(self) -> bool:
+        return self.inner.reload()
+
+    def replace(self, batch: ChangeBatch) -> None:
+        next(self.writes)()
+        self.inner.replace(batch)
+
+    def remove(self, keys: pa.Table) -> None:
+        next(self.writes)()
+        self.inner.remove(keys)
+
+
+def test_what_the_feed_writes_meanwhile_is_not_set_back(
+    kind: str,
+    make_copy: Callable[[pa.Schema, list[str]], Copy],
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if kind == "delta":
+        return  # its feed does not write to a copy that somebody has changed
+    copy = make_copy(NUMBERS, ["id"])
+    table = copy.table
+    files = {n: table.add([{"id": n, "n": 0}]) for n in range(6)}
+    table.commit(*files.values())
+    copy.deliver(1)
+    copy.update("n", "-1", "id <= 2")
+    copy.update("id", "40", "id = 4")
+    for key in (0, 1):
+        kinds = ("update_preimage", "update_postimage")
+        images = [{"id": key, "n": n, "_change_type": kind} for n, kind in enumerate(kinds)]
+        changed = table.add([{"id": key, "n": 1}])
+        table.commit(table.remove(files[key]), changed, table.cdc(images))
+    table.insert([{"id": 40, "n": 1}])  # a key that the copy has already
+    written = iter([lambda: copy.deliver(2), lambda: copy.deliver(3), *[lambda: None] * 9])
+    sink = feed_sink(load_config(copy.config), load_config(copy.config).feeds["orders"])
+    whole = type(sink).repair_mirror
+
+    @contextmanager
+    def overtaken(self: Sink, feed: str) -> Iterator[Overtaken]:
+        with whole(self, feed) as inner:
+            yield Overtaken(inner, written)
+
+    monkeypatch.setattr(type(sink), "repair_mirror", overtaken)
+    copy.verify("--repair")
+    assert "repaired: 2 rows written, 1 keys removed" in capsys.readouterr().out
+    monkeypatch.undo()
+    copy.deliver(4)
+    with sink.read_mirror("orders") as mirror:
+        rows = [row for batch in mirror.rows(NUMBERS) for row in batch.to_pylist()]
+    found = {row["id"]: row["n"] for row in rows}
+    assert found == {0: 1, 1: 1, 2: 0, 3: 0, 4: 0, 5: 0, 40: 1}
+    assert len(rows) == len(found)
+
+
+def test_a_copy_by_row_id_is_repaired(tmp_path: Path, capsys: Capture) -> None:
+    """The only thing that tells equal rows apart."""
+    copy = tmp_path / "copy.sqlite"
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        'change_source = "derived"\n'
+        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\n'
+    )
+    table = TableBuilder(tmp_path / "orders", NUMBERS)
+    first = table.add([{"id": 1, "n": 0}] * 4)
+    first["add"] |= {"baseRowId": 0, "defaultRowCommitVersion": 0}
+    domain = {
+        "domainMetadata": {
+            "domain": "delta.rowTracking",
+            "configuration": '{"rowIdHighWaterMark": 3}',
+            "removed": False,
+        }
+    }
+    table.properties = {"delta.enableRowTracking": "true"}
+    table.commit(
+        table.protocol(1, 7, writerFeatures=["rowTracking", "domainMetadata"]),
+        table.metadata(),
+        domain,
+        first,
+    )
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=0)))
+    with closing(sqlite3.connect(copy, isolation_level=None)) as lite:
+        lite.execute("DELETE FROM orders WHERE _row_id = 1")
+        lite.execute("UPDATE orders SET _row_id = 9 WHERE _row_id = 2")
+    assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
+    said = capsys.readouterr().out
+    assert "repaired: 2 rows written, 1 keys removed" in said
+
+
+def test_a_key_that_a_delta_copy_has_twice_is_there_once(tmp_path: Path, capsys: Capture) -> None:
+    """Nothing holds a Delta table to its key."""
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        '[feeds.orders.sink]\ntype = "delta"\npath = "copy"\nkey = ["id"]\n'
+    )
+    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    table.create()
+    table.insert([{"id": n, "n": 0} for n in range(3)])
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    again = pa.table({"id": [1, 2, 2], "n": [0, 7, 8]}, schema=NUMBERS)
+    deltalake.write_deltalake(tmp_path / "copy", again, mode="append")
+    assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
+    rows = deltalake.DeltaTable(tmp_path / "copy").to_pyarrow_table().to_pylist()
+    assert sorted(row["id"] for row in rows) == [0, 1, 2]
+
+
+def test_a_wide_copy_is_repaired(tmp_path: Path, capsys: Capture) -> None:
+    """Rows of very many columns are compared by their hashes; their keys are kept."""
+    schema = pa.schema([*((f"n{i}", pa.int64()) for i in range(300)), ("id", pa.int64())])
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]\n'
+    )
+    table = TableBuilder(tmp_path / "orders", schema, cdf=True)
+    table.create()
+    table.insert([{"id": n, **{f"n{i}": n for i in range(300)}} for n in range(5)])
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    with closing(sqlite3.connect(tmp_path / "copy.sqlite", isolation_level=None)) as lite:
+        lite.execute("UPDATE orders SET n299 = 77 WHERE id = 3")
+    assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
+    assert "repaired: 1 rows written, 0 keys removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", rest_slow(range(8), 0))
+def test_a_repair_that_is_killed_leaves_a_copy_that_can_be_repaired(
+    tmp_path: Path, request: pytest.FixtureRequest, seed: int
+) -> None:
+    """Each transaction is whole: a key has its old row, or the table's."""
+    chance = random.Random(seed)
+    target = sql_target("postgres", tmp_path, request)
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
+    )
+    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    table.create()
+    table.commit(
+        *(table.add([{"id": p * 60_000 + n, "n": 1} for n in range(60_000)]) for p in range(3))
+    )
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    name = f"{target.prefix}orders"
+    target.query(f"UPDATE {name} SET n = -1")
+    for _ in range(3):
+        with started("verify", str(config), "orders", "--repair") as program:
+            time.sleep(chance.uniform(0.5, 3.0))
+            program.process.kill()
+        odd = target.query(f"SELECT count(*) FROM {name} WHERE n NOT IN (1, -1)")
+        assert odd == [(0,)]
+        assert target.query(f"SELECT count(*) FROM {name}") == [(180_000,)]
+    assert main(["verify", str(config), "orders", "--repair"]) == 0
+    assert target.query(f"SELECT count(*), min(n) FROM {name}") == [(180_000, 1)]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "values"),
+    [
+        (pa.string(), ["a", "größe", "\\x61", "a'b\"c", "A"]),
+        (pa.binary(), [b"a", b"\x00\xff", b"\\x61", b""]),
+        (pa.decimal128(38, 2), ["1.00", "12345678901234567890.12", "-0.01"]),
+        (pa.date32(), ["1969-12-31", "2026-01-01", "0001-01-01"]),
+        (pa.timestamp("us", "UTC"), ["1969-12-31T23:59:59.999999Z", "2026-01-01T00:00:00Z"]),
+        (pa.bool_(), [True, False]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+)
+def test_keys_of_all_types_are_found_again(
+    make_copy: Callable[[pa.Schema, list[str]], Copy],
+    capsys: Capture,
+    data_type: pa.DataType,
+    values: list[Any],
+) -> None:
+    """A key that the table does not have is removed by the value that the copy has."""
+    texts = pa.array(values)
+    keys = texts.cast(data_type).to_pylist() if texts.type != data_type else values
+    copy = make_copy(pa.schema([("k", data_type), ("n", pa.int64())]), ["k"])
+    copy.table.insert([{"k": keys[0], "n": 0}])
+    copy.table.insert([{"k": key, "n": n} for n, key in enumerate(keys[1:], 1)])
+    copy.deliver(2)
+    copy.move_back(2)
+    assert copy.verify("--repair") == 0, capsys.readouterr()
+    removed = len(keys) - 1
+    assert f"repaired: 0 rows written, {removed} keys removed" in capsys.readouterr().out
+    copy.deliver(2)
+    copy.update("n", "9", "n >= 0")
+    assert copy.verify("--repair") == 0, capsys.readouterr()
+    written = capsys.readouterr().out
+    assert f"repaired: {len(keys)} rows written, 0 keys removed" in written
+
+
+def test_a_copy_is_repaired_while_its_feed_runs(tmp_path: Path, request: Any) -> None:
+    """Nothing is lost, doubled or set back, and the feed does not stop."""
+    target = sql_target("postgres", tmp_path, request)
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
+    )
+    table = TableBuilder(tmp_path / "orders", NUMBERS)
+    table.create()
+    table.insert([{"id": n, "n": 0} for n in range(2000)])
+
+    def version() -> str:
+        done = run_tailer("verify", str(config), "orders")
+        return done.stdout + done.stderr
+
+    name = f"{target.prefix}orders"
+    with started("run", str(config)) as program:
+        eventually(lambda: "version 1" in version(), why=lambda: f"{version()} {program}")
+        for turn in range(1, 5):
+            target.query(f"DELETE FROM {name} WHERE id % 7 = {turn}")
+            target.query(f"UPDATE {name} SET n = -1 WHERE id % 5 = {turn}")
+            table.insert([{"id": 10_000 * turn + n, "n": turn} for n in range(100)])
+            done = run_tailer("verify", str(config), "orders", "--repair")
+            assert "repaired: " in done.stdout, done
+        eventually(lambda: version().endswith("exact\n"), why=lambda: f"{version()} {program}")
+        assert program.stop() == 0
+    assert target.query(f"SELECT count(*), min(n) FROM {name}") == [(2400, 0)]
+
+
+def test_a_table_or_a_log_is_not_repaired(tmp_path: Path) -> None:
+    done = run_tailer("verify", str(tmp_path), "--repair")
+    assert done.returncode == 2
+    assert "--repair needs a feed: `tailer verify CONFIG FEED --repair`" in done.stderr
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[feeds.orders]\ntable = "orders"\n[feeds.orders.sink]\ntype = "jsonl"\npath = "-"\n'
+    )
+    done = run_tailer("verify", str(config), "orders", "--repair")
+    assert done.returncode == 2
