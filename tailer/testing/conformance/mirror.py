@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import ConfigError, SinkRejected, TailerError
+from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.sink import Sink
 from tailer.testing.batches import change_batch, change_span, empty_batch, notice
 from tailer.testing.conformance.faults import FaultConformance
@@ -246,3 +246,41 @@ class MirrorConformance(FaultConformance):
         await old.aclose()
         await new.aclose()
         assert _by_id(read_rows()) == _rows(k1="a", k2="b")
+
+    async def test_a_repair_replaces_and_removes_rows_and_leaves_the_offset(
+        self, make_sink: MakeSink, read_rows: ReadRows
+    ) -> None:
+        """For sinks whose copies can be repaired: the feed does not notice."""
+        batch = change_batch(SCHEMA, [_row(key, "wrong") for key in (1, 2, 3)], last=True)
+        await self._write(make_sink(), batch)
+        sink = make_sink()
+        if type(sink).repair_mirror is Sink.repair_mirror:
+            pytest.skip("the sink has no copy that can be repaired")
+        with sink.repair_mirror("orders") as mirror:
+            assert mirror.offset == batch.next_offset
+            mirror.replace(change_batch(SCHEMA, [_row(2, "b"), _row(4, "d")]))
+            mirror.remove(pa.table({"id": pa.array([3, 9], pa.int64())}))
+            assert not mirror.reload()
+        assert _by_id(read_rows()) == _rows(k1="wrong", k2="b", k4="d")
+        after = change_batch(SCHEMA, [_row(4, "d", "delete")], version=2, last=True)
+        assert await self._write(make_sink(), after) == batch.next_offset
+        assert _by_id(read_rows()) == _rows(k1="wrong", k2="b")
+
+    async def test_a_repair_that_the_feed_has_overtaken_writes_nothing(
+        self, make_sink: MakeSink, read_rows: ReadRows
+    ) -> None:
+        batch = change_batch(SCHEMA, [_row(1, "a")], last=True)
+        feed, sink = make_sink(), make_sink()
+        if type(sink).repair_mirror is Sink.repair_mirror:
+            pytest.skip("the sink has no copy that can be repaired")
+        await self._write(feed, batch)
+        with sink.repair_mirror("orders") as mirror:
+            following = change_batch(SCHEMA, _update(1, "a", "b"), version=2, last=True)
+            await self._write(feed, following)
+            with pytest.raises((TransientError, ConfigError)):
+                mirror.replace(change_batch(SCHEMA, [_row(1, "a")]))
+            assert read_rows() == _rows(k1="b")
+            assert mirror.reload()
+            assert mirror.offset == following.next_offset
+            mirror.replace(change_batch(SCHEMA, [_row(1, "b"), _row(2, "c")]))
+        assert _by_id(read_rows()) == _rows(k1="b", k2="c")
