@@ -23,7 +23,9 @@ from tailer.secrets import keep_secrets
 from tailer.secrets.urls import UrlError
 
 __all__ = [
+    "OWN_PREFIX_SETTING",
     "REQUIRED",
+    "WRITER_TIMEZONE_SETTING",
     "Kind",
     "Setting",
     "SettingTable",
@@ -321,3 +323,16 @@ def own_prefix(text: str) -> str:
     if not re.fullmatch(_PREFIX, text):
         raise ValueError(text)
     return text
+
+
+#: The options that several components share.
+OWN_PREFIX_SETTING = Setting(
+    "text", "_", "Prefix of the columns that the sink adds, such as `_event_id`. Choose another "
+    "one if the table has a column of such a name.",
+    form="up to 40 letters, digits and `_`, not beginning with a digit", parse=own_prefix,
+    advanced=True,
+)  # fmt: skip
+WRITER_TIMEZONE_SETTING = Setting(
+    "text", "UTC", "Time zone of partition timestamps without one.",
+    form="an IANA time zone name, such as Europe/Berlin", parse=zone_name, advanced=True,
+)  # fmt: skip

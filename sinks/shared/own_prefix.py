@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from tailer.settings import Setting
-from tailer.sink import OWN_PREFIX, own_prefix
+from tailer.settings import OWN_PREFIX_SETTING
+from tailer.sink import OWN_PREFIX
 
-OWN_PREFIX_SETTING = Setting(
-    "text", OWN_PREFIX, "Prefix of the columns that the sink adds, such as `_event_id`. Choose "
-    "another one if the table has a column of such a name.",
-    form="up to 40 letters, digits and `_`, not beginning with a digit", parse=own_prefix,
-    advanced=True,
-)  # fmt: skip
+__all__ = ["OWN_PREFIX_SETTING", "renamed"]
 
 
 def renamed(name: str, prefix: str) -> str:

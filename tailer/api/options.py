@@ -15,7 +15,7 @@ from tailer.errors import ConfigError, meant
 from tailer.feed.options import FeedOptions
 from tailer.log.follow import FollowOptions
 from tailer.plan.rules import ChangeSource
-from tailer.settings import Setting, SettingTable, own_prefix, zone_name
+from tailer.settings import OWN_PREFIX_SETTING, WRITER_TIMEZONE_SETTING, Setting, SettingTable
 from tailer.shape.check import check_selection
 from tailer.shape.expressions import parse_condition, parse_select
 from tailer.shape.selection import Selection
@@ -54,12 +54,8 @@ _SETTINGS: Mapping[str, Setting] = {
     "key": Setting("any", (), "", form="a name or a list of names", parse=_listed),
     "change_source": Setting("text", "auto", "", choices=("auto", "cdf", "derived")),
     "with_ids": Setting("flag", False, ""),
-    "own_prefix": Setting(
-        "text", OWN_PREFIX, "", form="letters, digits and _, no digit first", parse=own_prefix
-    ),
-    "writer_timezone": Setting(
-        "text", "UTC", "", form="an IANA time zone name", parse=zone_name
-    ),
+    "own_prefix": OWN_PREFIX_SETTING,
+    "writer_timezone": WRITER_TIMEZONE_SETTING,
     "page_checksums": Setting("flag", True, ""),
 }  # fmt: skip
 

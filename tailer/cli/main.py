@@ -22,7 +22,7 @@ from tailer.cli.commands import Command, run_command
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
 from tailer.process.signals import end, install
 from tailer.secrets import hidden
-from tailer.settings import Kind, Setting, own_prefix, zone_name
+from tailer.settings import OWN_PREFIX_SETTING, WRITER_TIMEZONE_SETTING, Setting
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -31,21 +31,16 @@ EXIT_USAGE = 2
 _FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
 
 
-def _reader(kind: Kind, **bounds: Any) -> Callable[[str], Any]:
+def _parser_of(setting: Setting) -> Callable[[str], Any]:
     """Return a parser of an argument, with the bounds of a setting."""
 
-    def read(text: str) -> Any:
-        setting = Setting(kind, None, "", **bounds)
+    def parse(text: str) -> Any:
         try:
             return setting.value(text, text=True)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not {setting.allowed()}") from None
 
-    return read
-
-
-def _zone(text: str) -> Any:
-    return _reader("text", form="an IANA time zone name", parse=zone_name)(text)
+    return parse
 
 
 def _moment(text: str) -> str:
@@ -59,13 +54,10 @@ def _moment(text: str) -> str:
     return text
 
 
-def _own_prefix(text: str) -> Any:
-    return _reader("text", form="letters, digits and _, no digit first", parse=own_prefix)(text)
-
-
-_whole = _reader("whole", least=0)
-_positive = _reader("whole")
-_seconds = _reader("number", unit="seconds")
+_zone, _own_prefix = _parser_of(WRITER_TIMEZONE_SETTING), _parser_of(OWN_PREFIX_SETTING)
+_whole = _parser_of(Setting("whole", None, "", least=0))
+_positive = _parser_of(Setting("whole", None, ""))
+_seconds = _parser_of(Setting("number", None, "", unit="seconds"))
 
 
 def _read_options(p: argparse.ArgumentParser) -> None:

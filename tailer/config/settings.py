@@ -11,7 +11,7 @@ from typing import Any
 
 from tailer.errors import ConfigError, unreadable
 from tailer.log.starts import STARTS, check_start
-from tailer.settings import REQUIRED, Setting, SettingTable, zone_name
+from tailer.settings import REQUIRED, WRITER_TIMEZONE_SETTING, Setting, SettingTable
 
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "UTF-8 with a byte-order mark",
@@ -196,10 +196,7 @@ FEED: dict[str, Setting] = {
     "page_checksums": Setting(
         "flag", True, "Verify page checksums of data files that have them.", advanced=True,
     ),
-    "writer_timezone": Setting(
-        "text", "UTC", "Time zone of partition timestamps without one.",
-        form="an IANA time zone name, such as Europe/Berlin", parse=zone_name, advanced=True,
-    ),
+    "writer_timezone": WRITER_TIMEZONE_SETTING,
     "poll_max_s": Setting(
         "number", 5.0, "Longest pause between checks for a new commit.", unit="seconds",
         advanced=True,

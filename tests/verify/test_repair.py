@@ -28,6 +28,7 @@ from tailer.sink import MirrorRepair, Sink
 from tailer.testing.conformance.sink import TYPES, VALUES
 from tailer.testing.table import TableBuilder
 from tests.support.extent import rest_slow
+from tests.support.pages import blocks
 from tests.support.programs import run_tailer, started
 from tests.support.sql_targets import SQL_SINKS, sql_target
 from tests.support.waiting import eventually
@@ -262,6 +263,23 @@ def test_a_key_that_a_delta_copy_has_twice_is_there_once(tmp_path: Path, capsys:
     assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
     rows = deltalake.DeltaTable(tmp_path / "copy").to_pyarrow_table().to_pylist()
     assert sorted(row["id"] for row in rows) == [0, 1, 2]
+
+
+def test_the_commands_of_the_page_repair_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "tailer.toml").write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]\n'
+    )
+    TableBuilder(tmp_path / "orders", NUMBERS, cdf=True).create()
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--once", "tailer.toml"]) == 0
+    with closing(sqlite3.connect("copy.sqlite", isolation_level=None)) as lite:
+        lite.execute("INSERT INTO orders VALUES (1, 2)")
+    commands = [c for b in blocks("docs/operations.md", "sh") for c in b.commands if "verify" in c]
+    statuses = [main(command) for command in commands]
+    assert statuses == [1, 1, 0], capsys.readouterr()
 
 
 def test_a_wide_copy_is_repaired(tmp_path: Path, capsys: Capture) -> None:
