@@ -423,13 +423,14 @@ def test_a_snapshot_that_is_interrupted_leaves_no_output(tmp_path: Path) -> None
     table.create()
     add = table.add([{"id": 0}], path="large.parquet")
     file = table.folder / "large.parquet"
-    pq.write_table(pa.table({"id": pa.array(range(3_000_000), pa.int64())}), file)
+    count = 30_000_000  # which takes much longer than to look once
+    pq.write_table(pa.table({"id": pa.repeat(pa.scalar(7), count)}), file)
     add["add"]["size"] = file.stat().st_size
-    add["add"]["stats"] = json.dumps({"numRecords": 3_000_000})
+    add["add"]["stats"] = json.dumps({"numRecords": count})
     table.commit(add)
     output = tmp_path / "out.jsonl"
     with started("snapshot", table.folder, "--output", output) as program:
-        program.wait_for(lambda: any(f.stat().st_size for f in tmp_path.glob(".out.*.tmp")))
+        program.wait_for(lambda: list(tmp_path.glob(".out.*.tmp")))
         assert program.stop(signal.SIGINT) == 1
     assert not output.exists()
     assert list(tmp_path.glob(".*.tmp")) == []
