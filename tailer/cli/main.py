@@ -266,7 +266,7 @@ def _share_options(p: argparse.ArgumentParser) -> None:
 
 
 def _offsets_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("action", choices=("show", "set", "reset", "export", "import"))
+    p.add_argument("action", choices=("show", "set", "rewind", "reset", "export", "import"))
     p.add_argument("config", metavar="CONFIG.toml")
     p.add_argument("feed", metavar="FEED")
     p.add_argument(
@@ -276,6 +276,10 @@ def _offsets_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--index", type=_whole, default=0, metavar="I", help="with set: the next change in it"
     )
+    p.add_argument(
+        "--to", type=_moment, metavar="WHERE",
+        help="with rewind: the version, or time, after which all is delivered again",
+    )  # fmt: skip
     p.add_argument(
         "--checkpoint", metavar="FOLDER", help="with import: the checkpoint of a Spark query"
     )

@@ -1,10 +1,11 @@
-"""`tailer offsets`: show, set, reset, export and import the offset that a feed continues from."""
+"""`tailer offsets`: show, set, rewind, reset, export and import the offset of a feed."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -16,9 +17,12 @@ from tailer.daemon.assembly import feed_sink, offset_store, table_log
 from tailer.errors import ConfigError
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
+from tailer.log.times import last_version
 from tailer.offsets import OffsetStore
+from tailer.sink import Sink
 from tailer.storage import open_store, storage_of
 from tailer.store import Store
+from tailer.verify.repair import rewind_mirror
 
 
 async def offsets(arguments: argparse.Namespace) -> int:
@@ -35,28 +39,67 @@ async def offsets(arguments: argparse.Namespace) -> int:
         raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
     if arguments.action == "set" and arguments.start is None:
         raise ConfigError("offsets set needs --from WHERE, the next version to read")
+    if arguments.action == "rewind" and arguments.to is None:
+        raise ConfigError("offsets rewind needs --to WHERE, the version to go back to")
     store = offset_store(config, arguments.feed)
     await store.acquire()
     try:
         sink = feed_sink(config, feed)
-        offset = await _wanted(arguments, config, feed, store, copies=sink.traits.copies)
-        await sink.set_offset(arguments.feed, offset)
-        if offset is None:
-            # A feed that its operator has paused stays paused; all other orders are dropped.
-            paused = (await store.load_orders()).get("paused")
-            await store.clear()
-            if paused:
-                await store.save_orders({"paused": True})
+        if arguments.action == "rewind":
+            await _rewind(arguments, config, feed, store, sink)
         else:
-            await store.save(offset)
-            orders = dict(await store.load_orders())
-            if orders.pop("delivery", None):  # from here on the sink's options say it
-                await store.save_orders(orders)
+            offset = await _wanted(arguments, config, feed, store, copies=sink.traits.copies)
+            await _keep(offset, feed, store, sink)
     finally:
         await store.release()
-    done = {"import": "imported"}.get(arguments.action, arguments.action)
+    done = {"import": "imported", "rewind": "rewound"}.get(arguments.action, arguments.action)
     print(f"the offset of {arguments.feed} is {done}", file=sys.stderr)
     return 0
+
+
+async def _keep(offset: Offset | None, feed: FeedConfig, store: OffsetStore, sink: Sink) -> None:
+    """Save an offset in the sink, if it keeps one, and in the store; None forgets it."""
+    await sink.set_offset(feed.name, offset)
+    if offset is None:
+        # A feed that its operator has paused stays paused; all other orders are dropped.
+        paused = (await store.load_orders()).get("paused")
+        await store.clear()
+        if paused:
+            await store.save_orders({"paused": True})
+    else:
+        await store.save(offset)
+        orders = dict(await store.load_orders())
+        if orders.pop("delivery", None):  # from here on the sink's options say it
+            await store.save_orders(orders)
+
+
+async def _rewind(
+    arguments: argparse.Namespace, config: Config, feed: FeedConfig, store: OffsetStore, sink: Sink
+) -> None:
+    """Go back to an earlier version: what follows it is delivered again, with the same ids. A copy
+    is made what the table was then."""
+    log = table_log(config, feed)
+    try:
+        version = await last_version(log, arguments.to)
+        offset = await start_to_keep(log, str(version + 1))
+        keep = partial(_keep, offset, feed, store, sink)
+        if not sink.traits.copies:
+            now = await sink.look(feed.name) if sink.traits.keeps_offset else await store.load()
+            if now is None or now.position < offset.position:
+                raise ConfigError(
+                    f"the feed {feed.name!r} has not passed version {version}, so it can't go back "
+                    "to it"
+                )
+            await keep()
+            return
+        options = feed.options.for_sink(sink)
+        counts = await rewind_mirror(log, sink, feed.name, options, version, keep)
+        print(
+            f"the copy is the table's version {version}: {counts.rows} rows written, "
+            f"{counts.removed} keys removed"
+        )
+    finally:
+        await log.store.aclose()
 
 
 async def _show(config: Config, arguments: argparse.Namespace) -> int:

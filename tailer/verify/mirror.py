@@ -82,15 +82,18 @@ def _verify(
     log: TableLog, sink: Sink, feed: str, options: FeedOptions, portal: BlockingPortal
 ) -> MirrorVerdict:
     with Engine(options.diff) as engine, sink.read_mirror(feed) as copy:
-        return MirrorRows(portal, log, feed, copy, options).compare(engine)
+        version = held_version(copy.offset, feed)
+        return MirrorRows(portal, log, copy, version, options).compare(engine)
 
 
-def _version_of(offset: Offset | None, feed: str) -> int:
-    """Return the version that a mirror with this offset has."""
+def held_version(offset: Offset | None, feed: str) -> int:
+    """Return the version that a mirror with this offset has. Raises :class:`TransientError` if it
+    is in the middle of one."""
     if offset is None or offset.snapshot or offset.index:
         at = "at its beginning" if offset is None else f"in the middle of version {offset.version}"
         raise TransientError(
-            f"the mirror of the feed {feed!r} is {at}; verify it when the feed has continued"
+            f"the mirror of the feed {feed!r} is {at}; verify it when the feed has continued, or "
+            "take it back to a version with `tailer offsets rewind`"
         )
     return offset.version - 1
 
@@ -110,22 +113,22 @@ def _differences(examples: Sequence[dict[str, Any]], key: Sequence[str]) -> list
 class MirrorRows:
     """The rows of a mirror and of its table, the key's columns first.
 
-    ``version`` is the one that the mirror has, ``state`` the table's then, ``count`` how many rows
-    of the mirror were read.
+    ``version`` is the table's, ``state`` what it was then, ``count`` how many rows of the mirror
+    were read.
     """
 
     def __init__(
         self,
         portal: BlockingPortal,
         log: TableLog,
-        feed: str,
         copy: MirrorCopy,
+        version: int,
         options: FeedOptions,
     ) -> None:
         self.portal = portal
         self.log = log
         self.copy = copy
-        self.version = _version_of(copy.offset, feed)
+        self.version = version
         self.options = options
         self.count = 0
         self.state = portal.call(log.snapshot, self.version).state

@@ -25,7 +25,7 @@ a key that does not differ is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +43,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorRepair, Sink
-from tailer.verify.mirror import MirrorRows, MirrorVerdict, in_engine_thread
+from tailer.verify.mirror import MirrorRows, MirrorVerdict, held_version, in_engine_thread
 from tailer.verify.table import pulled
 
 #: How much is written, and how many keys are removed, in one transaction.
@@ -69,7 +69,26 @@ async def repair_mirror(
     counts are what would be. Raises the errors of :func:`~tailer.verify.mirror.verify_mirror` and
     of the sink; what was written until then stays.
     """
-    return await in_engine_thread(partial(_repair, log, sink, feed, options, dry_run))
+    return await in_engine_thread(partial(_repair, log, sink, feed, options, dry_run=dry_run))
+
+
+async def rewind_mirror(
+    log: TableLog,
+    sink: Sink,
+    feed: str,
+    options: FeedOptions,
+    version: int,
+    move: Callable[[], Awaitable[None]],
+) -> RepairCounts:
+    """Make the mirror of a feed that is stopped the table as of an earlier version.
+
+    ``move`` stores the offset after that version. It is called when all of the version has been
+    read, and before anything is written: if this ends early, :func:`repair_mirror` does the rest.
+    Raises :class:`ConfigError` for a version that the mirror has not passed, or whose columns are
+    others, and the errors of the table if it no longer has the version.
+    """
+    back = partial(_repair, log, sink, feed, options, version=version, move=move)
+    return (await in_engine_thread(back))[1]
 
 
 def _repair(
@@ -77,21 +96,48 @@ def _repair(
     sink: Sink,
     feed: str,
     options: FeedOptions,
-    dry_run: bool,  # noqa: FBT001  # partial() names it
     portal: BlockingPortal,
+    *,
+    version: int | None = None,
+    move: Callable[[], Awaitable[None]] | None = None,
+    dry_run: bool = False,
 ) -> tuple[MirrorVerdict, RepairCounts]:
     with Engine(options.diff) as engine:
         with sink.read_mirror(feed) as copy:
-            rows = MirrorRows(portal, log, feed, copy, options)
+            if version is None:
+                version = held_version(copy.offset, feed)
+            else:
+                _check_passed(portal, log, feed, copy.offset, version)
+            rows = MirrorRows(portal, log, copy, version, options)
             verdict = rows.compare(engine)
+        if move is not None:
+            portal.call(move)
         counts = RepairCounts()
         if not verdict.exact:
             if dry_run:
-                _Settling(engine, rows, _DryRun(rows.copy.offset), counts).run()
+                _Settling(engine, rows, _DryRun(copy.offset), copy.offset, counts).run()
             else:
                 with sink.repair_mirror(feed) as mirror:
-                    _Settling(engine, rows, mirror, counts).run()
+                    seen = copy.offset if move is None else mirror.offset
+                    _Settling(engine, rows, mirror, seen, counts).run()
         return verdict, counts
+
+
+def _check_passed(
+    portal: BlockingPortal, log: TableLog, feed: str, offset: Offset | None, version: int
+) -> None:
+    if offset is None or offset.snapshot or offset.position < (version + 1, 0):
+        at = "has not begun" if offset is None else f"continues with version {offset.version}"
+        raise ConfigError(
+            f"the copy of the feed {feed!r} {at}, so it can't be taken back to version {version}"
+        )
+    last = offset.version if offset.index else offset.version - 1
+    before, after = (portal.call(log.snapshot, v).state for v in (version, last))
+    if before.schema != after.schema:
+        raise ConfigError(
+            f"the table has other columns now than in version {version}, and a copy can't be taken "
+            "back to them; `tailer offsets reset` creates it again"
+        )
 
 
 @dataclass(slots=True)
@@ -114,13 +160,18 @@ class _Settling:
     """The keys that differ, in the engine's table ``differing``, and those of ``settled``."""
 
     def __init__(
-        self, engine: Engine, rows: MirrorRows, mirror: MirrorRepair, counts: RepairCounts
+        self,
+        engine: Engine,
+        rows: MirrorRows,
+        mirror: MirrorRepair,
+        seen: Offset | None,
+        counts: RepairCounts,
     ) -> None:
         self._engine = engine
         self._rows = rows
         self._mirror = mirror
         self._counts = counts
-        self._seen = rows.copy.offset
+        self._seen = seen
         key = [f"c{i}" for i in range(len(rows.copy.key))]
         self._key = ", ".join(key)
         for name, source in (("differing", "unbalanced"), ("settled", "unbalanced LIMIT 0")):

@@ -132,6 +132,10 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
             "tailer",
             "tests/verify/test_repair.py::test_the_commands_of_the_page_repair_a_copy",
         ),
+        (
+            "tailer",
+            "tests/verify/test_repair.py::test_a_copy_is_taken_back_to_a_version_and_follows",
+        ),
         ("2026", SHOWN),
     ],
     "docs/reliability.md": [

@@ -210,6 +210,81 @@ def test_what_the_feed_writes_meanwhile_is_not_set_back(
     assert len(rows) == len(found)
 
 
+def test_a_copy_is_taken_back_to_a_version_and_follows_again(
+    make_copy: Callable[[pa.Schema, list[str]], Copy], capsys: Capture
+) -> None:
+    copy = make_copy(NUMBERS, ["id"])
+    table = copy.table
+    files = {n: table.add([{"id": n, "n": 0}]) for n in range(5)}
+    table.commit(*files.values())
+    for key in (0, 1):
+        kinds = ("update_preimage", "update_postimage")
+        images = [{"id": key, "n": n, "_change_type": kind} for n, kind in enumerate(kinds)]
+        changed = table.add([{"id": key, "n": 1}])
+        table.commit(table.remove(files[key]), changed, table.cdc(images))
+    table.insert([{"id": 9, "n": 9}])
+    copy.deliver(4)
+    table.insert([{"id": 10, "n": 9}])
+    rewind = ["offsets", "rewind", str(copy.config), "orders", "--to"]
+    assert main([*rewind, "5"]) == 2
+    assert "can't be taken back to version 5" in capsys.readouterr().err
+    assert main([*rewind, "1"]) == 0, capsys.readouterr()
+    assert "version 1: 2 rows written, 1 keys removed" in capsys.readouterr().out
+    assert copy.verify() == 0
+    assert capsys.readouterr().out == "version 1, 5 rows in the mirror: exact\n"
+    copy.deliver(5)
+    assert copy.verify() == 0
+    assert "version 5, 7 rows" in capsys.readouterr().out
+
+
+def test_a_copy_is_not_taken_back_where_it_can_not_be(tmp_path: Path, capsys: Capture) -> None:
+    """Nothing is written, and the offset stays."""
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]\n'
+    )
+    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    table.create()
+    add = table.add([{"id": 1, "n": 1}])
+    table.commit(add)
+    table.commit(table.remove(add), table.cdc([{"id": 1, "n": 1, "_change_type": "delete"}]))
+    table.schema = pa.schema([*NUMBERS, ("more", pa.string())])
+    table.commit(table.metadata())
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=3)))
+    rewind = ["offsets", "rewind", str(config), "orders", "--to"]
+    assert main([*rewind, "2"]) == 2
+    assert "the table has other columns now than in version 2" in capsys.readouterr().err
+    (table.folder / add["add"]["path"]).unlink()
+    assert main([*rewind, "1"]) != 0
+    capsys.readouterr()
+    assert main(["verify", str(config), "orders"]) == 0
+    assert capsys.readouterr().out == "version 3, 0 rows in the mirror: exact\n"
+
+
+def test_events_come_again_with_the_same_ids_after_a_rewind(tmp_path: Path) -> None:
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
+        '[feeds.orders.sink]\ntype = "jsonl"\npath = "out.jsonl"\nids = "event"\n'
+    )
+    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    table.create(timestamp_ms=1_000)
+    for n in range(3):
+        table.commit(table.add([{"id": n, "n": n}]), timestamp_ms=2_000 + n)
+    assert main(["run", "--once", str(config)]) == 0
+    rewind = ["offsets", "rewind", str(config), "orders", "--to"]
+    table.insert([{"id": 3, "n": 3}])
+    assert main([*rewind, "4"]) == 2, "it has not passed it"
+    assert main([*rewind, "1"]) == 0
+    assert main(["run", "--once", str(config)]) == 0
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["id"] for event in events] == [0, 1, 2, 1, 2, 3]
+    assert lines[1:3] == lines[3:5]
+
+
 def test_a_copy_by_row_id_is_repaired(tmp_path: Path, capsys: Capture) -> None:
     """The only thing that tells equal rows apart."""
     copy = tmp_path / "copy.sqlite"
