@@ -14,7 +14,7 @@ from tailer.changes import Offset
 from tailer.cli.feeds import named_feed
 from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import feed_sink, offset_store, table_log
-from tailer.errors import ConfigError
+from tailer.errors import ConfigError, TargetRefused
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.log.times import last_version
@@ -98,6 +98,8 @@ async def _rewind(
             f"the copy is the table's version {version}: {counts.rows} rows written, "
             f"{counts.removed} keys removed"
         )
+        if counts.refused:
+            raise TargetRefused(f"{counts.refused} rows were not written: {counts.reason}")
     finally:
         await log.store.aclose()
 

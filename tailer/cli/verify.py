@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import anyio
@@ -79,6 +80,8 @@ async def _repair(
     for _ in range(_REPAIRS_MAX):
         verdict, counts = await repair_mirror(log, sink, feed, options, dry_run=dry)
         status = _show_mirror(verdict)
+        if counts.refused:
+            print(f"{counts.refused} rows can't be repaired: {counts.reason}", file=sys.stderr)
         if not counts.transactions:
             break
         what = f"{counts.rows} rows to write, {counts.removed} keys to remove"

@@ -38,7 +38,7 @@ from msgspec import structs
 from tailer.changes import ChangeBatch, Offset, concat_batches
 from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
-from tailer.errors import ConfigError, TransientError
+from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientError
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
@@ -53,11 +53,14 @@ _BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class RepairCounts:
-    """What was written: rows, keys that were removed without another row, transactions."""
+    """What was written: rows, keys that were removed without another row, transactions. ``refused``
+    counts the rows that the target does not take, and ``reason`` says why the first one."""
 
     rows: int = 0
     removed: int = 0
     transactions: int = 0
+    refused: int = 0
+    reason: str = ""
 
 
 async def repair_mirror(
@@ -234,11 +237,27 @@ class _Settling:
                     raise
                 self._catch_up()
                 batch = self._open_rows(batch)
+            except TargetRefused:
+                raise
+            except SinkRejected as e:
+                self._halve(batch, e)
+                return
             else:
                 self._counts.rows += batch.num_rows
                 self._counts.transactions += 1
                 self._settle(self._rows.keys(batch))
                 return
+
+    def _halve(self, batch: ChangeBatch, refused: SinkRejected) -> None:
+        """Write what was refused in halves, or leave the only row as it is."""
+        if batch.num_rows == 1:
+            self._counts.refused += 1
+            self._counts.reason = self._counts.reason or str(refused)
+            self._settle(self._rows.keys(batch))
+            return
+        first = pc.less(pa.arange(0, batch.num_rows), batch.num_rows // 2)
+        for half in (first, pc.invert(first)):
+            self._replace(batch.kept(half))
 
     def _remove(self, keys: pa.Table) -> None:
         try:

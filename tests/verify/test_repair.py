@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sqlite3
 import time
@@ -355,6 +356,28 @@ def test_the_commands_of_the_page_repair_a_copy(
     commands = [c for b in blocks("docs/operations.md", "sh") for c in b.commands if "verify" in c]
     statuses = [main(command) for command in commands]
     assert statuses == [1, 1, 0], capsys.readouterr()
+
+
+def test_a_row_that_the_copy_can_not_hold_stands_in_the_way_of_no_other(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        'on_reject = "park"\n'
+        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]\n'
+    )
+    table = TableBuilder(tmp_path / "orders", pa.schema([("id", pa.int64()), ("n", pa.float64())]))
+    table.create()
+    table.insert([{"id": n, "n": math.nan if n == 50 else float(n)} for n in range(100)])
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    with closing(sqlite3.connect(tmp_path / "copy.sqlite", isolation_level=None)) as lite:
+        lite.execute("UPDATE orders SET n = -1")
+    assert main(["verify", str(config), "orders", "--repair"]) == 1
+    said = capsys.readouterr()
+    assert "99 rows in the mirror: 1 rows missing, 0 rows too many" in said.out
+    assert "1 rows can't be repaired: version 1: the column 'n' has nan" in said.err
 
 
 def test_a_wide_copy_is_repaired(tmp_path: Path, capsys: Capture) -> None:
