@@ -20,37 +20,41 @@ on the order in which its threads find groups.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap64
+from msgspec import structs
 
 from tailer.compare.stream import COMING, LEAVING, RowStream
 from tailer.decode.options import DiffOptions
-from tailer.decode.vectors import bitmap_of
 from tailer.errors import TableError, TailerError, UnsupportedTable, no_room, spilling
 from tailer.files.spill import SpillFolder
 
-__all__ = ["DiffOptions", "Engine"]
+__all__ = ["DiffOptions", "Engine", "keep_databases"]
+
+#: How many databases that nobody uses are kept.
+_IDLE_MAX = 2
 
 #: Rows with up to this many columns are grouped by all their values, and are shown whole.
 COLUMNS_GROUPED_MAX = 200
 
 
-class Engine:
-    """The queries of the comparison, on one private DuckDB instance."""
+class _Database:
+    """A private DuckDB, which one :class:`Engine` at a time uses."""
 
     def __init__(self, options: DiffOptions) -> None:
         import duckdb
 
-        self._folder = options.spill_folder
-        with spilling(self._folder):
-            self._spill = SpillFolder("tailer-diff-", self._folder)
-        self._duckdb: Any = duckdb
-        self._connection: Any = duckdb.connect(
+        self.options = options
+        self.pid = os.getpid()
+        with spilling(options.spill_folder):
+            self._spill = SpillFolder("tailer-diff-", options.spill_folder)
+        self.connection: Any = duckdb.connect(
             config={
                 "threads": options.threads,
                 "memory_limit": f"{options.memory_bytes_max // 1_000_000}MB",
@@ -61,14 +65,82 @@ class Engine:
             }
         )
         # In a process without a file, as of `python -c`, DuckDB would print a bar among the rows.
-        self._connection.execute("SET enable_progress_bar = false")
+        self.connection.execute("SET enable_progress_bar = false")
+
+    def close(self) -> None:
+        self.connection.close()
+        self._spill.close()
+
+
+class _Databases:
+    """The databases that no engine uses, for the next ones: to begin one takes longer than to
+    compare a small version. Some are kept as long as any reader is active, however many there are;
+    each comparison has all of a database's memory for itself.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers = 0
+        self._idle: list[_Database] = []
+
+    def take(self, options: DiffOptions) -> _Database:
+        """Return an idle database with these bounds, or a new one."""
+        bounds = structs.replace(options, keep_bytes_max=0, bucket=None)
+        with self._lock:
+            for database in self._idle:
+                # A child has the databases of its parent, whose threads it lacks.
+                if database.options == bounds and database.pid == os.getpid():
+                    self._idle.remove(database)
+                    return database
+        return _Database(bounds)
+
+    def give_back(self, database: _Database) -> None:
+        """Keep a database that is no longer used, or close it."""
+        with self._lock:
+            if self._readers and len(self._idle) < _IDLE_MAX and database.pid == os.getpid():
+                self._idle.append(database)
+                return
+        database.close()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep idle databases within the block; the last such block closes them."""
+        with self._lock:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._readers -= 1
+                idle = [] if self._readers else self._idle[:]
+                if idle:
+                    self._idle.clear()
+            for database in idle:
+                if database.pid == os.getpid():
+                    database.close()
+
+
+_DATABASES = _Databases()
+keep_databases = _DATABASES.kept
+
+
+class Engine:
+    """The queries of the comparison, on a DuckDB that nobody else uses."""
+
+    def __init__(self, options: DiffOptions) -> None:
+        import duckdb
+
+        self._folder = options.spill_folder
+        self._duckdb: Any = duckdb
+        self._database = _DATABASES.take(options)
+        self._connection: Any = self._database.connection.cursor()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
-        self._spill.close()
+        self._connection.close()  # with its temporary tables
+        _DATABASES.give_back(self._database)
 
     @contextmanager
     def _over(self, rows: RowStream) -> Iterator[None]:
@@ -114,11 +186,10 @@ class Engine:
         with self._asked() if rows is None else self._over(rows):
             return self._connection.sql(sql).to_arrow_table()
 
-    def collect(self, sql: str, refs: BitMap64) -> None:
-        """Add the references that the query finds, a batch at a time."""
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """Yield the result of a query. Only one such iteration may be active at a time."""
         with self._asked():
-            for batch in pa.RecordBatchReader.from_stream(self._connection.sql(sql)):
-                refs.update(bitmap_of(batch.column(0)))
+            yield from pa.RecordBatchReader.from_stream(self._connection.sql(sql))
 
     @staticmethod
     def selected(columns: dict[str, str]) -> str:
@@ -233,9 +304,7 @@ class Engine:
         """Yield the references of partners: ``l`` of the one that leaves, ``c`` of the one that
         comes, sorted by one of them, in batches. Only one such iteration may be active at a
         time."""
-        with self._asked():
-            found = self._connection.sql(f"SELECT l, c FROM partners ORDER BY {order}")
-            yield from pa.RecordBatchReader.from_stream(found)
+        return self.batches(f"SELECT l, c FROM partners ORDER BY {order}")
 
 
 def _legible(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:

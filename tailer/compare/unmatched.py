@@ -61,18 +61,14 @@ def unmatched(engine: Engine, rows: Callable[[], RowStream]) -> Unmatched:
         engine.execute(_hashed(columns, stream.hint()), stream)
         not_placed = f'(SELECT * FROM hashed WHERE "#side" < {PLACED})'
         engine.execute(_unbalanced(not_placed, names, "h1, h2, any_value(p) AS p"))
-        _add_single(engine, result)
-        if _has_several(engine):
+        if _add_single(engine, result):
             _add_surplus(engine.table(_several(not_placed, names)), result)
         _add_doubtful(engine, result)
-        engine.execute("DROP TABLE hashed")
     else:
         values = engine.selected(columns)
         engine.execute(_unbalanced(values, names, "h1, h2"), stream)
-        _add_single(engine, result)
-        if _has_several(engine):
+        if _add_single(engine, result):
             _add_surplus(engine.table(_several(values, names), rows()), result)
-    engine.execute("DROP TABLE unbalanced")
     return result
 
 
@@ -84,30 +80,35 @@ def _hashed(columns: dict[str, str], hint: str | None) -> str:
         f'CASE WHEN "#side" < {PLACED} THEN {sql} END AS {name}' for name, sql in whole.items()
     )
     rows = f"SELECT *, {hint or columns['h1']} AS p FROM rows"
-    return (
-        f'CREATE TEMP TABLE hashed AS SELECT "#side", "#ref", "#other", p, {values} FROM ({rows})'
-    )
+    return f"""
+        CREATE OR REPLACE TEMP TABLE hashed AS
+        SELECT "#side", "#ref", "#other", p, {values} FROM ({rows})
+    """
 
 
 def _unbalanced(source: str, names: str, hashes: str) -> str:
     """Find the groups that don't balance, with the first reference of each."""
     return f"""
-        CREATE TEMP TABLE unbalanced AS
+        CREATE OR REPLACE TEMP TABLE unbalanced AS
         SELECT {hashes}, count(*) AS n, count(*) FILTER ("#side" = {COMING}) AS n_came,
             min("#ref") AS low
         FROM {source} GROUP BY {names} HAVING n <> 2 * n_came
     """
 
 
-def _add_single(engine: Engine, result: Unmatched) -> None:
-    """Add the rows that are a group alone."""
-    for side, refs in ((LEAVING, result.leaving), (COMING, result.coming)):
-        engine.collect(f"SELECT low FROM unbalanced WHERE n = 1 AND n_came = {side}", refs)
-
-
-def _has_several(engine: Engine) -> bool:
-    found = engine.table("SELECT count(*) > 0 AS several FROM unbalanced WHERE n > 1")
-    return bool(found["several"][0].as_py())
+def _add_single(engine: Engine, result: Unmatched) -> bool:
+    """Add the rows that are a group alone; return whether there are other groups."""
+    several = False
+    for batch in engine.batches(
+        "SELECT n, n_came, low FROM unbalanced WHERE n = 1 UNION ALL "
+        "(SELECT n, n_came, low FROM unbalanced WHERE n > 1 LIMIT 1)"
+    ):
+        count, came, low = batch.columns
+        alone = pc.equal(count, 1)
+        several = several or alone.false_count > 0
+        for side, refs in ((LEAVING, result.leaving), (COMING, result.coming)):
+            refs.update(bitmap_of(low.filter(pc.and_(alone, pc.equal(came, side)))))
+    return several
 
 
 def _several(source: str, names: str) -> str:
@@ -142,15 +143,15 @@ def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array
 
 def _add_doubtful(engine: Engine, result: Unmatched) -> None:
     """Add the placed rows whose hash a row without a partner has, and all rows of these hashes."""
-    engine.execute(f"""
-        CREATE TEMP TABLE doubts AS SELECT DISTINCT p FROM hashed
-        WHERE "#side" = {PLACED} AND p IN (SELECT p FROM unbalanced)
-    """)
-    for side, refs, column in (
-        (LEAVING, result.doubtful_leaving, "#ref"),
-        (COMING, result.doubtful_coming, "#other"),
-    ):
-        of_doubt = "FROM hashed WHERE p IN (SELECT p FROM doubts)"
-        engine.collect(f'SELECT "#ref" {of_doubt} AND "#side" = {side}', refs)
-        engine.collect(f'SELECT "{column}" {of_doubt} AND "#side" = {PLACED}', refs)
-    engine.execute("DROP TABLE doubts")
+    of_placed = f"""SELECT p FROM hashed WHERE "#side" = {PLACED}"""
+    doubts = f"{of_placed} AND p IN (SELECT p FROM unbalanced)"
+    rows = f"""SELECT "#side", "#ref", "#other" FROM hashed WHERE p IN ({doubts})"""
+    for batch in engine.batches(rows):
+        side, ref, other = batch.columns
+        placed = pc.equal(side, PLACED)
+        for refs, number, own in (
+            (result.doubtful_leaving, LEAVING, ref),
+            (result.doubtful_coming, COMING, other),
+        ):
+            refs.update(bitmap_of(ref.filter(pc.equal(side, number))))
+            refs.update(bitmap_of(own.filter(placed)))

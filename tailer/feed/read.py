@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tailer.changes import ChangeBatch, Notice, Offset
+from tailer.compare.engine import keep_databases
 from tailer.errors import DataLoss
 from tailer.feed.commit import read_commits, skipped
 from tailer.feed.options import FeedOptions
@@ -155,6 +156,11 @@ async def send_items(
 
 async def _read(context: ReadContext, sent: Sent, last: int | None, *, notices: bool) -> None:
     """Send the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
+    with keep_databases():
+        await _read_on(context, sent, last, notices=notices)
+
+
+async def _read_on(context: ReadContext, sent: Sent, last: int | None, *, notices: bool) -> None:
     await context.learn()
     if sent.at.snapshot:
         await read_snapshot(context, sent.at, sent, notices=notices)

@@ -1,0 +1,81 @@
+"""The databases of the comparison are used again while somebody reads, and closed after that."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tailer.compare.engine import Engine, keep_databases
+from tailer.decode.options import DiffOptions
+
+
+def folders(parent: Path) -> list[str]:
+    return sorted(path.name for path in parent.iterdir())
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> DiffOptions:
+    return DiffOptions(spill_folder=str(tmp_path), threads=1)
+
+
+def test_without_a_reader_nothing_is_kept(tmp_path: Path, options: DiffOptions) -> None:
+    with Engine(options):
+        assert len(folders(tmp_path)) == 1
+    assert folders(tmp_path) == []
+
+
+def test_a_reader_s_next_comparison_uses_the_same_and_finds_nothing_in_it(
+    tmp_path: Path, options: DiffOptions
+) -> None:
+    with keep_databases():
+        with Engine(options) as engine:
+            engine.execute("CREATE TEMP TABLE unbalanced AS SELECT 1 AS n")
+            used = folders(tmp_path)
+        with keep_databases(), Engine(options) as engine:
+            assert folders(tmp_path) == used
+            assert engine.table("SELECT count(*) AS n FROM duckdb_tables()")["n"].to_pylist() == [0]
+        assert folders(tmp_path) == used, "an outer reader is still there"
+    assert folders(tmp_path) == []
+
+
+def test_comparisons_at_one_time_have_each_its_own(tmp_path: Path, options: DiffOptions) -> None:
+    with keep_databases():
+        with ExitStack() as stack:
+            for count in range(1, 5):
+                stack.enter_context(Engine(options))
+                assert len(folders(tmp_path)) == count
+        assert len(folders(tmp_path)) == 2, "no more are kept, however many there were"
+    assert folders(tmp_path) == []
+
+
+def test_other_bounds_take_another_one(tmp_path: Path, options: DiffOptions) -> None:
+    with keep_databases():
+        with Engine(options):
+            pass
+        with Engine(DiffOptions(spill_folder=str(tmp_path), threads=2)) as engine:
+            assert engine.table("SELECT current_setting('threads') AS n")["n"].to_pylist() == [2]
+        assert len(folders(tmp_path)) == 2
+
+
+def test_a_child_does_not_use_its_parent_s(options: DiffOptions) -> None:
+    with keep_databases():
+        with Engine(options):
+            pass
+        child = os.fork()
+        if not child:  # no thread of the parent's database is here
+            status = 1
+            try:
+                with Engine(options) as engine:
+                    status = int(engine.table("SELECT 7 AS n")["n"].to_pylist() != [7])
+            finally:
+                os._exit(status)
+        timer = threading.Timer(60, os.kill, (child, 9))
+        timer.start()
+        assert os.waitpid(child, 0)[1] == 0
+        timer.cancel()
+        with Engine(options) as engine:
+            assert engine.table("SELECT 7 AS n")["n"].to_pylist() == [7]
