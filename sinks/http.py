@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from yarl import URL
 
-from sinks.formats.json import text_of
+from sinks.formats.json import view_text
 from sinks.messages.messages import Limits, Messages
-from sinks.messages.retry import attempted
+from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import trusting
+from sinks.messages.tls import make_tls_context
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.backoff import Backoff
@@ -49,7 +49,7 @@ _URL = "an https:// URL (http:// for this machine)"
 _SECRET = "whsec_ and the base64 text of 24 to 64 bytes"  # noqa: S105  # a description
 
 
-def _parsed(text: str) -> Url:
+def _parse_webhook_url(text: str) -> Url:
     """Return the URL. Its query and what looks like a token in its path become known secrets."""
     try:
         url = parse_url(text, ("https", "http"), login=False)
@@ -63,7 +63,7 @@ def _parsed(text: str) -> Url:
     return url
 
 
-def _key(secret: str) -> bytes:
+def _parse_secret(secret: str) -> bytes:
     """Return the key in the text of a secret."""
     try:
         key = b64decode(secret.removeprefix("whsec_"), validate=True)
@@ -76,11 +76,12 @@ def _key(secret: str) -> bytes:
 
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
-        "text", REQUIRED, "URL to post requests to.", form=_URL, parse=_parsed, secret=True,
+        "text", REQUIRED, "URL to post requests to.", form=_URL, parse=_parse_webhook_url,
+        secret=True,
     ),
     "secrets": Setting(
         "texts", [], "Secrets that sign each request; each adds one signature.",
-        form=f"a list of {_SECRET}", parse=lambda texts: [_key(text) for text in texts],
+        form=f"a list of {_SECRET}", parse=lambda texts: [_parse_secret(text) for text in texts],
         secret=True,
     ),
     "headers": Setting("table", {}, "Additional headers, for example "
@@ -167,13 +168,13 @@ class HttpSink(MessageSink):
             if not isinstance(value, str):
                 raise ConfigError(f"option 'headers' of sink 'http': {name!r} is not a string")
         remedy = "increase request_bytes_max, "
-        # The brackets of the list, and a comma behind each event.
+        # The brackets of the list, and a comma after each event.
         most = more.pop("request_bytes_max") - 2
         limits = Limits(more.pop("request_events_max"), most, overhead=1, remedy=remedy)
         return cls(more.pop("url"), limits=limits, **more)
 
     async def _connect(self) -> Offset | None:
-        context = trusting("http", self.ca_file)
+        context = make_tls_context("http", self.ca_file)
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=context or True, limit=1),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -188,34 +189,34 @@ class HttpSink(MessageSink):
         if http is not None:
             await http.close()
 
-    async def _look(self) -> Offset | None:
+    async def _look_at_target(self) -> Offset | None:
         await self._connect()
         assert self._http is not None
         try:
             async with self._http.options(self.url, allow_redirects=False):
                 return None  # any answer means that it is there
         except (aiohttp.ClientError, OSError) as e:
-            raise self._not_sent(e) from e
+            raise self._to_tailer_error(e) from e
 
-    async def _send(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # the feed keeps it
-        for request in messages.requests(self.limits):
-            body = _body(request.values)
-            request_id = blake2b(text_of(request.ids), digest_size=16).hexdigest()
+    async def _send_messages(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # the feed keeps it
+        for request in messages.split_into_requests(self.limits):
+            body = _build_body(request.values)
+            request_id = blake2b(view_text(request.ids), digest_size=16).hexdigest()
             where = f"table {request.table}, versions {request.versions[0]} to "
             where += f"{request.versions[-1]}, request {request_id}"
 
             async def post(body: bytes = body, name: str = request_id, where: str = where) -> None:
-                await self._post(body, name, where)
+                await self._post_request(body, name, where)
 
-            await attempted(post, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S), self.attempts)
+            await retry_attempts(post, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S), self.attempts)
             self._taken += len(request)
 
-    async def _post(self, body: bytes, name: str, where: str) -> None:
+    async def _post_request(self, body: bytes, name: str, where: str) -> None:
         assert self._http is not None
         at = str(int(time.time()))
         headers = {"webhook-id": name, "webhook-timestamp": at}
         if self._keys:
-            headers["webhook-signature"] = _signatures(self._keys, name, at, body)
+            headers["webhook-signature"] = _sign_request(self._keys, name, at, body)
         try:
             async with self._http.post(
                 self.url, data=body, headers=headers, allow_redirects=False
@@ -228,11 +229,13 @@ class HttpSink(MessageSink):
                     return
                 # A secret must not be cut: its beginning would be shown.
                 said = hidden((await at_most(answer, _BODY_BYTES)).decode(errors="replace").strip())
-                raise self._answered(answer, said[:_SAID_CHARACTERS], where)
+                raise self._describe_answer(answer, said[:_SAID_CHARACTERS], where)
         except (aiohttp.ClientError, OSError) as e:
-            raise self._not_sent(e) from e
+            raise self._to_tailer_error(e) from e
 
-    def _answered(self, answer: aiohttp.ClientResponse, said: str, where: str) -> TailerError:
+    def _describe_answer(
+        self, answer: aiohttp.ClientResponse, said: str, where: str
+    ) -> TailerError:
         status = answer.status
         what = f"{self._place} answered {status}" + (f" ({said})" if said else "")
         match self.faults.verdict(status):
@@ -240,14 +243,14 @@ class HttpSink(MessageSink):
                 wish = answer.headers.get("Retry-After", "")
                 return TransientError(what, retry_after_s(wish, time.time()))
             case "for good" if 300 <= status < 400:
-                to = self._leads(answer.headers.get("Location", ""))
+                to = self._describe_redirect(answer.headers.get("Location", ""))
                 return ConfigError(f"{what}{to}: redirects are not followed; set url")
             case "for good":
                 return ConfigError(f"{what}; check url, secrets and headers of the sink")
         said = f'{where}: {what}; fix the receiver, or park such rows with on_reject = "park"'
         return self.faults.error(status, said)
 
-    def _leads(self, location: str) -> str:
+    def _describe_redirect(self, location: str) -> str:
         """Return where a redirect leads to, without a path: it may repeat that of the URL."""
         try:
             to = self.url.join(URL(location)).origin()
@@ -256,7 +259,7 @@ class HttpSink(MessageSink):
         other = "another path of " if to == self.url.origin() else ""
         return f", which leads to {other}{to}"
 
-    def _not_sent(self, e: Exception) -> TailerError:
+    def _to_tailer_error(self, e: Exception) -> TailerError:
         """Return the error of a request without an answer."""
         if isinstance(e, aiohttp.ClientConnectorCertificateError):
             return ConfigError(
@@ -269,13 +272,13 @@ class HttpSink(MessageSink):
         return TransientError(f"{self._place} does not answer ({reason})")
 
 
-def _body(values: pa.BinaryArray) -> bytes:
+def _build_body(values: pa.BinaryArray) -> bytes:
     """Return events as a JSON array."""
     listed = pc.binary_join_element_wise(values, pa.scalar(b","), pa.scalar(b""))
-    return b"".join((b"[", memoryview(text_of(listed))[:-1], b"]"))
+    return b"".join((b"[", memoryview(view_text(listed))[:-1], b"]"))
 
 
-def _signatures(keys: Sequence[bytes], name: str, at: str, body: bytes) -> str:
+def _sign_request(keys: Sequence[bytes], name: str, at: str, body: bytes) -> str:
     """Return the header ``webhook-signature``."""
     signed = b"".join((f"{name}.{at}.".encode(), body))
     found = (b64encode(hmac.digest(key, signed, "sha256")).decode() for key in keys)

@@ -22,13 +22,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import text_of
+from sinks.formats.json import view_text
 from sinks.formats.json_formats import JSON_FORMATS, all_format_settings
 from sinks.formats.load import encoder_settings, format_setting, load_encoder
 from sinks.formats.rows import own_fields, row_objects
-from sinks.shared.delivery import form_of, same_form
+from sinks.shared.delivery import build_record_form, check_form
 from sinks.shared.line_file import LineFile, try_line_file
-from sinks.shared.own_prefix import renamed
+from sinks.shared.own_prefix import add_prefix
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
 from tailer.process.threads import blocking
@@ -54,7 +54,7 @@ SETTINGS: dict[str, Setting] = {
 _NOT_HERE = ("ids", "name", "schema", "tombstones", "topic")
 
 
-def batch_lines(
+def format_batch(
     batch: ChangeBatch,
     *,
     ids: bool,
@@ -70,16 +70,16 @@ def batch_lines(
     if not batch.num_rows:
         return pa.py_buffer(b"")
     wanted = {"ids": ids, "origin": origin, "row_ids": row_ids}
-    return text_of(row_objects(batch, **wanted, prefix=own_prefix, end="}\n"))
+    return view_text(row_objects(batch, **wanted, prefix=own_prefix, end="}\n"))
 
 
-def encoded_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
+def encode_lines(batch: ChangeBatch, encoder: Encoder) -> pa.Buffer:
     """Return the values of a batch's records as lines."""
     values = encoder.encode(batch).whole_values().drop_null()
     if not len(values):
         return pa.py_buffer(b"")
     newline = pa.scalar(b"\n")
-    return text_of(pc.binary_join_element_wise(values, newline, pa.scalar(b"")))
+    return view_text(pc.binary_join_element_wise(values, newline, pa.scalar(b"")))
 
 
 class JsonlSink(Sink):
@@ -149,12 +149,12 @@ class JsonlSink(Sink):
             paired=self._encoder.paired,
             key_columns=self._encoder.key_columns,
             row_ids=self.with_row_ids,
-            exclusive=self._exclusive(),
+            exclusive=self._find_file_id(),
             spans=True,
-            own=self._own(),
+            own=self._find_own_names(),
         )
 
-    def _own(self) -> OwnNames:
+    def _find_own_names(self) -> OwnNames:
         """Return the names of the fields that are not the table's, in its rows' objects."""
         if self.format != "rows":
             return self._encoder.own
@@ -162,7 +162,7 @@ class JsonlSink(Sink):
         # A reader knows notices by their field.
         return OwnNames.of(*fields, *["_notice"] * self.notices, prefix=self.own_prefix)
 
-    def _exclusive(self) -> str | None:
+    def _find_file_id(self) -> str | None:
         """Return an id of the file that is the same for all its names."""
         if self.path is None:
             return None
@@ -177,8 +177,8 @@ class JsonlSink(Sink):
     ) -> Mapping[str, Any]:
         added = {"ids": self.ids, "origin": self.origin, "row_ids": self.with_row_ids}
         more = self.options if self.format != "rows" else {**self.options, **added}
-        form = form_of(more, type="jsonl", path=self._named, format=self.format)
-        return same_form(form, kept, feed, at)
+        form = build_record_form(more, type="jsonl", path=self._named, format=self.format)
+        return check_form(form, kept, feed, at)
 
     async def look(self, feed: str) -> Offset | None:
         """Return None: a file has no offset."""
@@ -203,33 +203,33 @@ class JsonlSink(Sink):
 
     async def write(self, batch: ChangeBatch) -> None:
         if batch.num_rows:
-            await blocking(lambda: self._write(self._lines(batch)))
+            await blocking(lambda: self._append_lines(self._format_lines(batch)))
 
     async def announce(self, notice: Notice) -> None:
         """Write a notice as one line, which has the field ``_notice``."""
         if self.notices:
-            told = {
-                renamed(name, self.own_prefix) if name.startswith(OWN_PREFIX) else name: value
+            document = {
+                add_prefix(name, self.own_prefix) if name.startswith(OWN_PREFIX) else name: value
                 for name, value in notice.to_json().items()
             }
-            text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-            await blocking(self._write, text.encode() + b"\n")
+            text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+            await blocking(self._append_lines, text.encode() + b"\n")
 
-    def _write(self, lines: pa.Buffer | bytes) -> None:
+    def _append_lines(self, lines: pa.Buffer | bytes) -> None:
         if self._target is None:
             raise TargetRefused("the sink is not open")
         self._target.append(memoryview(lines))
 
-    def _lines(self, batch: ChangeBatch) -> pa.Buffer:
+    def _format_lines(self, batch: ChangeBatch) -> pa.Buffer:
         if self.format == "rows":
-            return batch_lines(
+            return format_batch(
                 batch,
                 ids=self.ids,
                 origin=self.origin,
                 row_ids=self.with_row_ids,
                 own_prefix=self.own_prefix,
             )
-        return encoded_lines(batch, self._encoder)
+        return encode_lines(batch, self._encoder)
 
     async def aclose(self) -> None:
         target, self._target = self._target, None
@@ -244,7 +244,7 @@ _NOT_SHOWN = re.compile(
 )
 
 
-def _shown(lines: memoryview) -> bytes | memoryview:
+def _escape_hidden(lines: memoryview) -> bytes | memoryview:
     """Return lines of JSON with what a terminal obeys, or hides, as escapes of JSON: they have the
     same value. JSON itself escapes those of ASCII."""
     data = bytes(lines)
@@ -259,7 +259,7 @@ class _StandardOutput:
     def append(self, lines: memoryview) -> None:
         file = sys.stdout.buffer
         try:
-            left = memoryview(_shown(lines))
+            left = memoryview(_escape_hidden(lines))
             while left:
                 left = left[file.write(left) :]
             file.flush()

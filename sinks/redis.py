@@ -1,7 +1,7 @@
 """The Redis sink: each event as an entry of a stream, exactly once.
 
 A piece is one call of a script, which Redis runs as a transaction: it checks that no newer process
-has claimed the stream, adds the entries, and stores the offset behind them. The command is made by
+has claimed the stream, adds the entries, and stores the offset after them. The command is made by
 columns, in Redis' protocol (RESP), so no event is a Python object.
 """
 
@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
-from sinks.formats.json import text_of
+from sinks.formats.json import view_text
 from sinks.formats.json_formats import FORMAT
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import distrusted
-from sinks.shared.credentials import CREDENTIALS, credentials
-from sinks.shared.misread import misread
+from sinks.messages.tls import is_distrusted
+from sinks.shared.credentials import CREDENTIALS, find_credentials
+from sinks.shared.misread import find_misread_error
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -142,7 +142,7 @@ class RedisSink(MessageSink):
             self._pool: Any = redis.asyncio.ConnectionPool.from_url(
                 url.text(), socket_timeout=timeout_s
             )
-            self._pool.connection_class = _bounded(redis, self._pool.connection_class)
+            self._pool.connection_class = _bound_connections(redis, self._pool.connection_class)
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(
@@ -157,41 +157,41 @@ class RedisSink(MessageSink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisSink:  # noqa: ARG003  # no paths
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
         url = options["url"]
-        user, password = credentials("redis", "url", options, url.user, url.password)
+        user, password = find_credentials("redis", "url", options, url.user, url.password)
         more = {name: options[name] for name in ("stream", "timeout_s", "format")}
         url = structs.replace(url, user=user, password=password)
         return cls(url, **more, options=cls._format_options(options))
 
-    def option(self, name: str) -> str:  # noqa: ARG002  # there is one
+    def fill_option(self, name: str) -> str:  # noqa: ARG002  # there is one
         return self.stream.replace("{feed}", self._feed)
 
-    def _keys(self) -> tuple[str, str]:
+    def _find_keys(self) -> tuple[str, str]:
         """Return the keys of the stream and of its progress, in one slot of a cluster."""
-        stream = self.option("stream")
+        stream = self.fill_option("stream")
         tag = _TAG.search(stream)
         return stream, f"delta-tailer:{{{tag[1] if tag else stream}}}:{stream}"
 
     async def _connect(self) -> Offset | None:
-        claim = ("EVAL", _CLAIM, 2, *self._keys(), self._feed)
-        feed, epoch, offset, lost = await self._words(4, *claim)
+        claim = ("EVAL", _CLAIM, 2, *self._find_keys(), self._feed)
+        feed, epoch, offset, lost = await self._call_for_words(4, *claim)
         self._check_feed(feed)
         self._check_stream(lost=bool(lost))
         self._epoch, self._kept = epoch, offset or b""
-        await self._called("SCRIPT LOAD", _WRITE)
-        return self._parsed(offset)
+        await self._call_command("SCRIPT LOAD", _WRITE)
+        return self._parse_offset(offset)
 
-    async def _look(self) -> Offset | None:
-        stream, progress = self._keys()
+    async def _look_at_target(self) -> Offset | None:
+        stream, progress = self._find_keys()
         names = ("feed", "offset", "written")
-        feed, offset, written = await self._words(3, "HMGET", progress, *names)
+        feed, offset, written = await self._call_for_words(3, "HMGET", progress, *names)
         self._check_feed(feed or self._feed.encode())
-        self._check_stream(lost=bool(written) and not await self._called("EXISTS", stream))
-        return self._parsed(offset)
+        self._check_stream(lost=bool(written) and not await self._call_command("EXISTS", stream))
+        return self._parse_offset(offset)
 
     def _check_stream(self, *, lost: bool) -> None:
         if lost:
             raise TargetRefused(
-                f"{self._location}: the stream {self._keys()[0]} is missing, with its unread "
+                f"{self._location}: the stream {self._find_keys()[0]} is missing, with its unread "
                 "entries, and its offset exists; restore it, or set with `tailer offsets set` or "
                 "`reset` where the feed resumes"
             )
@@ -199,28 +199,28 @@ class RedisSink(MessageSink):
     def _check_feed(self, feed: bytes) -> None:
         if feed != self._feed.encode():
             raise ConfigError(
-                f"{self._location}: the stream {self._keys()[0]} is written by the feed "
+                f"{self._location}: the stream {self._find_keys()[0]} is written by the feed "
                 f"{feed.decode()!r}; name another in the option 'stream'"
             )
 
-    def _parsed(self, offset: bytes | None) -> Offset | None:
+    def _parse_offset(self, offset: bytes | None) -> Offset | None:
         try:
             return None if offset is None else Offset.from_json(json.loads(offset))
         except (ValueError, OffsetError) as e:
             raise ConfigError(
-                f"{self._location}: the offset in {self._keys()[1]} is damaged ({e}); set it by "
-                "`tailer offsets set`"
+                f"{self._location}: the offset in {self._find_keys()[1]} is damaged ({e}); set it "
+                "by `tailer offsets set`"
             ) from e
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
         """Overwrite the offset; the entries stay."""
         self._feed = feed
         try:
-            found, *_ = await self._words(4, "EVAL", _CLAIM, 2, *self._keys(), feed)
+            found, *_ = await self._call_for_words(4, "EVAL", _CLAIM, 2, *self._find_keys(), feed)
             self._check_feed(found)
-            await self._called("HDEL", self._keys()[1], "offset", "written")
+            await self._call_command("HDEL", self._find_keys()[1], "offset", "written")
             if offset is not None:
-                await self._called("HSET", self._keys()[1], "offset", str(offset))
+                await self._call_command("HSET", self._find_keys()[1], "offset", str(offset))
         finally:
             await self._disconnect()
 
@@ -228,46 +228,46 @@ class RedisSink(MessageSink):
         self._connection = None
         await self._pool.disconnect()
 
-    async def _send(self, messages: Messages, then: Offset) -> None:
-        messages.check(_LIMITS)
-        await self._written(len(messages), _entries(messages), then)
+    async def _send_messages(self, messages: Messages, then: Offset) -> None:
+        messages.check_sizes(_LIMITS)
+        await self._write_entries(len(messages), _format_entries(messages), then)
 
-    async def _move(self, then: Offset) -> None:
-        await self._written(0, b"", then)
+    async def _save_offset(self, then: Offset) -> None:
+        await self._write_entries(0, b"", then)
 
-    async def _written(self, count: int, entries: bytes | memoryview, then: Offset) -> None:
-        head = ("EVALSHA", _SHA, 2, *self._keys(), self._epoch, self._kept, str(then))
-        found = await self._answered([_command(head, len(head) + 2 * count), entries])
+    async def _write_entries(self, count: int, entries: bytes | memoryview, then: Offset) -> None:
+        head = ("EVALSHA", _SHA, 2, *self._find_keys(), self._epoch, self._kept, str(then))
+        found = await self._send_command([_format_command(head, len(head) + 2 * count), entries])
         if isinstance(found, bytes) and found in _FOUND:
-            told = _FOUND[found].format(self._keys()[0])
+            what = _FOUND[found].format(self._find_keys()[0])
             raise TransientError(
-                f"{self._location}: {told}; the feed restarts from the state found there"
+                f"{self._location}: {what}; the feed restarts from the state found there"
             )
         if found == b"fenced":
             raise ConfigError(
-                f"{self._location}: another process writes the stream {self._keys()[0]} now; stop "
-                "one of them"
+                f"{self._location}: another process writes the stream {self._find_keys()[0]} now; "
+                "stop one of them"
             )
         if found != b"written":
-            raise self._odd(found, "the word written")
+            raise self._make_answer_error(found, "the word written")
         self._kept = str(then).encode()
 
-    async def _words(self, count: int, *command: Any) -> list[Any]:
+    async def _call_for_words(self, count: int, *command: Any) -> list[Any]:
         """Return the answer to a command: a list of ``count`` strings or nils."""
-        answer = await self._called(*command)
+        answer = await self._call_command(*command)
         whole = isinstance(answer, list) and len(answer) == count
         if not whole or not all(word is None or isinstance(word, bytes) for word in answer):
-            raise self._odd(answer, f"a list of {count} strings or nils")
+            raise self._make_answer_error(answer, f"a list of {count} strings or nils")
         return list(answer)
 
-    def _odd(self, answer: object, expected: str) -> TransientError:
+    def _make_answer_error(self, answer: object, expected: str) -> TransientError:
         return TransientError(f"{self._location}: expected {expected}, got {answer!r}")
 
-    async def _called(self, *command: Any) -> Any:
+    async def _call_command(self, *command: Any) -> Any:
         words = (*command[0].split(), *command[1:])
-        return await self._answered([_command(words, len(words))])
+        return await self._send_command([_format_command(words, len(words))])
 
-    async def _answered(self, command: list[bytes | memoryview]) -> Any:
+    async def _send_command(self, command: list[bytes | memoryview]) -> Any:
         """Return the answer to a command. It is sent once: a lost answer does not say whether it
         was carried out."""
         try:
@@ -280,18 +280,18 @@ class RedisSink(MessageSink):
         except Exception as e:
             self._connection = None
             await self._pool.disconnect()
-            raise self._error(e) from e
+            raise self._to_tailer_error(e) from e
 
-    def _error(self, e: Exception) -> TailerError:
+    def _to_tailer_error(self, e: Exception) -> TailerError:
         known = self._exceptions
         what = f"{self._location}: {' '.join(str(e).split())}"
         if not isinstance(e, known.RedisError | OSError):
-            return misread(self._location, e) or unexpected(e)
+            return find_misread_error(self._location, e) or unexpected(e)
         if isinstance(e, known.AuthenticationError | known.NoPermissionError) or (
             isinstance(e, known.ResponseError) and _DENIED.search(str(e))
         ):
             return ConfigError(f"{what}; check the user and the password in the option 'url'")
-        if distrusted(e):
+        if is_distrusted(e):
             return ConfigError(f"{what}; name the authorities by `?ssl_ca_certs=FILE` in 'url'")
         if (no_way := unreached(self._location, e, "the option 'url'")) is not None:
             return no_way
@@ -301,7 +301,7 @@ class RedisSink(MessageSink):
         )
 
 
-def _bounded(redis: Any, connection_class: Any) -> Any:
+def _bound_connections(redis: Any, connection_class: Any) -> Any:
     """Return a class of connections that take no answer without end: redis-py reads as many bytes
     as a server says."""
 
@@ -312,27 +312,27 @@ def _bounded(redis: Any, connection_class: Any) -> Any:
                 newer = str(self.protocol) == "3"
                 own = redis._parsers  # noqa: SLF001  # they are not public
                 parser_class = own._AsyncRESP3Parser if newer else own._AsyncRESP2Parser  # noqa: SLF001
-            super().set_parser(_bounded_parser(redis, parser_class))
+            super().set_parser(_bound_parser(redis, parser_class))
 
     return Bounded
 
 
 @cache
-def _bounded_parser(redis: Any, parser_class: Any) -> Any:
+def _bound_parser(redis: Any, parser_class: Any) -> Any:
     class Bounded(parser_class):  # type: ignore[misc]  # a class of a library without types
         async def read_response(self, *arguments: Any, **named: Any) -> Any:
             self._left = _ANSWER_BYTES_MAX
             return await super().read_response(*arguments, **named)
 
         async def _read(self, length: int) -> bytes:
-            self._take(length)
+            self._count_bytes(length)
             return bytes(await super()._read(length))
 
         async def _readline(self) -> bytes:
-            self._take(_ELEMENT_BYTES)
+            self._count_bytes(_ELEMENT_BYTES)
             return bytes(await super()._readline())
 
-        def _take(self, length: int) -> None:
+        def _count_bytes(self, length: int) -> None:
             self._left -= length
             if self._left < 0:
                 raise redis.InvalidResponse(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
@@ -340,7 +340,7 @@ def _bounded_parser(redis: Any, parser_class: Any) -> Any:
     return Bounded
 
 
-def _command(words: tuple[Any, ...], count: int) -> bytes:
+def _format_command(words: tuple[Any, ...], count: int) -> bytes:
     """Return the first words of a command of ``count`` words."""
     parts = [f"*{count}\r\n".encode()]
     for word in words:
@@ -349,9 +349,9 @@ def _command(words: tuple[Any, ...], count: int) -> bytes:
     return b"".join(parts)
 
 
-def _entries(messages: Messages) -> memoryview:
+def _format_entries(messages: Messages) -> memoryview:
     """Return id and event of each message, as words of a command."""
     parts: list[Column] = []
     for array in (messages.ids, messages.values.cast(pa.string())):
         parts += ["$", whole_numbers(pc.binary_length(array)), "\r\n", array, "\r\n"]
-    return memoryview(text_of(join(parts, len(messages)))).cast("B")
+    return memoryview(view_text(join(parts, len(messages)))).cast("B")

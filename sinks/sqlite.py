@@ -14,7 +14,7 @@ from sinks.shared.merge import Step
 from sinks.sql.database import Database, KeyTaken
 from sinks.sql.files import rehearsal_of_file
 from sinks.sql.names import NameRules
-from sinks.sql.rows import batches_of, bound_rows, check_finite, comparable
+from sinks.sql.rows import bind_rows, check_finite, make_json_comparable, read_batches
 from sinks.sql.same_file import SameFile
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from sinks.sql.text import check_times, is_json
@@ -56,14 +56,14 @@ class SqliteSink(SqlSink):
         more = dict(options)
         return cls(SqliteFile(folder / more.pop("path")), **more)
 
-    def _look(self, feed: str) -> Offset | None:
-        return super()._look(feed) if self._file.exists() else None
+    def _look_at_target(self, feed: str) -> Offset | None:
+        return super()._look_at_target(feed) if self._file.exists() else None
 
-    def _rehearse(self, feed: str, schema: pa.Schema) -> None:
+    def _rehearse_feed(self, feed: str, schema: pa.Schema) -> None:
         with rehearsal_of_file(self._file.path) as path:
             self._database = SqliteFile(path)
             try:
-                super()._rehearse(feed, schema)
+                super()._rehearse_feed(feed, schema)
             finally:
                 self._database = self._file
 
@@ -88,12 +88,12 @@ class SqliteFile(Database):
 
     def exists(self) -> bool:
         """Return whether the file is there."""
-        with self._translated():
+        with self._translate_errors():
             return self.path.exists()
 
     def connect(self, *, read_only: bool = False) -> None:
         """Open the file, if it is not open; it must be the one that was."""
-        with self._translated():
+        with self._translate_errors():
             try:
                 self._file.check()
             except TransientError:
@@ -101,7 +101,7 @@ class SqliteFile(Database):
                 raise
         if self._connection is not None:
             return
-        with self._translated():
+        with self._translate_errors():
             if not read_only:
                 make_folder(self.path.parent)
             mode = "ro" if read_only else "rwc"
@@ -113,7 +113,7 @@ class SqliteFile(Database):
             if not read_only:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
-                self._file.opened()
+                self._file.note_opened_file()
 
     def abandon(self) -> None:
         """Close the file; a transaction is undone."""
@@ -124,12 +124,12 @@ class SqliteFile(Database):
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement; return its rows."""
-        with self._translated():
+        with self._translate_errors():
             return list(self._connection.execute(statement, values).fetchall())
 
-    def changed(self, statement: str, *values: Any) -> int:
+    def change_rows(self, statement: str, *values: Any) -> int:
         """Run one statement; return how many rows it has changed."""
-        with self._translated():
+        with self._translate_errors():
             return int(self._connection.execute(statement, values).rowcount)
 
     def begin(self) -> None:
@@ -144,7 +144,7 @@ class SqliteFile(Database):
         self.execute("ROLLBACK")
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate SQLite's errors into our own, around each use of it."""
         try:
             yield
@@ -164,9 +164,9 @@ class SqliteFile(Database):
 
     def has_table(self, name: str) -> bool:
         """Return whether the file has a table of this name."""
-        return bool(self.columns_of(name))
+        return bool(self.list_columns(name))
 
-    def columns_of(self, name: str) -> list[str]:
+    def list_columns(self, name: str) -> list[str]:
         """Return the names of a table's columns."""
         return [row[0] for row in self.execute("SELECT name FROM pragma_table_info(?)", name)]
 
@@ -175,7 +175,7 @@ class SqliteFile(Database):
         check_times(column)
         check_finite(column, "SQLite", infinity=True)  # it takes NaN for null
 
-    def type_of(self, data_type: pa.DataType) -> str:
+    def format_type(self, data_type: pa.DataType) -> str:
         """Return the type that SQLite shows; it is also that of most values."""
         types = pa.types
         if types.is_boolean(data_type) or types.is_integer(data_type):
@@ -184,60 +184,70 @@ class SqliteFile(Database):
             return "REAL"
         return "BLOB" if types.is_binary(data_type) else "TEXT"
 
-    def alterations(self, target: str, steps: Sequence[Step], schema: pa.Schema) -> list[str]:
+    def format_alterations(
+        self, target: str, steps: Sequence[Step], schema: pa.Schema
+    ) -> list[str]:
         """Return the statements that change the columns of a table. A type changes only where its
         values stay: SQLite has types of values, not of columns."""
         for step in steps:
-            if step.kind == "retype" and step.old is not None and not _stays(step.old, step.field):
+            if (
+                step.kind == "retype"
+                and step.old is not None
+                and not _keeps_values(step.old, step.field)
+            ):
                 raise TargetRefused(
                     f"{self.path}: the column {step.column!r} was of type {step.old.type} and is "
                     f"now of type {step.field.type}, which SQLite writes in another way; `tailer "
                     "offsets reset` creates the copy again"
                 )
         steps = [step for step in steps if step.kind != "retype"]
-        return super().alterations(target, steps, schema)
+        return super().format_alterations(target, steps, schema)
 
-    def delete(self, target: str, keys: str, key: Sequence[str]) -> int:
+    def delete_rows(self, target: str, keys: str, key: Sequence[str]) -> int:
         """Delete the rows with the keys of a staged relation; return how many there were."""
-        names = self.columns_text(key)
-        table = self.table(target)
-        return self.changed(f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {keys})")
+        names = self.quote_names(key)
+        table = self.quote_table(target)
+        return self.change_rows(
+            f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {keys})"
+        )
 
     @contextmanager
-    def staged(self, keys: pa.Table) -> Iterator[str]:
+    def stage_rows(self, keys: pa.Table) -> Iterator[str]:
         """Provide rows as a temporary table."""
-        columns = ", ".join(f"{self.quoted(f.name)} {self.type_of(f.type)}" for f in keys.schema)
+        columns = ", ".join(
+            f"{self.quote_name(f.name)} {self.format_type(f.type)}" for f in keys.schema
+        )
         self.execute("DROP TABLE IF EXISTS temp._staged")
         self.execute(f"CREATE TEMPORARY TABLE _staged ({columns})")
-        self._insert("temp._staged", keys)
+        self._insert_rows("temp._staged", keys)
         yield "temp._staged"
         self.execute("DROP TABLE temp._staged")
 
     def append(self, target: str, rows: pa.Table) -> None:
         """Add rows to a table."""
-        self._insert(self.table(target), rows)
+        self._insert_rows(self.quote_table(target), rows)
 
-    def _insert(self, target: str, rows: pa.Table) -> None:
+    def _insert_rows(self, target: str, rows: pa.Table) -> None:
         marks = ", ".join("?" * rows.num_columns)
-        names = self.columns_text(rows.schema.names)
-        with self._translated():
-            for bound in bound_rows(rows):
+        names = self.quote_names(rows.schema.names)
+        with self._translate_errors():
+            for bound in bind_rows(rows):
                 self._connection.executemany(
                     f"INSERT INTO {target} ({names}) VALUES ({marks})", bound
                 )
 
-    def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
+    def make_comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
         """Return JSON in one form."""
-        return comparable(column, data_type)
+        return make_json_comparable(column, data_type)
 
-    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query."""
-        with self._translated():
+        with self._translate_errors():
             cursor = self._connection.execute(query)
-            yield from batches_of(self.location, cursor.fetchmany, schema)
+            yield from read_batches(self.location, cursor.fetchmany, schema)
 
 
-def _stays(old: pa.Field, new: pa.Field) -> bool:
+def _keeps_values(old: pa.Field, new: pa.Field) -> bool:
     numbers = (pa.types.is_integer, pa.types.is_floating)
     return is_json(new.type) or all(
         any(number(field.type) for number in numbers) for field in (old, new)

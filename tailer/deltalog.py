@@ -23,10 +23,10 @@ from anyio.from_thread import start_blocking_portal
 
 from tailer.delta.actions import Action, AddFile, DomainMetadata, Metadata, Protocol
 from tailer.delta.add_fields import WITH_STATISTICS
-from tailer.delta.partitions import partition_scalar, partition_text
+from tailer.delta.partitions import find_partition_text, parse_partition_value
 from tailer.delta.properties import tombstone_retention_ms
 from tailer.delta.schema import StructField
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import ConfigError, CorruptRow, DataLoss, TableError
 from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
@@ -249,7 +249,7 @@ class DeltaLog:
                         f"the commit is missing, though version {last} exists",
                         table=log.store.root,
                         version=version,
-                        path=commit_name(version),
+                        path=format_commit_name(version),
                         hint="the log was cleaned up or a file was lost; start at a newer version",
                     ) from None
                 yield version, await blocking(list, actions)
@@ -276,11 +276,11 @@ class DeltaLog:
 def _value(file: AddFile, state: TableState, field: StructField, writer_timezone: str) -> Any:
     """Return one partition value of a file as a Python value."""
     try:
-        text = partition_text(file.partition_values, state.physical_name(field), field.name)
+        text = find_partition_text(file.partition_values, state.physical_name(field), field.name)
     except TableError as e:
         raise e.at(path=file.path) from None
     try:
-        return partition_scalar(text, field.type, writer_timezone).as_py()
+        return parse_partition_value(text, field.type, writer_timezone).as_py()
     except OverflowError:
         raise CorruptRow(
             f"the partition value {text!r} of the column {field.name!r} is in a year that Python's "

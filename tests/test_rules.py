@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.delta.statistics import bounds, file_statistics
+from tailer.delta.statistics import find_bounds, parse_statistics
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.plan.rules import ChangeSource
@@ -80,7 +80,7 @@ def test_rule_5_cdc_actions_count_where_no_file_changes_data(tmp_path: Path) -> 
 def test_rule_9_null_counts_have_two_spellings() -> None:
     for name in ("nullCount", "nullCounts"):
         stats = {"numRecords": 3, "minValues": {"a": 1}, "maxValues": {"a": 2}, name: {"a": 0}}
-        (found,) = bounds(file_statistics(None, stats))
+        (found,) = find_bounds(parse_statistics(None, stats))
         assert (found.low, found.high, found.no_nulls) == (1, 2, True)
 
 

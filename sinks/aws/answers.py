@@ -35,17 +35,17 @@ class Refused(Exception):
         self.code = code
 
 
-def refused_entries(answer: Mapping[str, Any], count: int) -> list[tuple[int, Refused]]:
+def find_refused_entries(answer: Mapping[str, Any], count: int) -> list[tuple[int, Refused]]:
     """Return the entries of a batch that were not taken, in order. Raises :class:`NoAnswer`."""
     failed, taken = answer.get("Failed", []), answer.get("Successful", [])
     numbers = {str(number): number for number in range(count)}
     if {one.get("Id") for one in (*failed, *taken)} != numbers.keys():
         raise NoAnswer
-    refused = ((numbers[one["Id"]], _refused(one, "Code", "Message")) for one in failed)
+    refused = ((numbers[one["Id"]], _make_refusal(one, "Code", "Message")) for one in failed)
     return sorted(refused, key=lambda one: one[0])
 
 
-def refused_records(
+def find_refused_records(
     answers: Sequence[Mapping[str, Any]] | None, count: int, receipt: str
 ) -> list[tuple[int, Refused]]:
     """Return the records that were not taken, in order; of each other one there is a ``receipt``.
@@ -55,19 +55,19 @@ def refused_records(
         one.get("ErrorCode") or one.get(receipt) for one in answers
     ):
         raise NoAnswer
-    told: Iterable[tuple[int, Mapping[str, Any]]] = enumerate(answers)
+    numbered: Iterable[tuple[int, Mapping[str, Any]]] = enumerate(answers)
     return [
-        (number, _refused(one, "ErrorCode", "ErrorMessage"))
-        for number, one in told
+        (number, _make_refusal(one, "ErrorCode", "ErrorMessage"))
+        for number, one in numbered
         if one.get("ErrorCode")
     ]
 
 
-def _refused(one: Mapping[str, Any], code: str, said: str) -> Refused:
+def _make_refusal(one: Mapping[str, Any], code: str, said: str) -> Refused:
     return Refused(str(one.get(code, "")), str(one.get(said, "")))
 
 
-def bounded_config(**settings: Any) -> Any:
+def make_bounded_config(**settings: Any) -> Any:
     """Return a configuration of aiobotocore's clients, which take no answer without end."""
     from aiobotocore.config import DEFAULT_HTTP_SESSION_CLS, AioConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from sinks.aws.answers import Refused, refused_records
+from sinks.aws.answers import Refused, find_refused_records
 from sinks.aws.sink import CONNECTION, AwsSink
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import Setting
@@ -29,16 +29,16 @@ class FirehoseSink(AwsSink):
 
     @property
     def location(self) -> str:
-        return f"Firehose delivery stream {self.option('delivery_stream')}"
+        return f"Firehose delivery stream {self.fill_option('delivery_stream')}"
 
-    async def check(self) -> dt.datetime | None:
-        name = self.option("delivery_stream")
+    async def check_target(self) -> dt.datetime | None:
+        name = self.fill_option("delivery_stream")
         found = await self.client.describe_delivery_stream(DeliveryStreamName=name)
         made: dt.datetime | None = found["DeliveryStreamDescription"].get("CreateTimestamp")
         return made
 
-    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         records = [{"Data": value + b"\n"} for value in messages.values.to_pylist()]
-        name = self.option("delivery_stream")
+        name = self.fill_option("delivery_stream")
         answer = await self.client.put_record_batch(DeliveryStreamName=name, Records=records)
-        return refused_records(answer.get("RequestResponses"), len(messages), "RecordId")
+        return find_refused_records(answer.get("RequestResponses"), len(messages), "RecordId")

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sinks.aws.answers import Refused, refused_records
+from sinks.aws.answers import Refused, find_refused_records
 from sinks.aws.sink import CONNECTION, AwsSink
-from sinks.messages.messages import Limits, Messages, told
+from sinks.messages.messages import Limits, Messages, parse_limit
 from tailer.settings import Setting
 
 SETTINGS: dict[str, Setting] = {
@@ -30,18 +30,20 @@ class KinesisSink(AwsSink):
 
     @property
     def location(self) -> str:
-        return f"Kinesis stream {self.option('stream')}"
+        return f"Kinesis stream {self.fill_option('stream')}"
 
-    async def check(self) -> dt.datetime | None:
-        found = await self.client.describe_stream_summary(StreamName=self.option("stream"))
+    async def check_target(self) -> dt.datetime | None:
+        found = await self.client.describe_stream_summary(StreamName=self.fill_option("stream"))
         stream = found["StreamDescriptionSummary"]
-        kib = told(stream.get("MaxRecordSizeInKiB"), 1024, 1024)
-        self.limits = replace(self.limits, message_bytes=told(kib * 1024, _MIB) - _KEY_BYTES)
+        kib = parse_limit(stream.get("MaxRecordSizeInKiB"), 1024, 1024)
+        self.limits = replace(self.limits, message_bytes=parse_limit(kib * 1024, _MIB) - _KEY_BYTES)
         made: dt.datetime = stream["StreamCreationTimestamp"]
         return made
 
-    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
-        found = zip(messages.values.to_pylist(), self.groups(messages), strict=True)
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+        found = zip(messages.values.to_pylist(), self.name_groups(messages), strict=True)
         records = [{"Data": value, "PartitionKey": group} for value, group in found]
-        answer = await self.client.put_records(StreamName=self.option("stream"), Records=records)
-        return refused_records(answer.get("Records"), len(messages), "SequenceNumber")
+        answer = await self.client.put_records(
+            StreamName=self.fill_option("stream"), Records=records
+        )
+        return find_refused_records(answer.get("Records"), len(messages), "SequenceNumber")

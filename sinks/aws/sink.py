@@ -1,6 +1,6 @@
 """What the sinks of AWS have in common: a client, requests of several messages, and errors.
 
-A request may fail for some of its messages. Only these are sent again: they come behind the others
+A request may fail for some of its messages. Only these are sent again: they come after the others
 of their request then. Delivery is at least once.
 """
 
@@ -21,14 +21,14 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NotConnected
 from msgspec import structs
 
-from sinks.aws.answers import NoAnswer, Refused, bounded_config
+from sinks.aws.answers import NoAnswer, Refused, make_bounded_config
 from sinks.formats.json_formats import FORMAT, message_settings
 from sinks.formats.load import encoder_settings
 from sinks.messages.messages import Limits, Messages
-from sinks.messages.retry import attempted
+from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import distrusted
-from sinks.shared.misread import readable
+from sinks.messages.tls import is_distrusted
+from sinks.shared.misread import translate_misreads
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
 from tailer.network.backoff import Backoff
@@ -47,7 +47,7 @@ _REMEDIES = {
 }
 
 
-def _address(text: str) -> str:
+def _check_address(text: str) -> str:
     if text:
         parse_url(text, ("http", "https"), login=False)
     return text
@@ -61,7 +61,7 @@ CONNECTION: dict[str, Setting] = {
         advanced=True),
     "endpoint_url": Setting(
         "text", "", "Address of the service, if not AWS.", form="http(s)://host[:port]",
-        parse=_address, unset="`AWS_ENDPOINT_URL`, or AWS", advanced=True,
+        parse=_check_address, unset="`AWS_ENDPOINT_URL`, or AWS", advanced=True,
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
         advanced=True),
@@ -93,7 +93,7 @@ _UNTOLD = re.compile("AccessDenied|NotAuthorized|InvalidAttribute|Unsupported|No
 
 
 @cache
-def _session(profile: str | None) -> Any:
+def _make_session(profile: str | None) -> Any:
     """Return a session, which keeps the descriptions of services that it has read."""
     from aiobotocore.session import AioSession
 
@@ -139,7 +139,7 @@ class AwsSink(MessageSink):
         """Create the sink. Options: those of the class's settings and of the format."""
         return cls(options, cls._format_options(options))
 
-    def option(self, name: str) -> str:
+    def fill_option(self, name: str) -> str:
         return str(self.given[name]).replace("{feed}", self._feed)
 
     @property
@@ -148,14 +148,14 @@ class AwsSink(MessageSink):
         """What errors call the target."""
 
     @abstractmethod
-    async def check(self) -> dt.datetime | None:
-        """Find the target; return when it was made, if that is said."""
+    async def check_target(self) -> dt.datetime | None:
+        """Find the target; return when it was made, if the service says it."""
 
     @abstractmethod
-    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
         """Send one request; return the places of the messages that were not taken."""
 
-    async def answer_to(self, question: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    async def ask_service(self, question: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
         """Return what a service tells; nothing if the account may not ask, or the service does not
         know the question."""
         try:
@@ -165,7 +165,7 @@ class AwsSink(MessageSink):
                 return {}
             raise
 
-    def groups(self, messages: Messages) -> list[str]:
+    def name_groups(self, messages: Messages) -> list[str]:
         """Return what keeps the messages of a key in order: the same text for the same key."""
         if messages.keys is None:
             return [self._feed] * len(messages)
@@ -175,12 +175,12 @@ class AwsSink(MessageSink):
     async def _connect(self) -> Offset | None:
         async def connect() -> None:
             options = self.given
-            config = bounded_config(
+            config = make_bounded_config(
                 connect_timeout=min(10.0, options["timeout_s"]),
                 read_timeout=options["timeout_s"],
                 retries={"total_max_attempts": 1},
             )
-            session = _session(options["profile"] or None)
+            session = _make_session(options["profile"] or None)
             account = await session.get_credentials()
             if account is not None:
                 keys = await account.get_frozen_credentials()
@@ -193,17 +193,17 @@ class AwsSink(MessageSink):
             )
             try:
                 self.client = await self._open.enter_async_context(created)
-                _address(self.client.meta.endpoint_url)  # which the environment may name
+                _check_address(self.client.meta.endpoint_url)  # which the environment may name
             except ValueError as e:
                 # Its message shows the address, and any password in it.
                 raise ConfigError(
                     f"{self.location}: the address of the service is not http(s)://host[:port]; see"
                     " the option endpoint_url, AWS_ENDPOINT_URL, or the profile"
                 ) from e
-            made = await self.check()
+            made = await self.check_target()
             self.made = None if made is None else f"{made.timestamp():.3f}"
 
-        await self._translated(connect)
+        await self._translate_errors(connect)
         if self.made_before not in (None, self.made):
             raise ConfigError(
                 f"{self.location} was deleted and made again since the feed wrote to it; set with "
@@ -215,36 +215,36 @@ class AwsSink(MessageSink):
         self.client = None
         await self._open.aclose()
 
-    async def _send(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
-        for part in messages.requests(self.limits):
+    async def _send_messages(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
+        for part in messages.split_into_requests(self.limits):
             left = part
 
             async def attempt() -> None:
                 nonlocal left
-                failed = await self._translated(lambda: self.put(left))
+                failed = await self._translate_errors(lambda: self.put_messages(left))
                 if failed:
                     places = pa.array([place for place, _ in failed], pa.int64())
                     left = left.take(places)
-                    raise self._error(failed[0][1], named=True)
+                    raise self._to_tailer_error(failed[0][1], named=True)
 
-            await attempted(attempt, self._backoff, self.given["attempts"])
+            await retry_attempts(attempt, self._backoff, self.given["attempts"])
             self._backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
             self._taken += len(part)
 
-    async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
-        with readable(self.location):
-            return await self._explained(work)
+    async def _translate_errors(self, work: Callable[[], Awaitable[T]]) -> T:
+        with translate_misreads(self.location):
+            return await self._translate_service_errors(work)
 
-    async def _explained(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _translate_service_errors(self, work: Callable[[], Awaitable[T]]) -> T:
         try:
             return await work()
         except ClientError as e:
             error = e.response.get("Error", {})
             refused = Refused(str(error.get("Code", "")), str(error.get("Message", "")))
             status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            raise self._error(refused, passing=status >= 500) from e
+            raise self._to_tailer_error(refused, passing=status >= 500) from e
         except (HTTPClientError, NotConnected, OSError, TimeoutError) as e:
-            if distrusted(e):
+            if is_distrusted(e):
                 raise ConfigError(
                     f"{self.location}: {' '.join(str(e).split())}; name the authorities to trust "
                     "in the variable AWS_CA_BUNDLE"
@@ -260,7 +260,7 @@ class AwsSink(MessageSink):
             remedy = _REMEDIES.get(type(e).__name__, "")
             raise ConfigError(f"{self.location}: {' '.join(str(e).split())}{remedy}") from e
 
-    def _error(
+    def _to_tailer_error(
         self, refused: Refused, *, passing: bool = False, named: bool = False
     ) -> TailerError:
         """Return the error of a request, or, ``named``, of a message."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sinks.aws.answers import Refused, refused_entries
+from sinks.aws.answers import Refused, find_refused_entries
 from sinks.aws.sink import CONNECTION, AwsSink
-from sinks.aws.sqs import entries_of
+from sinks.aws.sqs import build_entries
 from sinks.messages.messages import Limits, Messages
 from tailer.settings import REQUIRED, Setting
 
@@ -29,13 +29,13 @@ class SnsSink(AwsSink):
 
     @property
     def location(self) -> str:
-        return f"SNS topic {self.option('topic_arn').rpartition(':')[2]}"
+        return f"SNS topic {self.fill_option('topic_arn').rpartition(':')[2]}"
 
-    async def check(self) -> None:
-        await self.client.get_topic_attributes(TopicArn=self.option("topic_arn"))
+    async def check_target(self) -> None:
+        await self.client.get_topic_attributes(TopicArn=self.fill_option("topic_arn"))
 
-    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
-        arn = self.option("topic_arn")
-        entries = entries_of(self, messages, "Message", fifo=arn.endswith(".fifo"))
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+        arn = self.fill_option("topic_arn")
+        entries = build_entries(self, messages, "Message", fifo=arn.endswith(".fifo"))
         answer = await self.client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
-        return refused_entries(answer, len(messages))
+        return find_refused_entries(answer, len(messages))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sinks.aws.answers import Refused, refused_entries
+from sinks.aws.answers import Refused, find_refused_entries
 from sinks.aws.sink import CONNECTION, AwsSink
-from sinks.messages.messages import Limits, Messages, told
+from sinks.messages.messages import Limits, Messages, parse_limit
 from tailer.settings import REQUIRED, Setting
 
 SETTINGS: dict[str, Setting] = {
@@ -32,32 +32,34 @@ class SqsSink(AwsSink):
 
     @property
     def location(self) -> str:
-        return f"SQS queue {self.option('queue').rpartition('/')[2]}"
+        return f"SQS queue {self.fill_option('queue').rpartition('/')[2]}"
 
-    async def check(self) -> None:
-        queue = self.option("queue")
+    async def check_target(self) -> None:
+        queue = self.fill_option("queue")
         if "://" not in queue:
             queue = (await self.client.get_queue_url(QueueName=queue))["QueueUrl"]
         self._url = queue
         name = "MaximumMessageSize"
         asked = self.client.get_queue_attributes(QueueUrl=queue, AttributeNames=[name])
-        limit = (await self.answer_to(asked)).get("Attributes", {}).get(name)
+        limit = (await self.ask_service(asked)).get("Attributes", {}).get(name)
         # A request takes no more than a message.
-        most = told(limit, type(self).limits.bytes, 1024)
+        most = parse_limit(limit, type(self).limits.bytes, 1024)
         remedy = "" if limit else "allow sqs:GetQueueAttributes, which tells the queue's limit, "
         self.limits = replace(self.limits, bytes=most, remedy=remedy)
 
-    async def put(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
-        entries = entries_of(self, messages, "MessageBody", fifo=self._url.endswith(".fifo"))
+    async def put_messages(self, messages: Messages) -> Sequence[tuple[int, Refused]]:
+        entries = build_entries(self, messages, "MessageBody", fifo=self._url.endswith(".fifo"))
         answer = await self.client.send_message_batch(QueueUrl=self._url, Entries=entries)
-        return refused_entries(answer, len(messages))
+        return find_refused_entries(answer, len(messages))
 
 
-def entries_of(sink: AwsSink, messages: Messages, body: str, *, fifo: bool) -> list[dict[str, Any]]:
+def build_entries(
+    sink: AwsSink, messages: Messages, body: str, *, fifo: bool
+) -> list[dict[str, Any]]:
     """Return the entries of a request to SQS or SNS. A FIFO queue drops a message whose id it has
     seen within five minutes, and keeps those of a group in order."""
     ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
-    groups = sink.groups(messages) if fifo else None
+    groups = sink.name_groups(messages) if fifo else None
     entries = []
     for number, (event_id, value) in enumerate(zip(ids, values, strict=True)):
         entry: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Reading a mirror in a Delta table back: the rows near some keys, and all rows.
 
-Which files may have a key is told by the log's statistics alone, and only for types of which these
+Only the log's statistics say which files may have a key, and only for types of which these
 are exact: deltalake writes decimals as floating-point numbers, which may leave the value out, and
 cuts timestamps to milliseconds.
 """
@@ -18,27 +18,27 @@ from sinks.formats.json import variant_text
 from tailer.changes import Offset, is_arrow_variant
 
 
-def rows_with_keys(table: DeltaTable, schema: pa.Schema, asked: pa.Table) -> pa.Table:
+def find_keys(table: DeltaTable, schema: pa.Schema, asked: pa.Table) -> pa.Table:
     """Return those of the asked keys that the table has, each as often as it is there, and maybe
     some that have only their first column in common with one of them. ``schema`` has the key's
     columns as the table has them. Memory is for what is returned and some batches."""
     key = schema.names
     # Of the other columns the package would make an expression for each file's statistics.
     dataset = table.to_pyarrow_dataset(schema=schema)
-    near = _near(asked, key)
+    near = _find_bounds(asked, key)
     files = list(dataset.get_fragments() if near is None else dataset.get_fragments(filter=near))
     chosen = ds.FileSystemDataset(files, schema, dataset.format, dataset.filesystem)
     wanted, types = pc.unique(asked[key[0]]), asked.select(key).schema
     found = []
     for batch in chosen.scanner(columns=key).to_batches():
-        keys = _cast(batch, types)
+        keys = _cast_columns(batch, types)
         keys = keys.filter(pc.is_in(keys.column(0), value_set=wanted))
         if keys.num_rows:
             found.append(keys)
     return pa.Table.from_batches(found, schema=types)
 
 
-def _near(asked: pa.Table, key: Sequence[str]) -> pc.Expression | None:
+def _find_bounds(asked: pa.Table, key: Sequence[str]) -> pc.Expression | None:
     """Return the bounds of the asked keys in the first column whose statistics are exact."""
     for name in key:
         if _has_exact_bounds(asked.schema.field(name).type):
@@ -54,7 +54,7 @@ def _has_exact_bounds(data_type: pa.DataType) -> bool:
     )
 
 
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _cast_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = [batch.column(field.name).cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -78,4 +78,4 @@ class DeltaCopy:
         if self._table is not None:
             dataset = self._table.to_pyarrow_dataset()
             for batch in dataset.scanner(columns=schema.names).to_batches():
-                yield _cast(batch, types)
+                yield _cast_columns(batch, types)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from sinks.delta.copy import rows_with_keys
+from sinks.delta.copy import find_keys
 from sinks.delta.table import Claim, TargetTable
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TargetRefused
@@ -42,22 +42,22 @@ class DeltaRepair:
         keys = rows.select(self._key)
         if self._has_twice(keys):  # a merge would make both rows of a key the new one
             self.remove(keys)
-        self._target.merge(keys, rows, self._key, self._claim)
+        self._target.merge_rows(keys, rows, self._key, self._claim)
 
     def remove(self, keys: pa.Table) -> None:
         none = self._schema().empty_table()
-        self._target.merge(keys, none, self._key, self._claim)
+        self._target.merge_rows(keys, none, self._key, self._claim)
 
     def _has_twice(self, keys: pa.Table) -> bool:
         schema = self._schema()
-        with self._target.named_errors():
+        with self._target.translate_errors():
             schema = pa.schema([schema.field(name) for name in self._key])
-            had = rows_with_keys(self._target.table, schema, keys)
+            had = find_keys(self._target.table, schema, keys)
         counts = had.group_by(self._key).aggregate([([], "count_all")])
         return bool(counts.num_rows < had.num_rows)
 
     def _schema(self) -> pa.Schema:
-        with self._target.named_errors():
+        with self._target.translate_errors():
             return pa.schema(self._target.table.schema())
 
     def _find_claim(self) -> Claim:

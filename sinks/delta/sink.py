@@ -16,21 +16,21 @@ import anyio.to_thread
 import pyarrow as pa
 from msgspec import structs
 
-from sinks.delta.copy import DeltaCopy, rows_with_keys
+from sinks.delta.copy import DeltaCopy, find_keys
 from sinks.delta.repair import DeltaRepair
 from sinks.delta.table import FAULTS, Claim, TargetTable
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type, data_rows
-from sinks.shared.delivery import same_form
+from sinks.shared.delivery import check_form
 from sinks.shared.merge import (
     PHYSICAL,
     Merge,
-    columns_kept,
-    matched,
-    merge_of,
+    find_steps,
+    fold_batch,
+    match_columns,
+    merge_columns,
     physical_name,
-    renamed_fields,
-    respelled,
-    steps_between,
+    rename_fields,
+    respell_names,
     with_physical_names,
 )
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING
@@ -114,18 +114,18 @@ class DeltaSink(Sink):
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
     ) -> Mapping[str, Any]:
         """Return the form. The table itself has the offset: it may move."""
-        return same_form({"type": "delta", "mode": self.mode}, kept, feed, at)
+        return check_form({"type": "delta", "mode": self.mode}, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """Claim the table for this process."""
-        return await anyio.to_thread.run_sync(self._open, feed)
+        return await anyio.to_thread.run_sync(self._claim_table, feed)
 
-    def _open(self, feed: str) -> Offset | None:
+    def _claim_table(self, feed: str) -> Offset | None:
         claim = self._target.load(feed, self.mode)
         self._is_open = True
         if claim is None:
             return None
-        self._target.append(self._no_rows(), claim.next())
+        self._target.append_rows(self._make_no_rows(), claim.advance())
         return claim.offset
 
     async def look(self, feed: str) -> Offset | None:
@@ -156,15 +156,15 @@ class DeltaSink(Sink):
                 f"{self._target.address} is there, and its rows belong to its offset; remove the "
                 "table, then reset the offset again"
             )
-        self._target.append(self._no_rows(), claim.next(offset=offset))
+        self._target.append_rows(self._make_no_rows(), claim.advance(offset=offset))
 
     async def write(self, batch: ChangeBatch) -> None:
-        await anyio.to_thread.run_sync(self._write, batch)
+        await anyio.to_thread.run_sync(self._write_batch, batch)
 
     async def announce(self, notice: Notice) -> None:
         """Store a notice's offset."""
         if notice.next_offset != notice.offset:
-            await anyio.to_thread.run_sync(self._move, notice.next_offset)
+            await anyio.to_thread.run_sync(self._move_offset, notice.next_offset)
 
     async def aclose(self) -> None:
         self._is_open = False
@@ -176,57 +176,57 @@ class DeltaSink(Sink):
             raise TargetRefused(f"{self._target.address} is a log and not a mirror")
         claim = self._target.load(feed, self.mode, as_it_is=True)
         table = None if claim is None else self._target.table
-        with self._target.named_errors():
+        with self._target.translate_errors():
             yield DeltaCopy(table, claim.offset if claim else None, self.key)
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[DeltaRepair]:
         load = partial(self._target.load, feed, self.mode, as_it_is=True)
-        yield DeltaRepair(self._target, self.key, self.table_rows, load)
+        yield DeltaRepair(self._target, self.key, self.build_rows, load)
 
     # Writing
 
-    def _claimed(self) -> Claim | None:
+    def _refresh_claim(self) -> Claim | None:
         if not self._is_open:
             raise TargetRefused("the sink is not open")
         if self._target.claim is not None:
             self._target.refresh()
         return self._target.claim
 
-    def _no_rows(self) -> pa.Table:
-        return self._schema().empty_table()
+    def _make_no_rows(self) -> pa.Table:
+        return self._find_schema().empty_table()
 
-    def _schema(self) -> pa.Schema:
-        with self._target.named_errors():
+    def _find_schema(self) -> pa.Schema:
+        with self._target.translate_errors():
             return pa.schema(self._target.table.schema())
 
-    def _move(self, offset: Offset) -> None:
-        claim = self._claimed()
+    def _move_offset(self, offset: Offset) -> None:
+        claim = self._refresh_claim()
         if claim is not None:  # else the first batch stores one
-            self._target.append(self._no_rows(), claim.next(offset=offset))
+            self._target.append_rows(self._make_no_rows(), claim.advance(offset=offset))
 
-    def _write(self, batch: ChangeBatch) -> None:
-        claim = self._claimed()
-        rows = self.table_rows(batch)
+    def _write_batch(self, batch: ChangeBatch) -> None:
+        claim = self._refresh_claim()
+        rows = self.build_rows(batch)
         own = self.traits.own.names
         schema = with_physical_names(batch, rows.schema, own[0] if self.mode == "log" else None)
         if self.mode == "log" and claim is not None:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
-            rows = rows.rename_columns(respelled(schema.names, self._schema().names))
-            schema = renamed_fields(schema, rows.schema.names)
+            rows = rows.rename_columns(respell_names(schema.names, self._find_schema().names))
+            schema = rename_fields(schema, rows.schema.names)
         merge = None
         if batch.num_rows and self.mode == "mirror":
             had = claim.offset if claim else None
             again = batch.offset.snapshot and had is not None and not had.snapshot
-            merge = merge_of(batch, rows, self.key, unchecked=again)
-        claim = self._with_columns(claim, batch, schema)
-        claim = claim.next(offset=batch.next_offset)
+            merge = fold_batch(batch, rows, self.key, unchecked=again)
+        claim = self._evolve_columns(claim, batch, schema)
+        claim = claim.advance(offset=batch.next_offset)
         if merge is None:
-            self._target.append(pa.table(rows), claim, merge_schema=True)
+            self._target.append_rows(pa.table(rows), claim, merge_schema=True)
         else:
-            self._merge(merge, claim)
+            self._merge_rows(merge, claim)
 
-    def table_rows(self, batch: ChangeBatch) -> pa.RecordBatch:
+    def build_rows(self, batch: ChangeBatch) -> pa.RecordBatch:
         """Return a batch's rows as the table has them."""
         own = self.traits.own.names
         rows = change_rows(batch, own[0]) if self.mode == "log" else data_rows(batch)
@@ -241,42 +241,42 @@ class DeltaSink(Sink):
             rows = rows.append_column(own[0], pa.array([], pa.int64()) if ids is None else ids)
         return rows
 
-    def _with_columns(self, claim: Claim | None, batch: ChangeBatch, schema: pa.Schema) -> Claim:
+    def _evolve_columns(self, claim: Claim | None, batch: ChangeBatch, schema: pa.Schema) -> Claim:
         """Make the table have a batch's columns, and return its claim."""
         physical = {field.name: physical_name(field) for field in schema}
         key = [physical.get(n, n) for n in self.key] if self.mode == "mirror" else None
         if claim is None:
             begun = Claim(1, self.mode, batch.offset, key, physical)
-            self._target.create(schema.remove_metadata(), begun)
+            self._target.create_table(schema.remove_metadata(), begun)
             return begun
         if claim.key != key:
             raise TargetRefused(
                 f"{self._target.address}: the copy has the key {claim.key} and not {key}; set the "
                 "option 'key' back, or remove the table and reset the offset"
             )
-        table, keep = self._schema(), self.mode == "log"
+        table, keep = self._find_schema(), self.mode == "log"
         old = pa.schema(
             table.field(name).with_metadata({PHYSICAL: of_files})
             for name, of_files in claim.physical.items()  # those of the last version come first
             if name in table.names
         )
-        kinds = {step.kind for step in steps_between(old, schema, keep=keep, folded=True)}
-        whole = columns_kept(old, schema, folded=True) if keep else schema
+        kinds = {step.kind for step in find_steps(old, schema, keep=keep, folded=True)}
+        whole = merge_columns(old, schema, folded=True) if keep else schema
         claim = replace(claim, physical={field.name: physical_name(field) for field in whole})
         if not kinds:
             return claim
-        moved = claim.next()
+        moved = claim.advance()
         if not keep or kinds != {"add"}:
-            pairs = matched(old, schema, keep=keep, folded=True)
+            pairs = match_columns(old, schema, keep=keep, folded=True)
             had = {to.name: field.name for field, to in pairs if field is not None}
             had |= {name: name for name in whole.names if name not in schema.names}
-            self._target.rewrite(self._reshaped(whole, had), moved)
+            self._target.rewrite_table(self._reshape_rows(whole, had), moved)
         return moved
 
-    def _reshaped(self, schema: pa.Schema, had: Mapping[str, str]) -> pa.RecordBatchReader:
+    def _reshape_rows(self, schema: pa.Schema, had: Mapping[str, str]) -> pa.RecordBatchReader:
         """Return the table's rows with other columns; ``had`` are the names that these had."""
         wanted = pa.schema([field.remove_metadata() for field in schema])
-        with self._target.named_errors():
+        with self._target.translate_errors():
             scanner = self._target.table.to_pyarrow_dataset().scanner()
 
         def column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
@@ -291,36 +291,36 @@ class DeltaSink(Sink):
         )
         return pa.RecordBatchReader.from_batches(wanted, batches)
 
-    def _merge(self, merge: Merge, claim: Claim) -> None:
+    def _merge_rows(self, merge: Merge, claim: Claim) -> None:
         if not merge.unchecked:
             self._check_keys(merge)
         if not merge.present.num_rows:
-            self._target.append(merge.rows, claim)
+            self._target.append_rows(merge.rows, claim)
             return
-        self._target.merge(merge.present, merge.rows, list(self.key), claim)
+        self._target.merge_rows(merge.present, merge.rows, list(self.key), claim)
 
     def _check_keys(self, merge: Merge) -> None:
         """Raise :class:`SinkRejected` if a key that leaves is not there, or one that comes is."""
         key = list(self.key)
-        schema = self._schema()
+        schema = self._find_schema()
         schema = pa.schema([schema.field(name) for name in key])
         asked = pa.concat_tables([merge.present, merge.absent])
-        with self._target.named_errors():
-            had = rows_with_keys(self._target.table, schema, asked)
+        with self._target.translate_errors():
+            had = find_keys(self._target.table, schema, asked)
         lacks = merge.present.join(had, key, join_type="left anti")
         has = merge.absent.join(had, key, join_type="left semi")
         if lacks.num_rows:
-            raise self._refused(
+            raise self._make_refusal(
                 lacks, "that the copy lacks; it must begin with all rows of the table "
                 '(from = "snapshot") and have one writer',
             )  # fmt: skip
         if has.num_rows:
-            raise self._refused(
+            raise self._make_refusal(
                 has, "that the copy has already, so the key columns do not identify a row; choose "
                 "others, or mirror by row id",
             )  # fmt: skip
 
-    def _refused(self, keys: pa.Table, what: str) -> SinkRejected:
+    def _make_refusal(self, keys: pa.Table, what: str) -> SinkRejected:
         shown = ", ".join(map(str, keys.slice(0, 3).to_pylist()))
         return RowsRefused(
             f"{self._target.address}: a change is of a row with a key {what}: {shown}; remove the "

@@ -1,7 +1,7 @@
 """The target table: who writes it, how far it is, and commits that say so.
 
 Each commit has the protocol's transaction identifier ``delta-tailer/FEED`` with a growing version,
-and in its commit info, under ``delta-tailer``, the offset behind it and what else is known of the
+and in its commit info, under ``delta-tailer``, the offset after it and what else is known of the
 target. A process that finds another version there than its last one has been replaced.
 """
 
@@ -52,7 +52,7 @@ class Claim:
     key: list[str] | None = None
     physical: Mapping[str, str] = field(default_factory=dict)
 
-    def next(self, **changes: Any) -> Claim:
+    def advance(self, **changes: Any) -> Claim:
         """Return the claim of the next commit."""
         return replace(self, number=self.number + 1, **changes)
 
@@ -77,18 +77,18 @@ class TargetTable:
         return self._table
 
     @contextmanager
-    def named_errors(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Raise the package's errors as those of a sink."""
         try:
             yield
         except CommitFailedError as e:
             if "Concurrent transaction" in str(e):
-                raise self._replaced() from e
+                raise self._make_replaced_error() from e
             raise TransientError(f"{self.address}: another writer's commit conflicts ({e})") from e
         except (DeltaError, OSError) as e:
-            raise self._told(e) from e
+            raise self._to_tailer_error(e) from e
 
-    def _told(self, e: Exception) -> TailerError:
+    def _to_tailer_error(self, e: Exception) -> TailerError:
         said = " ".join(
             str(e).partition("Preview of invalid data")[0].split()
         )  # rows are not logged
@@ -97,7 +97,7 @@ class TargetTable:
         check = "; check it" if verdict == "for good" else ""
         return FAULTS.error(said, f"{self.address} can't be written{now} ({said}){check}")
 
-    def _replaced(self) -> ConfigError:
+    def _make_replaced_error(self) -> ConfigError:
         return ConfigError(
             f"{self.address}: another process writes this table now; stop one of them"
         )
@@ -108,7 +108,7 @@ class TargetTable:
         be read ``as_it_is``, for rows that somebody else has changed."""
         self._app, self._mode = f"delta-tailer/{feed}", mode
         self._table, self.claim, self._version = None, None, -1
-        with self.named_errors():
+        with self.translate_errors():
             try:
                 self._table = DeltaTable(self.address, storage_options=self._storage)
             except TableNotFoundError:
@@ -119,7 +119,7 @@ class TargetTable:
                     f"{self.address} is a table that the feed {feed!r} has not made, or its "
                     "transaction identifier was removed; name another one in the option 'path'"
                 )
-            self.claim = self._found(number)
+            self.claim = self._find_claim(number)
         if self.claim.mode != mode:
             raise TargetRefused(
                 f"{self.address} is a {self.claim.mode} and not a {mode}; name another one in the "
@@ -127,32 +127,32 @@ class TargetTable:
             )
         if not as_it_is:
             self._check_others()
-        self._mark = self._marked(self._version)
+        self._mark = self._find_mark(self._version)
         return self.claim
 
-    def _marked(self, version: int) -> tuple[int, ...] | None:
+    def _find_mark(self, version: int) -> tuple[int, ...] | None:
         """Return what tells the file of a commit in a local table from that of any other log."""
         folder = Path(self.address.removeprefix("file://"))
         try:
-            found = (folder / _commit_file(version)).stat()
+            found = (folder / _format_commit_path(version)).stat()
         except OSError:
             return None
         return version, found.st_dev, found.st_ino, found.st_ctime_ns
 
-    def _found(self, number: int) -> Claim:
+    def _find_claim(self, number: int) -> Claim:
         """Return what the commit with that number says."""
         for limit in (20, None):
             for entry in self.table.history(limit):
                 info = json.loads(entry.get(_INFO) or "{}")
                 if (info.get("app"), info.get("number")) == (self._app, number):
                     self._version = entry["version"]
-                    return self._claim(info)
+                    return self._parse_claim(info)
         raise TargetRefused(
             f"{self.address}: the log no longer has the commit with the feed's offset (transaction "
             f"{number}); remove the table, then `tailer offsets reset` creates it again"
         )
 
-    def _claim(self, info: Mapping[str, Any]) -> Claim:
+    def _parse_claim(self, info: Mapping[str, Any]) -> Claim:
         try:
             offset = None if info["offset"] is None else Offset.from_json(info["offset"])
             return Claim(info["number"], info["mode"], offset, info["key"], info["physical"])
@@ -163,19 +163,23 @@ class TargetTable:
         """Read the commits of others. Raises :class:`ConfigError` if one of them has the table,
         and :class:`TransientError`, after which it is opened again, if this is not the log that it
         was: it is not there, or shorter (a copy was restored), or in another folder."""
-        if self._mark is not None and self._marked(self._mark[0]) != self._mark:
-            raise self._another()
+        if self._mark is not None and self._find_mark(self._mark[0]) != self._mark:
+            raise self._make_another_table_error()
         try:
             self.table.update_incremental()
             number = self.table.transaction_version(self._app)
         except (DeltaError, OSError) as e:
             # What is listed is what follows the last version, and that has to be there.
-            raise self._another() if "not found" in str(e) else self._told(e) from e
+            raise (
+                self._make_another_table_error()
+                if "not found" in str(e)
+                else self._to_tailer_error(e)
+            ) from e
         if self.claim is None or number != self.claim.number:
-            raise self._replaced()
+            raise self._make_replaced_error()
         self._check_others()
 
-    def _another(self) -> TransientError:
+    def _make_another_table_error(self) -> TransientError:
         return TransientError(
             f"{self.address} was removed, or replaced by another table; it is opened again"
         )
@@ -197,10 +201,10 @@ class TargetTable:
     def _changes_rows(self, version: int) -> bool:
         """Return whether a commit is not ours, and its files are other rows than before."""
         changes = False
-        with self.named_errors():
+        with self.translate_errors():
             files = DeltaStorageHandler(self.address, self._storage)
             try:
-                file = files.open_input_file(_commit_file(version))
+                file = files.open_input_file(_format_commit_path(version))
             except FileNotFoundError:  # cleaned up, after a checkpoint
                 return False
             for line in file.read().splitlines():
@@ -211,7 +215,7 @@ class TargetTable:
                 changes = changes or any(each.get("dataChange") for each in files_of)
         return changes
 
-    def properties(self, claim: Claim) -> CommitProperties:
+    def build_properties(self, claim: Claim) -> CommitProperties:
         """Return what a commit has to say."""
         info = {
             "app": self._app,
@@ -226,34 +230,34 @@ class TargetTable:
             app_transactions=[Transaction(self._app, claim.number)],
         )
 
-    def create(self, schema: pa.Schema, claim: Claim) -> None:
+    def create_table(self, schema: pa.Schema, claim: Claim) -> None:
         """Create the table, without rows."""
-        with self.named_errors():
+        with self.translate_errors():
             self._table = DeltaTable.create(
                 self.address, schema, storage_options=self._storage,
-                commit_properties=self.properties(claim),
+                commit_properties=self.build_properties(claim),
             )  # fmt: skip
-        self._done(claim)
+        self._note_commit(claim)
 
-    def append(self, rows: pa.Table, claim: Claim, *, merge_schema: bool = False) -> None:
+    def append_rows(self, rows: pa.Table, claim: Claim, *, merge_schema: bool = False) -> None:
         """Append rows, maybe none, in one commit."""
-        with self.named_errors():
+        with self.translate_errors():
             write_deltalake(
                 self.table, rows, mode="append", schema_mode="merge" if merge_schema else None,
-                commit_properties=self.properties(claim),
+                commit_properties=self.build_properties(claim),
             )  # fmt: skip
-        self._done(claim)
+        self._note_commit(claim)
 
-    def rewrite(self, rows: pa.RecordBatchReader, claim: Claim) -> None:
+    def rewrite_table(self, rows: pa.RecordBatchReader, claim: Claim) -> None:
         """Replace the table's rows and columns in one commit."""
-        with self.named_errors():
+        with self.translate_errors():
             write_deltalake(
                 self.table, rows, mode="overwrite", schema_mode="overwrite",
-                commit_properties=self.properties(claim),
+                commit_properties=self.build_properties(claim),
             )  # fmt: skip
-        self._done(claim)
+        self._note_commit(claim)
 
-    def merge(self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: Claim) -> None:
+    def merge_rows(self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: Claim) -> None:
         """Delete the rows of the keys that leave, and write rows in the place of those of their
         keys, in one commit."""
         leave = leaving.join(rows.select(key), key, join_type="left anti")
@@ -261,29 +265,29 @@ class TargetTable:
         staying = rows.append_column(gone, pa.repeat(False, rows.num_rows))
         keys = leave.append_column(gone, pa.repeat(True, leave.num_rows))
         source = pa.concat_tables([staying, keys], promote_options="default")
-        same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key)
-        with self.named_errors():
+        same = " AND ".join(f"t.{_quote_name(name)} = s.{_quote_name(name)}" for name in key)
+        with self.translate_errors():
             merger = self.table.merge(
                 source, same, source_alias="s", target_alias="t",
-                commit_properties=self.properties(claim),
+                commit_properties=self.build_properties(claim),
             )  # fmt: skip
             merger.when_matched_delete(f"s.{gone}")
             merger.when_matched_update_all(f"NOT s.{gone}", except_cols=[gone])
             merger.when_not_matched_insert_all(f"NOT s.{gone}", except_cols=[gone])
             merger.execute()
-        self._done(claim)
+        self._note_commit(claim)
 
-    def _done(self, claim: Claim) -> None:
+    def _note_commit(self, claim: Claim) -> None:
         """Note our own commit."""
         self.claim = claim
         if self.table.version() == self._version + 1:  # else others are looked at by the next one
             self._version += 1
-        self._mark = self._marked(self.table.version())
+        self._mark = self._find_mark(self.table.version())
 
 
-def _commit_file(version: int) -> str:
+def _format_commit_path(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

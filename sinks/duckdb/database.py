@@ -34,7 +34,7 @@ _FAULTS = FaultTable(
 )
 #: What DuckDB's messages contain for errors that do not pass by themselves.
 _FOR_GOOD = ("Permission denied", "Read-only file system", "Is a directory", "not a valid DuckDB")
-#: What a database's file has behind its checksum.
+#: What a database's file has after its checksum.
 _MAGIC, _MAGIC_AT = b"DUCK", 8
 _DAMAGED = "Corrupt database file"
 
@@ -78,13 +78,13 @@ class DuckdbFile(Database):
 
     def exists(self) -> bool:
         """Return whether the file is there."""
-        with self._translated():
+        with self._translate_errors():
             return self.path.exists()
 
     def connect(self, *, read_only: bool = False) -> None:
         """Open the file, if it is not open. Raises :class:`TransientError` if another process has
         it."""
-        with self._translated():
+        with self._translate_errors():
             try:
                 self._file.check()
             except TransientError:
@@ -92,7 +92,7 @@ class DuckdbFile(Database):
                 raise
         if self._connection is not None:
             return
-        with self._translated():
+        with self._translate_errors():
             if not read_only:
                 make_folder(self.path.parent)
             self._check_kind()
@@ -103,7 +103,7 @@ class DuckdbFile(Database):
             self._connection.execute("SET enable_progress_bar = false")  # it prints without a file
             self._written = self._written or not read_only
             if not read_only:
-                self._file.opened()
+                self._file.note_opened_file()
 
     def _check_kind(self) -> None:
         """Refuse a file of another kind: DuckDB would make a view of Parquet or CSV."""
@@ -117,23 +117,23 @@ class DuckdbFile(Database):
         the write-ahead log beside it, which DuckDB reads too."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with self._translated():
-                if self._written and self._log_bytes() > _WAL_BYTES_MAX:
-                    _checkpoint(connection)
+            with self._translate_errors():
+                if self._written and self._find_log_size() > _WAL_BYTES_MAX:
+                    _write_checkpoint(connection)
                 connection.close()
 
-    def settle(self) -> None:
+    def write_log_into_file(self) -> None:
         """Close the file, with all that this process has written in the file itself. Raises
         :class:`TransientError` if another process has it."""
         try:
-            if self._written and self._log_bytes():
+            if self._written and self._find_log_size():
                 self.connect()
-                with self._translated():
-                    _checkpoint(self._connection)
+                with self._translate_errors():
+                    _write_checkpoint(self._connection)
         finally:
             self.close()
 
-    def _log_bytes(self) -> int:
+    def _find_log_size(self) -> int:
         try:
             return self.path.with_name(f"{self.path.name}.wal").stat().st_size
         except FileNotFoundError:
@@ -141,10 +141,10 @@ class DuckdbFile(Database):
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement; return its rows."""
-        with self._translated():
+        with self._translate_errors():
             return list(self._connection.execute(statement, list(values)).fetchall())
 
-    def changed(self, statement: str, *values: Any) -> int:
+    def change_rows(self, statement: str, *values: Any) -> int:
         """Run one statement; return how many rows it has changed."""
         return int(self.execute(statement, *values)[0][0])
 
@@ -157,9 +157,9 @@ class DuckdbFile(Database):
                 connection.close()
 
     @contextmanager
-    def staged(self, keys: pa.Table) -> Iterator[str]:
+    def stage_rows(self, keys: pa.Table) -> Iterator[str]:
         """Provide an Arrow table as a view."""
-        with self._translated():
+        with self._translate_errors():
             self._connection.register("_staged", keys)
         try:
             yield "_staged"
@@ -170,41 +170,41 @@ class DuckdbFile(Database):
                     self._connection.unregister("_staged")
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate DuckDB's errors into our own, around each use of it."""
         try:
             yield
         except (duckdb.Error, OSError) as e:
-            raise self._told(e) from e
+            raise self._to_tailer_error(e) from e
 
-    def _told(self, error: Exception) -> SinkRejected | TransientError:
+    def _to_tailer_error(self, error: Exception) -> SinkRejected | TransientError:
         """Return an error of DuckDB as one of ours."""
         reason = " ".join(str(error).split())
-        told = f"{self.path}: {reason}"
+        sentence = f"{self.path}: {reason}"
         if _DAMAGED in reason:  # of another class in each version of DuckDB
             return TargetRefused(
-                f"{told}; restore it, or remove it with its .wal and reset the feed's offset"
+                f"{sentence}; restore it, or remove it with its .wal and reset the feed's offset"
             )
         for kind in type(error).__mro__:
-            if isinstance(found := self.faults.error(kind.__name__, told), SinkRejected):
+            if isinstance(found := self.faults.error(kind.__name__, sentence), SinkRejected):
                 return found
         if any(what in reason for what in _FOR_GOOD):
-            return TargetRefused(f"{told}; check the path")
+            return TargetRefused(f"{sentence}; check the path")
         if "lock on file" in reason:
-            told += "; another process has it open: close it there, or wait"
-        return TransientError(told)
+            sentence += "; another process has it open: close it there, or wait"
+        return TransientError(sentence)
 
     def has_table(self, name: str) -> bool:
         """Return whether the file has a table of this name."""
         return bool(self.execute(_IS_THERE, name)[0][0])
 
-    def columns_of(self, name: str) -> list[str]:
+    def list_columns(self, name: str) -> list[str]:
         """Return the names of a table's columns."""
         if not self.has_table(name):
             return []
-        return [row[0] for row in self.execute(f"DESCRIBE {self.quoted(name)}")]
+        return [row[0] for row in self.execute(f"DESCRIBE {self.quote_name(name)}")]
 
-    def held(self, column: pa.Array) -> pa.Array:
+    def to_database_type(self, column: pa.Array) -> pa.Array:
         """Return a variant as the text of its JSON, and all else as it is."""
         return variant_text(column) if is_arrow_variant(column.type) else column
 
@@ -212,26 +212,26 @@ class DuckdbFile(Database):
         """Raise :class:`ValueRefused` for what DuckDB can't hold."""
         _check_type(column.type)
 
-    def type_of(self, data_type: pa.DataType) -> str:
+    def format_type(self, data_type: pa.DataType) -> str:
         """Return DuckDB's type of an Arrow type."""
-        with self.staged(pa.table({"c": pa.array([], data_type)})) as staged:
+        with self.stage_rows(pa.table({"c": pa.array([], data_type)})) as staged:
             return str(self.execute(f"DESCRIBE {staged}")[0][1])
 
     def append(self, target: str, rows: pa.Table) -> None:
         """Add rows to a table."""
-        with self.staged(rows) as staged:
-            self.execute(f"INSERT INTO {self.quoted(target)} BY NAME FROM {staged}")
+        with self.stage_rows(rows) as staged:
+            self.execute(f"INSERT INTO {self.quote_name(target)} BY NAME FROM {staged}")
 
-    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query."""
-        with self._translated():
+        with self._translate_errors():
             reader = pa.RecordBatchReader.from_stream(self._connection.sql(query))
         for batch in reader:
             columns = [c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _checkpoint(connection: Any) -> None:
+def _write_checkpoint(connection: Any) -> None:
     """Write the log into the file, unless another feed of this process is in a transaction."""
     with suppress(duckdb.TransactionException):
         connection.execute("CHECKPOINT")

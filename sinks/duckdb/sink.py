@@ -60,22 +60,22 @@ class DuckdbSink(SqlSink):
         """Note that a batch waits."""
         self._waiting += 1
 
-    def _open(self, feed: str) -> Offset | None:
+    def _open_session(self, feed: str) -> Offset | None:
         with self._lock:
             self._waiting = 0
-            offset = super()._open(feed)
-            self._let_go(at_once=True)
+            offset = super()._open_session(feed)
+            self._close_when_idle(at_once=True)
             return offset
 
-    def _look(self, feed: str) -> Offset | None:
+    def _look_at_target(self, feed: str) -> Offset | None:
         with self._lock:
-            return super()._look(feed) if self._file.exists() else None
+            return super()._look_at_target(feed) if self._file.exists() else None
 
-    def _rehearse(self, feed: str, schema: pa.Schema) -> None:
+    def _rehearse_feed(self, feed: str, schema: pa.Schema) -> None:
         with rehearsal_of_file(self._file.path) as path:
             self._database = DuckdbFile(path)
             try:
-                super()._rehearse(feed, schema)
+                super()._rehearse_feed(feed, schema)
             finally:
                 self._database = self._file
 
@@ -83,31 +83,31 @@ class DuckdbSink(SqlSink):
         with self._lock:
             super()._set_offset(feed, offset)
 
-    def _opened(self) -> TableSession:
+    def _require_session(self) -> TableSession:
         if not self._file.is_open:
             self._opened_at = time.monotonic()
-        return super()._opened()
+        return super()._require_session()
 
-    def _write(self, batch: ChangeBatch) -> None:
+    def _write_batch(self, batch: ChangeBatch) -> None:
         with self._lock:
             self._waiting = max(0, self._waiting - 1)
-            super()._write(batch)
-            self._let_go()
+            super()._write_batch(batch)
+            self._close_when_idle()
 
-    def _move(self, offset: Offset) -> None:
+    def _move_offset(self, offset: Offset) -> None:
         with self._lock:
-            super()._move(offset)
-            self._let_go()
+            super()._move_offset(offset)
+            self._close_when_idle()
 
-    def _close(self) -> None:
+    def _close_database(self) -> None:
         with self._lock:
-            self._let_go(at_once=True)
+            self._close_when_idle(at_once=True)
             # The file of a daemon that has ended is complete by itself. If another process has it
             # open, nothing is lost: DuckDB reads the log beside it.
             with suppress(TailerError):
-                self._file.settle()
+                self._file.write_log_into_file()
 
-    def _let_go(self, *, at_once: bool = False) -> None:
+    def _close_when_idle(self, *, at_once: bool = False) -> None:
         """Close the file now, or soon, if no batch waits."""
         if self._timer is not None:
             self._timer.cancel()

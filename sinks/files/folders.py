@@ -32,13 +32,13 @@ class Folders:
         self.template = template
         self._segments = [(match[1], match[2]) for match in found if match]
 
-    def split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def split_rows(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield the rows of each folder, in their order, with the folder's name ("" without a
         template). Raises :class:`SinkRejected` for a column that the rows lack."""
         if not self._segments:
             yield "", rows
             return
-        parts = [_folder(rows, name, column) for name, column in self._segments]
+        parts = [_format_folders(rows, name, column) for name, column in self._segments]
         folders = pc.binary_join_element_wise(*parts, "/").dictionary_encode()
         names = folders.dictionary.to_pylist()
         if len(names) == 1:
@@ -54,11 +54,11 @@ class Folders:
             first += counts[number]
 
 
-def _folder(rows: pa.RecordBatch, name: str, column: str) -> pa.StringArray:
+def _format_folders(rows: pa.RecordBatch, name: str, column: str) -> pa.StringArray:
     if column in _TIMES and column not in rows.schema.names:
         texts = pc.strftime(rows.column(COMMIT_TIMESTAMP), format=_TIMES[column])
     elif column in rows.schema.names:
-        texts = _texts(rows.column(column), column)
+        texts = _cast_to_text(rows.column(column), column)
     else:
         listed = ", ".join(rows.schema.names)
         raise TargetRefused(
@@ -69,7 +69,7 @@ def _folder(rows: pa.RecordBatch, name: str, column: str) -> pa.StringArray:
     return pa.array(named, pa.string()).take(encoded.indices)
 
 
-def _texts(values: pa.Array, column: str) -> pa.StringArray:
+def _cast_to_text(values: pa.Array, column: str) -> pa.StringArray:
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
         raise TargetRefused(
             f"the column {column!r} of the option 'folders' is of type {values.type}, which "

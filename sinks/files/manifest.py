@@ -1,10 +1,10 @@
-"""The manifest: which files there are, which changes they have, and where the feed goes on.
+"""The manifest: which files there are, which changes they have, and where the feed continues.
 
 Publications are numbered. Number 7 begins with ``0000000007.begun``, which lists its files; then
 come the files, whose names have the number; it ends with ``0000000007.json``, which says the offset
-behind them. Each of these is created only where it is not there. So a process that was replaced
+after them. Each of these is created only where it is not there. So a process that was replaced
 can't begin the next number, or can't end the one that it has begun: then it removes its files
-again. What a process left begun when it died, the next one ends without files, behind
+again. What a process left begun when it died, the next one ends without files, after
 ``0000000007.aborted``, which lists the files too: that process may live on, create one late and die
 before it removes it, so each start removes the files of aborted numbers once more.
 """
@@ -48,13 +48,13 @@ class PublishedFile:
     last_version: int
 
 
-def _place(number: int, ending: str) -> str:
+def _format_name(number: int, ending: str) -> str:
     return f"{FOLDER}/{number:010}.{ending}"
 
 
 class Manifest:
     """The manifest of a target. ``number`` is that of the last publication, 0 before the first;
-    ``offset`` the one behind it."""
+    ``offset`` the one after it."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -65,9 +65,9 @@ class Manifest:
         self._aborted: list[int] = []
 
     async def load(self) -> bool:
-        """Read the last publication; return whether the one behind it was begun and not ended."""
+        """Read the last publication; return whether the one after it was begun and not ended."""
         self.number, self.offset, self.feed = 0, None, None
-        names = set(await self._names())
+        names = set(await self._list_names())
         self._aborted = sorted(int(name[:10]) for name in names if name.endswith(".aborted"))
         numbers = sorted(int(name[:10]) for name in names if not name.endswith(".aborted"))
         if not numbers:
@@ -75,19 +75,19 @@ class Manifest:
         begun = f"{numbers[-1]:010}.json" not in names
         self.number = numbers[-1] - begun
         if self.number:
-            document = await self._document(_place(self.number, "json"))
+            document = await self._read_document(_format_name(self.number, "json"))
             self.feed = document["feed"]
             found = document["offset"]
-            self.offset = None if found is None else self._offset(found)
+            self.offset = None if found is None else self._parse_offset(found)
         return begun
 
-    async def _names(self) -> list[str]:
+    async def _list_names(self) -> list[str]:
         last = await self._target.read(_LAST)
         after = f"{int(last) - 1:010}.z" if last and last.isdigit() else ""
         names = await self._target.names(FOLDER, after)
         return [name for name in names if name[:10].isdigit() and name[10:] in _ENDINGS]
 
-    async def _document(self, name: str) -> dict[str, Any]:
+    async def _read_document(self, name: str) -> dict[str, Any]:
         try:
             document = json.loads(await self._target.read(name) or b"")
             if document["format"] == 1:
@@ -99,11 +99,13 @@ class Manifest:
             "start over with `tailer offsets reset`"
         )
 
-    def _offset(self, document: Any) -> Offset:
+    def _parse_offset(self, document: Any) -> Offset:
         try:
             return Offset.from_json(document)
         except OffsetError as e:
-            raise TargetRefused(f"{self._target.root}/{_place(self.number, 'json')}: {e}") from e
+            raise TargetRefused(
+                f"{self._target.root}/{_format_name(self.number, 'json')}: {e}"
+            ) from e
 
     def check(self, feed: str) -> None:
         """Raise :class:`SinkRejected` if the files are another feed's."""
@@ -117,50 +119,52 @@ class Manifest:
         """Take the target over: a process that had it can't publish from now on."""
         while True:
             if await self.load():
-                await self._abort(feed)
+                await self._abort_begun(feed)
                 continue
             self.check(feed)
             self.feed = feed
-            if await self._publish(self.offset, {}, []):
+            if await self._try_to_publish(self.offset, {}, []):
                 await self._remove_late_files()
                 return
 
-    async def _abort(self, feed: str) -> None:
+    async def _abort_begun(self, feed: str) -> None:
         """End what another process has begun, and remove its files."""
-        begun = await self._document(_place(self.number + 1, "begun"))
+        begun = await self._read_document(_format_name(self.number + 1, "begun"))
         self.feed = self.feed or begun.get("feed")
         self.check(feed)
         aborted = json.dumps({"format": 1, "files": begun["files"]}).encode()
-        await self._target.create(_place(self.number + 1, "aborted"), aborted)
+        await self._target.create(_format_name(self.number + 1, "aborted"), aborted)
         await self._end_without_files(self.number + 1, feed, begun["files"])
 
     async def _remove_late_files(self) -> None:
-        """Remove what the processes behind aborted publications have created since."""
+        """Remove what the processes of aborted publications have created since."""
         for number in self._aborted:
-            if not (await self._document(_place(number, "json")))["files"]:
-                await self._remove((await self._document(_place(number, "aborted")))["files"])
+            if not (await self._read_document(_format_name(number, "json")))["files"]:
+                await self._remove_files(
+                    (await self._read_document(_format_name(number, "aborted")))["files"]
+                )
 
     async def _end_without_files(self, number: int, feed: str, files: Iterable[str]) -> None:
         """End a publication without files; remove those that it had, unless it has ended."""
-        ending = self._text(number, feed, self.offset, [])
-        if await self._target.create(_place(number, "json"), ending):
-            await self._remove(files)
+        ending = self._format_document(number, feed, self.offset, [])
+        if await self._target.create(_format_name(number, "json"), ending):
+            await self._remove_files(files)
 
-    async def _remove(self, files: Iterable[str]) -> None:
+    async def _remove_files(self, files: Iterable[str]) -> None:
         for path in files:
             await self._target.remove(path)
 
     async def publish(
         self, offset: Offset | None, sources: Mapping[str, Path], files: list[PublishedFile]
     ) -> None:
-        """Publish files, by their names, and the offset behind them. Raises :class:`ConfigError`
+        """Publish files, by their names, and the offset after them. Raises :class:`ConfigError`
         if another process has the target."""
-        if not await self._publish(offset, sources, files):
+        if not await self._try_to_publish(offset, sources, files):
             raise ConfigError(
                 f"{self._target.root}: another process writes these files now; stop one of them"
             )
 
-    async def _publish(
+    async def _try_to_publish(
         self, offset: Offset | None, sources: Mapping[str, Path], files: list[PublishedFile]
     ) -> bool:
         number, feed = self.number + 1, self.feed or ""
@@ -169,19 +173,19 @@ class Manifest:
 
         async def begin() -> None:
             data = json.dumps(begun).encode()
-            found.append(await self._target.create(_place(number, "begun"), data))
+            found.append(await self._target.create(_format_name(number, "begun"), data))
 
         try:
             async with anyio.create_task_group() as tasks:  # no time more, on a store
                 tasks.start_soon(begin)
-                left = await self._left()
+                left = await self._is_unchanged()
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         if not found[0]:
             return False
         if not left:
-            await self._target.remove(_place(number, "begun"))
-            last = _place(self.number, "json")
+            await self._target.remove(_format_name(number, "begun"))
+            last = _format_name(self.number, "json")
             raise TransientError(
                 f"{self._target.root} is not as this feed left it: {last} is missing or "
                 "changed; the feed restarts from the state found there"
@@ -195,27 +199,27 @@ class Manifest:
                     "the rows go to a file of another name"
                 )
             published.append(name)
-        document = self._text(number, feed, offset, files)
-        if not await self._target.create(_place(number, "json"), document):
-            await self._remove(published)
+        document = self._format_document(number, feed, offset, files)
+        if not await self._target.create(_format_name(number, "json"), document):
+            await self._remove_files(published)
             return False
         self.number, self.offset = number, offset
         if number % _LAST_EVERY == 0:
             await self._target.replace(_LAST, str(number).encode())
         return True
 
-    async def _left(self) -> bool:
+    async def _is_unchanged(self) -> bool:
         """Return whether the last publication is there, as this process knows it."""
         if not self.number:
             return True
         try:
-            known = json.loads(await self._target.read(_place(self.number, "json")) or b"")
+            known = json.loads(await self._target.read(_format_name(self.number, "json")) or b"")
             at: Any = known["offset"]
         except (ValueError, KeyError, TypeError):
             return False
         return bool(at == (None if self.offset is None else self.offset.to_json()))
 
-    def _text(
+    def _format_document(
         self, number: int, feed: str, offset: Offset | None, files: list[PublishedFile]
     ) -> bytes:
         document = {
@@ -231,9 +235,9 @@ class Manifest:
     async def forget(self) -> None:
         """Remove all files of the manifest, and the manifest."""
         await self._target.remove(_LAST)
-        names = await self._names()
+        names = await self._list_names()
         for name in names:
             if name.endswith((".begun", ".aborted")):
-                await self._remove((await self._document(f"{FOLDER}/{name}"))["files"])
+                await self._remove_files((await self._read_document(f"{FOLDER}/{name}"))["files"])
         for name in reversed(names):  # the first ones last: what is left is a whole manifest
             await self._target.remove(f"{FOLDER}/{name}")

@@ -1,6 +1,6 @@
 """The files sink: every change event once, in files that are published whole.
 
-Rows grow in local files. These are published together, with the offset behind them, when one of
+Rows grow in local files. These are published together, with the offset after them, when one of
 them is large or old enough, or when no batch waits (:mod:`sinks.files.manifest`). What is not
 published yet when the process dies is read again from the manifest's offset.
 """
@@ -22,8 +22,8 @@ from sinks.files.folders import FORM, Folders
 from sinks.files.manifest import Manifest, PublishedFile
 from sinks.files.spool import ENDINGS, Format, Spooled
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type
-from sinks.shared.delivery import same_form
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING, renamed
+from sinks.shared.delivery import check_form
+from sinks.shared.own_prefix import OWN_PREFIX_SETTING, add_prefix
 from tailer.changes import ChangeBatch, Notice, Offset, is_arrow_variant
 from tailer.errors import TailerError, TargetRefused
 from tailer.files.durable import make_folder
@@ -103,7 +103,7 @@ class FilesSink(Sink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> FilesSink:
         """Create the sink. Options: :data:`SETTINGS`."""
         more = {name: value for name, value in options.items() if name not in ("path", "store")}
-        more["id_column"] = renamed(EVENT_ID, more.pop("own_prefix"))
+        more["id_column"] = add_prefix(EVENT_ID, more.pop("own_prefix"))
         return cls(open_target(options["path"], folder, options["store"]), **more)
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -117,14 +117,14 @@ class FilesSink(Sink):
         """Return the form. The folder itself has the offset: it may move."""
         folders = self._folders.template
         form = {"type": "files", "format": self.format, "folders": folders, "ids": self.id_column}
-        return same_form(form, kept, feed, at)
+        return check_form(form, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """Take the target over for this process."""
-        await self._let_go()
+        await self._drop_unpublished()
         self._waiting, self._failed = 0, None
         await self._manifest.claim(feed)
-        await anyio.to_thread.run_sync(self._clean)
+        await anyio.to_thread.run_sync(self._remove_leftovers)
         self._offset = self._manifest.offset
         self._open = True
         return self._offset
@@ -162,16 +162,16 @@ class FilesSink(Sink):
         offset from which they are read again is."""
         self._waiting = max(0, self._waiting - 1)
         async with self._turn:
-            self._check()
+            self._check_open()
             self._open = False  # until all of it is done
             if self._manifest.offset is None:
                 await self._manifest.publish(batch.offset, {}, [])
-            for piece in self._pieces(batch):
+            for piece in self._split_batch(batch):
                 if self._schema not in (None, piece.rows.schema):
-                    await self._publish()
+                    await self._publish_files()
                 if piece.num_rows:
-                    await anyio.to_thread.run_sync(self._add, piece)
-                await self._moved(piece.next_offset)
+                    await anyio.to_thread.run_sync(self._add_rows, piece)
+                await self._note_offset(piece.next_offset)
             self._open = True
 
     async def announce(self, notice: Notice) -> None:
@@ -179,27 +179,27 @@ class FilesSink(Sink):
         if notice.next_offset == notice.offset:
             return
         async with self._turn:
-            self._check()
+            self._check_open()
             if self._manifest.offset is not None:  # else the first batch stores one
-                await self._moved(notice.next_offset)
+                await self._note_offset(notice.next_offset)
 
     async def aclose(self) -> None:
         """Publish what is whole, and release everything."""
         async with self._turn:  # what is being published by now is published
             if self._open:
                 with suppress(TailerError):  # it is read again
-                    await self._publish()
+                    await self._publish_files()
             self._open = False
-            await self._let_go()
+            await self._drop_unpublished()
         await self._target.aclose()
 
-    def _check(self) -> None:
+    def _check_open(self) -> None:
         if self._failed is not None:
             raise self._failed
         if not self._open:
             raise TargetRefused("the sink is not open")
 
-    async def _let_go(self) -> None:
+    async def _drop_unpublished(self) -> None:
         """Drop what is not published."""
         timer, self._timer = self._timer, None
         if timer is not None:
@@ -209,7 +209,7 @@ class FilesSink(Sink):
         for file in files.values():
             await anyio.to_thread.run_sync(file.discard)
 
-    def _clean(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove what killed processes left; those that still run have lost the target."""
         spool = self._target.spool()
         with writing(str(spool)):
@@ -218,32 +218,32 @@ class FilesSink(Sink):
 
     # Rolling
 
-    def _pieces(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
+    def _split_batch(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
         """Yield a batch, cut at ``roll_rows`` rows."""
         first = 0
         while first < batch.num_rows:
-            end = min(batch.num_rows, first + self.roll_rows - self._num_rows())
+            end = min(batch.num_rows, first + self.roll_rows - self._count_rows())
             piece = batch if (first, end) == (0, batch.num_rows) else batch.slice(first, end)
             yield piece
             first = end
         if not batch.num_rows:
             yield batch
 
-    def _num_rows(self) -> int:
+    def _count_rows(self) -> int:
         return sum(file.num_rows for file in self._files.values())
 
-    async def _moved(self, offset: Offset) -> None:
+    async def _note_offset(self, offset: Offset) -> None:
         """Note how far the rows go, and publish them if it is time."""
         self._offset = offset
         if self._is_full() or self._is_idle():
-            await self._publish()
+            await self._publish_files()
         elif self.roll_s and self._timer is None:
             self._timer = asyncio.create_task(self._publish_later(), name="files: roll_s")
 
     def _is_full(self) -> bool:
-        sizes = [file.num_bytes() for file in self._files.values()]
+        sizes = [file.find_size() for file in self._files.values()]
         large = max(sizes, default=0) >= self.roll_bytes or len(sizes) >= _OPEN_MAX
-        return large or self._num_rows() >= self.roll_rows
+        return large or self._count_rows() >= self.roll_rows
 
     def _is_idle(self) -> bool:
         return not (self._waiting or self.roll_s)
@@ -253,33 +253,33 @@ class FilesSink(Sink):
         async with self._turn:
             self._timer = None
             try:
-                await self._publish()
+                await self._publish_files()
             except Exception as e:  # noqa: BLE001  # the next call raises it
                 self._failed, self._open = e, False
 
     # Files
 
-    def _add(self, batch: ChangeBatch) -> None:
+    def _add_rows(self, batch: ChangeBatch) -> None:
         rows = change_rows(batch, self.id_column, variants=self.format == "jsonl")
         if self._schema is None:
             self.check_columns(rows.schema)
             self._schema = batch.rows.schema
         spool = self._target.spool()
         with writing(str(spool)):
-            for folder, part in self._folders.split(rows):
+            for folder, part in self._folders.split_rows(rows):
                 if folder not in self._files:
-                    self._files[folder] = self._spooled(spool, part.schema)
+                    self._files[folder] = self._open_spool(spool, part.schema)
                 self._files[folder].add(part)
             if sum(file.waiting_bytes for file in self._files.values()) > _WAITING_BYTES_MAX:
                 for file in self._files.values():
-                    file.encode()
+                    file.encode_waiting()
 
-    def _spooled(self, spool: Path, schema: pa.Schema) -> Spooled:
+    def _open_spool(self, spool: Path, schema: pa.Schema) -> Spooled:
         make_folder(spool)
         return Spooled(spool / uuid.uuid4().hex, self.format, schema)
 
-    async def _publish(self) -> None:
-        """Publish all open files, and the offset behind them."""
+    async def _publish_files(self) -> None:
+        """Publish all open files, and the offset after them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

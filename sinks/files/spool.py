@@ -97,21 +97,21 @@ class Spooled:
         self._waiting_rows += rows.num_rows
         self.waiting_bytes += rows.nbytes
         if self._waiting_rows >= _GROUP_ROWS:
-            self.encode()
+            self.encode_waiting()
 
-    def encode(self) -> None:
+    def encode_waiting(self) -> None:
         """Encode what waits."""
         if self._waiting:
             self._encoder.write(pa.Table.from_batches(self._waiting))
             self._waiting, self._waiting_rows, self.waiting_bytes = [], 0, 0
 
-    def num_bytes(self) -> int:
+    def find_size(self) -> int:
         """Return the size of the file so far; rows that wait count as they are in memory."""
         return self._file.tell() + self.waiting_bytes
 
     def finish(self) -> int:
         """End the file, sync it, and return its size."""
-        self.encode()
+        self.encode_waiting()
         self._encoder.close()
         self._file.flush()
         os.fsync(self._file.fileno())

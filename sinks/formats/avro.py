@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.avro_schema import Names, avro_name, record_schema, schema_text
+from sinks.formats.avro_schema import Names, build_record_schema, format_schema, make_avro_name
 from sinks.formats.avro_values import (
     ValuePart,
     join_parts,
@@ -100,19 +100,21 @@ class AvroEncoder(BatchEncoder):
         self.table = table
         self._ids: dict[tuple[str, str], int] = {}
 
-    def _encode(self, batch: ChangeBatch) -> Records:
+    def _encode_rows(self, batch: ChangeBatch) -> Records:
         images = Images(batch)
         keys = None
         if self.key_columns:
-            keys = self._keys(batch, key_array(batch, self.key_columns, images.rows))
+            keys = self._encode_keys(batch, key_array(batch, self.key_columns, images.rows))
         if self.envelope == "debezium":
-            schema, parts = self._envelope(batch, images)
+            schema = self._build_envelope_schema(batch, images.rows.type)
+            parts = self._build_envelope_parts(batch, images)
         elif self.envelope == "upsert":
-            schema = self._record(batch, images.rows.type, "Value")
+            schema = self._build_record_schema(batch, images.rows.type, "Value")
             parts = record_parts(images.rows.flatten())
         else:
-            schema, parts = self._row(batch)
-        values, number = self._framed("value", schema, parts, batch.num_rows)
+            schema, parts = self._build_row_schema(batch), _build_row_parts(batch)
+        number = self._register_schema("value", schema)
+        values = _frame_records(number, parts, batch.num_rows)
         headers = (*event_headers(batch), ("_schema_id", str(number).encode()))
         if self.envelope == "debezium":
             headers += key_change_headers(
@@ -120,69 +122,60 @@ class AvroEncoder(BatchEncoder):
                 self.key_columns,
                 keys,
                 images.gone,
-                lambda columns: self._keys(batch, columns),
+                lambda columns: self._encode_keys(batch, columns),
             )
         records = Records(keys, values, headers, commit_ms(batch))
         if self.envelope == "upsert":
             return with_nulls(batch, records, images.gone)
         if not self.tombstones:
             return records
-        deleted = images.gone if self.paired else _deleted(batch)
+        deleted = images.gone if self.paired else _find_deletes(batch)
         return with_tombstones(records, deleted)
 
-    def _keys(self, batch: ChangeBatch, columns: pa.StructArray) -> pa.BinaryArray:
-        schema = self._record(batch, columns.type, "Key")
-        return self._framed("key", schema, record_parts(columns.flatten()), len(columns))[0]
+    def _encode_keys(self, batch: ChangeBatch, columns: pa.StructArray) -> pa.BinaryArray:
+        schema = self._build_record_schema(batch, columns.type, "Key")
+        number = self._register_schema("key", schema)
+        return _frame_records(number, record_parts(columns.flatten()), len(columns))
 
-    def _namespace(self, batch: ChangeBatch) -> str:
+    def _build_namespace(self, batch: ChangeBatch) -> str:
         names = (self.name, table_name(batch, self.table))
-        return ".".join(avro_name(name) for name in names if name)
+        return ".".join(make_avro_name(name) for name in names if name)
 
-    def _record(self, batch: ChangeBatch, rows: pa.StructType, name: str) -> dict[str, Any]:
+    def _build_record_schema(
+        self, batch: ChangeBatch, rows: pa.StructType, name: str
+    ) -> dict[str, Any]:
         fields = [rows.field(i) for i in range(rows.num_fields)]
-        return record_schema(fields, name, Names(), self._namespace(batch))
+        return build_record_schema(fields, name, Names(), self._build_namespace(batch))
 
-    def _framed(
-        self, part: str, schema: dict[str, Any], parts: list[ValuePart], count: int
-    ) -> tuple[pa.BinaryArray, int]:
-        """Return the values in the wire format, and the id of their schema."""
-        known = (self._subject(part, schema), schema_text(schema))
+    def _register_schema(self, part: str, schema: dict[str, Any]) -> int:
+        """Return the id of a schema in the registry."""
+        known = (self._name_subject(part, schema), format_schema(schema))
         if known not in self._ids:
             self._ids[known] = self.registry.register(known[0], known[1])
-        number = self._ids[known]
-        return join_parts([struct.pack(">bI", 0, number), *parts], count), number
+        return self._ids[known]
 
-    def _subject(self, part: str, schema: dict[str, Any]) -> str:
+    def _name_subject(self, part: str, schema: dict[str, Any]) -> str:
         """Return the subject of a record's schema. Raises :class:`ConfigError`."""
         record = ".".join(schema[name] for name in ("namespace", "name") if schema.get(name))
         return name_subject(self.subject_name_strategy, self.topic, part, record)
 
-    def _row(self, batch: ChangeBatch) -> tuple[dict[str, Any], list[ValuePart]]:
-        rows = data_columns(batch)
-        schema = self._record(batch, rows.type, "Value")
+    def _build_row_schema(self, batch: ChangeBatch) -> dict[str, Any]:
+        schema = self._build_record_schema(batch, data_columns(batch).type, "Value")
         timestamp = {"type": "long", "logicalType": "timestamp-micros"}
         kinds: tuple[Any, ...] = ("string", "long", timestamp)
         for field, kind in zip(METADATA_FIELDS, kinds, strict=True):
             schema["fields"].append({"name": field.name, "type": kind})
-        parts = [
-            *record_parts(rows.flatten()),
-            *string_parts(batch.rows.column(CHANGE_TYPE)),
-            batch.by_part(_version_and_time),
-        ]
-        return schema, parts
+        return schema
 
-    def _envelope(
-        self, batch: ChangeBatch, images: Images
-    ) -> tuple[dict[str, Any], list[ValuePart]]:
-        names, namespace = Names(), self._namespace(batch)
-        envelope = names.unused("Envelope")
-        row_type = images.rows.type
+    def _build_envelope_schema(self, batch: ChangeBatch, row_type: pa.StructType) -> dict[str, Any]:
+        names, namespace = Names(), self._build_namespace(batch)
+        envelope = names.reserve_name("Envelope")
         fields = [row_type.field(i) for i in range(row_type.num_fields)]
-        value = record_schema(fields, "Value", names)
+        value = build_record_schema(fields, "Value", names)
         own = f"{namespace}.Value"
-        source = _plain_record(names.unused("Source"), _SOURCE)
-        transaction = _plain_record(names.unused("Transaction"), _TRANSACTION)
-        schema = {
+        source = _make_plain_record(names.reserve_name("Source"), _SOURCE)
+        transaction = _make_plain_record(names.reserve_name("Transaction"), _TRANSACTION)
+        return {
             "type": "record",
             "name": envelope,
             "namespace": namespace,
@@ -196,36 +189,37 @@ class AvroEncoder(BatchEncoder):
                 *({"name": n, "type": ["null", "long"], "default": None} for n in _FINER),
             ],
         }
-        nothing = pa.scalar(None, row_type)
+
+    def _build_envelope_parts(self, batch: ChangeBatch, images: Images) -> list[ValuePart]:
+        nothing = pa.scalar(None, images.rows.type)
         before = nothing if images.before is None else images.before
-        parts = [
+        return [
             *nullable_parts(pc.if_else(images.gone, images.rows, before)),
             *nullable_parts(pc.if_else(images.gone, nothing, images.rows)),
-            *self._source(batch, images),
-            *_transaction(batch),
+            *self._build_source_parts(batch, images),
+            *_build_transaction_parts(batch),
             *string_parts(images.op),
-            batch.by_part(lambda part: _time(part) + _finer(part)),
+            batch.by_part(lambda part: _encode_time(part) + _encode_finer_times(part)),
         ]
-        return schema, parts
 
-    def _source(self, batch: ChangeBatch, images: Images) -> list[ValuePart]:
+    def _build_source_parts(self, batch: ChangeBatch, images: Images) -> list[ValuePart]:
         row_ids = batch.row_ids
         return [
-            batch.by_part(lambda part: self._source_of(batch, part)),
+            batch.by_part(lambda part: self._encode_source(batch, part)),
             *long_parts(batch.row_indices()),
             *([b"\x00"] if row_ids is None else nullable_parts(row_ids)),
             *string_parts(batch.event_ids()),
             pc.if_else(images.alone, pa.scalar(b"\x01"), pa.scalar(b"\x00")),
         ]
 
-    def _source_of(self, batch: ChangeBatch, part: FilePart) -> bytes:
+    def _encode_source(self, batch: ChangeBatch, part: FilePart) -> bytes:
         """Encode what all rows of a part have in common."""
         return b"".join(
             (
                 *map(string_bytes, (VERSION, CONNECTOR, self.name)),
-                _time(part),
+                _encode_time(part),
                 *map(string_bytes, ("true" if batch.offset.snapshot else "false", "")),
-                _finer(part),
+                _encode_finer_times(part),
                 *map(string_bytes, (table_name(batch, self.table), batch.state.table_id)),
                 long_bytes(part.offset.version),
                 string_bytes(part.file.origin),
@@ -233,30 +227,43 @@ class AvroEncoder(BatchEncoder):
         )
 
 
-def _time(part: FilePart) -> bytes:
+def _encode_time(part: FilePart) -> bytes:
     return long_bytes(part.file.timestamp_ms)
 
 
-def _finer(part: FilePart) -> bytes:
+def _encode_finer_times(part: FilePart) -> bytes:
     micros = part.file.timestamp_ms * 1000
     return b"".join(b"\x02" + long_bytes(value) for value in (micros, micros * 1000))
 
 
-def _version_and_time(part: FilePart) -> bytes:
+def _encode_version_and_time(part: FilePart) -> bytes:
     return long_bytes(part.offset.version) + long_bytes(part.file.timestamp_ms * 1000)
 
 
-def _transaction(batch: ChangeBatch) -> list[ValuePart]:
+def _build_transaction_parts(batch: ChangeBatch) -> list[ValuePart]:
     order = long_parts(pc.add(batch.row_indices(), pa.scalar(1, pa.int64())))
     name = batch.by_part(lambda part: string_bytes(transaction_id(batch, part)))
     return [name, *order, *order]
 
 
-def _deleted(batch: ChangeBatch) -> pa.BooleanArray:
+def _build_row_parts(batch: ChangeBatch) -> list[ValuePart]:
+    return [
+        *record_parts(data_columns(batch).flatten()),
+        *string_parts(batch.rows.column(CHANGE_TYPE)),
+        batch.by_part(_encode_version_and_time),
+    ]
+
+
+def _frame_records(schema_id: int, parts: list[ValuePart], count: int) -> pa.BinaryArray:
+    """Return values in the wire format: a zero byte and the schema's id come first."""
+    return join_parts([struct.pack(">bI", 0, schema_id), *parts], count)
+
+
+def _find_deletes(batch: ChangeBatch) -> pa.BooleanArray:
     return pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
 
 
-def _plain_record(name: str, fields: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+def _make_plain_record(name: str, fields: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     found = []
     for field, kind in fields:
         optional = {"default": None} if isinstance(kind, list) else {}

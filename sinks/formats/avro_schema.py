@@ -35,7 +35,7 @@ class Names:
     def __init__(self) -> None:
         self._used: set[str] = set()
 
-    def unused(self, wanted: str) -> str:
+    def reserve_name(self, wanted: str) -> str:
         """Return the name, with a number appended if the name is already used."""
         name, number = wanted, 2
         while name in self._used:
@@ -44,42 +44,48 @@ class Names:
         return name
 
 
-def avro_name(name: str) -> str:
+def make_avro_name(name: str) -> str:
     """Replace the characters of a name that Avro does not allow by underscores."""
     allowed = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return allowed if re.match(r"[A-Za-z_]", allowed) else f"_{allowed}"
 
 
-def schema_text(schema: Any) -> str:
+def format_schema(schema: Any) -> str:
     """Return a schema as JSON text, always the same for the same schema."""
     return json.dumps(schema, separators=(",", ":"))
 
 
-def record_schema(
+def build_record_schema(
     fields: Iterable[pa.Field], name: str, names: Names, namespace: str = ""
 ) -> dict[str, Any]:
     """Return the schema of a record with these fields, all of them nullable."""
-    unique = names.unused(name)
+    unique = names.reserve_name(name)
     record: dict[str, Any] = {"type": "record", "name": unique}
     if namespace:
         record["namespace"] = namespace
     members = Names()
-    record["fields"] = [_field(f, members.unused(avro_name(f.name)), unique, names) for f in fields]
+    record["fields"] = [
+        _build_field(f, members.reserve_name(make_avro_name(f.name)), unique, names) for f in fields
+    ]
     return record
 
 
-def _field(field: pa.Field, name: str, parent: str, names: Names) -> dict[str, Any]:
-    schema = nullable(field.type, f"{parent}_{name}", names)
+def _build_field(field: pa.Field, name: str, parent: str, names: Names) -> dict[str, Any]:
+    schema = build_nullable_schema(field.type, f"{parent}_{name}", names)
     found = {"name": name, "type": schema, "default": None}
     return found if name == field.name else {**found, "delta.name": field.name}
 
 
-def nullable(data_type: pa.DataType, name: str, names: Names) -> Any:
+def build_nullable_schema(data_type: pa.DataType, name: str, names: Names) -> Any:
     """Return the union of null and a type; for a void column, null alone."""
-    return "null" if pa.types.is_null(data_type) else ["null", _schema(data_type, name, names)]
+    return (
+        "null"
+        if pa.types.is_null(data_type)
+        else ["null", _build_type_schema(data_type, name, names)]
+    )
 
 
-def _schema(data_type: pa.DataType, name: str, names: Names) -> Any:
+def _build_type_schema(data_type: pa.DataType, name: str, names: Names) -> Any:
     types = pa.types
     if data_type in _PLAIN:
         return _PLAIN[data_type]
@@ -95,12 +101,18 @@ def _schema(data_type: pa.DataType, name: str, names: Names) -> Any:
         return {"type": "long", "logicalType": f"{local}timestamp-micros"}
     if types.is_struct(data_type):
         fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        return record_schema(fields, name, names)
+        return build_record_schema(fields, name, names)
     if types.is_list(data_type):
-        return {"type": "array", "items": nullable(data_type.value_type, f"{name}_element", names)}
+        return {
+            "type": "array",
+            "items": build_nullable_schema(data_type.value_type, f"{name}_element", names),
+        }
     if not types.is_map(data_type):
         raise TypeError(f"{data_type} has no Avro type")
     if types.is_string(data_type.key_type):
-        return {"type": "map", "values": nullable(data_type.item_type, f"{name}_value", names)}
+        return {
+            "type": "map",
+            "values": build_nullable_schema(data_type.item_type, f"{name}_value", names),
+        }
     entry = [pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)]
-    return {"type": "array", "items": record_schema(entry, f"{name}_entry", names)}
+    return {"type": "array", "items": build_record_schema(entry, f"{name}_entry", names)}

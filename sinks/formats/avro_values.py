@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.connect import decimal_bytes, decimal_width
-from sinks.formats.json import children, unicode_text, variant_text
+from sinks.formats.json import list_children, unicode_text, variant_text
 from tailer.changes import is_arrow_variant
 
 #: Some bytes of every row: a binary array without nulls, or a constant.
@@ -64,7 +64,7 @@ def string_bytes(text: str) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _table() -> pa.BinaryArray:
+def _build_encodings() -> pa.BinaryArray:
     """Return the encodings of fourteen bits: as a number's last ones; with more to come; and
     nothing."""
     last = [bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(_MASK + 1)]
@@ -90,7 +90,7 @@ def long_parts(array: pa.Array) -> list[ValuePart]:
         index = pc.if_else(more, pc.add(low, pa.scalar(_MASK + 1, pa.uint64())), low)
         if done is not None:
             index = pc.if_else(done, nothing, index)
-        parts.append(_table().take(index))
+        parts.append(_build_encodings().take(index))
         if not further:
             return parts
         ended = pc.invert(pc.fill_null(more, False))
@@ -100,10 +100,10 @@ def long_parts(array: pa.Array) -> list[ValuePart]:
 def string_parts(array: pa.StringArray | pa.BinaryArray) -> list[ValuePart]:
     """Encode strings or bytes: the length, then the bytes; nothing where the array is null."""
     data = array.cast(pa.binary())
-    return [*long_parts(pc.binary_length(data)), _filled(data)]
+    return [*long_parts(pc.binary_length(data)), _fill_nulls(data)]
 
 
-def _filled(array: pa.BinaryArray) -> pa.BinaryArray:
+def _fill_nulls(array: pa.BinaryArray) -> pa.BinaryArray:
     return pc.fill_null(array, pa.scalar(_NOTHING, pa.binary())) if array.null_count else array
 
 
@@ -111,7 +111,9 @@ def nullable_parts(array: pa.Array) -> list[ValuePart]:
     """Encode values of a union of null and the array's type."""
     if pa.types.is_null(array.type):
         return []
-    prefix, parts = _parts(array)
+    prefix, parts = b"", _encode_values(array)
+    if pa.types.is_decimal(array.type):  # all values of the type have the same length
+        prefix = long_bytes(decimal_width(array.type))
     if not array.null_count:
         return [_VALUE + prefix, *parts]
     branch = pc.if_else(array.is_valid(), pa.scalar(_VALUE + prefix), pa.scalar(_NULL))
@@ -123,45 +125,45 @@ def record_parts(columns: Sequence[pa.Array]) -> list[ValuePart]:
     return [part for column in columns for part in nullable_parts(column)]
 
 
-def _parts(array: pa.Array) -> tuple[bytes, list[ValuePart]]:
-    """Return a constant that each value begins with, then its parts, which are empty where it is
-    null."""
+def _encode_values(array: pa.Array) -> list[ValuePart]:
+    """Return the parts of values, which are empty where the array is null; of a decimal without its
+    length."""
     types, data_type = pa.types, array.type
     if types.is_string(data_type):
-        return b"", string_parts(unicode_text(array))
+        return string_parts(unicode_text(array))
     if types.is_binary(data_type):
-        return b"", string_parts(array)
+        return string_parts(array)
     if is_arrow_variant(data_type):
-        return b"", string_parts(variant_text(array))
+        return string_parts(variant_text(array))
     if types.is_boolean(data_type):
-        return b"", [_filled(pc.if_else(array, pa.scalar(b"\x01"), pa.scalar(b"\x00")))]
+        return [_fill_nulls(pc.if_else(array, pa.scalar(b"\x01"), pa.scalar(b"\x00")))]
     if types.is_floating(data_type):
-        return b"", [_filled(_fixed(array, data_type.bit_width // 8))]
+        return [_fill_nulls(_view_as_bytes(array, data_type.bit_width // 8))]
     if types.is_decimal(data_type):
-        return long_bytes(decimal_width(data_type)), [_filled(decimal_bytes(array))]
+        return [_fill_nulls(decimal_bytes(array))]
     if types.is_struct(data_type):
-        return b"", _hidden(record_parts(children(array)), array)
+        return _hide_nulls(record_parts(list_children(array)), array)
     if types.is_list(data_type):
-        return b"", _blocks(array, _whole(array).values, None)
+        return _encode_blocks(array, _drop_offset(array).values, None)
     if types.is_map(data_type):
-        return b"", _map(_whole(array), array)
+        return _encode_map(_drop_offset(array), array)
     if types.is_date(data_type):
         array = array.cast(pa.int32())
-    return b"", long_parts(array)
+    return long_parts(array)
 
 
-def _fixed(array: pa.Array, width: int) -> pa.BinaryArray:
+def _view_as_bytes(array: pa.Array, width: int) -> pa.BinaryArray:
     """Return numbers as they lie in memory, little-endian."""
     raw = pa.binary(width)
     found = pa.Array.from_buffers(raw, len(array), array.buffers(), offset=array.offset)
     return found.cast(pa.binary())
 
 
-def _whole(array: pa.Array) -> pa.Array:
+def _drop_offset(array: pa.Array) -> pa.Array:
     return array.take(pa.arange(0, len(array))) if array.offset else array
 
 
-def _hidden(parts: list[ValuePart], array: pa.Array) -> list[ValuePart]:
+def _hide_nulls(parts: list[ValuePart], array: pa.Array) -> list[ValuePart]:
     """Return the parts, empty where the array is null."""
     if not array.null_count:
         return parts
@@ -169,19 +171,21 @@ def _hidden(parts: list[ValuePart], array: pa.Array) -> list[ValuePart]:
     return [pc.if_else(array.is_valid(), join_parts(parts, len(array)), nothing)]
 
 
-def _map(whole: pa.MapArray, array: pa.MapArray) -> list[ValuePart]:
+def _encode_map(whole: pa.MapArray, array: pa.MapArray) -> list[ValuePart]:
     if pa.types.is_string(array.type.key_type):
-        return _blocks(array, whole.items, string_parts(unicode_text(whole.keys)))
-    return _blocks(array, whole.items, nullable_parts(whole.keys))
+        return _encode_blocks(array, whole.items, string_parts(unicode_text(whole.keys)))
+    return _encode_blocks(array, whole.items, nullable_parts(whole.keys))
 
 
-def _blocks(array: pa.Array, values: pa.Array, keys: list[ValuePart] | None) -> list[ValuePart]:
+def _encode_blocks(
+    array: pa.Array, values: pa.Array, keys: list[ValuePart] | None
+) -> list[ValuePart]:
     """Encode arrays and maps: the number of items, if any, each of them, and the end."""
-    whole = _whole(array)
+    whole = _drop_offset(array)
     items = join_parts([*(keys or []), *nullable_parts(values)], len(values))
     mask = whole.is_null() if whole.null_count else None
     lists = pa.ListArray.from_arrays(whole.offsets, items, mask=mask)
     sizes = pc.list_value_length(lists)
     counts = long_parts(pc.if_else(pc.equal(sizes, 0), pa.scalar(None, pa.int32()), sizes))
     data = pc.binary_join(lists, pa.scalar(_NOTHING, pa.binary()))
-    return _hidden([*counts, _filled(data), _END], whole)
+    return _hide_nulls([*counts, _fill_nulls(data), _END], whole)

@@ -48,12 +48,12 @@ class CloudEventsEncoder(BatchEncoder):
         self.tombstones = tombstones
         self.table = table
 
-    def _encode(self, batch: ChangeBatch) -> Records:
+    def _encode_rows(self, batch: ChangeBatch) -> Records:
         rows = data_columns(batch)
         keys = json_keys(key_array(batch, self.key_columns, rows)) if self.key_columns else None
         data = json_values(rows)
-        attributes = self._attributes(batch)
-        values = as_binary(_structured(attributes, data))
+        attributes = self._build_attributes(batch)
+        values = as_binary(_join_event(attributes, data))
         headers = (("content-type", _STRUCTURED), ("_event_id", batch.event_ids()))
         records = Records(keys, values, headers, commit_ms(batch))
         if self.tombstones:
@@ -61,7 +61,7 @@ class CloudEventsEncoder(BatchEncoder):
             records = with_tombstones(records, deleted)
         return records
 
-    def _attributes(self, batch: ChangeBatch) -> dict[str, str | pa.Array]:
+    def _build_attributes(self, batch: ChangeBatch) -> dict[str, str | pa.Array]:
         """Return the attributes of each event: one text for all, or one each."""
         kinds = batch.rows.column(CHANGE_TYPE)
         kind = pc.binary_join_element_wise(pa.scalar("delta.change."), kinds, pa.scalar(""))
@@ -71,7 +71,7 @@ class CloudEventsEncoder(BatchEncoder):
             "source": f"urn:delta:{batch.state.table_id}",
             "type": "delta.snapshot.row" if batch.offset.snapshot else kind,
             "subject": table_name(batch, self.table),
-            "time": _times(batch),
+            "time": _format_times(batch),
             "deltaversion": batch.by_part(lambda part: str(part.offset.version)),
             "deltaindex": batch.row_indices().cast(pa.string()),
             "deltaorigin": batch.by_part(lambda part: part.file.origin),
@@ -82,7 +82,7 @@ class CloudEventsEncoder(BatchEncoder):
         return attributes
 
 
-def _structured(attributes: dict[str, str | pa.Array], data: pa.StringArray) -> pa.StringArray:
+def _join_event(attributes: dict[str, str | pa.Array], data: pa.StringArray) -> pa.StringArray:
     names = [*attributes, "datacontenttype", "data"]
     columns: list[pa.Array | JsonText] = [
         JsonText(json.dumps(value)) if isinstance(value, str) else value
@@ -91,7 +91,7 @@ def _structured(attributes: dict[str, str | pa.Array], data: pa.StringArray) -> 
     return json_objects(names, [*columns, JsonText(json.dumps(_JSON)), JsonText(data)])
 
 
-def _times(batch: ChangeBatch) -> str | pa.StringArray:
+def _format_times(batch: ChangeBatch) -> str | pa.StringArray:
     """Return the commit's time in RFC 3339, with milliseconds."""
     numbers = pa.array([part.file.timestamp_ms for part in batch.parts()], pa.int64())
     texts = iter(numbers.cast(pa.timestamp("ms")).cast(pa.string()).to_pylist())

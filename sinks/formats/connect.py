@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import children, timestamp_text, variant_text
+from sinks.formats.json import list_children, timestamp_text, variant_text
 from tailer.changes import is_arrow_variant
 
 _PLAIN = {
@@ -34,41 +34,44 @@ def connect_schema(data_type: pa.DataType) -> dict[str, Any]:
     optional."""
     types = pa.types
     if data_type in _PLAIN:
-        return _optional(_PLAIN[data_type])
+        return _make_optional(_PLAIN[data_type])
     if is_arrow_variant(data_type):
-        return _named("string", "io.debezium.data.Json")
+        return _make_named("string", "io.debezium.data.Json")
     if types.is_decimal(data_type):
         parameters = {
             "scale": str(data_type.scale),
             "connect.decimal.precision": str(data_type.precision),
         }
         name = "org.apache.kafka.connect.data.Decimal"
-        return _named("bytes", name) | {"parameters": parameters}
+        return _make_named("bytes", name) | {"parameters": parameters}
     if types.is_date(data_type):
-        return _named("int32", "io.debezium.time.Date")
+        return _make_named("int32", "io.debezium.time.Date")
     if types.is_timestamp(data_type):
         zoned = data_type.tz is not None
         name = "io.debezium.time.ZonedTimestamp" if zoned else "io.debezium.time.MicroTimestamp"
-        return _named("string" if zoned else "int64", name)
+        return _make_named("string" if zoned else "int64", name)
     if types.is_struct(data_type):
         fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        return _optional("struct") | {"fields": connect_fields(fields)}
+        return _make_optional("struct") | {"fields": connect_fields(fields)}
     if types.is_list(data_type):
-        return _optional("array") | {"items": connect_schema(data_type.value_type)}
+        return _make_optional("array") | {"items": connect_schema(data_type.value_type)}
     if types.is_map(data_type):
         if types.is_string(data_type.key_type):
             keys = {"type": "string", "optional": False}
-            return _optional("map") | {"keys": keys, "values": connect_schema(data_type.item_type)}
-        return _optional("array") | {"items": connect_schema(_entry(data_type))}
-    return _optional("string")  # a void column, which contains only nulls
+            return _make_optional("map") | {
+                "keys": keys,
+                "values": connect_schema(data_type.item_type),
+            }
+        return _make_optional("array") | {"items": connect_schema(_make_entry_type(data_type))}
+    return _make_optional("string")  # a void column, which contains only nulls
 
 
-def _optional(kind: str) -> dict[str, Any]:
+def _make_optional(kind: str) -> dict[str, Any]:
     return {"type": kind, "optional": True}
 
 
-def _named(kind: str, name: str) -> dict[str, Any]:
-    return _optional(kind) | {"name": name, "version": 1}
+def _make_named(kind: str, name: str) -> dict[str, Any]:
+    return _make_optional(kind) | {"name": name, "version": 1}
 
 
 def connect_fields(fields: list[pa.Field], required: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -80,7 +83,7 @@ def connect_fields(fields: list[pa.Field], required: Collection[str] = ()) -> li
     ]
 
 
-def _entry(data_type: pa.MapType) -> pa.StructType:
+def _make_entry_type(data_type: pa.MapType) -> pa.StructType:
     return pa.struct([("key", data_type.key_type), ("value", data_type.item_type)])
 
 
@@ -98,11 +101,11 @@ def connect_values(array: pa.Array) -> pa.Array:
     if types.is_timestamp(data_type):
         return array.cast(pa.int64()) if data_type.tz is None else timestamp_text(array)
     if types.is_struct(data_type):
-        return _struct(array)
+        return _convert_struct(array)
     if types.is_list(data_type):
-        return _list(array, connect_values(_flat(array).values))
+        return _convert_list(array, connect_values(_drop_offset(array).values))
     if types.is_map(data_type):
-        return _map(_flat(array))
+        return _convert_map(_drop_offset(array))
     return array
 
 
@@ -120,30 +123,32 @@ def decimal_width(data_type: pa.DataType) -> int:
     return int((10**data_type.precision).bit_length() // 8 + 1)
 
 
-def _flat(array: pa.Array) -> pa.Array:
+def _drop_offset(array: pa.Array) -> pa.Array:
     """Return the array without an offset into its buffers."""
     return array.take(pa.arange(0, len(array))) if array.offset else array
 
 
-def _nulls(array: pa.Array) -> pa.BooleanArray | None:
+def _find_nulls(array: pa.Array) -> pa.BooleanArray | None:
     return array.is_null() if array.null_count else None
 
 
-def _struct(array: pa.StructArray) -> pa.StructArray:
-    columns = [connect_values(child) for child in children(array)]
+def _convert_struct(array: pa.StructArray) -> pa.StructArray:
+    columns = [connect_values(child) for child in list_children(array)]
     names = [array.type.field(i).name for i in range(array.type.num_fields)]
     if not columns:
         return array
-    return pa.StructArray.from_arrays(columns, names=names, mask=_nulls(array))
+    return pa.StructArray.from_arrays(columns, names=names, mask=_find_nulls(array))
 
 
-def _list(array: pa.Array, values: pa.Array) -> pa.ListArray:
-    return pa.ListArray.from_arrays(_flat(array).offsets, values, mask=_nulls(array))
+def _convert_list(array: pa.Array, values: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(_drop_offset(array).offsets, values, mask=_find_nulls(array))
 
 
-def _map(array: pa.MapArray) -> pa.Array:
+def _convert_map(array: pa.MapArray) -> pa.Array:
     items = connect_values(array.items)
     if not pa.types.is_string(array.type.key_type):
         keys = connect_values(array.keys)
-        return _list(array, pa.StructArray.from_arrays([keys, items], names=["key", "value"]))
-    return pa.MapArray.from_arrays(array.offsets, array.keys, items, mask=_nulls(array))
+        return _convert_list(
+            array, pa.StructArray.from_arrays([keys, items], names=["key", "value"])
+        )
+    return pa.MapArray.from_arrays(array.offsets, array.keys, items, mask=_find_nulls(array))

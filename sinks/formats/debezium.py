@@ -104,23 +104,23 @@ class DebeziumEncoder(BatchEncoder):
         self.name = name
         self.table = table
 
-    def _encode(self, batch: ChangeBatch) -> Records:
+    def _encode_rows(self, batch: ChangeBatch) -> Records:
         images = Images(batch)
         table = table_name(batch, self.table)
-        payload = self._payload(batch, images, table)
-        keys = self._keys(batch, images.rows, table) if self.key_columns else None
+        payload = self._build_payload(batch, images, table)
+        keys = self._format_keys(batch, images.rows, table) if self.key_columns else None
         headers = event_headers(batch) + key_change_headers(
             batch,
             self.key_columns,
             keys,
             images.gone,
-            lambda columns: self._encoded_keys(batch, columns, table),
+            lambda columns: self._format_key_columns(batch, columns, table),
         )
         records = Records(keys, payload, headers, commit_ms(batch))
         return with_tombstones(records, images.gone) if self.tombstones else records
 
-    def _payload(self, batch: ChangeBatch, images: Images, table: str) -> JoinedText:
-        before, after = self._images(images)
+    def _build_payload(self, batch: ChangeBatch, images: Images, table: str) -> JoinedText:
+        before, after = self._format_images(images)
         # Debezium counts from one.
         order = pc.add(batch.row_indices(), pa.scalar(1, pa.int64())).cast(pa.string())
         transaction: dict[str, JsonMember] = {
@@ -128,32 +128,32 @@ class DebeziumEncoder(BatchEncoder):
             "total_order": JsonText(order),
             "data_collection_order": JsonText(order),
         }
-        times = _times(batch)
+        times = _format_times(batch)
         members: dict[str, JsonMember] = {
             "before": JsonText(before),
             "after": JsonText(after),
-            "source": JsonObject(self._source(batch, images, table, times)),
+            "source": JsonObject(self._build_source(batch, images, table, times)),
             "transaction": JsonObject(transaction),
             "op": images.op,
             **times,
         }
         if self.schema:
-            schema = _envelope_schema(self.name, table, images.rows.type)
+            schema = _build_envelope_schema(self.name, table, images.rows.type)
             members = {"schema": JsonText(schema), "payload": JsonObject(members)}
         return json_objects_joined(list(members), list(members.values()))
 
-    def _images(self, images: Images) -> tuple[pa.Array | str, pa.Array | str]:
+    def _format_images(self, images: Images) -> tuple[pa.Array | str, pa.Array | str]:
         """Return ``before`` and ``after`` as JSON text."""
-        row = self._object(images.rows)
+        row = self._format_rows(images.rows)
         before: pa.Array | str = "null"
         if images.before is not None:
-            before = pc.fill_null(self._object(images.before), _NULL)
+            before = pc.fill_null(self._format_rows(images.before), _NULL)
         if not pc.any(images.gone).as_py():
             return before, row
         other = _NULL if isinstance(before, str) else before
         return pc.if_else(images.gone, row, other), pc.if_else(images.gone, _NULL, row)
 
-    def _object(self, rows: pa.StructArray) -> pa.StringArray:
+    def _format_rows(self, rows: pa.StructArray) -> pa.StringArray:
         """Return JSON objects of data columns, null where the struct is null."""
         values = connect_values(rows) if self.schema else rows
         text = json_values(values)
@@ -161,22 +161,22 @@ class DebeziumEncoder(BatchEncoder):
             return text
         return pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
 
-    def _source(
+    def _build_source(
         self, batch: ChangeBatch, images: Images, table: str, times: dict[str, JsonText]
     ) -> dict[str, JsonMember]:
         row_ids = batch.row_ids
         alone = pc.any(images.alone).as_py()
         return {
-            "version": _text(VERSION),
-            "connector": _text(CONNECTOR),
-            "name": _text(self.name),
+            "version": _make_text(VERSION),
+            "connector": _make_text(CONNECTOR),
+            "name": _make_text(self.name),
             "ts_ms": times["ts_ms"],
-            "snapshot": _text("true" if batch.offset.snapshot else "false"),
-            "db": _text(""),
+            "snapshot": _make_text("true" if batch.offset.snapshot else "false"),
+            "db": _make_text(""),
             "ts_us": times["ts_us"],
             "ts_ns": times["ts_ns"],
-            "table": _text(table),
-            "table_id": _text(batch.state.table_id),
+            "table": _make_text(table),
+            "table_id": _make_text(batch.state.table_id),
             "commit_version": JsonText(batch.by_part(lambda part: str(part.offset.version))),
             "origin": JsonText(batch.by_part(lambda part: json.dumps(part.file.origin))),
             "index": batch.row_indices(),
@@ -185,10 +185,12 @@ class DebeziumEncoder(BatchEncoder):
             "unpaired": images.alone if alone else JsonText("false"),
         }
 
-    def _keys(self, batch: ChangeBatch, rows: pa.StructArray, table: str) -> pa.BinaryArray:
-        return self._encoded_keys(batch, key_array(batch, self.key_columns, rows), table)
+    def _format_keys(self, batch: ChangeBatch, rows: pa.StructArray, table: str) -> pa.BinaryArray:
+        return self._format_key_columns(batch, key_array(batch, self.key_columns, rows), table)
 
-    def _encoded_keys(self, batch: ChangeBatch, keys: pa.StructArray, table: str) -> pa.BinaryArray:
+    def _format_key_columns(
+        self, batch: ChangeBatch, keys: pa.StructArray, table: str
+    ) -> pa.BinaryArray:
         if not self.schema:
             return as_binary(json_values(keys))
         fields = [keys.type.field(i) for i in range(keys.type.num_fields)]
@@ -196,13 +198,13 @@ class DebeziumEncoder(BatchEncoder):
             "type": "struct",
             "fields": connect_fields(fields, required=required_columns(batch)),
             "optional": False,
-            "name": f"{_prefix(self.name, table)}.Key",
+            "name": f"{_join_names(self.name, table)}.Key",
         }
-        members = [JsonText(_compact(schema)), connect_values(keys)]
+        members = [JsonText(_format_json(schema)), connect_values(keys)]
         return as_binary(json_objects(["schema", "payload"], members))
 
 
-def _times(batch: ChangeBatch) -> dict[str, JsonText]:
+def _format_times(batch: ChangeBatch) -> dict[str, JsonText]:
     """Return the commit's time in all three units."""
 
     def text(factor: int) -> JsonText:
@@ -211,50 +213,50 @@ def _times(batch: ChangeBatch) -> dict[str, JsonText]:
     return {"ts_ms": text(1), "ts_us": text(1000), "ts_ns": text(1_000_000)}
 
 
-def _text(value: str) -> JsonText:
+def _make_text(value: str) -> JsonText:
     return JsonText(json.dumps(value))
 
 
-def _prefix(name: str, table: str) -> str:
+def _join_names(name: str, table: str) -> str:
     return f"{name}.{table}" if name else table
 
 
-def _compact(document: Any) -> str:
+def _format_json(document: Any) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def _field(name: str, kind: str, *, optional: bool = False) -> dict[str, Any]:
+def _make_field(name: str, kind: str, *, optional: bool = False) -> dict[str, Any]:
     return {"type": kind, "optional": optional, "field": name}
 
 
-def _envelope_schema(name: str, table: str, rows: pa.StructType) -> str:
+def _build_envelope_schema(name: str, table: str, rows: pa.StructType) -> str:
     """Return the Connect schema of the envelope, as JSON text."""
-    prefix = _prefix(name, table)
+    prefix = _join_names(name, table)
     columns = connect_fields([rows.field(i) for i in range(rows.num_fields)])
     value = {
         "type": "struct", "fields": columns, "optional": True, "name": f"{prefix}.Value",
     }  # fmt: skip
     source = [
-        *(_field(n, "string") for n in ("version", "connector", "name")),
-        _field("ts_ms", "int64"),
-        {**_field("snapshot", "string", optional=True), "name": "io.debezium.data.Enum",
+        *(_make_field(n, "string") for n in ("version", "connector", "name")),
+        _make_field("ts_ms", "int64"),
+        {**_make_field("snapshot", "string", optional=True), "name": "io.debezium.data.Enum",
          "version": 1, "parameters": {"allowed": "true,false"}, "default": "false"},
-        _field("db", "string"),
-        *(_field(n, "int64", optional=True) for n in ("ts_us", "ts_ns")),
-        *(_field(n, "string") for n in ("table", "table_id")),
-        _field("commit_version", "int64"),
-        _field("origin", "string", optional=True),
-        _field("index", "int64"),
-        _field("row_id", "int64", optional=True),
-        _field("event_id", "string"),
-        _field("unpaired", "boolean"),
+        _make_field("db", "string"),
+        *(_make_field(n, "int64", optional=True) for n in ("ts_us", "ts_ns")),
+        *(_make_field(n, "string") for n in ("table", "table_id")),
+        _make_field("commit_version", "int64"),
+        _make_field("origin", "string", optional=True),
+        _make_field("index", "int64"),
+        _make_field("row_id", "int64", optional=True),
+        _make_field("event_id", "string"),
+        _make_field("unpaired", "boolean"),
     ]  # fmt: skip
     transaction = [
-        _field("id", "string"),
-        _field("total_order", "int64"),
-        _field("data_collection_order", "int64"),
+        _make_field("id", "string"),
+        _make_field("total_order", "int64"),
+        _make_field("data_collection_order", "int64"),
     ]
-    return _compact(
+    return _format_json(
         {
             "type": "struct",
             "fields": [
@@ -264,8 +266,8 @@ def _envelope_schema(name: str, table: str, rows: pa.StructType) -> str:
                  "name": "io.debezium.connector.delta.Source", "field": "source"},
                 {"type": "struct", "fields": transaction, "optional": True,
                  "name": "event.block", "version": 1, "field": "transaction"},
-                _field("op", "string"),
-                *(_field(n, "int64", optional=True) for n in ("ts_ms", "ts_us", "ts_ns")),
+                _make_field("op", "string"),
+                *(_make_field(n, "int64", optional=True) for n in ("ts_ms", "ts_us", "ts_ns")),
             ],
             "optional": False,
             "name": f"{prefix}.Envelope",

@@ -16,7 +16,7 @@ import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,7 +37,7 @@ _CONTROL_ESCAPES = [(chr(c), json.dumps(chr(c))[1:-1]) for c in range(0x20)]
 
 def json_lines(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Buffer:
     """Return rows as JSON lines, each ended by a newline, in one contiguous buffer of UTF-8."""
-    return text_of(json_objects(names, columns, end="}\n"))
+    return view_text(json_objects(names, columns, end="}\n"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +71,22 @@ def json_objects_joined(
 ) -> JoinedText:
     """Return the objects of :func:`json_objects`, not put together yet."""
     parts: list[Column] = []
-    constant = _object_parts(dict(zip(names, columns, strict=True)), "", parts)
-    rows = next(len(_array(part)) for part in parts if not isinstance(part, str))
+    constant = _add_object_parts(dict(zip(names, columns, strict=True)), "", parts)
+    rows = next(len(_to_array(part)) for part in parts if not isinstance(part, str))
     return JoinedText([*parts, constant + end], rows)
 
 
-def _array(part: pa.StringArray | Text | Number) -> pa.Array:
+def _to_array(part: pa.StringArray | Text | Number) -> pa.Array:
     return part if isinstance(part, pa.Array) else part.array
 
 
-def _object_parts(members: Mapping[str, JsonMember], constant: str, parts: list[Column]) -> str:
+def _add_object_parts(members: Mapping[str, JsonMember], constant: str, parts: list[Column]) -> str:
     """Add an object without its closing brace to ``parts``, after a text that is the same for all
     rows; return the part of that text which is still to be added."""
     for i, (name, column) in enumerate(members.items()):
         constant += ("," if i else "{") + json.dumps(name) + ":"
         if isinstance(column, JsonObject):
-            constant = _object_parts(column.members, constant, parts) + "}"
+            constant = _add_object_parts(column.members, constant, parts) + "}"
             continue
         if isinstance(column, JsonText):
             if isinstance(column.text, str):
@@ -94,13 +94,13 @@ def _object_parts(members: Mapping[str, JsonMember], constant: str, parts: list[
                 continue
             before, text, after = "", column.text, ""
         else:
-            before, text, after = _unquoted(column)
+            before, text, after = _split_quotes(column)
         parts += [constant + before, text]
         constant = after
     return constant
 
 
-def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
+def view_text(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
     """Return the values of an array, one after the other, as they lie in memory (with any values
     beneath its nulls)."""
     if not len(texts) or texts.buffers()[2] is None:
@@ -111,24 +111,33 @@ def text_of(texts: pa.StringArray | pa.BinaryArray) -> pa.Buffer:
     return texts.buffers()[2].slice(first, last - first)
 
 
-def _unquoted(array: pa.Array) -> tuple[str, Column, str]:
-    """Return each value as JSON, in three parts: a constant text before it, the value, and a
-    constant text after it; the constants are not copied into each value."""
+class _Quoted(NamedTuple):
+    """Values as JSON: each between two constant texts, which are not copied into each value."""
+
+    before: str
+    values: Column
+    after: str
+
+
+def _split_quotes(array: pa.Array) -> _Quoted:
+    """Return each value as JSON, apart from what all values begin and end with."""
     if pa.types.is_string(array.type):
-        text = _escaped(array)
-        return ("", Text(text, quoted=True), "") if text.null_count else ('"', text, '"')
+        text = _escape_strings(array)
+        if text.null_count:
+            return _Quoted("", Text(text, quoted=True), "")
+        return _Quoted('"', text, '"')
     plain = number(array)
-    if plain is not None and not _beyond(array):
-        return "", plain, ""
+    if plain is not None and not _has_far_years(array):
+        return _Quoted("", plain, "")
     if pa.types.is_timestamp(array.type) and not array.null_count:
-        zone = _zone(array)
-        text = _plain(_micros(array), _DAY_US)
+        zone = _find_zone(array)
+        text = _format_near_years(_drop_zone(array), _DAY_US)
         if text is not None:
-            return '"', text, zone + '"'
-    return "", Text(_encoder(array.type)(array)), ""
+            return _Quoted('"', text, zone + '"')
+    return _Quoted("", Text(_find_encoder(array.type)(array)), "")
 
 
-def _join(*parts: pa.StringArray | str) -> pa.StringArray:
+def _join_parts(*parts: pa.StringArray | str) -> pa.StringArray:
     """Join the parts of each row to one string; null where one of them is null."""
     if all(isinstance(part, str) or not part.null_count for part in parts):
         return join([*parts], next(len(part) for part in parts if not isinstance(part, str)))
@@ -138,33 +147,33 @@ def _join(*parts: pa.StringArray | str) -> pa.StringArray:
 
 def json_values(array: pa.Array) -> pa.StringArray:
     """Return each value as JSON text; null as ``null``."""
-    text = _encoder(array.type)(array)
+    text = _find_encoder(array.type)(array)
     return pc.fill_null(text, _NULL) if text.null_count else text
 
 
-def _encoder(data_type: pa.DataType) -> Callable[[pa.Array], pa.StringArray]:
+def _find_encoder(data_type: pa.DataType) -> Callable[[pa.Array], pa.StringArray]:
     types = pa.types
     for holds, encode in (
-        (types.is_string, _string),
-        (types.is_floating, _floating),
-        (types.is_binary, _binary),
-        (types.is_date, _date),
-        (types.is_timestamp, _timestamp),
+        (types.is_string, _format_strings),
+        (types.is_floating, _format_floats),
+        (types.is_binary, _format_binary),
+        (types.is_date, _format_dates),
+        (types.is_timestamp, _format_timestamps),
         (is_arrow_variant, variant_text),
-        (types.is_struct, _struct),
-        (types.is_list, _list),
-        (types.is_map, _map),
+        (types.is_struct, _format_structs),
+        (types.is_list, _format_lists),
+        (types.is_map, _format_maps),
         (types.is_null, lambda array: pa.nulls(len(array), pa.string())),
-        (types.is_large_string, lambda array: _string(array.cast(pa.string()))),
-        (types.is_large_binary, lambda array: _binary(array.cast(pa.binary()))),
+        (types.is_large_string, lambda array: _format_strings(array.cast(pa.string()))),
+        (types.is_large_binary, lambda array: _format_binary(array.cast(pa.binary()))),
     ):
         if holds(data_type):
             return encode
     return lambda array: array.cast(pa.string())  # integers, decimals and booleans
 
 
-def _quoted(array: pa.Array) -> pa.StringArray:
-    return _join('"', array.cast(pa.string()), '"')
+def _quote_values(array: pa.Array) -> pa.StringArray:
+    return _join_parts('"', array.cast(pa.string()), '"')
 
 
 def unicode_text(array: pa.StringArray) -> pa.StringArray:
@@ -178,13 +187,13 @@ def unicode_text(array: pa.StringArray) -> pa.StringArray:
     return array
 
 
-def _string(array: pa.StringArray) -> pa.StringArray:
-    return _join('"', _escaped(array), '"')
+def _format_strings(array: pa.StringArray) -> pa.StringArray:
+    return _join_parts('"', _escape_strings(array), '"')
 
 
-def _escaped(array: pa.StringArray) -> pa.StringArray:
+def _escape_strings(array: pa.StringArray) -> pa.StringArray:
     array = unicode_text(array)
-    if has_escapes(text_of(array)):  # or a value beneath a null
+    if has_escapes(view_text(array)):  # or a value beneath a null
         for plain, escaped in _ESCAPES:
             array = pc.replace_substring(array, plain, escaped)
         if pc.any(pc.match_substring_regex(array, _CONTROL)).as_py():
@@ -193,7 +202,7 @@ def _escaped(array: pa.StringArray) -> pa.StringArray:
     return array
 
 
-def _floating(array: pa.Array) -> pa.StringArray:
+def _format_floats(array: pa.Array) -> pa.StringArray:
     text = array.cast(pa.string())
     finite = pc.is_finite(array)
     if pc.all(finite).as_py() is not False:
@@ -202,8 +211,8 @@ def _floating(array: pa.Array) -> pa.StringArray:
     return pc.if_else(finite, text, pc.if_else(pc.is_nan(array), '"NaN"', infinite))
 
 
-def _binary(array: pa.BinaryArray) -> pa.StringArray:
-    return _quoted(base64_text(array))
+def _format_binary(array: pa.BinaryArray) -> pa.StringArray:
+    return _quote_values(base64_text(array))
 
 
 def base64_text(array: pa.BinaryArray) -> pa.StringArray:
@@ -217,7 +226,7 @@ def base64_text(array: pa.BinaryArray) -> pa.StringArray:
     zeros = pa.array([b"", bytes(2), bytes(1)], array.type)
     whole = pc.binary_join_element_wise(array, zeros.take(rest), pa.scalar(b"", array.type))
     whole = pc.fill_null(whole, pa.scalar(b"", array.type))
-    encoded = pa.py_buffer(binascii.b2a_base64(text_of(whole), newline=False))
+    encoded = pa.py_buffer(binascii.b2a_base64(view_text(whole), newline=False))
     ends = pa.Array.from_buffers(pa.int32(), len(whole) + 1, [None, whole.buffers()[1]],
                                  offset=whole.offset)  # fmt: skip
     ends = pc.multiply(pc.divide(pc.subtract(ends, ends[0]), 3), 4).cast(pa.int32())
@@ -229,22 +238,22 @@ def base64_text(array: pa.BinaryArray) -> pa.StringArray:
             short = pc.binary_slice(text, 0, left - 3)
             padded = pc.binary_join_element_wise(short, padding, pa.scalar(b""))
             text = pc.if_else(cut, padded, text)
-    return _mask(text.cast(pa.string()), array)
+    return _mask_nulls(text.cast(pa.string()), array)
 
 
-def _date(array: pa.Array) -> pa.StringArray:
-    return _calendar(array, 1, _iso_date)
+def _format_dates(array: pa.Array) -> pa.StringArray:
+    return _format_calendar(array, 1, _iso_date)
 
 
-def _timestamp(array: pa.TimestampArray) -> pa.StringArray:
-    return _calendar(_micros(array), _DAY_US, iso_timestamp, _zone(array))
+def _format_timestamps(array: pa.TimestampArray) -> pa.StringArray:
+    return _format_calendar(_drop_zone(array), _DAY_US, iso_timestamp, _find_zone(array))
 
 
-def _zone(array: pa.TimestampArray) -> str:
+def _find_zone(array: pa.TimestampArray) -> str:
     return "" if array.type.tz is None else "Z"
 
 
-def _micros(array: pa.TimestampArray) -> pa.TimestampArray:
+def _drop_zone(array: pa.TimestampArray) -> pa.TimestampArray:
     """Return the same without a zone: Arrow would look it up for every value, and UTC needs
     none."""
     return array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
@@ -252,45 +261,45 @@ def _micros(array: pa.TimestampArray) -> pa.TimestampArray:
 
 def timestamp_text(array: pa.TimestampArray) -> pa.StringArray:
     """Format timestamps in ISO 8601, without quotes."""
-    return pc.utf8_slice_codeunits(_timestamp(array), 1, -1)
+    return pc.utf8_slice_codeunits(_format_timestamps(array), 1, -1)
 
 
-def _calendar(
+def _format_calendar(
     array: pa.Array, per_day: int, far: Callable[[int], str], zone: str = ""
 ) -> pa.StringArray:
     """Format dates and times as text. Arrow writes the years 1 to 9999; the few beyond, which Spark
     supports, are written by ``far``, value by value."""
-    text = _plain(array, per_day)
+    text = _format_near_years(array, per_day)
     if text is not None:
-        return _join('"', text, zone + '"')
-    numbers, low, high = _days(array, per_day)
+        return _join_parts('"', text, zone + '"')
+    numbers, low, high = _to_numbers(array, per_day), _FIRST_DAY * per_day, _END_DAY * per_day
     near = pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high))
-    known = _calendar(pc.if_else(near, array, pa.scalar(None, array.type)), per_day, far, zone)
+    known = _format_calendar(
+        pc.if_else(near, array, pa.scalar(None, array.type)), per_day, far, zone
+    )
     beyond = pc.if_else(near, pa.scalar(None, pa.int64()), numbers).to_pylist()
     texts = pa.array([None if n is None else f'"{far(n)}{zone}"' for n in beyond], pa.string())
     return pc.coalesce(known, texts)
 
 
-def _days(array: pa.Array, per_day: int) -> tuple[pa.Int64Array, int, int]:
-    """Return the values as numbers, and the bounds of the numbers that Arrow can write."""
-    numbers = array.cast(pa.int32() if per_day == 1 else pa.int64()).cast(pa.int64())
-    return numbers, _FIRST_DAY * per_day, _END_DAY * per_day
+def _to_numbers(array: pa.Array, per_day: int) -> pa.Int64Array:
+    return array.cast(pa.int32() if per_day == 1 else pa.int64()).cast(pa.int64())
 
 
-def _beyond(array: pa.Array) -> bool:
+def _has_far_years(array: pa.Array) -> bool:
     """Return whether an array has dates or times (in microseconds) whose years are not of four
     digits."""
     per_day = 1 if pa.types.is_date32(array.type) else _DAY_US
     if per_day > 1 and not pa.types.is_timestamp(array.type):
         return False
-    numbers, low, high = _days(array, per_day)
+    numbers, low, high = _to_numbers(array, per_day), _FIRST_DAY * per_day, _END_DAY * per_day
     ends = pc.min_max(numbers)
     return bool(ends["min"].is_valid and (ends["min"].as_py() < low or ends["max"].as_py() >= high))
 
 
-def _plain(array: pa.Array, per_day: int) -> pa.StringArray | None:
+def _format_near_years(array: pa.Array, per_day: int) -> pa.StringArray | None:
     """Format dates and times as text without quotes, if Arrow can write all of them."""
-    if _beyond(array):
+    if _has_far_years(array):
         return None
     text = array.cast(pa.string())
     return text if per_day == 1 else pc.binary_replace_slice(text, 10, 11, b"T")
@@ -317,14 +326,14 @@ def iso_timestamp(micros: int) -> str:
     return f"{_iso_date(days)}T{hour:02d}:{minute:02d}:{second:02d}.{fraction:06d}"
 
 
-def _struct(array: pa.StructArray) -> pa.StringArray:
+def _format_structs(array: pa.StructArray) -> pa.StringArray:
     fields = [array.type.field(i).name for i in range(array.type.num_fields)]
     if not fields:
-        return _mask(pa.repeat(pa.scalar("{}"), len(array)), array)
-    return _mask(json_objects(fields, children(array)), array)
+        return _mask_nulls(pa.repeat(pa.scalar("{}"), len(array)), array)
+    return _mask_nulls(json_objects(fields, list_children(array)), array)
 
 
-def children(array: pa.StructArray) -> list[pa.Array]:
+def list_children(array: pa.StructArray) -> list[pa.Array]:
     """Return the fields of a struct, null where it is null: values beneath a null are undefined."""
     if array.null_count:
         return list(array.flatten())
@@ -343,40 +352,40 @@ def variant_text(array: pa.StructArray) -> pa.StringArray:
     )
 
 
-def _mask(text: pa.StringArray, array: pa.Array) -> pa.StringArray:
+def _mask_nulls(text: pa.StringArray, array: pa.Array) -> pa.StringArray:
     """Return ``text``, null where the array is null."""
     if not array.null_count:
         return text
     return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
 
 
-def _whole(array: pa.Array) -> pa.Array:
+def _drop_offset(array: pa.Array) -> pa.Array:
     return array.take(pa.arange(0, len(array))) if array.offset else array
 
 
-def _list(array: pa.ListArray) -> pa.StringArray:
-    array = _whole(array)
-    return _bracketed("[", array.offsets, json_values(array.values), "]", array)
+def _format_lists(array: pa.ListArray) -> pa.StringArray:
+    array = _drop_offset(array)
+    return _join_items("[", array.offsets, json_values(array.values), "]", array)
 
 
-def _bracketed(
+def _join_items(
     left: str, offsets: pa.Int32Array, items: pa.StringArray, right: str, array: pa.Array
 ) -> pa.StringArray:
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, items), ",")
-    return _mask(_join(left, joined, right), array)
+    return _mask_nulls(_join_parts(left, joined, right), array)
 
 
-def _map(array: pa.MapArray) -> pa.StringArray:
-    array = _whole(array)
+def _format_maps(array: pa.MapArray) -> pa.StringArray:
+    array = _drop_offset(array)
     values = json_values(array.items)
     if pa.types.is_nested(array.type.key_type):
         keys = json_values(array.keys)
-        items = _join('{"key":', keys, ',"value":', values, "}")
-        return _bracketed("[", array.offsets, items, "]", array)
+        items = _join_parts('{"key":', keys, ',"value":', values, "}")
+        return _join_items("[", array.offsets, items, "]", array)
     keys = json_values(array.keys)
     text = pa.types.is_string(array.type.key_type)
     unquoted = not (text or pc.all(pc.starts_with(keys, '"')).as_py())
     if unquoted:
-        keys = pc.if_else(pc.starts_with(keys, '"'), keys, _quoted(keys))
-    items = _join(keys, ":", values)
-    return _bracketed("{", array.offsets, items, "}", array)
+        keys = pc.if_else(pc.starts_with(keys, '"'), keys, _quote_values(keys))
+    items = _join_parts(keys, ":", values)
+    return _join_items("{", array.offsets, items, "}", array)

@@ -59,23 +59,29 @@ class JsonSchemaEncoder(BatchEncoder):
         self._names = (name, table)
         self._ids: dict[tuple[str, str], int] = {}
 
-    def _encode(self, batch: ChangeBatch) -> Records:
+    def _encode_rows(self, batch: ChangeBatch) -> Records:
         records, rows = self._inner.encode(batch).whole(), data_columns(batch).type
         fields = [rows.field(i) for i in range(rows.num_fields)]
-        values, number = self._framed(
-            batch, "value", "Value", _schema_of(self._envelope, fields), records.values
-        )
+        schema = _build_envelope_schema(self._envelope, fields)
+        number = self._register_schema(batch, "value", "Value", schema)
+        values = _frame_values(number, records.values)
         keys = records.keys
         if keys is not None:
-            own = _object({f.name: nullable(f.type) for f in fields if f.name in self.key_columns})
-            keys, _ = self._framed(batch, "key", "Key", own, keys)
+            own = _make_object(
+                {
+                    f.name: build_nullable_schema(f.type)
+                    for f in fields
+                    if f.name in self.key_columns
+                }
+            )
+            keys = _frame_values(self._register_schema(batch, "key", "Key", own), keys)
         headers = (*records.headers, ("_schema_id", str(number).encode()))
         return replace(records, keys=keys, values=values, headers=headers)
 
-    def _framed(
-        self, batch: ChangeBatch, part: str, record: str, schema: dict[str, Any], values: Any
-    ) -> tuple[pa.BinaryArray, int]:
-        """Return the values in the wire format, and the id of their schema; null stays null."""
+    def _register_schema(
+        self, batch: ChangeBatch, part: str, record: str, schema: dict[str, Any]
+    ) -> int:
+        """Return the id of a schema in the registry."""
         name, given = self._names
         title = ".".join(filter(None, (name, table_name(batch, given), record)))
         draft = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title}
@@ -83,54 +89,59 @@ class JsonSchemaEncoder(BatchEncoder):
         subject = name_subject(self._strategy, self._topic, part, title)
         if (subject, text) not in self._ids:
             self._ids[subject, text] = self.registry.register(subject, text, kind="JSON")
-        number = self._ids[subject, text]
-        head = pa.scalar(struct.pack(">bI", 0, number))
-        return pc.binary_join_element_wise(head, values, pa.scalar(b"")), number
+        return self._ids[subject, text]
 
 
-def _schema_of(envelope: str, fields: list[pa.Field]) -> dict[str, Any]:
-    columns = {field.name: nullable(field.type) for field in fields}
+def _frame_values(schema_id: int, values: Any) -> pa.BinaryArray:
+    """Return values in the wire format: a zero byte and the schema's id come first; null stays
+    null."""
+    head = pa.scalar(struct.pack(">bI", 0, schema_id))
+    return pc.binary_join_element_wise(head, values, pa.scalar(b""))
+
+
+def _build_envelope_schema(envelope: str, fields: list[pa.Field]) -> dict[str, Any]:
+    columns = {field.name: build_nullable_schema(field.type) for field in fields}
     if envelope == "upsert":
-        return _object(columns)
+        return _make_object(columns)
     if envelope == "rows":
-        return _object({**columns, **_METADATA})
-    row = _or_null(_object(columns))
+        return _make_object({**columns, **_METADATA})
+    row = _make_nullable(_make_object(columns))
     times = dict.fromkeys(("ts_ms", "ts_us", "ts_ns"), _WHOLE)
     parts = {name: {"type": "object"} for name in ("source", "transaction")}
-    return _object({"before": row, "after": row, **parts, "op": _TEXT, **times})
+    return _make_object({"before": row, "after": row, **parts, "op": _TEXT, **times})
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _make_object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+def _make_nullable(schema: dict[str, Any]) -> dict[str, Any]:
     return {"oneOf": [_NULL, schema]}
 
 
-def nullable(data_type: pa.DataType) -> dict[str, Any]:
+def build_nullable_schema(data_type: pa.DataType) -> dict[str, Any]:
     """Return the JSON Schema of the values of a type, or null, as :mod:`sinks.formats.json` writes
     them."""
     if is_variant(data_type):
         return {}
-    return _NULL if pa.types.is_null(data_type) else _or_null(_schema(data_type))
+    return _NULL if pa.types.is_null(data_type) else _make_nullable(_build_type_schema(data_type))
 
 
-def _schema(data_type: pa.DataType) -> dict[str, Any]:
+def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:
     types = pa.types
     if types.is_floating(data_type):
         return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
     if types.is_struct(data_type):
         fields = (data_type.field(i) for i in range(data_type.num_fields))
-        return _object({field.name: nullable(field.type) for field in fields})
+        return _make_object({field.name: build_nullable_schema(field.type) for field in fields})
     if types.is_list(data_type):
-        return {"type": "array", "items": nullable(data_type.value_type)}
+        return {"type": "array", "items": build_nullable_schema(data_type.value_type)}
     if types.is_map(data_type):
-        values = nullable(data_type.item_type)
+        values = build_nullable_schema(data_type.item_type)
         if not types.is_nested(data_type.key_type):
             return {"type": "object", "additionalProperties": values}
-        entry = {"key": nullable(data_type.key_type), "value": values}
-        return {"type": "array", "items": _object(entry)}
+        entry = {"key": build_nullable_schema(data_type.key_type), "value": values}
+        return {"type": "array", "items": _make_object(entry)}
     for holds, schema in (
         (types.is_boolean, {"type": "boolean"}),
         (types.is_integer, _WHOLE),

@@ -70,7 +70,7 @@ def format_setting(help: str, names: tuple[str, ...] = tuple(FORMATS)) -> Settin
             return name
         if name in FORMATS or name not in installed_points(GROUP):
             raise ValueError(name)
-        if not _installed(name).is_text and len(names) < len(FORMATS):
+        if not _load_installed(name).is_text and len(names) < len(FORMATS):
             raise ConfigError(f"the format {name!r} is no text, and this sink takes text alone")
         return name
 
@@ -82,10 +82,14 @@ def encoder_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the
     """Return the settings of a format. Raises :class:`ConfigError` for an unknown one."""
     if format in FORMATS:
         return {name: SETTINGS[name] for name in FORMATS[format]}
-    return {"name": SETTINGS["name"], "topic": SETTINGS["topic"], **_installed(format).settings}
+    return {
+        "name": SETTINGS["name"],
+        "topic": SETTINGS["topic"],
+        **_load_installed(format).settings,
+    }
 
 
-def _installed(name: str) -> type[Encoder]:
+def _load_installed(name: str) -> type[Encoder]:
     """Return the format of another package. Raises :class:`ConfigError`."""
     points = installed_points(GROUP)
     if name not in points:
@@ -113,7 +117,7 @@ def load_encoder(
     settings = encoder_settings(format)
     taken = SettingTable(f"format {format!r}", settings).take(options)
     if format not in FORMATS:
-        return _installed(format).from_options(taken)
+        return _load_installed(format).from_options(taken)
     key = tuple(taken["key"])
     if format == "upsert":
         from sinks.formats.upsert import UpsertEncoder
@@ -121,10 +125,10 @@ def load_encoder(
         return UpsertEncoder(key)
     if taken["tombstones"] and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
-    return _made(format, key, taken, registry, folder)
+    return _make_encoder(format, key, taken, registry, folder)
 
 
-def _made(
+def _make_encoder(
     format: str,  # noqa: A002
     key: tuple[str, ...],
     taken: Mapping[str, Any],
@@ -142,14 +146,14 @@ def _made(
 
         return CloudEventsEncoder(key, table=taken["table"], **common)
     if format in ("avro", "json_schema"):
-        return _registered(format, key, taken, registry, folder)
+        return _make_registry_encoder(format, key, taken, registry, folder)
     from sinks.formats.rows import RowsEncoder
 
     own = {name: taken[name] for name in ("ids", "own_prefix")}
     return RowsEncoder(key, **own, **common)
 
 
-def _registered(
+def _make_registry_encoder(
     format: str,  # noqa: A002
     key: tuple[str, ...],
     taken: Mapping[str, Any],

@@ -31,14 +31,14 @@ def as_binary(text: pa.StringArray) -> pa.BinaryArray:
     return text.cast(pa.binary())
 
 
-def corrupt_file_named(encode: Callable[[ChangeBatch], T], batch: ChangeBatch) -> T:
+def encode_naming_corrupt_file(encode: Callable[[ChangeBatch], T], batch: ChangeBatch) -> T:
     """Encode a batch; a :class:`CorruptRow` (an invalid variant) names its version and file."""
     try:
         return encode(batch)
     except CorruptRow as e:
         if batch.span:  # which of the files it is shows when each is encoded alone
             for part in batch.by_file():
-                corrupt_file_named(encode, part)
+                encode_naming_corrupt_file(encode, part)
         raise e.at(version=batch.version, path=batch.file.path if batch.file else None) from None
 
 
@@ -49,10 +49,10 @@ class BatchEncoder(Encoder):
     def encode(self, batch: ChangeBatch) -> Records:
         if not batch.num_rows:
             return no_records(batch)
-        return corrupt_file_named(self._encode, batch)
+        return encode_naming_corrupt_file(self._encode_rows, batch)
 
     @abstractmethod
-    def _encode(self, batch: ChangeBatch) -> Records:
+    def _encode_rows(self, batch: ChangeBatch) -> Records:
         """Encode a batch with rows."""
 
 
@@ -151,7 +151,7 @@ def table_name(batch: ChangeBatch, given: str) -> str:
     return given or batch.state.metadata.name or batch.state.table_id
 
 
-def repeated(mask: pa.BooleanArray) -> pa.Int64Array:
+def repeat_where(mask: pa.BooleanArray) -> pa.Int64Array:
     """Return the numbers 0 to n-1, in order, with those twice where ``mask`` is true."""
     count = len(mask)
     twice = pa.arange(0, count).filter(mask)
@@ -168,21 +168,22 @@ def with_tombstones(records: Records, deleted: pa.BooleanArray) -> Records:
     """
     if not pc.any(deleted).as_py():
         return records
-    order = repeated(deleted)
-    again = pc.equal(order, _shifted(order))
+    order = repeat_where(deleted)
+    again = pc.equal(order, _shift_by_one(order))
     taken = records.take(order)
     values = pc.if_else(again, pa.scalar(None, pa.binary()), taken.values)
     headers = [
-        (name, _marked(value, again) if name in _IDS else value) for name, value in taken.headers
+        (name, _mark_tombstones(value, again) if name in _IDS else value)
+        for name, value in taken.headers
     ]
     return replace(taken, values=values, headers=tuple(headers))
 
 
-def _marked(ids: pa.StringArray, tombstones: pa.BooleanArray) -> pa.StringArray:
+def _mark_tombstones(ids: pa.StringArray, tombstones: pa.BooleanArray) -> pa.StringArray:
     marked = pc.binary_join_element_wise(ids, pa.scalar("-t"), pa.scalar(""))
     return pc.if_else(tombstones, marked, ids)
 
 
-def _shifted(order: pa.Int64Array) -> pa.Int64Array:
+def _shift_by_one(order: pa.Int64Array) -> pa.Int64Array:
     """Return each number's predecessor; -1 for the first."""
     return pa.concat_arrays([pa.array([-1], pa.int64()), order.slice(0, len(order) - 1)])

@@ -98,22 +98,26 @@ class RegistryClient:
         path = f"/subjects/{quote(subject, safe='')}"
         if self.auto_register:
             path += "/versions"
-        answer = self._ask("POST", path, {"schemaType": kind, "schema": schema})
+        answer = self._ask_registry("POST", path, {"schemaType": kind, "schema": schema})
         number = answer.document.get("id")
         if answer.status == 200 and type(number) is int and 0 <= number <= _ID_MAX:
-            self._look_up(number, subject, schema)
+            self._check_id(number, subject, schema)
             return number
-        raise self._refusal(subject, answer)
+        raise self._make_refusal(subject, answer)
 
-    def _look_up(self, number: int, subject: str, schema: str) -> None:
+    def _check_id(self, number: int, subject: str, schema: str) -> None:
         """Raise :class:`TransientError` if another schema has this id: nobody could read what is
         written with it. Who may write need not have the right to read: then it is believed."""
-        answer = self._ask("GET", f"/schemas/ids/{number}")
+        answer = self._ask_registry("GET", f"/schemas/ids/{number}")
         missing = answer.document.get("error_code") == _NO_SUCH_SCHEMA
         if answer.status in _NOT_TO_BE_READ and not missing:
             return
         found = answer.document.get("schema")
-        if answer.status != 200 or not isinstance(found, str) or _shape(found) != _shape(schema):
+        if (
+            answer.status != 200
+            or not isinstance(found, str)
+            or _find_shape(found) != _find_shape(schema)
+        ):
             raise TransientError(
                 f"{self._where} gives subject {subject!r} the id {number}, under which it has "
                 f"{'no schema' if missing else 'another schema'}; check the registry{_PROXY}"
@@ -123,8 +127,8 @@ class RegistryClient:
     def _where(self) -> str:
         return f"the schema registry at {self.url}"
 
-    def _refusal(self, subject: str, answer: _Answer) -> TailerError:
-        where, status, said = self._where, answer.status, answer.said
+    def _make_refusal(self, subject: str, answer: _Answer) -> TailerError:
+        where, status, said = self._where, answer.status, answer.message
         if status not in _FOR_GOOD or not said:
             # A proxy's page has any status.
             lacks = "an id" if status == 200 else "a registry's message"
@@ -149,10 +153,12 @@ class RegistryClient:
             )
         return TargetRefused(f"{where} refuses the schema of subject {subject!r} ({said})")
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _Answer:
+    def _ask_registry(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> _Answer:
         """Return an answer. Raises :class:`TransientError` if there is none."""
         try:
-            answer = asyncio.run(self._answer(method, path, body))
+            answer = asyncio.run(self._fetch_answer(method, path, body))
         except aiohttp.ClientConnectorCertificateError as e:
             said = getattr(e.certificate_error, "verify_message", e.certificate_error)
             raise TargetRefused(
@@ -162,14 +168,14 @@ class RegistryClient:
             raise TransientError(f"{self._where} gives too large an answer: {e}") from None
         except (OSError, ValueError, aiohttp.ClientError) as e:
             raise unreached(self._where, e, "its URL") or TransientError(
-                f"{self._where} does not answer ({self._reason(e)})"
+                f"{self._where} does not answer ({self._format_reason(e)})"
             ) from e
         unable = answer.status >= 500 and answer.status != _NOT_IMPLEMENTED
         if unable or answer.status in _BUSY:
             raise TransientError(f"{self._where} answers with status {answer.status}")
         return answer
 
-    def _reason(self, e: Exception) -> str:
+    def _format_reason(self, e: Exception) -> str:
         if isinstance(e, TimeoutError):
             return f"no whole answer in {self.timeout_s} s"
         if isinstance(e, aiohttp.ServerDisconnectedError):
@@ -178,7 +184,9 @@ class RegistryClient:
         said = message if isinstance(message, str) else str(e)
         return printable(said.partition("\n")[0], 300) or type(e).__name__
 
-    async def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> _Answer:
+    async def _fetch_answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> _Answer:
         headers = {"Content-Type": _CONTENT_TYPE, "Accept": _CONTENT_TYPE}
         headers["Accept-Encoding"] = "identity"
         if self.authorization is not None:
@@ -215,7 +223,7 @@ class _Answer:
         self.document: dict[str, Any] = document if isinstance(document, dict) else {}
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """What a registry says about an error; "" if these are not the words of one."""
         message = self.document.get("message")
         if not isinstance(self.document.get("error_code"), int) or not isinstance(message, str):
@@ -223,7 +231,7 @@ class _Answer:
         return printable(message.strip().partition("\n")[0], 500) or f"status {self.status}"
 
 
-def _shape(schema: str) -> object:
+def _find_shape(schema: str) -> object:
     """Return what no registry rewrites in a schema: of Avro a record's name and its fields'."""
     try:
         document = json.loads(schema)
@@ -236,7 +244,7 @@ def _shape(schema: str) -> object:
     return document
 
 
-def located(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def locate_files(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the options with their files' paths made absolute, relative to ``folder``."""
     return {
         name: str(folder / value) if name in _FILES and isinstance(value, str) and value else value
@@ -255,8 +263,8 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
     if taken["token"] and taken["user"]:
         raise ConfigError("the schema registry has both a user and a token: give one of them")
 
-    files = located(taken, folder or Path())
-    tls = _tls(files) if url.scheme == "https" else None
+    files = locate_files(taken, folder or Path())
+    tls = _make_tls_context(files) if url.scheme == "https" else None
     authorization = None
     if taken["token"]:
         authorization = f"Bearer {taken['token']}"
@@ -272,7 +280,7 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
     )
 
 
-def _tls(files: Mapping[str, str]) -> ssl.SSLContext:
+def _make_tls_context(files: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=files["ca_file"] or None)
         if files["client_cert"]:

@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 from sinks.formats.json import JsonMember, JsonText, iso_timestamp, json_objects_joined
 from sinks.formats.parts import (
     commit_ms,
-    corrupt_file_named,
     data_columns,
+    encode_naming_corrupt_file,
     event_headers,
     json_keys,
     key_array,
     no_records,
     with_tombstones,
 )
-from sinks.shared.own_prefix import renamed
+from sinks.shared.own_prefix import add_prefix
 from tailer.changes import CHANGE_TYPE, ChangeBatch
 from tailer.native.rowbytes import JoinedText
 from tailer.sink import OWN_PREFIX, OwnNames
@@ -42,7 +42,7 @@ def row_objects(
     a value that can't be written.
     """
     wanted = own_fields(ids=ids, origin=origin, row_ids=row_ids)
-    return _named(batch, wanted, prefix, end).array()
+    return _format_rows(batch, wanted, prefix, end).array()
 
 
 def own_fields(*, ids: bool, origin: bool, row_ids: bool) -> tuple[str, ...]:
@@ -50,23 +50,23 @@ def own_fields(*, ids: bool, origin: bool, row_ids: bool) -> tuple[str, ...]:
     return ("_event_id",) * ids + ("_origin",) * origin + ("_row_id",) * row_ids
 
 
-def _named(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> JoinedText:
-    return corrupt_file_named(lambda part: _row_objects(part, own, prefix, end), batch)
+def _format_rows(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> JoinedText:
+    return encode_naming_corrupt_file(lambda part: _format_part(part, own, prefix, end), batch)
 
 
-def _row_objects(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> JoinedText:
+def _format_part(batch: ChangeBatch, own: Sequence[str], prefix: str, end: str) -> JoinedText:
     names, columns = list(batch.rows.schema.names), list(batch.rows.columns)
     if batch.num_rows:
         # The two columns whose value is the same in all rows of a file.
         columns[-2] = JsonText(batch.by_part(lambda part: str(part.file.version)))
-        columns[-1] = JsonText(batch.by_part(lambda part: _time(part.file.timestamp_ms)))
+        columns[-1] = JsonText(batch.by_part(lambda part: _format_time(part.file.timestamp_ms)))
         for name in own:
-            names.append(renamed(name, prefix))
-            columns.append(_own_column(batch, name))
+            names.append(add_prefix(name, prefix))
+            columns.append(_build_own_column(batch, name))
     return json_objects_joined(names, columns, end)
 
 
-def _own_column(batch: ChangeBatch, name: str) -> JsonMember:
+def _build_own_column(batch: ChangeBatch, name: str) -> JsonMember:
     if name == "_event_id":
         return batch.event_ids()
     if name == "_origin":
@@ -74,7 +74,7 @@ def _own_column(batch: ChangeBatch, name: str) -> JsonMember:
     return JsonText("null") if batch.row_ids is None else batch.row_ids
 
 
-def _time(ms: int) -> str:
+def _format_time(ms: int) -> str:
     """Return a commit's time as JSON, in the form of all timestamps."""
     return f'"{iso_timestamp(ms * 1000)}Z"'
 
@@ -105,9 +105,9 @@ class RowsEncoder(Encoder):
         keys = None
         if self.key_columns:
             keys = json_keys(key_array(batch, self.key_columns, data_columns(batch)))
-        told, known = self.ids, self.ids and batch.row_ids is not None
-        own = own_fields(ids=told, origin=told, row_ids=known)
-        values = _named(batch, own, self.own_prefix, "}")
+        with_row_ids = self.ids and batch.row_ids is not None
+        own = own_fields(ids=self.ids, origin=self.ids, row_ids=with_row_ids)
+        values = _format_rows(batch, own, self.own_prefix, "}")
         records = Records(keys, values, event_headers(batch), commit_ms(batch))
         if self.tombstones:
             deleted = pc.equal(batch.rows.column(CHANGE_TYPE), "delete")

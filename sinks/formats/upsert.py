@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.debezium import Images
-from sinks.formats.json import children, json_objects_joined
+from sinks.formats.json import json_objects_joined, list_children
 from sinks.formats.parts import (
     BatchEncoder,
     commit_ms,
@@ -38,11 +38,11 @@ class UpsertEncoder(BatchEncoder):
         check_has_key(key_columns)
         self.key_columns = key_columns
 
-    def _encode(self, batch: ChangeBatch) -> Records:
+    def _encode_rows(self, batch: ChangeBatch) -> Records:
         images = Images(batch)
         rows = images.rows
         names = [rows.type.field(i).name for i in range(rows.type.num_fields)]
-        values = json_objects_joined(names, children(rows))
+        values = json_objects_joined(names, list_children(rows))
         keys = json_keys(key_array(batch, self.key_columns, rows))
         records = Records(keys, values, event_headers(batch), commit_ms(batch))
         return with_nulls(batch, records, images.gone)

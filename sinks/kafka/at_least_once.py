@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from sinks.kafka.broker import KafkaBroker
-from sinks.kafka.exactly_once import DataTopics, Prepared, prepared_by
+from sinks.kafka.exactly_once import DataTopics, Prepared, find_prepared
 from sinks.kafka.feed_transactions import check_same_topic
 from tailer.changes import ChangeBatch, Notice
 from tailer.errors import TailerError
@@ -23,28 +23,28 @@ class AtLeastOnce:
         data: DataTopics,
         written: Mapping[str, str],
         *,
-        tells: bool = False,
+        writes_notices: bool = False,
     ) -> None:
         self.broker = broker
         self._data = data
         self._written = dict(written)
-        self._tells = tells
+        self._writes_notices = writes_notices
         self._open_topics: set[str] = set()
 
     def open(self) -> None:
         """Get ready to write."""
-        name = self._data.first()
+        name = self._data.find_common_topic()
         self.broker.connect(name)
         if name is not None:
-            self._admit(name)
+            self._open_topic(name)
 
     def look(self) -> None:
         """Raise what :meth:`open` would. For a broker that creates nothing."""
         self.broker.check_notice_topic()
         self.open()
 
-    def _admit(self, name: str) -> None:
-        seen = self.broker.topic(name)
+    def _open_topic(self, name: str) -> None:
+        seen = self.broker.find_topic(name)
         if (known := self._written.get(name)) is not None:
             check_same_topic(self.broker.feed, name, known, seen, "the saved offset")
         if seen is None:
@@ -52,29 +52,29 @@ class AtLeastOnce:
         self.broker.open_topic(name)
         self._open_topics.add(name)
 
-    def topics(self) -> dict[str, str]:
+    def find_topic_ids(self) -> dict[str, str]:
         """Return the topics that the session writes to, with their ids."""
-        return self.broker.topics()
+        return self.broker.find_topic_ids()
 
     def prepare(self, batch: ChangeBatch) -> Prepared | None:
         """Start to encode a batch. Neither waits nor raises."""
         with suppress(TailerError):
             if not batch.num_rows or self._data.are_routed:
                 return None
-            ((name, _),) = self._data.of(batch)
+            ((name, _),) = self._data.split_by_topic(batch)
             if name in self._open_topics:
                 return Prepared(self, batch, self.broker.encode(name, batch))
         return None
 
     def write(self, batch: ChangeBatch) -> None:
         """Write a batch; durable when this returns."""
-        found = self._data.of(batch)
+        found = self._data.split_by_topic(batch)
         if not found:
             return
         for name, _ in found:
             if name not in self._open_topics:
-                self._admit(name)
-        prepared = prepared_by(self, batch)
+                self._open_topic(name)
+        prepared = find_prepared(self, batch)
         if prepared is not None:
             self.broker.write([(found[0][0], prepared.encoded)])
         else:
@@ -82,7 +82,7 @@ class AtLeastOnce:
 
     def announce(self, notice: Notice) -> None:
         """Write a notice, if they are written."""
-        if self._tells:
+        if self._writes_notices:
             self.broker.announce(notice)
 
     def close(self) -> None:

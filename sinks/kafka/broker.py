@@ -24,10 +24,10 @@ from sinks.formats.load import load_encoder
 from sinks.kafka.client.kafka_python import KafkaPythonDriver
 from sinks.kafka.cluster import Cluster, Topic
 from sinks.kafka.feed_transactions import SeenTopic, Transaction
-from sinks.kafka.options import KafkaOptions, topic_name
-from sinks.kafka.progress import Progress, read_progress
+from sinks.kafka.options import KafkaOptions, fill_topic_name
+from sinks.kafka.progress import Progress, parse_progress
 from sinks.kafka.settlement import Settlement
-from sinks.kafka.topic_writer import EncodedRows, TopicWriter, single_record
+from sinks.kafka.topic_writer import EncodedRows, TopicWriter, make_record
 from tailer.changes import ChangeBatch, Notice
 from tailer.errors import (
     ConfigError,
@@ -61,13 +61,13 @@ class Broker(typing.Protocol):
     :class:`SinkRejected` for what does not.
     """
 
-    def check(self) -> None:
+    def check_brokers(self) -> None:
         """Raise if the brokers can't keep the feed's progress, or transactions as long as ours."""
 
     def connect(self, data_topic: str | None) -> None:
         """Make the producer; ``data_topic`` is the topic that it will write to, if it is known."""
 
-    def fence(self, written: Collection[str]) -> None:
+    def fence_producers(self, written: Collection[str]) -> None:
         """Keep every older producer of the feed from writing, and end what it left open.
         ``written`` are the topics that its transactions may have written to."""
 
@@ -78,7 +78,7 @@ class Broker(typing.Protocol):
     def check_notice_topic(self) -> None:
         """Raise if the topic of notices can't be created when one is written."""
 
-    def topic(self, name: str) -> SeenTopic | None:
+    def find_topic(self, name: str) -> SeenTopic | None:
         """Return the data topic of that name, or None."""
 
     def make_topic(self, name: str) -> SeenTopic:
@@ -117,10 +117,10 @@ class KafkaBroker:
         self.options = options
         self.feed = feed
         if options.notice_topic:
-            topic_name(options.notice_topic, feed)  # before anything is written
+            fill_topic_name(options.notice_topic, feed)  # before anything is written
         self.cluster = Cluster(options)
         self.settlement = settlement
-        self.progress_topic = topic_name(options.progress_topic, feed)
+        self.progress_topic = fill_topic_name(options.progress_topic, feed)
         self._dry_run = dry_run
         self._driver: KafkaPythonDriver | None = None
         self._seen: dict[str, Topic] = {}
@@ -130,24 +130,24 @@ class KafkaBroker:
         self._notices: str | None = None
         self._encoding = ThreadPoolExecutor(1, "kafka-encode")
         self._background = ThreadPoolExecutor(1, "kafka-topics")
-        self._settling = ThreadPoolExecutor(1, "kafka-settle")
-        self._settled: Future[None] | None = None
-        self._settle_trouble: TransientError | None = None
+        self._marker_threads = ThreadPoolExecutor(1, "kafka-settle")
+        self._marker_check: Future[None] | None = None
+        self._marker_error: TransientError | None = None
         self._closed = threading.Event()
         self._topic_check: Future[None] | None = None
         self._topics_checked_at = time.monotonic()
 
     # Topics
 
-    def topic(self, name: str) -> SeenTopic | None:
-        topic = self.cluster.topic(name)
+    def find_topic(self, name: str) -> SeenTopic | None:
+        topic = self.cluster.find_topic(name)
         if topic is None:
             return None
         self._seen[name] = topic
-        return SeenTopic(topic.id, any(self.cluster.ends(topic)))
+        return SeenTopic(topic.id, any(self.cluster.find_end_offsets(topic)))
 
     def make_topic(self, name: str) -> SeenTopic:
-        topic = self._seen[name] = self._made(name, -1, _DATA_CONFIG)
+        topic = self._seen[name] = self._find_or_create_topic(name, -1, _DATA_CONFIG)
         return SeenTopic(topic.id, has_records=False)
 
     def open_topic(self, name: str) -> None:
@@ -161,17 +161,17 @@ class KafkaBroker:
         encoder = load_encoder(self.options.format, own)
         self._writers[name] = TopicWriter(self.driver, encoder, topic, self._encoding)
 
-    def topics(self) -> dict[str, str]:
+    def find_topic_ids(self) -> dict[str, str]:
         """Return the topics that are open, with their ids, where brokers have them."""
         ids = {name: writer.topic.id for name, writer in self._writers.items()}
         return {name: own for name, own in ids.items() if own}
 
     def check_notice_topic(self) -> None:
         if self.options.notice_topic:
-            self._made(topic_name(self.options.notice_topic, self.feed), 1, {})
+            self._find_or_create_topic(fill_topic_name(self.options.notice_topic, self.feed), 1, {})
 
-    def _made(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
-        topic = self.cluster.topic(name)
+    def _find_or_create_topic(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
+        topic = self.cluster.find_topic(name)
         if topic is not None:
             return topic
         if not self.options.create_topics:
@@ -180,21 +180,21 @@ class KafkaBroker:
                 "is false; create it"
             )
         if self._dry_run:
-            self.cluster.could_create(name, partitions, config)
+            self.cluster.check_topic_creation(name, partitions, config)
             return Topic(name, "", 1, self._batch_bytes, "")
-        return self.cluster.create(name, partitions, config)
+        return self.cluster.create_topic(name, partitions, config)
 
     # Progress
 
-    def check(self) -> None:
-        topic = self._made(self.progress_topic, 1, _PROGRESS_CONFIG)
+    def check_brokers(self) -> None:
+        topic = self._find_or_create_topic(self.progress_topic, 1, _PROGRESS_CONFIG)
         if topic.partitions != 1 or topic.cleanup_policy not in ("", "compact"):
             raise TargetRefused(
                 f"the progress topic {topic.name} has {topic.partitions} partitions and "
                 f"cleanup.policy {topic.cleanup_policy}; it must have one and 'compact', or "
                 "progress is lost"
             )
-        allowed = self.cluster.transaction_ms_max()
+        allowed = self.cluster.find_transaction_ms_max()
         if allowed is not None and self.options.transaction_timeout_ms > allowed:
             raise ConfigError(
                 f"option 'transaction_timeout_ms' of sink 'kafka' is "
@@ -203,10 +203,12 @@ class KafkaBroker:
             )
 
     def read_progress(self, *, stable: bool = False) -> Progress | None:
-        if self._dry_run and self.cluster.topic(self.progress_topic) is None:
+        if self._dry_run and self.cluster.find_topic(self.progress_topic) is None:
             return None
-        record = self.cluster.last_record(self.progress_topic, self.feed.encode(), stable=stable)
-        return read_progress(record, self.progress_topic, self.feed)
+        record = self.cluster.find_last_record(
+            self.progress_topic, self.feed.encode(), stable=stable
+        )
+        return parse_progress(record, self.progress_topic, self.feed)
 
     # Writing
 
@@ -218,7 +220,7 @@ class KafkaBroker:
 
     def connect(self, data_topic: str | None) -> None:
         """See :class:`Broker`. Record batches fit the limits of the topic, if it is known."""
-        topic = None if data_topic is None else self.cluster.topic(data_topic)
+        topic = None if data_topic is None else self.cluster.find_topic(data_topic)
         if topic is not None:
             self._batch_bytes = min(self._batch_bytes, topic.max_message_bytes)
         options = replace(self.options, batch_bytes=self._batch_bytes)
@@ -226,23 +228,23 @@ class KafkaBroker:
         own = self.settlement.transactional_id if transacts else None
         self._driver = KafkaPythonDriver(options, own)
 
-    def fence(self, written: Collection[str]) -> None:
+    def fence_producers(self, written: Collection[str]) -> None:
         """See :class:`Broker`. The coordinator forgets how the last transaction ended when a
         producer is fenced, so it is asked before; markers that a broker has lost are written before
         and after."""
         topics = {*written, self.progress_topic}
         if self.options.notice_topic:
-            topics.add(topic_name(self.options.notice_topic, self.feed))
-        self.settlement.before_fencing(self.cluster, sorted(topics), self._patience_s)
+            topics.add(fill_topic_name(self.options.notice_topic, self.feed))
+        self.settlement.settle_before_fencing(self.cluster, sorted(topics), self._patience_s)
         self.driver.init_transactions()
-        self.settlement.after_fencing(self.cluster, sorted(topics), self.progress_topic)
+        self.settlement.settle_after_fencing(self.cluster, sorted(topics), self.progress_topic)
 
     def encode(self, name: str, rows: ChangeBatch) -> EncodedRows:
         return self._writers[name].encode(rows)
 
     def run(self, transaction: Transaction, rows: Sequence[tuple[str, EncodedRows]]) -> None:
         self._wait_until_settled()
-        self.driver.begin()
+        self.driver.begin_transaction()
         try:
             if rows:
                 self._begin_topic_check()
@@ -251,11 +253,11 @@ class KafkaBroker:
             if transaction.notice is not None:
                 self._send_notice(transaction.notice)
         except (RowsRefused, TableError):
-            self._ended(self.driver.abort)
+            self._end_transaction(self.driver.abort)
             raise
         self._send_progress(transaction.after)
         self._finish_topic_check()
-        self._ended(self.driver.commit)
+        self._end_transaction(self.driver.commit)
 
     def write(self, rows: Sequence[tuple[str, EncodedRows]]) -> None:
         """Write rows without a transaction; durable when this returns."""
@@ -272,7 +274,7 @@ class KafkaBroker:
 
     def close(self) -> None:
         self._closed.set()
-        for threads in (self._encoding, self._background, self._settling):
+        for threads in (self._encoding, self._background, self._marker_threads):
             threads.shutdown(wait=False, cancel_futures=True)
         with suppress(TailerError):
             if self._driver is not None:
@@ -282,49 +284,51 @@ class KafkaBroker:
 
     def _send_progress(self, progress: Progress) -> None:
         now_ms = int(time.time() * 1000)
-        record = single_record(self.feed.encode(), progress.to_bytes(), now_ms)
+        record = make_record(self.feed.encode(), progress.to_bytes(), now_ms)
         self.driver.send_records(self.progress_topic, 0, record)
 
     def _send_notice(self, notice: Notice) -> None:
         if self._notices is None:
-            name = topic_name(self.options.notice_topic, self.feed)
-            self._notices = self._made(name, 1, {}).name
+            name = fill_topic_name(self.options.notice_topic, self.feed)
+            self._notices = self._find_or_create_topic(name, 1, {}).name
         text = json.dumps(notice.to_json(), ensure_ascii=False, separators=(",", ":"))
-        record = single_record(self.feed.encode(), text.encode(), notice.timestamp_ms)
+        record = make_record(self.feed.encode(), text.encode(), notice.timestamp_ms)
         self.driver.send_records(self._notices, 0, record)
 
     # The markers of the last transaction
 
-    def _ended(self, end: Callable[[], None]) -> None:
+    def _end_transaction(self, end: Callable[[], None]) -> None:
         """End the transaction, and begin to check its markers."""
         end()
-        self._settled = self._settling.submit(self._settle, self.driver.written_to())
+        self._marker_check = self._marker_threads.submit(
+            self._check_markers, self.driver.list_written_partitions()
+        )
 
     def _wait_until_settled(self) -> None:
-        if self._settled is None:
+        if self._marker_check is None:
             return
         try:
-            self._settled.result(self._patience_s)
+            self._marker_check.result(self._patience_s)
         except TimeoutError as e:
-            why = f": {self._settle_trouble}" if self._settle_trouble is not None else ""
+            why = f": {self._marker_error}" if self._marker_error is not None else ""
             raise TransientError(
                 f"it is not known after {self._patience_s:g} s whether the last transaction of "
                 f"{self.settlement.transactional_id} is over in all partitions{why}"
             ) from e
-        self._settled = None
+        self._marker_check = None
 
-    def _settle(self, written: Collection[tuple[str, int]]) -> None:
+    def _check_markers(self, written: Collection[tuple[str, int]]) -> None:
         """Check until the outcome is known, however long the brokers are unavailable: readers may
         be stuck."""
         backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S)
         while not self._closed.is_set():
             try:
-                self.settlement.after_commit(self.cluster, written, self._patience_s)
+                self.settlement.settle_after_commit(self.cluster, written, self._patience_s)
             except TransientError as e:
-                self._settle_trouble = e
+                self._marker_error = e
                 self._closed.wait(backoff.next_s())
             else:
-                self._settle_trouble = None
+                self._marker_error = None
                 return
 
     # Topics that are deleted under the session
@@ -333,13 +337,13 @@ class KafkaBroker:
         """Ask for the topics' ids, while records are sent, unless that was done just now.
 
         In between, a topic that was made again is known by its offsets, which begin again."""
-        topics = self.topics()
+        topics = self.find_topic_ids()
         if topics and time.monotonic() - self._topics_checked_at >= _TOPIC_CHECK_S:
             self._topic_check = self._background.submit(self._check_topics, topics)
 
     def _check_topics(self, topics: Mapping[str, str]) -> None:
         self._topics_checked_at = time.monotonic()
-        found = self.cluster.ids(topics)
+        found = self.cluster.find_topic_ids(topics)
         for name, own in topics.items():
             if found.get(name) != own:
                 raise TransientError(
@@ -356,4 +360,4 @@ class KafkaBroker:
             return
         self.driver.flush()
         if self.driver.went_back():
-            self._check_topics(self.topics())
+            self._check_topics(self.find_topic_ids())

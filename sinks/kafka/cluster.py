@@ -17,10 +17,10 @@ from kafka.errors import AuthorizationError, NoError, UnknownTopicOrPartitionErr
 
 from sinks.kafka import topic_admin
 from sinks.kafka.client import producer_internals
-from sinks.kafka.client.failures import connected, raised_as_failures
+from sinks.kafka.client.failures import connect_client, translate_errors
 from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import KafkaOptions
-from sinks.messages.messages import told
+from sinks.messages.messages import parse_limit
 from tailer.errors import SinkRejected, TailerError, TransientError
 from tailer.network.backoff import Backoff, retried
 
@@ -86,36 +86,36 @@ class Cluster:
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._settings = client_settings(options)
-        self._admin: Any = connected(
+        self._admin: Any = connect_client(
             lambda **how: KafkaAdminClient(**self._settings, **how), options
         )
 
     def close(self) -> None:
         """Close the connection."""
-        with raised_as_failures("closing a connection"):
+        with translate_errors("closing a connection"):
             self._admin.close()
 
-    def topic(self, name: str) -> Topic | None:
+    def find_topic(self, name: str) -> Topic | None:
         """Return the topic of that name, or None if there is none."""
-        with raised_as_failures(f"describing the topic {name}"):
+        with translate_errors(f"describing the topic {name}"):
             description = self._admin.describe_topics([name])[0]
             error = for_code(description["error_code"])
             if error is UnknownTopicOrPartitionError:
                 return None
             if error is not NoError:
                 raise error
-        limits = self._limits(name)
+        limits = self._find_limits(name)
         return Topic(
             name,
             str(description["topic_id"] or ""),
             len(description["partitions"]),
-            told(limits.get("max.message.bytes"), _MESSAGE_BYTES),
+            parse_limit(limits.get("max.message.bytes"), _MESSAGE_BYTES),
             limits.get("cleanup.policy", ""),
         )
 
-    def ids(self, names: Collection[str]) -> dict[str, str]:
+    def find_topic_ids(self, names: Collection[str]) -> dict[str, str]:
         """Return the ids of those topics that are there: see :class:`Topic`."""
-        with raised_as_failures(f"describing the topics {', '.join(names)}"):
+        with translate_errors(f"describing the topics {', '.join(names)}"):
             descriptions = self._admin.describe_topics(list(names)) if names else []
         return {
             topic["name"]: str(topic["topic_id"] or "")
@@ -123,10 +123,10 @@ class Cluster:
             if not topic["error_code"]
         }
 
-    def _limits(self, name: str) -> dict[str, str]:
+    def _find_limits(self, name: str) -> dict[str, str]:
         asked = ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_LIMITS))
         try:
-            with raised_as_failures(f"reading the configuration of the topic {name}"):
+            with translate_errors(f"reading the configuration of the topic {name}"):
                 answer = self._admin.describe_configs([asked], config_filter="all")
         except SinkRejected as e:
             if isinstance(e.__cause__, AuthorizationError):
@@ -135,53 +135,55 @@ class Cluster:
         entries = answer.get("topic", {}).get(name, {})
         return {key: str(entry["value"]) for key, entry in entries.items()}
 
-    def create(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
+    def create_topic(self, name: str, partitions: int, config: dict[str, str]) -> Topic:
         """Create a topic and wait until it can be written; a topic that another process creates
         meanwhile is used as it is. Raises :class:`ConfigError` if no broker allows it."""
-        with raised_as_failures(f"creating the topic {name}"):
+        with translate_errors(f"creating the topic {name}"):
             asked = topic_admin.NewTopic(name, partitions, config)
-            topic_admin.create(self._admin, asked)
+            topic_admin.create_topic(self._admin, asked)
             self._admin.wait_for_topics([name])
 
-        def created() -> Topic:
-            topic = self.topic(name)
+        def find_created() -> Topic:
+            topic = self.find_topic(name)
             if topic is None:  # some brokers know it before others
                 raise _NotThereYet(f"the topic {name} was created and is not there yet")
             return topic
 
-        return retried(created, _NotThereYet, self._options.request_timeout_ms / 1000, _pauses())
+        return retried(
+            find_created, _NotThereYet, self._options.request_timeout_ms / 1000, _make_backoff()
+        )
 
-    def could_create(self, name: str, partitions: int, config: dict[str, str]) -> None:
+    def check_topic_creation(self, name: str, partitions: int, config: dict[str, str]) -> None:
         """Ask whether :meth:`create` would succeed; raise the error that it would."""
-        with raised_as_failures(f"creating the topic {name}"):
+        with translate_errors(f"creating the topic {name}"):
             asked = topic_admin.NewTopic(name, partitions, config)
-            topic_admin.create(self._admin, asked, only_validate=True)
+            topic_admin.create_topic(self._admin, asked, only_validate=True)
 
-    def transaction_ms_max(self) -> int | None:
+    def find_transaction_ms_max(self) -> int | None:
         """Return the longest transaction time that the brokers allow; None if we may not know."""
         try:
-            with raised_as_failures("reading the configuration of a broker"):
-                return topic_admin.transaction_ms_max(self._admin)
+            with translate_errors("reading the configuration of a broker"):
+                return topic_admin.find_transaction_ms_max(self._admin)
         except TailerError:  # not needed: the brokers refuse a time that is too long
             return None
 
-    def ends(self, topic: Topic) -> list[int]:
+    def find_end_offsets(self, topic: Topic) -> list[int]:
         """Return the offset after the last record of each partition, committed or not."""
-        return self._offsets(topic.name, range(topic.partitions), _LATEST)
+        return self._find_offsets(topic.name, range(topic.partitions), _LATEST)
 
-    def _offset(self, topic: str, partition: int, which: int, *, stable: bool = False) -> int:
-        return self._offsets(topic, [partition], which, stable=stable)[0]
+    def _find_offset(self, topic: str, partition: int, which: int, *, stable: bool = False) -> int:
+        return self._find_offsets(topic, [partition], which, stable=stable)[0]
 
-    def _offsets(
+    def _find_offsets(
         self, topic: str, partitions: Iterable[int], which: int, *, stable: bool = False
     ) -> list[int]:
         places = [TopicPartition(topic, partition) for partition in partitions]
         isolation = _READ_COMMITTED if stable else _READ_UNCOMMITTED
-        with raised_as_failures(f"asking for the offsets of the topic {topic}"):
+        with translate_errors(f"asking for the offsets of the topic {topic}"):
             answers = self._admin.list_partition_offsets(dict.fromkeys(places, which), isolation)
             return [int(answers[place].offset) for place in places]
 
-    def transaction(self, transactional_id: str) -> TransactionStatus | None:
+    def find_transaction(self, transactional_id: str) -> TransactionStatus | None:
         """Return a producer's last transaction; None if it has none, or we may not know."""
         moving = (
             errors.CoordinatorNotAvailableError,
@@ -189,26 +191,31 @@ class Cluster:
             errors.NotCoordinatorError,
         )
 
-        def described() -> TransactionStatus | None:
+        def describe_transaction() -> TransactionStatus | None:
             try:
                 one = self._admin.describe_transactions([transactional_id])[transactional_id]
-            except (errors.TransactionalIdNotFoundError, *_not_for_us()):
+            except (errors.TransactionalIdNotFoundError, *_list_refusal_errors()):
                 return None
             except Exception:
                 producer_internals.forget_coordinators(self._admin)
                 raise
             return TransactionStatus(one.producer_id, one.producer_epoch, str(one.state.value))
 
-        with raised_as_failures(f"describing the transactions of {transactional_id}"):
-            return retried(described, moving, self._options.delivery_timeout_ms / 1000, _pauses())
+        with translate_errors(f"describing the transactions of {transactional_id}"):
+            return retried(
+                describe_transaction,
+                moving,
+                self._options.delivery_timeout_ms / 1000,
+                _make_backoff(),
+            )
 
-    def places(self, topics: Collection[str]) -> list[Partition]:
+    def find_partitions(self, topics: Collection[str]) -> list[Partition]:
         """Return the partitions of the existing topics among these.
 
         Raises :class:`TransientError` while a partition has no leader to query.
         """
         places: list[Partition] = []
-        with raised_as_failures(f"describing the topics {', '.join(topics)}"):
+        with translate_errors(f"describing the topics {', '.join(topics)}"):
             for topic in self._admin.describe_topics(list(topics)) if topics else []:
                 name, error = topic["name"], for_code(topic["error_code"])
                 if error is UnknownTopicOrPartitionError:
@@ -222,7 +229,7 @@ class Cluster:
                     places.append((name, number))
         return places
 
-    def left_open(
+    def find_open_transactions(
         self, places: Collection[Partition], producer_id: int | None = None
     ) -> list[OpenTransaction]:
         """Return the open transactions of a producer, or of all, in those partitions; none if we
@@ -230,11 +237,11 @@ class Cluster:
         asked = [TopicPartition(topic, number) for topic, number in sorted(places)]
         moves = errors.NotLeaderForPartitionError  # the partition of a new topic, or one that moves
         patience_s = self._options.request_timeout_ms / 1000
-        with raised_as_failures(f"describing the producers of {_named(places)}"):
+        with translate_errors(f"describing the producers of {_format_topics(places)}"):
             try:
                 ask = partial(self._admin.describe_producers, asked)
-                by_partition = retried(ask, moves, patience_s, _pauses()) if asked else {}
-            except _not_for_us():
+                by_partition = retried(ask, moves, patience_s, _make_backoff()) if asked else {}
+            except _list_refusal_errors():
                 return []
         return [
             OpenTransaction(
@@ -255,7 +262,7 @@ class Cluster:
         """Write the marker that ends a transaction in a partition. Its coordinator must already
         have that outcome. Raises :class:`SinkRejected` if we may not write markers."""
         place = f"partition {transaction.partition} of {transaction.topic}"
-        with raised_as_failures(f"ending the transaction that hangs in {place}"):
+        with translate_errors(f"ending the transaction that hangs in {place}"):
             producer_internals.write_marker(
                 self._admin,
                 transaction.topic,
@@ -265,7 +272,9 @@ class Cluster:
                 committed=committed,
             )
 
-    def last_record(self, topic: str, key: bytes, *, stable: bool = False) -> LastRecord | None:
+    def find_last_record(
+        self, topic: str, key: bytes, *, stable: bool = False
+    ) -> LastRecord | None:
         """Return the last committed record with that key in a topic of one partition.
 
         Everything up to the topic's present end counts. If other producers have open transactions
@@ -273,41 +282,41 @@ class Cluster:
         longer than our own transactions may. With ``stable``, only records before every open
         transaction count, and it does not wait.
         """
-        end = self._offset(topic, 0, _LATEST, stable=stable)
-        beginning = self._offset(topic, 0, _EARLIEST)
+        end = self._find_offset(topic, 0, _LATEST, stable=stable)
+        beginning = self._find_offset(topic, 0, _EARLIEST)
         start, step = end, _FIRST_STEP
         while start > beginning:
             stop, start = start, max(beginning, start - step)
             step *= _STEP_FACTOR
-            record = self._scan(topic, start, stop, key)
+            record = self._scan_for_key(topic, start, stop, key)
             if record is not None:
                 return record
         return None
 
-    def _scan(self, topic: str, start: int, stop: int, key: bytes) -> LastRecord | None:
+    def _scan_for_key(self, topic: str, start: int, stop: int, key: bytes) -> LastRecord | None:
         """Return the last committed record with the key from ``start`` to before ``stop``."""
         place = TopicPartition(topic, 0)
         newest, position = None, start
         give_up = time.monotonic() + self._options.transaction_timeout_ms / 1000 + 10
-        consumer = self._consumer(place, position)
+        consumer = self._open_consumer(place, position)
         try:
             while position < stop:
-                with raised_as_failures(f"reading the topic {topic}"):
+                with translate_errors(f"reading the topic {topic}"):
                     for record in consumer.poll(_POLL_MS).get(place, ()):
                         if record.offset < stop and record.key == key:
                             newest = LastRecord(record.offset, record.value)
                     reached = consumer.position(place, _POLL_MS)
                 position = position if reached is None else reached
                 if time.monotonic() > give_up:
-                    raise TransientError(self._stands_still(topic, position))
+                    raise TransientError(self._describe_standstill(topic, position))
         finally:
             consumer.close()
         return newest
 
-    def _stands_still(self, topic: str, position: int) -> str:
+    def _describe_standstill(self, topic: str, position: int) -> str:
         """Return why readers of committed records do not advance."""
         said = f"the topic {topic} can't be read beyond offset {position}: "
-        for each in self.left_open([(topic, 0)]):
+        for each in self.find_open_transactions([(topic, 0)]):
             if each.start <= position:
                 return said + (
                     f"the transaction of producer id {each.producer_id} is open there; end it, or "
@@ -318,8 +327,8 @@ class Cluster:
                 )
         return said + "another producer's transaction is open there"
 
-    def _consumer(self, place: Any, position: int) -> Any:
-        consumer: Any = connected(
+    def _open_consumer(self, place: Any, position: int) -> Any:
+        consumer: Any = connect_client(
             lambda **how: KafkaConsumer(
                 **self._settings,
                 **how,
@@ -340,15 +349,15 @@ class _NotThereYet(TransientError):
     """A new topic is not known to every broker yet."""
 
 
-def _pauses() -> Backoff:
+def _make_backoff() -> Backoff:
     return Backoff(0.05, 0.2)
 
 
-def _named(places: Collection[Partition]) -> str:
+def _format_topics(places: Collection[Partition]) -> str:
     return ", ".join(sorted({topic for topic, _ in places}))
 
 
-def _not_for_us() -> tuple[type[Exception], ...]:
+def _list_refusal_errors() -> tuple[type[Exception], ...]:
     """Return the errors of a broker that is too old to answer, or that refuses to answer us."""
     return (
         errors.AuthorizationError,

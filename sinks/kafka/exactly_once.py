@@ -37,13 +37,13 @@ class Prepared:
     rows: ChangeBatch
     encoded: EncodedRows
 
-    def has(self, rows: ChangeBatch) -> bool:
+    def has_rows(self, rows: ChangeBatch) -> bool:
         """Return whether these rows are the ones."""
         ours = self.rows.offset, self.rows.num_rows
         return ours == (rows.offset, rows.num_rows)
 
 
-def prepared_by(session: object, batch: ChangeBatch) -> Prepared | None:
+def find_prepared(session: object, batch: ChangeBatch) -> Prepared | None:
     """Return what a session has prepared of a batch. That of an earlier session is of no use: its
     producer is gone."""
     found = batch.prepared
@@ -59,13 +59,13 @@ class DataTopics:
         self._targets = targets
         self.are_routed = bool(options.route.columns)
 
-    def first(self) -> str | None:
+    def find_common_topic(self) -> str | None:
         """Return the topic of all rows, if that is known before the first one."""
-        return self._options.data_topic(self._feed)
+        return self._options.find_common_topic(self._feed)
 
-    def of(self, batch: ChangeBatch) -> list[tuple[str, ChangeBatch]]:
+    def split_by_topic(self, batch: ChangeBatch) -> list[tuple[str, ChangeBatch]]:
         """Return the topics of a batch's rows, and the rows of each; none if it has none."""
-        found = list(self._options.data_topics(self._feed, batch)) if batch.num_rows else []
+        found = list(self._options.split_by_topic(self._feed, batch)) if batch.num_rows else []
         for name, _ in found if self.are_routed else ():
             self._targets.add(name, "the topic")
         return found
@@ -75,7 +75,7 @@ class ExactlyOnce:
     """One run of a feed's sink, from open to close. Blocking; calls never overlap, except for
     :meth:`prepare`.
 
-    ``data`` names the topics of rows. ``tells`` says whether notices are written. ``fenced_why``
+    ``data`` names the topics of rows. With ``writes_notices``, notices are written. ``fenced_why``
     completes the sentence of a session that was fenced though no newer daemon has claimed the feed.
     """
 
@@ -85,13 +85,13 @@ class ExactlyOnce:
         transactions: FeedTransactions,
         data: DataTopics,
         *,
-        tells: bool = False,
+        writes_notices: bool = False,
         fenced_why: str = "",
     ) -> None:
         self.broker = broker
         self.transactions = transactions
         self._data = data
-        self._tells = tells
+        self._writes_notices = writes_notices
         self._fenced_why = fenced_why
         self._open_topics: set[str] = set()
         self._saved_at = 0.0
@@ -99,32 +99,32 @@ class ExactlyOnce:
     def open(self) -> Offset | None:
         """Fence, read, check, claim, in this order; return the offset to resume from."""
         transactions, broker = self.transactions, self.broker
-        broker.check()
+        broker.check_brokers()
         # Stop before we fence a newer daemon. Our own last transaction may still be open: the
         # fencing ends it, and nothing waits for it here.
-        name = self._data.first()
+        name = self._data.find_common_topic()
         asked = transactions.claimed or name is None
         before = self._read_progress(stable=True) if asked else None
         transactions.check_owner(before)
         broker.connect(name)
-        with self._watched():
-            broker.fence([*(before.topics if before else ()), *([name] if name else ())])
+        with self._watch_failures():
+            broker.fence_producers([*(before.topics if before else ()), *([name] if name else ())])
             transactions.resume_from(self._read_progress())
             if name is not None:
-                self._admit(name)
-            self._run([transactions.claim()])
+                self._open_topic(name)
+            self._run_transactions([transactions.claim()])
         return transactions.offset
 
     def look(self) -> Offset | None:
         """Return what :meth:`open` would, or raise its error, without a fence or a claim. For a
         broker that creates nothing."""
-        name = self._data.first()
-        self.broker.check()
+        name = self._data.find_common_topic()
+        self.broker.check_brokers()
         self.broker.connect(name)
         self.transactions.resume_from(self._read_progress(stable=True))
         self.broker.check_notice_topic()
         if name is not None:
-            self._admit(name)
+            self._open_topic(name)
         return self.transactions.offset
 
     def _read_progress(self, *, stable: bool = False) -> Progress | None:
@@ -135,13 +135,13 @@ class ExactlyOnce:
                 return None
             raise
 
-    def _admit(self, name: str) -> None:
+    def _open_topic(self, name: str) -> None:
         """Get ready to write to a topic that the feed may write to, created if need be."""
-        seen = self.broker.topic(name)
+        seen = self.broker.find_topic(name)
         if not self.transactions.check_topic(name, seen):
             seen = self.broker.make_topic(name)
         assert seen is not None
-        self.transactions.admit(name, seen.id)
+        self.transactions.note_topic(name, seen.id)
         self.broker.open_topic(name)
         self._open_topics.add(name)
 
@@ -150,71 +150,75 @@ class ExactlyOnce:
         with suppress(TailerError):
             if not batch.num_rows or self._data.are_routed:
                 return None
-            ((name, _),) = self._data.of(batch)
+            ((name, _),) = self._data.split_by_topic(batch)
             if name in self._open_topics:
-                part = self.transactions.parts(batch)[0]
+                part = self.transactions.split_batch(batch)[0]
                 return Prepared(self, part, self.broker.encode(name, part))
         return None
 
     def write(self, batch: ChangeBatch) -> None:
         """Write a batch; durable when this returns."""
-        with self._watched():
-            for name, _ in self._data.of(batch):
+        with self._watch_failures():
+            for name, _ in self._data.split_by_topic(batch):
                 if name not in self._open_topics:
-                    self._admit(name)
+                    self._open_topic(name)
             planned = self.transactions.plan(batch)
-            self._run(planned, prepared_by(self, batch))
+            self._run_transactions(planned, find_prepared(self, batch))
             if not planned and time.monotonic() - self._saved_at >= _IDLE_S:
-                self._run(self.transactions.catch_up())
+                self._run_transactions(self.transactions.catch_up())
 
     def announce(self, notice: Notice) -> None:
         """Write a notice, if they are written, and the offset that it moves to."""
-        with self._watched():
-            self._run(self.transactions.plan(notice, told=self._tells))
+        with self._watch_failures():
+            self._run_transactions(
+                self.transactions.plan(notice, writes_notice=self._writes_notices)
+            )
 
     def set_offset(self, offset: Offset | None) -> None:
         """Overwrite the feed's progress; None: its start decides."""
-        with self._watched():
-            self._run(self.transactions.overwrite(offset))
+        with self._watch_failures():
+            self._run_transactions(self.transactions.overwrite(offset))
 
     def close(self) -> None:
         """Release everything. The progress over versions without changes is written first."""
         with suppress(TailerError):
             if self.transactions.state == "IDLE":
-                self._run(self.transactions.catch_up())
+                self._run_transactions(self.transactions.catch_up())
         self.broker.close()
 
-    def _run(self, planned: list[Transaction], prepared: Prepared | None = None) -> None:
+    def _run_transactions(
+        self, planned: list[Transaction], prepared: Prepared | None = None
+    ) -> None:
         """Carry transactions out. The next one's rows are encoded while one is written."""
         rows = planned[0].rows if planned else None
-        if prepared and rows and prepared.has(rows):
-            ((name, _),) = self._data.of(rows)
+        if prepared and rows and prepared.has_rows(rows):
+            ((name, _),) = self._data.split_by_topic(rows)
             encoded = [(name, prepared.encoded)]
         else:
-            encoded = self._encoded(rows)
+            encoded = self._encode_rows(rows)
         for transaction, following in zip_longest(planned, planned[1:]):
-            later = self._encoded(following.rows if following else None)
+            later = self._encode_rows(following.rows if following else None)
             self.broker.run(transaction, encoded)
-            self.transactions.committed(transaction)
+            self.transactions.note_commit(transaction)
             self._saved_at = time.monotonic()
             encoded = later
 
-    def _encoded(self, rows: ChangeBatch | None) -> list[tuple[str, EncodedRows]]:
+    def _encode_rows(self, rows: ChangeBatch | None) -> list[tuple[str, EncodedRows]]:
         """Start to encode rows, those of each topic."""
-        found = [] if rows is None else self._data.of(rows)
+        found = [] if rows is None else self._data.split_by_topic(rows)
         return [(name, self.broker.encode(name, part)) for name, part in found]
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Tell the transactions of a failure. If we were fenced, the error says by whom."""
+    def _watch_failures(self) -> Iterator[None]:
+        """Report a failure to the transactions. If we were fenced, the error says by whom."""
         try:
             yield
         except Fenced as e:
-            self.transactions.failed(e)
+            self.transactions.note_failure(e)
             self._wait_for_claim()
             raise TransientError(f"{e}; {self._fenced_why}") from e
         except BaseException as e:
-            self.transactions.failed(e)
+            self.transactions.note_failure(e)
             raise
 
     def _wait_for_claim(self) -> None:

@@ -1,7 +1,7 @@
 """What a feed writes to Kafka, transaction by transaction: exactly once, decided without I/O.
 
-:class:`FeedTransactions` is told what Kafka has and what became of each transaction, and says what
-to write next. It knows no client, no thread and no clock. :mod:`sinks.kafka.exactly_once` carries
+:class:`FeedTransactions` learns what Kafka has and how each transaction ended, and decides what to
+write next. It knows no client, no thread and no clock. :mod:`sinks.kafka.exactly_once` carries
 its plans out on a :class:`sinks.kafka.broker.Broker`.
 
 The rules:
@@ -22,16 +22,16 @@ A worked example, with at most six rows in a transaction::
     plan(rows 0 to 9 of version 7, the whole of it)
                        -> rows 0 to 5, then progress (7, 6)
                           rows 6 to 9, then progress (8, 0)
-    committed(first)   the progress is (7, 6)
-    failed(time-out)   -> "open again": the next session finds (7, 6), or (8, 0) if only the answer
-                       was lost, and the feed reads on from there: each row is there once.
+    note_commit(first)      the progress is (7, 6)
+    note_failure(time-out)  -> "open again": the next session finds (7, 6), or (8, 0) if only the
+                       answer was lost, and the feed reads on from there: each row is there once.
 
 What must never happen: a transaction is begun while the outcome of another one is unknown; a
 transaction is committed a second time; rows go without the progress after them, or the other way
 round; the progress of a batch comes before rows of that batch that are still to be written.
 
 =============== ============ ========= ============== =========== ============ ============
-state           resume_from  claim     plan           committed   refused rows other error
+state           resume_from  claim     plan           note_commit refused rows other error
 =============== ============ ========= ============== =========== ============ ============
 NEW             FENCED                                                         BROKEN
 FENCED                       CLAIMED                                           BROKEN
@@ -53,8 +53,8 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from sinks.kafka.progress import Progress
-from sinks.shared.delivery import same_form
-from sinks.shared.encode_ahead import slices
+from sinks.shared.delivery import check_form
+from sinks.shared.encode_ahead import slice_batch
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import (
     ConfigError,
@@ -72,7 +72,7 @@ _ALLOWED: dict[str, tuple[State, ...]] = {
     "resume_from": ("NEW",),
     "claim": ("FENCED",),
     "plan": ("IDLE",),
-    "committed": ("CLAIMED", "IN_TRANSACTION"),
+    "note_commit": ("CLAIMED", "IN_TRANSACTION"),
 }
 #: Errors that opening the session again does not mend.
 _FOR_GOOD = (SinkRejected, ConfigError)
@@ -138,12 +138,12 @@ class FeedTransactions:
         Raises :class:`TargetRefused` if a newer daemon has claimed the feed, :class:`ConfigError`
         if the records before have another form than ours.
         """
-        self._allow("resume_from")
+        self._check_state("resume_from")
         self.check_owner(stored)
         progress = stored or Progress(self.feed)
         if progress.delivery is not None and not self.overwrites:
             form = {"type": "kafka", **self._form}
-            same_form(form, progress.delivery, self.feed, progress.offset)
+            check_form(form, progress.delivery, self.feed, progress.offset)
             progress = replace(progress, delivery=self._form)
         elif self.overwrites:
             progress = replace(progress, delivery=None)
@@ -178,15 +178,15 @@ class FeedTransactions:
             )
         return seen is not None
 
-    def admit(self, name: str, topic_id: str) -> None:
+    def note_topic(self, name: str, topic_id: str) -> None:
         """Note the id of a topic that the next transactions write to."""
         self.progress = replace(self.progress, topics={**self.progress.topics, name: topic_id})
 
     def claim(self) -> Transaction:
         """Return the transaction that claims the feed for this process."""
-        self._allow("claim")
+        self._check_state("claim")
         self.state, self._left = "CLAIMED", 1
-        return Transaction(self.progress.claimed_by(self.owner))
+        return Transaction(self.progress.claim_for(self.owner))
 
     # Writing
 
@@ -195,46 +195,52 @@ class FeedTransactions:
         """Return where the feed is: what is committed, and versions without changes after it."""
         return self.progress.offset if self.skipped_to is None else self.skipped_to
 
-    def plan(self, item: ChangeBatch | Notice, *, told: bool = False) -> list[Transaction]:
+    def plan(self, item: ChangeBatch | Notice, *, writes_notice: bool = False) -> list[Transaction]:
         """Return the transactions that write a batch or a notice; none for versions without
-        changes, which :meth:`catch_up` saves. A notice is written if it is to be ``told``; the
+        changes, which :meth:`catch_up` saves. A notice is written if ``writes_notice``; the
         versions that it skips are progress, which is committed at once: it must not come again.
         """
-        self._allow("plan")
+        self._check_state("plan")
         if isinstance(item, Notice):
-            planned = self._of_notice(item, told=told)
+            planned = self._plan_notice(item, writes_notice=writes_notice)
         elif item.num_rows:
-            planned = self._of_rows(item)
+            planned = self._plan_rows(item)
         else:
             self.skipped_to, planned = item.next_offset, []
-        return self._begin(planned)
+        return self._begin_transactions(planned)
 
     def catch_up(self) -> list[Transaction]:
         """Return the transaction that saves the progress over versions without changes, if any."""
-        self._allow("plan")
+        self._check_state("plan")
         if self.skipped_to is None:
             return []
-        return self._begin([Transaction(replace(self.progress, offset=self.skipped_to))])
+        return self._begin_transactions(
+            [Transaction(replace(self.progress, offset=self.skipped_to))]
+        )
 
     def overwrite(self, offset: Offset | None) -> list[Transaction]:
         """Return the transaction that sets another offset; None: the feed's start decides."""
-        self._allow("plan")
-        return self._begin([Transaction(replace(self.progress, offset=offset))])
+        self._check_state("plan")
+        return self._begin_transactions([Transaction(replace(self.progress, offset=offset))])
 
-    def _begin(self, planned: list[Transaction]) -> list[Transaction]:
+    def _begin_transactions(self, planned: list[Transaction]) -> list[Transaction]:
         if planned:
             self.state, self._left = "IN_TRANSACTION", len(planned)
         return planned
 
-    def _of_notice(self, notice: Notice, *, told: bool) -> list[Transaction]:
+    def _plan_notice(self, notice: Notice, *, writes_notice: bool) -> list[Transaction]:
         moves = notice.kind != "heartbeat"
-        if not told and (not moves or notice.next_offset == notice.offset):
+        if not writes_notice and (not moves or notice.next_offset == notice.offset):
             return []
         after = notice.next_offset if moves else self.offset
-        return [Transaction(replace(self.progress, offset=after), notice=notice if told else None)]
+        return [
+            Transaction(
+                replace(self.progress, offset=after), notice=notice if writes_notice else None
+            )
+        ]
 
-    def _of_rows(self, batch: ChangeBatch) -> list[Transaction]:
-        rows = self._uncommitted(batch)
+    def _plan_rows(self, batch: ChangeBatch) -> list[Transaction]:
+        rows = self._drop_committed_rows(batch)
         if not rows.num_rows:
             return []
         at = self.offset
@@ -252,14 +258,14 @@ class FeedTransactions:
                 ),
                 part,
             )
-            for part in self.parts(rows)
+            for part in self.split_batch(rows)
         ]
 
-    def parts(self, batch: ChangeBatch) -> list[ChangeBatch]:
+    def split_batch(self, batch: ChangeBatch) -> list[ChangeBatch]:
         """Return a batch as the consecutive parts that a transaction each has."""
-        return list(slices(batch, _ROWS_MAX, self._bytes_max))
+        return list(slice_batch(batch, _ROWS_MAX, self._bytes_max))
 
-    def _uncommitted(self, batch: ChangeBatch) -> ChangeBatch:
+    def _drop_committed_rows(self, batch: ChangeBatch) -> ChangeBatch:
         """Return the rows of a batch that are not committed. After a refusal of rows, a batch comes
         again in pieces, and its transactions before the refused row are committed."""
         done = self._committed_before_refusal
@@ -270,9 +276,9 @@ class FeedTransactions:
 
     # What became of a transaction
 
-    def committed(self, transaction: Transaction) -> None:
+    def note_commit(self, transaction: Transaction) -> None:
         """Note that a transaction, the next one of those planned, is committed."""
-        self._allow("committed")
+        self._check_state("note_commit")
         if self.state == "CLAIMED":
             self.claimed = transaction.after.epoch
         self.progress, self.skipped_to = transaction.after, None
@@ -280,10 +286,10 @@ class FeedTransactions:
         if not self._left:
             self.state = "IDLE"
 
-    def failed(self, error: BaseException) -> Verdict:
+    def note_failure(self, error: BaseException) -> Verdict:
         """Note that a transaction, or what comes before it, failed; return what follows.
 
-        ``roll back``: rows were refused, so no broker was told to commit. ``open again``: the
+        ``roll back``: rows were refused, so no broker was asked to commit. ``open again``: the
         outcome is unknown, and a new session finds out. ``stop``: that does not help.
         """
         if self.state == "TAKEN_OVER":
@@ -294,7 +300,7 @@ class FeedTransactions:
         self.state, self._failure = "BROKEN", error
         return "stop" if isinstance(error, _FOR_GOOD) else "open again"
 
-    def _allow(self, call: str) -> None:
+    def _check_state(self, call: str) -> None:
         if self.state in ("BROKEN", "TAKEN_OVER"):
             if isinstance(self._failure, _FOR_GOOD):
                 raise self._failure

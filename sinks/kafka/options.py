@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sinks.formats.load import encoder_settings, format_setting
-from sinks.formats.registry import located
+from sinks.formats.registry import locate_files
 from sinks.kafka.client.security import Security
-from sinks.shared.delivery import form_of
+from sinks.shared.delivery import build_record_form
 from sinks.shared.routes import Route
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError
@@ -31,7 +31,7 @@ _REQUEST_MS, _BOOTSTRAP_MS = 15_000, 10_000
 _FILLED_IN = ("name", "topic")
 
 
-def _servers(text: str) -> str:
+def _check_servers(text: str) -> str:
     """Check a list of brokers, as a ``parse``."""
     if not all(_SERVER.fullmatch(server.strip()) for server in text.split(",")):
         raise ValueError(text)
@@ -45,7 +45,7 @@ class KafkaOptions:
     # fmt: off
     bootstrap_servers: str = declared(Setting(
         "text", REQUIRED, "Initial brokers, separated by commas.",
-        form="host:port[,host:port]", elsewhere=("metadata_broker_list",), parse=_servers,
+        form="host:port[,host:port]", elsewhere=("metadata_broker_list",), parse=_check_servers,
     ))
     topic: str = declared(Setting(
         "text", REQUIRED, "The topic; `{feed}` is replaced by the feed's name, `{table}` by the "
@@ -115,31 +115,31 @@ class KafkaOptions:
         """Return the topic as a route by columns."""
         return Route(self.topic, "topic", _PLACEHOLDERS, _NOT_IN_TOPICS)
 
-    def data_topic(self, feed: str) -> str | None:
+    def find_common_topic(self, feed: str) -> str | None:
         """Return the topic of all rows, if that is known before the first one."""
         table = self.encoder.get("table") or None
         if self.route.columns or (table is None and "{table}" in self.topic):
             return None
-        return topic_name(self.topic, feed, table)
+        return fill_topic_name(self.topic, feed, table)
 
-    def data_topics(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, ChangeBatch]]:
+    def split_by_topic(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, ChangeBatch]]:
         """Yield the topics of a batch's rows, and the rows of each."""
         table = self.encoder.get("table") or batch.state.metadata.name or None
         route = self.route
         if not route.columns:
-            yield topic_name(self.topic, feed, table), batch
+            yield fill_topic_name(self.topic, feed, table), batch
             return
         if "{table}" in self.topic:
-            topic_name("{table}", feed, table)  # or the metadata has no name
-        for name, rows in route.split(batch, {"feed": feed, "table": table or ""}):
-            yield topic_name(name, feed), rows
+            fill_topic_name("{table}", feed, table)  # or the metadata has no name
+        for name, rows in route.split_rows(batch, {"feed": feed, "table": table or ""}):
+            yield fill_topic_name(name, feed), rows
 
-    def form(self, feed: str) -> dict[str, Any]:
+    def build_form(self, feed: str) -> dict[str, Any]:
         """Return the form of a feed's records: the options that determine it, by name."""
         # {table} may be the name in the metadata; a change of that is not a change of options.
         table = self.encoder.get("table") or "{table}"
         topic = self.topic.replace("{feed}", feed).replace("{table}", table)
-        return form_of(self.encoder, topic=topic, format=self.format)
+        return build_record_form(self.encoder, topic=topic, format=self.format)
 
     @property
     def request_timeout_ms(self) -> int:
@@ -152,7 +152,7 @@ class KafkaOptions:
         return min(_BOOTSTRAP_MS, self.delivery_timeout_ms)
 
     @classmethod
-    def of(cls, taken: Mapping[str, Any], folder: Path) -> KafkaOptions:
+    def from_options(cls, taken: Mapping[str, Any], folder: Path) -> KafkaOptions:
         """Return checked options; paths in them are relative to ``folder``.
 
         Raises :class:`ConfigError` naming a key that does not fit the others.
@@ -160,10 +160,12 @@ class KafkaOptions:
         _check_names(taken)
         encoder = {key: taken[key] for key in format_settings(taken["format"])}
         if "registry" in encoder:
-            encoder["registry"] = located(encoder["registry"], folder)
+            encoder["registry"] = locate_files(encoder["registry"], folder)
         return cls(
             **{key: taken[key] for key in settings_of(cls)},
-            security=Security.of({key: taken[key] for key in settings_of(Security)}, folder),
+            security=Security.from_options(
+                {key: taken[key] for key in settings_of(Security)}, folder
+            ),
             encoder=encoder,
         )
 
@@ -181,16 +183,18 @@ def _check_names(taken: Mapping[str, Any]) -> None:
     for key in ("topic", "transactional_id", "progress_topic", "notice_topic"):
         for name in _PLACEHOLDER.findall(taken[key]):
             if key != "topic" and name != "feed":
-                raise _wrong(key, taken[key], "may hold {feed}, and nothing else in braces")
+                raise _make_error(key, taken[key], "may hold {feed}, and nothing else in braces")
         if key != "transactional_id" and taken[key]:
-            topic_name(Route(taken[key], key, _PLACEHOLDERS, _NOT_IN_TOPICS).masked("c"), "f", "t")
+            fill_topic_name(
+                Route(taken[key], key, _PLACEHOLDERS, _NOT_IN_TOPICS).mask_columns("c"), "f", "t"
+            )
 
 
-def _wrong(key: str, value: Any, what: str) -> ConfigError:
+def _make_error(key: str, value: Any, what: str) -> ConfigError:
     return SettingTable("sink 'kafka'", SETTINGS).wrong(key, f"is {value!r}, and {what}")
 
 
-def topic_name(template: str, feed: str, table: str | None = None) -> str:
+def fill_topic_name(template: str, feed: str, table: str | None = None) -> str:
     """Fill in a template's placeholders. Raises :class:`ConfigError` if the result is not a legal
     topic name (letters, digits, ``.``, ``_`` and ``-``, at most 249)."""
     if "{table}" in template and not table:

@@ -39,7 +39,7 @@ class Progress:
     topics: dict[str, str] = field(default_factory=dict)
     delivery: dict[str, Any] | None = None
 
-    def claimed_by(self, owner: str) -> Progress:
+    def claim_for(self, owner: str) -> Progress:
         """Return the same progress with a new owner."""
         return replace(self, epoch=self.epoch + 1, owner=owner)
 
@@ -58,7 +58,7 @@ class Progress:
             "begun": None,
             "delivery": self.delivery,
         }
-        return _progress_json({**document, "checksum": _checksum(document)})
+        return _format_json({**document, "checksum": _compute_checksum(document)})
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Progress:
@@ -67,7 +67,7 @@ class Progress:
         if not isinstance(document, dict):
             raise ValueError("it is no JSON object")  # noqa: TRY004  # a wrong value, as others
         checksum = document.pop("checksum", None)
-        if checksum != _checksum(document):
+        if checksum != _compute_checksum(document):
             raise ValueError("its checksum is wrong or missing")
         if document.get("format") != _FORMAT:
             raise ValueError(f"its format is {document.get('format')!r}, and {_FORMAT} is known")
@@ -86,15 +86,15 @@ class Progress:
             raise ValueError(f"a field is missing or wrong: {e}") from e
 
 
-def _progress_json(document: dict[str, Any]) -> bytes:
+def _format_json(document: dict[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _checksum(document: dict[str, Any]) -> str:
-    return blake2b(_progress_json(document), digest_size=8).hexdigest()
+def _compute_checksum(document: dict[str, Any]) -> str:
+    return blake2b(_format_json(document), digest_size=8).hexdigest()
 
 
-def read_progress(record: LastRecord | None, topic: str, feed: str) -> Progress | None:
+def parse_progress(record: LastRecord | None, topic: str, feed: str) -> Progress | None:
     """Return the progress in a feed's last record; None for no record or a tombstone.
 
     Raises :class:`SinkRejected`, naming topic and offset, for a record that is not ours.

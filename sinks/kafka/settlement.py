@@ -47,59 +47,65 @@ class Settlement:
         self._committed: bool | None = None
         self._producer_id: int | None = None
 
-    def before_fencing(self, cluster: Cluster, topics: Collection[str], patience_s: float) -> None:
+    def settle_before_fencing(
+        self, cluster: Cluster, topics: Collection[str], patience_s: float
+    ) -> None:
         """Find out how the last transaction ended; if it is over, write the markers that it lacks.
 
         Raises :class:`TransientError` if the coordinator does not end it in ``patience_s`` seconds,
         :class:`SinkRejected` if we may not write markers.
         """
-        status = self._got_over(cluster, patience_s)
+        status = self._wait_until_ended(cluster, patience_s)
         if status is not None:
             self._committed = _OUTCOMES.get(status.state, self._committed)
             if status.state in _COMPLETE:
-                self._settle(cluster, cluster.places(topics))
+                self._write_missing_markers(cluster, cluster.find_partitions(topics))
 
-    def after_fencing(self, cluster: Cluster, topics: Collection[str], progress: str) -> None:
+    def settle_after_fencing(
+        self, cluster: Cluster, topics: Collection[str], progress: str
+    ) -> None:
         """Write the markers that the fencing should have written. From here on no transaction of an
         older epoch may be open; ``progress`` is the topic that every transaction ends with."""
-        status = cluster.transaction(self.transactional_id)
+        status = cluster.find_transaction(self.transactional_id)
         left = []
         if status is not None:
             self._producer_id = status.producer_id
             # A newer daemon may have fenced us meanwhile, and be active.
-            of_all = cluster.left_open(cluster.places(topics), status.producer_id)
+            of_all = cluster.find_open_transactions(
+                cluster.find_partitions(topics), status.producer_id
+            )
             left = [each for each in of_all if each.producer_epoch < status.producer_epoch]
         if left and self._committed is None:
             # The outcome is unknown now. If progress is open too, no reader has seen any of it.
             if progress not in {each.topic for each in left}:
                 raise TargetRefused(
                     f"Kafka has lost the outcome of a transaction of {self.transactional_id}: "
-                    f"{_places(left)} of it, and its progress is not; find out with "
+                    f"{_format_places(left)} of it, and its progress is not; find out with "
                     "kafka-transactions.sh whether its records are in other partitions, and end "
                     "it with kafka-transactions.sh abort"
                 )
             self._committed = False
-        self._end(cluster, left, committed=bool(self._committed))
+        self._end_transactions(cluster, left, committed=bool(self._committed))
         self._committed = None
 
-    def after_commit(
+    def settle_after_commit(
         self, cluster: Cluster, written: Collection[Partition], patience_s: float
     ) -> None:
         """Wait until the transaction just committed is over in the partitions that it has written
         to, and write the markers that it lacks. Until then no other may begin.
 
-        Raises as :meth:`before_fencing`.
+        Raises as :meth:`settle_before_fencing`.
         """
-        if cluster.left_open(written, self._producer_id):
-            status = self._got_over(cluster, patience_s)
+        if cluster.find_open_transactions(written, self._producer_id):
+            status = self._wait_until_ended(cluster, patience_s)
             if status is not None and status.state in _COMPLETE:
-                self._settle(cluster, written)
+                self._write_missing_markers(cluster, written)
 
-    def _got_over(self, cluster: Cluster, patience_s: float) -> TransactionStatus | None:
+    def _wait_until_ended(self, cluster: Cluster, patience_s: float) -> TransactionStatus | None:
         """Return the last transaction, once its coordinator is no longer ending it."""
 
-        def look() -> TransactionStatus | None:
-            status = cluster.transaction(self.transactional_id)
+        def find_ended() -> TransactionStatus | None:
+            status = cluster.find_transaction(self.transactional_id)
             if status is not None and status.state in _UNDER_WAY:
                 raise _NotEnded(
                     f"Kafka has not ended the last transaction of {self.transactional_id} in "
@@ -107,28 +113,30 @@ class Settlement:
                 )
             return status
 
-        return retried(look, _NotEnded, patience_s, Backoff(0.002, 0.05))
+        return retried(find_ended, _NotEnded, patience_s, Backoff(0.002, 0.05))
 
-    def _settle(self, cluster: Cluster, places: Collection[Partition]) -> None:
+    def _write_missing_markers(self, cluster: Cluster, places: Collection[Partition]) -> None:
         """Write the markers that the last transaction lacks, if it is over."""
-        before = cluster.left_open(places)
-        status = cluster.transaction(self.transactional_id) if before else None
+        before = cluster.find_open_transactions(places)
+        status = cluster.find_transaction(self.transactional_id) if before else None
         if status is not None and status.state in _COMPLETE:
-            left = _still_open(cluster, before, status)
-            self._end(cluster, left, committed=_OUTCOMES[status.state])
+            left = _find_still_open(cluster, before, status)
+            self._end_transactions(cluster, left, committed=_OUTCOMES[status.state])
 
-    def _end(self, cluster: Cluster, left: list[OpenTransaction], *, committed: bool) -> None:
+    def _end_transactions(
+        self, cluster: Cluster, left: list[OpenTransaction], *, committed: bool
+    ) -> None:
         for each in left:
             cluster.end_transaction(each, committed=committed)
             logging.getLogger("tailer.kafka").warning(
                 "Kafka had lost the end of a transaction of %s: %s; it is %s now",
                 self.transactional_id,
-                _places([each]),
+                _format_places([each]),
                 "committed" if committed else "aborted",
             )
 
 
-def _still_open(
+def _find_still_open(
     cluster: Cluster, before: list[OpenTransaction], status: TransactionStatus
 ) -> list[OpenTransaction]:
     """Return the producer's transactions that were open before its coordinator said that all is
@@ -137,10 +145,12 @@ def _still_open(
     if not own:
         return []
     places = {(each.topic, each.partition, each.start) for each in own}
-    now = cluster.left_open({(each.topic, each.partition) for each in own}, status.producer_id)
+    now = cluster.find_open_transactions(
+        {(each.topic, each.partition) for each in own}, status.producer_id
+    )
     return [each for each in now if (each.topic, each.partition, each.start) in places]
 
 
-def _places(left: list[OpenTransaction]) -> str:
+def _format_places(left: list[OpenTransaction]) -> str:
     named = [f"partition {o.partition} of {o.topic} is open from offset {o.start}" for o in left]
     return ", ".join(named)

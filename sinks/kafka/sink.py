@@ -20,9 +20,9 @@ from sinks.kafka.client.failures import FAULTS
 from sinks.kafka.client.security import Security
 from sinks.kafka.exactly_once import DataTopics, ExactlyOnce
 from sinks.kafka.feed_transactions import FeedTransactions
-from sinks.kafka.options import SETTINGS, KafkaOptions, format_settings, topic_name
+from sinks.kafka.options import SETTINGS, KafkaOptions, fill_topic_name, format_settings
 from sinks.kafka.settlement import Settlement
-from sinks.shared.delivery import same_form
+from sinks.shared.delivery import check_form
 from sinks.shared.routes import Targets
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused
@@ -60,7 +60,7 @@ class KafkaSink(Sink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:
         """Create the sink. Options: those of :class:`sinks.kafka.options.KafkaOptions`, of
         :class:`sinks.kafka.client.security.Security` and of the format."""
-        return cls(KafkaOptions.of(options, folder))
+        return cls(KafkaOptions.from_options(options, folder))
 
     @classmethod
     def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
@@ -75,13 +75,13 @@ class KafkaSink(Sink):
         self.options.route.check(schema)
 
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
-        for name, rows in self.options.data_topics(feed, batch):
+        for name, rows in self.options.split_by_topic(feed, batch):
             own = {**self.options.encoder, "name": feed, "topic": name}
             yield name, load_encoder(self.options.format, own).encode(rows)
 
     async def open(self, feed: str) -> Offset | None:
         """Return the offset to resume from, with exactly-once delivery."""
-        return await anyio.to_thread.run_sync(self._open, feed)
+        return await anyio.to_thread.run_sync(self._open_session, feed)
 
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
@@ -89,39 +89,40 @@ class KafkaSink(Sink):
         """Return the form. With exactly-once delivery Kafka keeps it."""
         form: dict[str, Any] = {"type": "kafka"}
         if not self.options.exactly_once:
-            form |= self.options.form(feed)
+            form |= self.options.build_form(feed)
         if self._session is None:  # else it was compared before it was opened
-            same_form(form, kept, feed, at)
+            check_form(form, kept, feed, at)
             self._written.update((kept or {}).get("topics", {}))
         if self.options.exactly_once:
             return form
         return {**form, "topics": dict(self._written)} if self._written else form
 
     async def look(self, feed: str) -> Offset | None:
-        return await anyio.to_thread.run_sync(self._look, feed)
+        return await anyio.to_thread.run_sync(self._look_at_target, feed)
 
-    def _look(self, feed: str) -> Offset | None:
-        session = self._new_session(feed, dry_run=True)
+    def _look_at_target(self, feed: str) -> Offset | None:
+        session = self._make_session(feed, dry_run=True)
         try:
             return session.look()
         finally:
             session.close()
 
-    def _new_session(
+    def _make_session(
         self, feed: str, *, dry_run: bool = False, overwrites: bool = False
     ) -> ExactlyOnce | AtLeastOnce:
         options = self.options
-        own = topic_name(options.transactional_id, feed)
+        own = fill_topic_name(options.transactional_id, feed)
         if self._settlement is None or self._settlement.transactional_id != own:
             self._settlement = Settlement(own)
         broker = KafkaBroker(options, feed, self._settlement, dry_run=dry_run)
-        data, tells = DataTopics(options, feed, self._targets), bool(options.notice_topic)
+        data = DataTopics(options, feed, self._targets)
+        writes = bool(options.notice_topic)
         if not options.exactly_once:
-            return AtLeastOnce(broker, data, self._written, tells=tells)
+            return AtLeastOnce(broker, data, self._written, writes_notices=writes)
         transactions = FeedTransactions(
             feed,
             self._owner,
-            options.form(feed),
+            options.build_form(feed),
             claimed=self._claimed,
             bytes_max=options.transaction_bytes,
             overwrites=overwrites,
@@ -132,16 +133,16 @@ class KafkaSink(Sink):
             f"perhaps another feed's, has the transactional id {own} too: each feed needs one of "
             "its own"
         )
-        return ExactlyOnce(broker, transactions, data, tells=tells, fenced_why=fenced_why)
+        return ExactlyOnce(broker, transactions, data, writes_notices=writes, fenced_why=fenced_why)
 
-    def _open(self, feed: str, *, overwrites: bool = False) -> Offset | None:
-        self._close()
-        session = self._session = self._new_session(feed, overwrites=overwrites)
+    def _open_session(self, feed: str, *, overwrites: bool = False) -> Offset | None:
+        self._close_session()
+        session = self._session = self._make_session(feed, overwrites=overwrites)
         offset = session.open()
         if isinstance(session, ExactlyOnce):
             self._claimed = session.transactions.claimed
         else:
-            self._written.update(session.topics())
+            self._written.update(session.find_topic_ids())
         return offset
 
     async def write(self, batch: ChangeBatch) -> None:
@@ -149,7 +150,7 @@ class KafkaSink(Sink):
             raise TargetRefused("the sink is not open")
         await anyio.to_thread.run_sync(self._session.write, batch)
         if isinstance(self._session, AtLeastOnce):
-            self._written.update(self._session.topics())
+            self._written.update(self._session.find_topic_ids())
 
     def prepare(self, batch: ChangeBatch) -> object:
         return None if self._session is None else self._session.prepare(batch)
@@ -171,16 +172,16 @@ class KafkaSink(Sink):
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         try:
-            self._open(feed, overwrites=True)
+            self._open_session(feed, overwrites=True)
             if isinstance(self._session, ExactlyOnce):
                 self._session.set_offset(offset)
         finally:
-            self._close()
+            self._close_session()
 
     async def aclose(self) -> None:
-        await anyio.to_thread.run_sync(self._close)
+        await anyio.to_thread.run_sync(self._close_session)
 
-    def _close(self) -> None:
+    def _close_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             session.close()

@@ -20,7 +20,7 @@ class NewTopic:
     config: dict[str, str] = field(default_factory=dict)
 
 
-def create(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
+def create_topic(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
     """Create a topic, or only ask whether it could be created; an existing one is accepted.
 
     Raises the client's error with the broker's message, which the client itself leaves out.
@@ -39,7 +39,7 @@ def create(admin: Any, topic: NewTopic, *, only_validate: bool = False) -> None:
         raise error(answer.get("error_message") or "the broker does not say why")
 
 
-def transaction_ms_max(admin: Any) -> int | None:
+def find_transaction_ms_max(admin: Any) -> int | None:
     """Return the brokers' ``transaction.max.timeout.ms``; None if the broker does not report it."""
     node = admin.describe_cluster()["brokers"][0]["broker_id"]
     # By its name alone: a broker has hundreds of settings, which take 20 ms to read.

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from sinks.kafka.client.kafka_python import KafkaPythonDriver, Packed
 from sinks.kafka.client.partitioner import partitions_of_keys
-from sinks.kafka.client.record_batch import record_sizes
+from sinks.kafka.client.record_batch import measure_records
 from sinks.kafka.cluster import Topic
-from sinks.shared.encode_ahead import Pieces, slices
+from sinks.shared.encode_ahead import Pieces, slice_batch
 from tailer.changes import ChangeBatch
 from tailer.errors import RowsRefused
 from tailer.sink.encoder import Encoder, Records
@@ -45,7 +45,7 @@ class _TooLarge:
 EncodedRows: TypeAlias = "Pieces[list[_Ready | _TooLarge]]"
 
 
-def single_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records:
+def make_record(key: bytes | None, value: bytes, timestamp_ms: int) -> Records:
     """Return one record without headers."""
     keys = None if key is None else pa.array([key], pa.binary())
     return Records(keys, pa.array([value], pa.binary()), (), timestamp_ms)
@@ -69,8 +69,8 @@ class TopicWriter:
 
     def encode(self, batch: ChangeBatch) -> EncodedRows:
         """Start to encode a batch."""
-        pieces = slices(batch, batch.num_rows or 1, _PIECE_BYTES)
-        return Pieces(pieces, self._encode, self._threads)
+        pieces = slice_batch(batch, batch.num_rows or 1, _PIECE_BYTES)
+        return Pieces(pieces, self._encode_piece, self._threads)
 
     def write(self, encoded: EncodedRows) -> None:
         """Send a batch's records. Raises :class:`RowsRefused` for a record that is larger than the
@@ -78,39 +78,39 @@ class TopicWriter:
         for piece in encoded:
             for found in piece:
                 if isinstance(found, _TooLarge):
-                    raise self._refused(found)
+                    raise self._make_refusal(found)
                 for partition, packed in found.packed:
-                    chosen = self._in_turn() if partition is None else partition
+                    chosen = self._take_next_partition() if partition is None else partition
                     self.driver.send(self.topic.name, chosen, packed)
 
-    def _encode(self, batch: ChangeBatch) -> list[_Ready | _TooLarge]:
+    def _encode_piece(self, batch: ChangeBatch) -> list[_Ready | _TooLarge]:
         """Return a piece's records, packed unless one is too large."""
         records = self.encoder.encode(batch)
         if not records.num_records:
             return []
-        large = self._too_large(records)  # by what they may take at most
+        large = self._find_too_large(records)  # by what they may take at most
         if large is not None:
             records = records.whole()
-            large = self._too_large(records)
+            large = self._find_too_large(records)
         if large is None:
-            return [self._packed(records)]
-        if batch.span:  # what is said of a large record names its version and file
-            return [encoded for part in batch.by_file() for encoded in self._encode(part)]
+            return [self._pack_records(records)]
+        if batch.span:  # the error of a large record names its version and file
+            return [encoded for part in batch.by_file() for encoded in self._encode_piece(part)]
         if records.num_records < batch.num_rows and batch.num_rows > 1:
             # One record for many rows: fewer rows make a smaller one.
             middle = batch.num_rows // 2
             halves = batch.slice(0, middle), batch.slice(middle, batch.num_rows)
-            return [encoded for half in halves for encoded in self._encode(half)]
+            return [encoded for half in halves for encoded in self._encode_piece(half)]
         return [_TooLarge(batch, records, large)]
 
-    def _too_large(self, records: Records) -> pa.BooleanArray | None:
-        found = pc.greater(record_sizes(records), self.topic.max_message_bytes)
+    def _find_too_large(self, records: Records) -> pa.BooleanArray | None:
+        found = pc.greater(measure_records(records), self.topic.max_message_bytes)
         return found if pc.any(found).as_py() else None
 
-    def _packed(self, records: Records) -> _Ready:
+    def _pack_records(self, records: Records) -> _Ready:
         if not records.num_records:
             return _Ready([])
-        count, pack = self.topic.partitions, self.driver.pack
+        count, pack = self.topic.partitions, self.driver.pack_records
         packed: list[tuple[int | None, Packed]]
         places = records.partitions
         if places is None and records.keys is not None and count > 1:
@@ -124,18 +124,20 @@ class TopicWriter:
                 packed += [(number, each) for each in pack(records, chosen)]
         return _Ready(packed)
 
-    def _in_turn(self) -> int:
+    def _take_next_partition(self) -> int:
         """Return the partition of the next batch of records without a key."""
         self._turn = (self._turn + 1) % self.topic.partitions
         return self._turn
 
-    def _refused(self, found: _TooLarge) -> RowsRefused:
+    def _make_refusal(self, found: _TooLarge) -> RowsRefused:
         """Return the error of the first record that is too large."""
         records, batch = found.records, found.piece
         place = pc.indices_nonzero(found.large)[0].as_py()
-        size = record_sizes(records)[place].as_py()
+        size = measure_records(records)[place].as_py()
         ids = dict(records.whole_headers()).get("_event_id")
-        event = "" if ids is None or isinstance(ids, bytes) else f"event {_text(ids[place])}, "
+        event = (
+            "" if ids is None or isinstance(ids, bytes) else f"event {_format_text(ids[place])}, "
+        )
         file = batch.file.path if batch.file else None
         return RowsRefused(
             f"an event of version {batch.version} is too large for the topic {self.topic.name}: "
@@ -144,6 +146,6 @@ class TopicWriter:
         )
 
 
-def _text(value: pa.Scalar) -> str:
+def _format_text(value: pa.Scalar) -> str:
     text = value.as_py()
     return text.decode() if isinstance(text, bytes) else str(text)

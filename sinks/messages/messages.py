@@ -17,17 +17,17 @@ from tailer.errors import RowsRefused
 from tailer.sink.encoder import Encoder
 
 #: No limit that a server tells is more: no value of Arrow's texts has more bytes.
-_TOLD_MAX = 2**31 - 1
+_LIMIT_MAX = 2**31 - 1
 
 
-def told(limit: Any, otherwise: int, least: int = 1) -> int:
-    """Return a limit as a server has told it, or ``otherwise`` if it told none, or nonsense, by
+def parse_limit(limit: Any, otherwise: int, least: int = 1) -> int:
+    """Return a limit that a server gives, or ``otherwise`` if it gives none, or nonsense, by
     which no row is refused: less than the ``least`` that it can be set to, say."""
     try:
         found = int(limit)
     except (TypeError, ValueError, OverflowError):
         return otherwise
-    return found if least <= found <= _TOLD_MAX else otherwise
+    return found if least <= found <= _LIMIT_MAX else otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,20 @@ class Messages:
     places: pa.Array | None = None
 
     @classmethod
-    def of(cls, batch: ChangeBatch, encoder: Encoder, route: Route | None = None) -> Messages:
+    def from_batch(
+        cls, batch: ChangeBatch, encoder: Encoder, route: Route | None = None
+    ) -> Messages:
         """Encode a batch, which has rows."""
         records = encoder.encode(batch)
         ids: Any = dict(records.whole_headers())["_event_id"]
         versions = batch.rows.column(COMMIT_VERSION)
-        places = None if route is None else route.names(batch, {})
+        places = None if route is None else route.name_rows(batch, {})
         return cls(
             batch, records.whole_values(), ids, versions, table_name(batch, ""), records.keys,
             places,
         )  # fmt: skip
 
-    def places_or(self, place: str) -> list[str]:
+    def list_places(self, place: str) -> list[str]:
         """Return where each message goes: ``place``, if all go to one."""
         return [place] * len(self) if self.places is None else self.places.to_pylist()
 
@@ -78,18 +80,18 @@ class Messages:
 
     def slice(self, first: int, end: int) -> Messages:
         """Return the messages ``first`` to ``end`` (exclusive) of the same batch."""
-        return self._with(lambda array: array.slice(first, end - first))
+        return self._apply(lambda array: array.slice(first, end - first))
 
     def take(self, places: pa.Int64Array) -> Messages:
         """Return the messages at these places."""
-        return self._with(lambda array: array.take(places))
+        return self._apply(lambda array: array.take(places))
 
-    def without(self, ids: pa.StringArray) -> Messages:
+    def without_ids(self, ids: pa.StringArray) -> Messages:
         """Return the messages that have none of these ids."""
         left = pc.invert(pc.is_in(self.ids, ids))
-        return self._with(lambda array: array.filter(left))
+        return self._apply(lambda array: array.filter(left))
 
-    def _with(self, some: Callable[[pa.Array], pa.Array]) -> Messages:
+    def _apply(self, some: Callable[[pa.Array], pa.Array]) -> Messages:
         return replace(
             self,
             values=some(self.values),
@@ -99,11 +101,11 @@ class Messages:
             places=None if self.places is None else some(self.places),
         )
 
-    def requests(self, limits: Limits) -> Iterator[Messages]:
+    def split_into_requests(self, limits: Limits) -> Iterator[Messages]:
         """Yield the messages in requests, as many in each as it takes. Raises
         :class:`SinkRejected`, before the first, if one is too large."""
-        self.check(limits)
-        ends = self._ends() if len(self) else []
+        self.check_sizes(limits)
+        ends = self._view_ends() if len(self) else []
         first = 0
         while first < len(self):
             begun, most = first, min(first + limits.messages, len(self))
@@ -114,12 +116,12 @@ class Messages:
             first += max(1, bisect_right(range(begun + 1, most + 1), limits.bytes, key=size))
             yield self.slice(begun, first)
 
-    def _ends(self) -> Sequence[int]:
+    def _view_ends(self) -> Sequence[int]:
         """Return the places of the values in their buffer: one more than there are values."""
         ends = memoryview(self.values.buffers()[1]).cast("i")
         return ends[self.values.offset : self.values.offset + len(self) + 1]
 
-    def check(self, limits: Limits) -> None:
+    def check_sizes(self, limits: Limits) -> None:
         """Raise :class:`SinkRejected`, naming the first one, if a message is too large."""
         most = limits.message_bytes
         if most is None:

@@ -13,7 +13,7 @@ from tailer.network.backoff import Backoff
 T = TypeVar("T")
 
 
-async def attempted(attempt: Callable[[], Awaitable[T]], backoff: Backoff, most: int) -> T:
+async def retry_attempts(attempt: Callable[[], Awaitable[T]], backoff: Backoff, most: int) -> T:
     """Return what ``attempt`` returns, after at most ``most`` attempts.
 
     A delay that the other side requests is waited for, if it is not longer than the longest pause;

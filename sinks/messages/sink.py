@@ -15,8 +15,8 @@ import pyarrow as pa
 from sinks.formats.json_formats import all_format_settings, message_settings
 from sinks.formats.load import load_encoder
 from sinks.messages.messages import Messages
-from sinks.shared.delivery import form_of, same_form
-from sinks.shared.encode_ahead import Pieces, slices
+from sinks.shared.delivery import build_record_form, check_form
+from sinks.shared.encode_ahead import Pieces, slice_batch
 from sinks.shared.routes import Route
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
@@ -31,7 +31,7 @@ class MessageSink(Sink):
     """Each event as a message, in order. Leaves say how they connect and send.
 
     A target that stores progress stores it with each piece; for any other, the feed saves its
-    offset behind each. So one piece at most is sent again after a crash, with the same ids and
+    offset after each. So one piece at most is sent again after a crash, with the same ids and
     bytes.
     """
 
@@ -81,13 +81,13 @@ class MessageSink(Sink):
         if self.routed is None:
             return None
         option, unsafe = self.routed
-        route = Route(self.option(option), option, (), unsafe)
+        route = Route(self.fill_option(option), option, (), unsafe)
         return route if route.columns else None
 
     @property
     def place(self) -> str:
         """Return where all messages go, where no place names columns."""
-        return self.option(self.places[-1]) if self.places else self.kind
+        return self.fill_option(self.places[-1]) if self.places else self.kind
 
     def check_columns(self, schema: pa.Schema) -> None:
         if self.route is not None:
@@ -102,14 +102,14 @@ class MessageSink(Sink):
         """Release everything, also after half of :meth:`_connect`."""
 
     @abstractmethod
-    async def _send(self, messages: Messages, then: Offset) -> None:
-        """Send messages, in order; they are durable when this returns, with the offset behind them
+    async def _send_messages(self, messages: Messages, then: Offset) -> None:
+        """Send messages, in order; they are durable when this returns, with the offset after them
         if the target keeps it. A target that keeps none counts those that are durable."""
 
-    async def _move(self, then: Offset) -> None:  # a target without progress
+    async def _save_offset(self, then: Offset) -> None:  # a target without progress
         """Store an offset without messages, if the target keeps it."""
 
-    def option(self, name: str) -> str:
+    def fill_option(self, name: str) -> str:
         """Return one of :attr:`places`, with the feed's name in it."""
         raise NotImplementedError
 
@@ -118,17 +118,17 @@ class MessageSink(Sink):
     ) -> Mapping[str, Any]:
         self._feed, self.written_before = feed, bool(kept)
         self.made_before = (kept or {}).get("made")
-        named = {name: self.option(name) for name in self.places}
-        form = form_of(self.options, type=self.kind, format=self.format, **named)
+        named = {name: self.fill_option(name) for name in self.places}
+        form = build_record_form(self.options, type=self.kind, format=self.format, **named)
         if self._threads is not None and self.made is not None:
             form["made"] = self.made
-        return same_form(form, kept, feed, at)
+        return check_form(form, kept, feed, at)
 
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         self._feed = feed
         encoder = load_encoder(self.format, {**self.options, "name": feed})
         route = self.route
-        for name, rows in route.split(batch, {}) if route else ((self.place, batch),):
+        for name, rows in route.split_rows(batch, {}) if route else ((self.place, batch),):
             yield name, encoder.encode(rows)
 
     async def open(self, feed: str) -> Offset | None:
@@ -147,11 +147,11 @@ class MessageSink(Sink):
     async def look(self, feed: str) -> Offset | None:
         self._feed = feed
         try:
-            return await self._look()
+            return await self._look_at_target()
         finally:
             await self._disconnect()
 
-    async def _look(self) -> Offset | None:
+    async def _look_at_target(self) -> Offset | None:
         """Return what :meth:`_connect` would, changing nothing."""
         return await self._connect()
 
@@ -165,17 +165,17 @@ class MessageSink(Sink):
     def prepare(self, batch: ChangeBatch) -> object:
         if self._threads is None or not batch.num_rows:
             return None
-        return self._threads, self._begun(batch, self._threads)
+        return self._threads, self._begin_encoding(batch, self._threads)
 
-    def _prepared(self, batch: ChangeBatch) -> Pieces[Messages] | None:
+    def _find_prepared(self, batch: ChangeBatch) -> Pieces[Messages] | None:
         """Return what was prepared of a batch since the sink was opened."""
         threads, pieces = batch.prepared if isinstance(batch.prepared, tuple) else (None, None)
         return pieces if threads is self._threads else None
 
-    def _begun(self, batch: ChangeBatch, threads: ThreadPoolExecutor) -> Pieces[Messages]:
+    def _begin_encoding(self, batch: ChangeBatch, threads: ThreadPoolExecutor) -> Pieces[Messages]:
         encoder, route = self._encoder, self.route
-        pieces = slices(batch, self.piece_rows, self.piece_bytes)
-        return Pieces(pieces, lambda piece: Messages.of(piece, encoder, route), threads)
+        pieces = slice_batch(batch, self.piece_rows, self.piece_bytes)
+        return Pieces(pieces, lambda piece: Messages.from_batch(piece, encoder, route), threads)
 
     async def write(self, batch: ChangeBatch) -> None:
         async for _ in self.write_pieces(batch):
@@ -188,18 +188,18 @@ class MessageSink(Sink):
         end = batch.next_offset
         at = self._at
         stays = batch.offset.snapshot and at is not None and end.position == at.position
-        left = self._unsent(batch)
+        left = self._drop_sent_rows(batch)
         if not left.num_rows:
             if not batch.num_rows:
-                await self._moved(end)
+                await self._move_offset(end)
             return
-        found = iter(self._prepared(left) or self._begun(left, self._threads))
+        found = iter(self._find_prepared(left) or self._begin_encoding(left, self._threads))
         self._failed_at = left.offset
         while (piece := await anyio.to_thread.run_sync(next, found, None)) is not None:
             then = piece.batch.next_offset
             self._taken = 0
             try:
-                await self._send(piece, end if stays else then)
+                await self._send_messages(piece, end if stays else then)
             except TailerError:
                 # What was taken of the piece is not sent again either.
                 if self._taken and len(piece) == piece.batch.num_rows:
@@ -212,7 +212,7 @@ class MessageSink(Sink):
                 yield then
         self._failed_at = None
 
-    def _unsent(self, batch: ChangeBatch) -> ChangeBatch:
+    def _drop_sent_rows(self, batch: ChangeBatch) -> ChangeBatch:
         """Return the rows of a batch that were not sent by a write that failed since the sink was
         opened: a feed that parks rows writes the halves of a refused batch."""
         failed = self._failed_at
@@ -225,9 +225,9 @@ class MessageSink(Sink):
         """Store a notice's offset."""
         if notice.kind != "heartbeat":
             if notice.next_offset != notice.offset:
-                await self._moved(notice.next_offset)
+                await self._move_offset(notice.next_offset)
             self._at = notice.next_offset
 
-    async def _moved(self, then: Offset) -> None:
-        await self._move(then)
+    async def _move_offset(self, then: Offset) -> None:
+        await self._save_offset(then)
         self._at = then

@@ -8,7 +8,7 @@ from pathlib import Path
 from tailer.errors import ConfigError
 
 
-def trusting(kind: str, ca_file: Path | None) -> ssl.SSLContext | None:
+def make_tls_context(kind: str, ca_file: Path | None) -> ssl.SSLContext | None:
     """Return a context that trusts the authorities in the file of a sink's option `ca_file`; None
     if there is none. Raises :class:`ConfigError` for a file that can't be used."""
     if ca_file is None:
@@ -21,7 +21,7 @@ def trusting(kind: str, ca_file: Path | None) -> ssl.SSLContext | None:
         ) from e
 
 
-def distrusted(e: BaseException | None) -> bool:
+def is_distrusted(e: BaseException | None) -> bool:
     """Return whether a connection came to nothing because the server's certificate does not hold:
     nobody vouches for it, or it is another one's. Libraries wrap that error several times."""
     while e is not None:

@@ -18,15 +18,15 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from sinks.messages.messages import told
-from sinks.messages.tls import trusting
-from sinks.mysql.statements import insertions
-from sinks.mysql.texts import LENGTHS, key_rooms, table_rooms
+from sinks.messages.messages import parse_limit
+from sinks.messages.tls import make_tls_context
+from sinks.mysql.statements import format_insertions
+from sinks.mysql.texts import LENGTHS, find_key_rooms, find_table_rooms
 from sinks.shared.merge import Step, unused_name
-from sinks.shared.misread import readable
+from sinks.shared.misread import translate_misreads
 from sinks.sql.database import CLAIMS, Database, KeyTaken, ValueRefused
 from sinks.sql.names import TOO_WIDE, NameRules
-from sinks.sql.rows import batches_of, check_finite, comparable
+from sinks.sql.rows import check_finite, make_json_comparable, read_batches
 from sinks.sql.text import Room, check_times, is_json
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
 from tailer.network.reach import unreached
@@ -60,8 +60,8 @@ _COLUMNS = """
 """
 _DUPLICATE, _TOO_WIDE = 1062, 1118
 #: By the number of the server's error. 2000 to 2999 are the client's own, about the connection; the
-#: servers' own go on at 3000 (MySQL) and 4000 (MariaDB). What is not here passes: locks, resources,
-#: a server that is read-only for now, a query that was interrupted.
+#: servers' own continue at 3000 (MySQL) and 4000 (MariaDB). What is not here passes: locks,
+#: resources, a server that is read-only for now, a query that was interrupted.
 _FAULTS = FaultTable(
     # Accounts and rights; what is missing, what can't be so, what the account's options forbid.
     for_good="""
@@ -128,12 +128,12 @@ class Mysql(Database):
             return
         context = None
         if self._tls:
-            context = trusting("mysql", self._ca) or ssl.create_default_context()
+            context = make_tls_context("mysql", self._ca) or ssl.create_default_context()
         flags = self._mysql.constants.CLIENT.FOUND_ROWS  # also a row that stays as it is counts
-        with self._translated():
+        with self._translate_errors():
             self._connection = self._mysql.connect(
                 **self._given, charset="utf8mb4", autocommit=True, client_flag=flags,
-                conv=_conversions(self._mysql), ssl=context, ssl_disabled=context is None,
+                conv=_build_conversions(self._mysql), ssl=context, ssl_disabled=context is None,
                 connect_timeout=10, init_command=self._session,
                 read_timeout=self._timeout_s, write_timeout=self._timeout_s,
             )  # fmt: skip
@@ -144,7 +144,7 @@ class Mysql(Database):
         collation = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
         # Texts are equal only if all their bytes are, trailing blanks among them.
         self.texts = f"ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {collation}"
-        self._packet_bytes = told(packet, _PACKET_BYTES)
+        self._packet_bytes = parse_limit(packet, _PACKET_BYTES)
 
     def abandon(self) -> None:
         """Close the connection; the server undoes its transaction."""
@@ -156,14 +156,14 @@ class Mysql(Database):
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement; return its rows."""
-        return list(self._run(statement, values).fetchall())
+        return list(self._execute(statement, values).fetchall())
 
-    def changed(self, statement: str, *values: Any) -> int:
+    def change_rows(self, statement: str, *values: Any) -> int:
         """Run one statement; return how many rows it has changed."""
-        return int(self._run(statement, values).rowcount)
+        return int(self._execute(statement, values).rowcount)
 
-    def _run(self, statement: str, values: tuple[Any, ...]) -> Any:
-        with self._translated():
+    def _execute(self, statement: str, values: tuple[Any, ...]) -> Any:
+        with self._translate_errors():
             cursor = self._connection.cursor()
             if values:
                 cursor.execute(statement.replace("%", "%%").replace("?", "%s"), values)
@@ -183,15 +183,15 @@ class Mysql(Database):
         self.execute("ROLLBACK")
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate PyMySQL's errors into our own, around each use of it."""
-        with readable(self.location):
+        with translate_misreads(self.location):
             try:
                 yield
             except (self._mysql.Error, OSError) as e:
-                raise self._error(e) from e
+                raise self._to_tailer_error(e) from e
 
-    def _error(self, e: Exception) -> TailerError:
+    def _to_tailer_error(self, e: Exception) -> TailerError:
         code, *said = e.args or (0,)
         what = f"{self.location}: {' '.join(map(str, said or [e]))}"
         if not isinstance(code, int) or not isinstance(e, self._mysql.Error):
@@ -215,7 +215,7 @@ class Mysql(Database):
     def _rehearses(self) -> bool:
         return self.creates != Database.creates
 
-    def quoted(self, name: str) -> str:
+    def quote_name(self, name: str) -> str:
         """Return a name as an identifier."""
         return "`" + name.replace("`", "``") + "`"
 
@@ -225,64 +225,69 @@ class Mysql(Database):
             return bool(self.execute(_IS_THERE, name))
         if name.startswith(CLAIMS):
             with suppress(TargetRefused):
-                return self.execute(f"SELECT 1 FROM {self.table(name)} LIMIT 0") == []
+                return self.execute(f"SELECT 1 FROM {self.quote_table(name)} LIMIT 0") == []
         return False
 
-    def columns_of(self, name: str) -> list[str]:
+    def list_columns(self, name: str) -> list[str]:
         """Return the names of a table's columns; of a temporary one none."""
         return [] if self._rehearses else [row[0] for row in self.execute(_COLUMNS, name)]
 
     def is_done(self, target: str, schema: pa.Schema) -> bool:
         """Return whether the table has the mark of these columns."""
-        return [(_mark(schema),)] == self.execute(_IS_THERE, target)
+        return [(_make_mark(schema),)] == self.execute(_IS_THERE, target)
 
-    def creation(self, target: str, schema: pa.Schema, key: Sequence[str], number: str) -> str:
+    def format_creation(
+        self, target: str, schema: pa.Schema, key: Sequence[str], number: str
+    ) -> str:
         """Return the statement that makes a table."""
-        made = super().creation(target, schema, key, number)
-        return f"{made} {self.texts} COMMENT = '{_mark(schema)}'"
+        made = super().format_creation(target, schema, key, number)
+        return f"{made} {self.texts} COMMENT = '{_make_mark(schema)}'"
 
-    def definition(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:
+    def format_column(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:
         """Return the definition of a column; text and bytes of a key have a length."""
-        room = key_rooms(key, schema).get(field.name)
+        room = find_key_rooms(key, schema).get(field.name)
         if room is None:
-            kind = self.type_of(field.type)
+            kind = self.format_type(field.type)
         else:
             kind = f"{'VARCHAR' if room.unit == 'characters' else 'VARBINARY'}({room.most})"
-        return f"{self.quoted(field.name)} {kind}"
+        return f"{self.quote_name(field.name)} {kind}"
 
-    def rooms(self, target: str, key: Sequence[str], schema: pa.Schema) -> Mapping[str, Room]:
+    def find_rooms(self, target: str, key: Sequence[str], schema: pa.Schema) -> Mapping[str, Room]:
         """Return the lengths of the columns, of a table that is not there yet those of its key."""
-        of_key = key_rooms([name for name in key if name in schema.names], schema)
+        of_key = find_key_rooms([name for name in key if name in schema.names], schema)
         if target not in self._rooms:
-            self._rooms[target] = table_rooms(self.execute(LENGTHS, target), of_key)
+            self._rooms[target] = find_table_rooms(self.execute(LENGTHS, target), of_key)
         return {**of_key, **self._rooms[target]}
 
-    def alterations(self, target: str, steps: Sequence[Step], schema: pa.Schema) -> list[str]:
+    def format_alterations(
+        self, target: str, steps: Sequence[Step], schema: pa.Schema
+    ) -> list[str]:
         """Return one statement that changes the columns of a table."""
         if not steps:
             return []
         self._rooms.clear()
-        changes = [self._change(step) for step in _at_once(steps)]
-        changes.append(f"COMMENT = '{_mark(schema)}'")
-        return [f"ALTER TABLE {self.table(target)} {', '.join(changes)}"]
+        changes = [self._format_change(step) for step in _merge_steps(steps)]
+        changes.append(f"COMMENT = '{_make_mark(schema)}'")
+        return [f"ALTER TABLE {self.quote_table(target)} {', '.join(changes)}"]
 
-    def _change(self, step: Step) -> str:
-        column, to = self.quoted(step.column), step.field
+    def _format_change(self, step: Step) -> str:
+        column, to = self.quote_name(step.column), step.field
         if step.kind == "retype":
-            return f"CHANGE COLUMN {column} {self.quoted(to.name)} {self.type_of(to.type)}"
-        return self.altering(step)
+            return f"CHANGE COLUMN {column} {self.quote_name(to.name)} {self.format_type(to.type)}"
+        return self.format_alteration(step)
 
-    def delete(self, target: str, keys: str, key: Sequence[str]) -> int:
+    def delete_rows(self, target: str, keys: str, key: Sequence[str]) -> int:
         """Delete the rows with the keys of a staged relation; return how many there were."""
         # In this order: each key is looked up in the table.
-        return self.changed(
-            f"DELETE t FROM {keys} AS k STRAIGHT_JOIN {self.table(target)} AS t ON {self.same(key)}"
+        return self.change_rows(
+            f"DELETE t FROM {keys} AS k STRAIGHT_JOIN {self.quote_table(target)} AS t "
+            f"ON {self.format_key_match(key)}"
         )
 
     def try_rights(self, target: str, key: Sequence[str], *, create: bool, evolve: bool) -> None:
         """Send what changes nothing, also to tables that are not there: rights come first."""
-        table, makes = self.table(target), [CLAIMS, *([target] if create else [])]
-        lacks = [self.table(name) for name in makes if not self.has_table(name)]
+        table, makes = self.quote_table(target), [CLAIMS, *([target] if create else [])]
+        lacks = [self.quote_table(name) for name in makes if not self.has_table(name)]
         statements = [
             *(f"CREATE TABLE {name} LIKE information_schema._none" for name in lacks),
             *self.idle_statements(),
@@ -317,7 +322,7 @@ class Mysql(Database):
         check_times(column)
         check_finite(column, "MySQL", infinity=False)
 
-    def type_of(self, data_type: pa.DataType) -> str:
+    def format_type(self, data_type: pa.DataType) -> str:
         """Return MySQL's type of an Arrow type."""
         if pa.types.is_decimal(data_type):
             return f"DECIMAL({data_type.precision},{data_type.scale})"
@@ -325,49 +330,52 @@ class Mysql(Database):
             return "DATETIME(6)"  # a TIMESTAMP ends in 2038
         return "JSON" if is_json(data_type) else _TYPES[data_type]
 
-    def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
+    def make_comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
         """Return JSON in one form."""
-        return comparable(column, data_type)
+        return make_json_comparable(column, data_type)
 
     # Rows: statements of many rows, made by columns
 
     @contextmanager
-    def staged(self, keys: pa.Table) -> Iterator[str]:
+    def stage_rows(self, keys: pa.Table) -> Iterator[str]:
         """Provide rows as a temporary table."""
-        name = self.quoted("_delta_tailer_keys")
+        name = self.quote_name("_delta_tailer_keys")
         names = keys.schema.names
         # Servers may refuse a table without a primary key, and no number is too long for one.
-        number = f"{self.quoted(unused_name('_number', names))} {self.numbering}"
+        number = f"{self.quote_name(unused_name('_number', names))} {self.numbering}"
         columns = ", ".join(
-            [number, *(self.definition(f, names, keys.schema) for f in keys.schema)]
+            [number, *(self.format_column(f, names, keys.schema) for f in keys.schema)]
         )
         self.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
         self.execute(f"CREATE TEMPORARY TABLE {name} ({columns}) {self.texts}")
-        self._insert(name, keys)
+        self._insert_rows(name, keys)
         yield name
         self.execute(f"DROP TEMPORARY TABLE {name}")
 
     def append(self, target: str, rows: pa.Table) -> None:
         """Add rows to a table."""
-        self._insert(self.table(target), rows)
+        self._insert_rows(self.quote_table(target), rows)
 
-    def _insert(self, target: str, rows: pa.Table) -> None:
-        names = self.columns_text(rows.schema.names)
+    def _insert_rows(self, target: str, rows: pa.Table) -> None:
+        names = self.quote_names(rows.schema.names)
         head = f"INSERT INTO {target} ({names}) VALUES ".encode()
-        for statement in insertions(head, rows, self._packet_bytes):
+        for statement in format_insertions(head, rows, self._packet_bytes):
             if len(statement) >= self._packet_bytes:
                 raise RowsRefused(
                     f"{self.location}: a row has {len(statement)} bytes, and the server takes "
                     f"{self._packet_bytes}; increase its max_allowed_packet, or exclude columns "
                     "with the feed's option 'columns'"
                 )
-            with self._translated():
+            with self._translate_errors():
                 self._connection.query(statement)
 
-    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query."""
         instants = [i for i, f in enumerate(schema) if pa.types.is_timestamp(f.type) and f.type.tz]
-        with self._translated(), self._connection.cursor(self._mysql.cursors.SSCursor) as cursor:
+        with (
+            self._translate_errors(),
+            self._connection.cursor(self._mysql.cursors.SSCursor) as cursor,
+        ):
             cursor.execute(query)
 
             def fetch(count: int) -> list[tuple[Any, ...]]:
@@ -380,10 +388,10 @@ class Mysql(Database):
                         row[i] = row[i] and f"{row[i]}Z"
                 return [tuple(row) for row in found]
 
-            yield from batches_of(self.location, fetch, schema)
+            yield from read_batches(self.location, fetch, schema)
 
 
-def _conversions(pymysql: Any) -> dict[Any, Any]:
+def _build_conversions(pymysql: Any) -> dict[Any, Any]:
     """Return how values are written, and which are read as numbers; all else is text or bytes."""
     kind = pymysql.constants.FIELD_TYPE
     whole = (kind.TINY, kind.SHORT, kind.INT24, kind.LONG, kind.LONGLONG)
@@ -391,12 +399,12 @@ def _conversions(pymysql: Any) -> dict[Any, Any]:
     return {**pymysql.converters.encoders, **numbers}
 
 
-def _mark(schema: pa.Schema) -> str:
+def _make_mark(schema: pa.Schema) -> str:
     """Return a mark of the columns of a table."""
     return f"delta-tailer {blake2b(schema.serialize(), digest_size=8).hexdigest()}"
 
 
-def _at_once(steps: Sequence[Step]) -> Iterator[Step]:
+def _merge_steps(steps: Sequence[Step]) -> Iterator[Step]:
     """Yield steps that are taken at the same time: one for each column."""
     renames: dict[str, Step] = {}  # by the name that the column has by then
     others = []

@@ -9,13 +9,13 @@ from typing import Any
 from msgspec import structs
 
 from sinks.mysql.database import Mysql
-from sinks.shared.credentials import CREDENTIALS, credentials
+from sinks.shared.credentials import CREDENTIALS, find_credentials
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 
 
-def _parsed(text: str) -> Url:
+def _parse_database_url(text: str) -> Url:
     url = parse_url(text, ("mysql",))
     if not url.path.strip("/"):
         raise UrlError("it names no database")
@@ -25,7 +25,7 @@ def _parsed(text: str) -> Url:
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
         "text", REQUIRED, "The database: `mysql://user:password@host:port/database`, also for "
-        "MariaDB.", form="a mysql:// URL with a database", parse=_parsed, secret=True,
+        "MariaDB.", form="a mysql:// URL with a database", parse=_parse_database_url, secret=True,
     ),
     **CREDENTIALS,
     "tls": Setting(
@@ -55,7 +55,7 @@ class MysqlSink(SqlSink):
         """Create the sink. Options: :data:`SETTINGS`."""
         more = dict(options)
         url, ca = more.pop("url"), more.pop("ca_file")
-        user, password = credentials("mysql", "url", more, url.user, url.password)
+        user, password = find_credentials("mysql", "url", more, url.user, url.password)
         database = Mysql(
             structs.replace(url, user=user, password=password),
             tls=more.pop("tls"), ca_file=folder / ca if ca else None,

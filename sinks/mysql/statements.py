@@ -7,44 +7,44 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import text_of
+from sinks.formats.json import view_text
 from sinks.sql.text import hex_text, is_json, json_text
 from tailer.native.rowbytes import Column, Text, join, number
 
-#: About so many bytes of rows are in one statement, and so many rows.
+#: About this number of bytes of rows are in one statement, and at most this number of rows.
 _BYTES, _ROWS_MAX = 2 * 1024**2, 10_000
 
 
-def insertions(head: bytes, rows: pa.Table, packet_bytes: int) -> Iterator[bytes]:
+def format_insertions(head: bytes, rows: pa.Table, packet_bytes: int) -> Iterator[bytes]:
     """Yield statements that begin with ``head`` and insert the rows, in order.
 
     A single row that the server does not take (``packet_bytes``) is a statement too.
     """
     room = min(_BYTES, packet_bytes // 4)
     for batch in rows.to_batches(_ROWS_MAX):
-        yield from _of_batch(head, batch, room)
+        yield from _format_batch(head, batch, room)
 
 
-def _of_batch(head: bytes, batch: pa.RecordBatch, room: int) -> Iterator[bytes]:
+def _format_batch(head: bytes, batch: pa.RecordBatch, room: int) -> Iterator[bytes]:
     if batch.num_rows > 1 and batch.nbytes > room:
         middle = batch.num_rows // 2
-        yield from _of_batch(head, batch.slice(0, middle), room)
-        yield from _of_batch(head, batch.slice(middle), room)
+        yield from _format_batch(head, batch.slice(0, middle), room)
+        yield from _format_batch(head, batch.slice(middle), room)
         return
     parts: list[Column] = []
     for i, column in enumerate(batch.columns):
-        parts += ["," if i else "(", _literal(column)]
+        parts += ["," if i else "(", _format_literals(column)]
     text = join([*parts, "),"], batch.num_rows)
-    yield head + memoryview(text_of(text))[:-1]  # without the last comma
+    yield head + memoryview(view_text(text))[:-1]  # without the last comma
 
 
-def _literal(column: pa.Array) -> Column:
+def _format_literals(column: pa.Array) -> Column:
     """Return values as literals, null as ``null``."""
     types, kind = pa.types, column.type
     if is_json(kind):
-        return Text(_escaped(json_text(column)), quoted=True)
+        return Text(_escape_text(json_text(column)), quoted=True)
     if types.is_string(kind):
-        return Text(_escaped(column), quoted=True)
+        return Text(_escape_text(column), quoted=True)
     if types.is_binary(kind):
         text = hex_text(column, "x'")
         closed = pc.binary_join_element_wise(
@@ -63,7 +63,7 @@ def _literal(column: pa.Array) -> Column:
     return number(column) or Text(column.cast(pa.string()))
 
 
-def _escaped(text: pa.StringArray) -> pa.StringArray:
+def _escape_text(text: pa.StringArray) -> pa.StringArray:
     """Escape what ends a literal in double quotes."""
     for plain in ("\\", '"'):
         text = pc.replace_substring(text, plain, "\\" + plain)

@@ -25,26 +25,28 @@ _ANY = 2**31
 _CHARACTERS = ("char", "varchar")
 
 
-def key_rooms(key: Sequence[str], schema: pa.Schema) -> dict[str, Room]:
+def find_key_rooms(key: Sequence[str], schema: pa.Schema) -> dict[str, Room]:
     """Return the room of the texts and bytes of a key: they share what an index takes."""
     sized = [f for f in map(schema.field, key) if _has_length(f.type)]
     if not sized:
         return {}
     most = (_KEY_BYTES - _OTHER_BYTES * (len(key) - len(sized))) // len(sized)
-    return {f.name: _room(f.type, most) for f in sized}
+    return {f.name: _make_room(f.type, most) for f in sized}
 
 
 def _has_length(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_binary(data_type) or pa.types.is_string(data_type))
 
 
-def _room(data_type: pa.DataType, size: int) -> Room:
+def _make_room(data_type: pa.DataType, size: int) -> Room:
     if pa.types.is_binary(data_type):
         return Room(size, "bytes")
     return Room(size // _CHARACTER_BYTES, "characters")
 
 
-def table_rooms(rows: Sequence[tuple[str, str, int]], key: Mapping[str, Room]) -> dict[str, Room]:
+def find_table_rooms(
+    rows: Sequence[tuple[str, str, int]], key: Mapping[str, Room]
+) -> dict[str, Room]:
     """Return the room of each column of a table, from the rows of :data:`LENGTHS`. Columns of the
     key have no more than in ``key``, because keys are looked up by tables that are made so."""
     rooms = {

@@ -32,7 +32,7 @@ class NoTls(errors.Error):
 class _EncryptedClient(Client):
     """A client that says who it is only after the TLS handshake.
 
-    nats-py begins TLS where the server's greeting requires it, and goes on in plain text where it
+    nats-py begins TLS where the server's greeting requires it, and continues in plain text where it
     does not, also for `tls://`; whoever stands between may have changed the greeting.
     """
 
@@ -58,10 +58,10 @@ class Login:
 def new_client(servers: Sequence[Url]) -> Any:
     """Return a client for servers. Where one of them needs TLS, all do: no password goes to one
     that has none."""
-    return _EncryptedClient() if _encrypted(servers) else Client()
+    return _EncryptedClient() if _needs_tls(servers) else Client()
 
 
-async def connect(
+async def connect_client(
     client: Any,
     servers: Sequence[Url],
     login: Login,
@@ -75,8 +75,8 @@ async def connect(
     Raises nats-py's errors, OSError and TimeoutError.
     """
     if login.credentials_file:
-        _keep(Path(login.credentials_file))
-    scheme = "tls" if _encrypted(servers) else "nats"
+        _keep_credentials(Path(login.credentials_file))
+    scheme = "tls" if _needs_tls(servers) else "nats"
     token = login.user if login.password is None else None
     if token:
         keep_secrets([token])
@@ -89,22 +89,22 @@ async def connect(
     )  # fmt: skip
     if not isinstance(client.max_payload, int) or client.max_payload not in _PAYLOAD_BYTES:
         raise errors.Error(f"max_payload is {client.max_payload!r}, which is no limit of events")
-    if _encrypted(servers) and not client.has_tls:
+    if _needs_tls(servers) and not client.has_tls:
         raise NoTls  # this nats-py builds its first message elsewhere
 
 
-async def close(client: Any) -> None:
+async def close_client(client: Any) -> None:
     """Close a client, within a few seconds. After a TLS handshake that has failed, nats-py waits
     for the end of a connection that has ended already."""
     with anyio.move_on_after(_CLOSE_S), suppress(errors.Error, OSError):
         await client.close()
 
 
-def _keep(file: Path) -> None:
+def _keep_credentials(file: Path) -> None:
     """Make what a file of credentials has known secrets."""
     with suppress(OSError, UnicodeDecodeError):  # nats-py says what is wrong with it
         keep_secrets(file.read_text(encoding="utf-8").split())
 
 
-def _encrypted(servers: Sequence[Url]) -> bool:
+def _needs_tls(servers: Sequence[Url]) -> bool:
     return any(url.scheme == "tls" for url in servers)

@@ -5,7 +5,7 @@ number and its id, the others by the id of their predecessor. So messages are st
 other, by one process at a time, or not at all; and the answer to the last one is an answer for all
 of them.
 (With sequence numbers alone, a message of somebody else could take the place of one that was
-refused, and those behind it would be stored.) The offset behind a piece is in a key-value bucket,
+refused, and those after it would be stored.) The offset after a piece is in a key-value bucket,
 with the stream's sequence there. What a crash left between the two is found by its event ids, and
 not sent again.
 """
@@ -25,10 +25,10 @@ import pyarrow as pa
 from sinks.formats.json_formats import FORMAT
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import distrusted, trusting
+from sinks.messages.tls import is_distrusted, make_tls_context
 from sinks.nats.progress import Progress
-from sinks.shared.credentials import CREDENTIALS, credentials
-from sinks.shared.misread import readable
+from sinks.shared.credentials import CREDENTIALS, find_credentials
+from sinks.shared.misread import translate_misreads
 from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import (
@@ -47,7 +47,7 @@ from tailer.sink import FaultTable
 T = TypeVar("T")
 
 
-def _parsed(texts: Sequence[str]) -> list[Url]:
+def _parse_servers(texts: Sequence[str]) -> list[Url]:
     urls = [parse_url(text, ("nats", "tls")) for text in texts]
     if not urls:
         raise UrlError("it is empty")
@@ -59,7 +59,7 @@ def _parsed(texts: Sequence[str]) -> list[Url]:
 SETTINGS: dict[str, Setting] = {
     "servers": Setting(
         "texts", REQUIRED, "Servers to connect to: `nats://user:password@host:port`, or `tls://`.",
-        form="a list of nats:// or tls:// URLs", parse=_parsed, secret=True,
+        form="a list of nats:// or tls:// URLs", parse=_parse_servers, secret=True,
     ),
     **CREDENTIALS,
     "stream": Setting("text", "{feed}", "The stream; `{feed}` is replaced by the feed's name."),
@@ -123,11 +123,11 @@ class NatsSink(MessageSink):
                 f"the sink 'nats' needs nats-py ({e}): pip install 'delta-tailer[nats]'"
             ) from None
         self._nats: Any = nats
-        self._of: Any = client
+        self._client_module: Any = client
         self._given = options
         self._servers: list[Url] = options["servers"]
         first = self._servers[0]
-        user, password = credentials("nats", "servers", options, first.user, first.password)
+        user, password = find_credentials("nats", "servers", options, first.user, first.password)
         file = options["credentials_file"]
         self._login = client.Login(user, password, str(folder / file) if file else None)
         self._ca = folder / options["ca_file"] if options["ca_file"] else None
@@ -135,36 +135,36 @@ class NatsSink(MessageSink):
         self._client: Any = None
         self._jetstream: Any = None
         self._bucket: Any = None
-        self._said: Exception | None = None  # by the server, beside the answers
+        self._server_error: Exception | None = None  # by the server, beside the answers
         self._revision = 0
         self._progress = Progress("", 0, None, 0)
         self._sequence = 0
         self._last_id: str | None = None  # of the stream's last message, if it has one
-        self._there: pa.StringArray | None = None
+        self._stored_ids: pa.StringArray | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> NatsSink:
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
         return cls(options, folder, cls._format_options(options))
 
-    def option(self, name: str) -> str:
+    def fill_option(self, name: str) -> str:
         return str(self._given[name]).replace("{feed}", self._feed)
 
     @property
     def _stream(self) -> str:
-        return self._named("stream", _STREAM, "letters, digits, - and _")
+        return self._fill_name("stream", _STREAM, "letters, digits, - and _")
 
     @property
     def _subject(self) -> str:
-        return self._named("subject", _SUBJECT, "words of any characters but blanks, * and >")
+        return self._fill_name("subject", _SUBJECT, "words of any characters but blanks, * and >")
 
-    def _route_of(self, option: str) -> Route:
-        return Route(self.option(option), option, (), _NOT_IN_SUBJECTS)
+    def _make_route(self, option: str) -> Route:
+        return Route(self.fill_option(option), option, (), _NOT_IN_SUBJECTS)
 
-    def _named(self, option: str, form: re.Pattern[str], allowed: str) -> str:
+    def _fill_name(self, option: str, form: re.Pattern[str], allowed: str) -> str:
         """Return an option with the feed's name in it. Raises :class:`ConfigError` for a name that
         NATS does not take."""
-        name = self._route_of(option).masked("c")
+        name = self._make_route(option).mask_columns("c")
         if not form.fullmatch(name):
             raise ConfigError(
                 f"option {option!r} of sink 'nats': {name!r} can't be a {option}, which has "
@@ -175,49 +175,50 @@ class NatsSink(MessageSink):
     # Connections
 
     async def _connect(self) -> Offset | None:
-        return await self._translated(self._claim)
+        return await self._translate_errors(self._claim_stream)
 
-    async def _look(self) -> Offset | None:
+    async def _look_at_target(self) -> Offset | None:
         async def look() -> Offset | None:
             await self._log_in()
             with suppress(self._nats.js.errors.NotFoundError):
-                progress = await self._found()
+                progress = await self._find_progress()
                 return progress.offset if progress else None
             if self._given["create"]:
                 return None
-            raise self._missing()
+            raise self._make_missing_error()
 
-        return await self._translated(look)
+        return await self._translate_errors(look)
 
     async def _log_in(self) -> None:
         _ = self._stream, self._subject  # a name that can't be is refused before anything else
-        context = trusting("nats", self._ca)
+        context = make_tls_context("nats", self._ca)
 
         async def note(e: Exception) -> None:
-            self._said = e
+            self._server_error = e
 
-        self._said = None
-        self._client = self._of.new_client(self._servers)
-        await self._of.connect(
+        self._server_error = None
+        self._client = self._client_module.new_client(self._servers)
+        await self._client_module.connect_client(
             self._client, self._servers, self._login,
             tls=context, timeout_s=self._given["timeout_s"], note=note,
         )  # fmt: skip
-        self._said = None  # by servers that were passed over
+        self._server_error = None  # by servers that were passed over
         self._jetstream = self._client.jetstream(timeout=self._given["timeout_s"])
 
     async def _disconnect(self) -> None:
         client, self._client, self._bucket = self._client, None, None
         if client is not None:
-            await self._of.close(client)
+            await self._client_module.close_client(client)
 
-    async def _claim(self) -> Offset | None:
-        """Claim the stream for this process, and find what it has behind the offset."""
+    async def _claim_stream(self) -> Offset | None:
+        """Claim the stream for this process, and find what it has after the offset."""
         await self._log_in()
         progress = None
         with suppress(self._nats.js.errors.NotFoundError):  # there is no bucket
-            progress = await self._found()
-        await self._made(written=self.written_before or bool(progress and progress.sequence))
-        last, made = await self._last_sequence(), await self._made_at()
+            progress = await self._find_progress()
+        written = self.written_before or bool(progress and progress.sequence)
+        await self._create_missing(written=written)
+        last, made = await self._find_last_sequence(), await self._find_creation_time()
         claimed = progress or Progress(self._feed, 0, None, last)
         if last < claimed.sequence or claimed.made not in (None, made):
             raise ConfigError(
@@ -225,15 +226,15 @@ class NatsSink(MessageSink):
                 "it; set where the feed resumes with `tailer offsets set` or `reset`"
             )
         self._progress = replace(claimed, epoch=claimed.epoch + 1, made=made)
-        await self._save(self._progress)
+        await self._save_progress(self._progress)
         # From here on, an older process can store messages only before our first one.
-        self._sequence = await self._last_sequence()
-        self._there = await self._ids(claimed.sequence + 1, self._sequence)
-        last_ids = await self._ids(max(1, self._sequence), self._sequence)
+        self._sequence = await self._find_last_sequence()
+        self._stored_ids = await self._find_ids(claimed.sequence + 1, self._sequence)
+        last_ids = await self._find_ids(max(1, self._sequence), self._sequence)
         self._last_id = None if last_ids is None else last_ids[-1].as_py()
         return claimed.offset
 
-    async def _made(self, *, written: bool = False) -> None:
+    async def _create_missing(self, *, written: bool = False) -> None:
         """Make stream and bucket, if they are missing; not the stream that was ``written``."""
         errors, api = self._nats.js.errors, self._nats.js.api
         create = self._given["create"]
@@ -247,24 +248,24 @@ class NatsSink(MessageSink):
                     "where the feed resumes"
                 ) from None
             if not create:
-                raise self._missing() from None
-            subject = self._route_of("subject").masked("*")
+                raise self._make_missing_error() from None
+            subject = self._make_route("subject").mask_columns("*")
             await self._jetstream.add_stream(api.StreamConfig(self._stream, subjects=[subject]))
         try:
             self._bucket = await self._jetstream.key_value(_BUCKET)
         except errors.NotFoundError:
             if not create:
-                raise self._missing() from None
+                raise self._make_missing_error() from None
             config = api.KeyValueConfig(bucket=_BUCKET)
             self._bucket = await self._jetstream.create_key_value(config)
 
-    def _missing(self) -> ConfigError:
+    def _make_missing_error(self) -> ConfigError:
         return ConfigError(
             f"{self._location}: there is no stream {self._stream} or no bucket "
             f"{_BUCKET}, and create is false; make them"
         )
 
-    async def _found(self) -> Progress | None:
+    async def _find_progress(self) -> Progress | None:
         """Return what the bucket says. Raises ``NotFoundError`` if there is no bucket."""
         errors = self._nats.js.errors
         if self._bucket is None:
@@ -291,15 +292,15 @@ class NatsSink(MessageSink):
             )
         return progress
 
-    async def _last_sequence(self) -> int:
+    async def _find_last_sequence(self) -> int:
         return int((await self._jetstream.stream_info(self._stream)).state.last_seq)
 
-    async def _made_at(self) -> str | None:
+    async def _find_creation_time(self) -> str | None:
         """Return when the stream was made; None if the client does not say it."""
         made = getattr(await self._jetstream.stream_info(self._stream), "created", None)
         return None if made is None else str(made.isoformat())
 
-    async def _ids(self, first: int, last: int) -> pa.StringArray | None:
+    async def _find_ids(self, first: int, last: int) -> pa.StringArray | None:
         """Return the event ids of the messages that are there of a piece."""
         ids = []
         for sequence in range(first, last + 1):
@@ -308,9 +309,9 @@ class NatsSink(MessageSink):
                 ids.append((message.headers or {}).get("Nats-Msg-Id"))
         return pa.array(ids, pa.string()) if ids else None
 
-    async def _written(self) -> pa.StringArray | None:
-        """Return the event ids of the messages that are there behind the offset."""
-        return await self._ids(self._progress.sequence + 1, await self._last_sequence())
+    async def _find_written_ids(self) -> pa.StringArray | None:
+        """Return the event ids of the messages that it has after the offset."""
+        return await self._find_ids(self._progress.sequence + 1, await self._find_last_sequence())
 
     async def set_offset(self, feed: str, offset: Offset | None) -> None:
         """Overwrite the offset; the messages stay."""
@@ -318,24 +319,24 @@ class NatsSink(MessageSink):
 
         async def move() -> None:
             await self._log_in()
-            await self._made()
-            progress = await self._found()
+            await self._create_missing()
+            progress = await self._find_progress()
             epoch = progress.epoch + 1 if progress else 1
-            last, made = await self._last_sequence(), await self._made_at()
-            await self._save(Progress(feed, epoch, offset, last, made))
+            last, made = await self._find_last_sequence(), await self._find_creation_time()
+            await self._save_progress(Progress(feed, epoch, offset, last, made))
 
         try:
-            await self._translated(move)
+            await self._translate_errors(move)
         finally:
             await self._disconnect()
 
     # Messages
 
-    async def _send(self, messages: Messages, then: Offset) -> None:
-        if self._there is not None:
-            left = messages.without(self._there)
+    async def _send_messages(self, messages: Messages, then: Offset) -> None:
+        if self._stored_ids is not None:
+            left = messages.without_ids(self._stored_ids)
             if len(left) == len(messages):
-                self._there = None
+                self._stored_ids = None
             messages = left
         limits = Limits(
             _IN_FLIGHT, max(_IN_FLIGHT_BYTES, self._client.max_payload),
@@ -343,29 +344,29 @@ class NatsSink(MessageSink):
             remedy="increase max_payload of the server, ",
         )  # fmt: skip
         try:
-            for part in messages.requests(limits):
-                await self._translated(partial(self._publish, part))
+            for part in messages.split_into_requests(limits):
+                await self._translate_errors(partial(self._publish_in_turn, part))
         except SinkRejected:
             # The feed may send the others of this piece again: not those that are there.
-            self._there = await self._translated(self._written)
+            self._stored_ids = await self._translate_errors(self._find_written_ids)
             raise
-        await self._move(then)
+        await self._save_offset(then)
 
-    async def _publish(self, messages: Messages) -> None:
-        """Publish messages, each behind its predecessor."""
+    async def _publish_in_turn(self, messages: Messages) -> None:
+        """Publish messages, each after its predecessor."""
         while len(messages):
             try:
-                self._sequence = await self._published(messages)
+                self._sequence = await self._publish_messages(messages)
             except self._nats.js.errors.APIError as e:
                 if e.err_code not in _NOT_IN_TURN:
                     raise
-                messages = await self._rest(messages)
+                messages = await self._resend_refused(messages)
             else:
                 return
 
-    async def _published(self, messages: Messages) -> int:
+    async def _publish_messages(self, messages: Messages) -> int:
         """Publish messages; return the stream's last sequence."""
-        subjects, values = messages.places_or(self._subject), messages.values
+        subjects, values = messages.list_places(self._subject), messages.values
         ids = messages.ids.to_pylist()
         count = len(ids)
         for place, value in enumerate(values.to_pylist()):
@@ -380,119 +381,119 @@ class NatsSink(MessageSink):
             else:
                 answer = await self._jetstream.publish(subjects[place], value, headers=headers)
         # Repeated messages are there already, unless they were removed since.
-        sequence: int = await self._seen(answer.seq) if answer.duplicate else answer.seq
+        sequence: int = await self._check_stored(answer.seq) if answer.duplicate else answer.seq
         self._last_id = ids[-1] if sequence == answer.seq else None
         return sequence
 
-    async def _rest(self, messages: Messages) -> Messages:
-        """Return what is left of messages of which one was refused, so that those behind it were
+    async def _resend_refused(self, messages: Messages) -> Messages:
+        """Return what is left of messages of which one was refused, so that those after it were
         not in turn.
 
         Only the last one has an answer, so the refused one is sent again, by itself, for its own: a
         stream that is full, for example, or somebody else's message in its place.
         """
-        last = await self._last_sequence()
+        last = await self._find_last_sequence()
         count = last - self._sequence
         if count < 0 or (
-            count and (count >= len(messages) or not await self._is_there(last, messages, count))
+            count and (count >= len(messages) or not await self._has_last(last, messages, count))
         ):
-            raise await self._interrupted()
+            raise await self._find_interruption()
         self._sequence = last
         if count:
             self._last_id = messages.ids[count - 1].as_py()
-        self._sequence = await self._published(messages.slice(count, count + 1))
+        self._sequence = await self._publish_messages(messages.slice(count, count + 1))
         return messages.slice(count + 1, len(messages))
 
-    async def _is_there(self, sequence: int, messages: Messages, count: int) -> bool:
+    async def _has_last(self, sequence: int, messages: Messages, count: int) -> bool:
         """Return whether the stream has ``count`` of these messages, up to a sequence number: if it
         has the last of them there, the others are before it."""
-        ids = await self._ids(sequence, sequence)
+        ids = await self._find_ids(sequence, sequence)
         return ids is not None and ids[0].equals(messages.ids[count - 1])
 
-    async def _seen(self, sequence: int) -> int:
+    async def _check_stored(self, sequence: int) -> int:
         """Return the stream's last sequence, if the message with this one is there."""
         try:
             await self._jetstream.get_msg(self._stream, sequence)
         except self._nats.js.errors.NotFoundError:
-            raise self._not_in_turn() from None
-        return await self._last_sequence()
+            raise self._make_turn_error() from None
+        return await self._find_last_sequence()
 
-    async def _move(self, then: Offset) -> None:
+    async def _save_offset(self, then: Offset) -> None:
         moved = replace(self._progress, offset=then, sequence=self._sequence)
-        await self._translated(lambda: self._save(moved))
+        await self._translate_errors(lambda: self._save_progress(moved))
         self._progress = moved
 
-    async def _save(self, progress: Progress) -> None:
+    async def _save_progress(self, progress: Progress) -> None:
         """Store the progress, if nobody else has since it was read."""
         value = progress.to_bytes()
         self._revision = await self._bucket.update(self._stream, value, last=self._revision)
 
     # Errors
 
-    async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
-        with readable(self._location):
+    async def _translate_errors(self, work: Callable[[], Awaitable[T]]) -> T:
+        with translate_misreads(self._location):
             try:
                 return await work()
             except (self._nats.errors.Error, OSError) as e:
-                raise await self._error(e) from e
+                raise await self._to_tailer_error(e) from e
 
-    async def _error(self, e: Exception) -> TailerError:
+    async def _to_tailer_error(self, e: Exception) -> TailerError:
         errors, js = self._nats.errors, self._nats.js.errors
-        said = self._said or e
+        said = self._server_error or e
         what = f"{self._location}: {' '.join(str(said).split()) or type(said).__name__}"
         if any(word in str(said).lower() for word in ("authorization", "permissions")):
             return ConfigError(f"{what}; check the account in the options of the sink")
-        if distrusted(said):
+        if is_distrusted(said):
             return ConfigError(f"{what}; see the option 'ca_file' of sink 'nats'")
         if no_way := unreached(self._location, said, "the option 'servers'"):
             return no_way
-        if isinstance(e, self._of.NoTls):
+        if isinstance(e, self._client_module.NoTls):
             return ConfigError(f"{what}; let the server require it, or write nats:// where the "
                                "network is trusted")  # fmt: skip
         code = getattr(e, "err_code", None)
         if isinstance(e, js.KeyWrongLastSequenceError | js.NoStreamResponseError) or (
             code in _NOT_IN_TURN
         ):
-            return await self._interrupted(e)
+            return await self._find_interruption(e)
         if isinstance(e, errors.MaxPayloadError):
             return RowsRefused(what)
         if isinstance(e, errors.BadSubjectError) or self.faults.verdict(code or "") == "for good":
             return ConfigError(what)
         return self.faults.error(code or "", what)
 
-    async def _interrupted(self, e: Exception | None = None) -> TailerError:
+    async def _find_interruption(self, e: Exception | None = None) -> TailerError:
         """Return the error of a message, or of an offset, that does not follow the last one, or
         that no stream takes."""
         js = self._nats.js.errors
         with suppress(self._nats.errors.Error, OSError):
             revision, progress = self._revision, None
             with suppress(js.NotFoundError):
-                progress = await self._found()
+                progress = await self._find_progress()
             if progress is None:
-                return self._lost("the offset is gone from the bucket")
+                return self._make_lost_error("the offset is gone from the bucket")
             if progress.epoch > self._progress.epoch:
                 return ConfigError(
                     f"{self._location}: another process writes the stream {self._stream} now; stop "
                     "one of them"
                 )
             if self._revision != revision:
-                return self._lost("the bucket has another offset than was written last")
-            if await self._made_at() != self._progress.made:
-                return self._lost("it was made again")
+                return self._make_lost_error("the bucket has another offset than was written last")
+            if await self._find_creation_time() != self._progress.made:
+                return self._make_lost_error("it was made again")
         if isinstance(e, js.NoStreamResponseError):
             return ConfigError(
                 f"{self._location}: no stream takes the subject {self._subject}; add it to the "
                 f"stream {self._stream}, or change the option 'subject'"
             )
-        return self._not_in_turn()
+        return self._make_turn_error()
 
-    def _lost(self, what: str) -> TransientError:
+    def _make_lost_error(self, what: str) -> TransientError:
         return TransientError(
             f"{self._location}: the stream {self._stream} is not as this feed has left it: {what}; "
             "the feed restarts from the state found there"
         )
 
-    def _not_in_turn(self) -> TransientError:
+    def _make_turn_error(self) -> TransientError:
         return TransientError(
             f"{self._location}: somebody else publishes to the stream {self._stream}, or it has "
             "these messages already and takes them again when its duplicate window is over"

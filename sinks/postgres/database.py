@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
-from sinks.postgres.waiting import connection_class
-from sinks.shared.credentials import credentials
-from sinks.shared.misread import readable
+from sinks.postgres.waiting import make_connection_class
+from sinks.shared.credentials import find_credentials
+from sinks.shared.misread import translate_misreads
 from sinks.sql.database import CLAIMS, Database, KeyTaken
 from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.text import (
@@ -95,7 +95,7 @@ class Postgres(Database):
             raise ConfigError(
                 f"the sink 'postgres' needs psycopg ({e}): pip install 'delta-tailer[postgres]'"
             ) from None
-        given = _given(psycopg, dsn, {"user": user, "password": password})
+        given = _parse_parameters(psycopg, dsn, {"user": user, "password": password})
         self.schema = schema
         self._psycopg: Any = psycopg
         self._timeout_s = timeout_s
@@ -108,13 +108,13 @@ class Postgres(Database):
     def connect(self, *, read_only: bool = False) -> None:  # noqa: ARG002  # queries alone change nothing
         """Connect, if there is no connection."""
         if self._connection is None:
-            made = connection_class(self._timeout_s, self._lives, self._silent)
-            with self._translated():
+            made = make_connection_class(self._timeout_s, self._is_alive, self._make_silence_error)
+            with self._translate_errors():
                 self._connection = made.connect(
                     autocommit=True, prepare_threshold=None, client_encoding="utf8", **self._given
                 )
 
-    def _lives(self) -> bool:
+    def _is_alive(self) -> bool:
         """Return whether the server takes connections."""
         try:
             self._psycopg.connect(**self._given).close()
@@ -122,7 +122,7 @@ class Postgres(Database):
             return False
         return True
 
-    def _silent(self, seconds: float) -> TransientError:
+    def _make_silence_error(self, seconds: float) -> TransientError:
         return TransientError(
             f"{self.location}: the server has not answered for {seconds:.0f} s (timeout_s of the "
             "sink)"
@@ -137,15 +137,15 @@ class Postgres(Database):
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement; return its rows."""
-        cursor = self._run(statement, values)
+        cursor = self._execute(statement, values)
         return list(cursor.fetchall()) if cursor.description else []
 
-    def changed(self, statement: str, *values: Any) -> int:
+    def change_rows(self, statement: str, *values: Any) -> int:
         """Run one statement; return how many rows it has changed."""
-        return int(self._run(statement, values).rowcount)
+        return int(self._execute(statement, values).rowcount)
 
-    def _run(self, statement: str, values: tuple[Any, ...]) -> Any:
-        with self._translated():
+    def _execute(self, statement: str, values: tuple[Any, ...]) -> Any:
+        with self._translate_errors():
             if not values:
                 return self._connection.execute(statement)
             return self._connection.execute(statement.replace("%", "%%").replace("?", "%s"), values)
@@ -187,15 +187,15 @@ class Postgres(Database):
         self.execute("ROLLBACK")
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate psycopg's errors into our own, around each use of it."""
-        with readable(self.location):
+        with translate_misreads(self.location):
             try:
                 yield
             except self._psycopg.Error as e:
-                raise self._error(e) from e
+                raise self._to_tailer_error(e) from e
 
-    def _error(self, e: Any) -> TailerError:
+    def _to_tailer_error(self, e: Any) -> TailerError:
         said = " ".join((e.diag.message_primary or str(e)).split())
         if isinstance(e, self._psycopg.errors.UniqueViolation):
             return KeyTaken(f"{self.location}: {said}")
@@ -211,15 +211,15 @@ class Postgres(Database):
         remedy = TOO_WIDE if e.sqlstate == _TOO_LARGE else ""
         return self.faults.error(e.sqlstate, f"{self.location}{where}: {said}{remedy}")
 
-    def table(self, name: str) -> str:
+    def quote_table(self, name: str) -> str:
         """Return a table's name with its schema."""
-        return f"{self.quoted(self.schema)}.{self.quoted(name)}"
+        return f"{self.quote_name(self.schema)}.{self.quote_name(name)}"
 
     def has_table(self, name: str) -> bool:
         """Return whether the schema has a table of this name."""
         return bool(self.execute(_IS_THERE, self.schema, name))
 
-    def columns_of(self, name: str) -> list[str]:
+    def list_columns(self, name: str) -> list[str]:
         """Return the names of a table's columns."""
         return [row[0] for row in self.execute(_COLUMNS, self.schema, name)]
 
@@ -230,7 +230,7 @@ class Postgres(Database):
         check_nul(column, "PostgreSQL")
         check_times(column)
 
-    def type_of(self, data_type: pa.DataType) -> str:
+    def format_type(self, data_type: pa.DataType) -> str:
         """Return PostgreSQL's type of an Arrow type."""
         if pa.types.is_decimal(data_type):
             return f"numeric({data_type.precision},{data_type.scale})"
@@ -238,7 +238,7 @@ class Postgres(Database):
             return "timestamptz" if data_type.tz else "timestamp"
         return "jsonb" if is_json(data_type) else _TYPES[data_type]
 
-    def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
+    def make_comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
         """Return JSON in one form, and bytes in hexadecimal."""
         if is_json(data_type):
             text = column if pa.types.is_string(column.type) else json_text(column)
@@ -250,10 +250,12 @@ class Postgres(Database):
     # Rows, by COPY: they are text once, and no Python object each
 
     @contextmanager
-    def staged(self, keys: pa.Table) -> Iterator[str]:
+    def stage_rows(self, keys: pa.Table) -> Iterator[str]:
         """Provide rows as a temporary table."""
         name = "pg_temp._delta_tailer_keys"
-        columns = ", ".join(f"{self.quoted(f.name)} {self.type_of(f.type)}" for f in keys.schema)
+        columns = ", ".join(
+            f"{self.quote_name(f.name)} {self.format_type(f.type)}" for f in keys.schema
+        )
         self.execute(f"CREATE TEMPORARY TABLE _delta_tailer_keys ({columns}) ON COMMIT DROP")
         self._copy_in(name, keys)
         yield name
@@ -261,27 +263,27 @@ class Postgres(Database):
 
     def append(self, target: str, rows: pa.Table) -> None:
         """Add rows to a table."""
-        self._copy_in(self.table(target), rows)
+        self._copy_in(self.quote_table(target), rows)
 
     def _copy_in(self, target: str, rows: pa.Table) -> None:
-        names = self.columns_text(rows.schema.names)
+        names = self.quote_names(rows.schema.names)
         options = csv.WriteOptions(include_header=False, batch_size=_ROWS_MAX)
         with (
-            self._translated(),
+            self._translate_errors(),
             self._connection.cursor() as cursor,
             cursor.copy(f"COPY {target} ({names}) FROM STDIN (FORMAT csv)") as copy,
         ):
             for batch in rows.to_batches(_ROWS_MAX):
-                columns = [_text_form(column) for column in batch.columns]
+                columns = [_to_csv_type(column) for column in batch.columns]
                 out = pa.BufferOutputStream()
                 csv.write_csv(pa.table(columns, names=rows.schema.names), out, options)
                 copy.write(memoryview(out.getvalue()))
 
-    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query."""
-        types = {f.name: _read_type(f.type) for f in schema}
+        types = {f.name: _find_read_type(f.type) for f in schema}
         with (
-            self._translated(),
+            self._translate_errors(),
             self._connection.cursor() as cursor,
             cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as copy,
         ):
@@ -289,12 +291,12 @@ class Postgres(Database):
             for line in copy:  # each is a row
                 lines.append(bytes(line))
                 if len(lines) * 100 >= _READ_BYTES:
-                    yield self._parsed(lines, schema, types)
+                    yield self._parse_rows(lines, schema, types)
                     lines = []
             if lines:
-                yield self._parsed(lines, schema, types)
+                yield self._parse_rows(lines, schema, types)
 
-    def _parsed(
+    def _parse_rows(
         self, lines: list[bytes], schema: pa.Schema, types: dict[str, pa.DataType]
     ) -> pa.RecordBatch:
         text = b"".join(lines)
@@ -314,13 +316,13 @@ class Postgres(Database):
                 "has changed the table"
             ) from e
         columns = [
-            self.comparable(column.combine_chunks(), field.type)
+            self.make_comparable(column.combine_chunks(), field.type)
             for column, field in zip(table.columns, schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
-def _given(psycopg: Any, dsn: str, options: dict[str, str]) -> dict[str, Any]:
+def _parse_parameters(psycopg: Any, dsn: str, options: dict[str, str]) -> dict[str, Any]:
     """Return the parameters of a connection. Raises :class:`ConfigError`, which shows none."""
     wrong = "option 'dsn' of sink 'postgres' is not a connection string of libpq"
     found: dict[str, str | None] = {}
@@ -336,20 +338,20 @@ def _given(psycopg: Any, dsn: str, options: dict[str, str]) -> dict[str, Any]:
         # Its message would show parts of a password.
         raise ConfigError(f"{wrong}; see docs/sinks/postgres.md") from None
     given |= {name: value for name, value in found.items() if value is not None}
-    user, password = credentials(
+    user, password = find_credentials(
         "postgres", "dsn", options, given.pop("user", None), given.pop("password", None)
     )
     login = {"user": user, "password": password}
     return given | {name: value for name, value in login.items() if value}
 
 
-def _text_form(column: pa.Array) -> pa.Array:
+def _to_csv_type(column: pa.Array) -> pa.Array:
     """Return a column in a type whose CSV PostgreSQL reads."""
     if is_json(column.type):
         return json_text(column)
     return hex_text(column, "\\x") if pa.types.is_binary(column.type) else column
 
 
-def _read_type(data_type: pa.DataType) -> pa.DataType:
+def _find_read_type(data_type: pa.DataType) -> pa.DataType:
     text = is_json(data_type) or pa.types.is_binary(data_type)
     return pa.string() if text else data_type

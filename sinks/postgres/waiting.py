@@ -15,7 +15,7 @@ from typing import Any
 _PATIENCE_S = 3600.0
 
 
-def connection_class(
+def make_connection_class(
     silence_s: float, lives: Callable[[], bool], silent: Callable[[float], Exception]
 ) -> Any:
     """Return the class of connections that raise what ``silent`` returns, for the seconds, if there
@@ -25,12 +25,12 @@ def connection_class(
     class Patient(Connection[Any]):
         def wait(self, gen: Any, *arguments: Any, **named: Any) -> Any:
             """See psycopg: all that it waits for is waited for here."""
-            return super().wait(_limited(gen, silence_s, lives, silent), *arguments, **named)
+            return super().wait(_limit_silence(gen, silence_s, lives, silent), *arguments, **named)
 
     return Patient
 
 
-def _limited(
+def _limit_silence(
     steps: Generator[Any, Any, Any],
     silence_s: float,
     lives: Callable[[], bool],

@@ -11,7 +11,7 @@ from typing import Any
 _CLOSE_S = 3.0
 #: The broker's frames have 128 KiB where it is not configured otherwise.
 _FRAME_BYTES_MAX = 16 * 1024 * 1024
-#: So many messages are sent before answers are looked at.
+#: This number of messages is sent before answers are looked at.
 _TURN = 50
 
 
@@ -55,29 +55,31 @@ class Channel:
             self._connection = Bounded(
                 self._parameters,
                 on_open_callback=opened,
-                on_open_error_callback=self._end,
-                on_close_callback=self._end,
+                on_open_error_callback=self._note_end,
+                on_close_callback=self._note_end,
             )
 
         # pika has the same limit, and would not be given up in order while it reaches it.
-        await self._answer(connect, self._timeout_s + _CLOSE_S)
+        await self._await_callback(connect, self._timeout_s + _CLOSE_S)
         await self.open_channel()
 
     async def open_channel(self) -> None:
         """Open a channel, also in the place of one that the broker has closed."""
         self._ended = asyncio.get_running_loop().create_future()
-        self._channel = await self._answer(
+        self._channel = await self._await_callback(
             lambda opened: self._connection.channel(on_open_callback=opened)
         )
-        self._channel.add_on_close_callback(self._end)
-        self._channel.add_on_return_callback(self._returned)
+        self._channel.add_on_close_callback(self._note_end)
+        self._channel.add_on_return_callback(self._note_return)
         self._sent, self._unconfirmed = 0, set()
-        await self._answer(lambda done: self._channel.confirm_delivery(self._confirm, done))
+        await self._await_callback(
+            lambda done: self._channel.confirm_delivery(self._note_confirmation, done)
+        )
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of pika's channel that has an answer."""
         ask = getattr(self._channel, method)
-        return await self._answer(lambda done: ask(*arguments, callback=done, **named))
+        return await self._await_callback(lambda done: ask(*arguments, callback=done, **named))
 
     async def publish(self, exchange: str, messages: Iterable[tuple[str, bytes, Any]]) -> int:
         """Publish messages (routing key, body and pika's properties), in order; return how many the
@@ -95,23 +97,23 @@ class Channel:
             publish(exchange, key, body, properties, mandatory=True)
             if not self._sent % _TURN:
                 await asyncio.sleep(0)  # for answers that have come
-                if self._stopped():
+                if self._has_stopped():
                     break
         if self._unconfirmed:
             self._confirmed = asyncio.get_running_loop().create_future()
-            await self._wait(self._confirmed)
-        return self._first_left() - first
+            await self._wait_for_answer(self._confirmed)
+        return self._find_first_left() - first
 
-    def _stopped(self) -> bool:
+    def _has_stopped(self) -> bool:
         return self._rejected is not None or self._ended.done()
 
-    def _first_left(self) -> int:
+    def _find_first_left(self) -> int:
         """Return the number of the first message that was not taken, of those that were sent."""
         if self._returned_text is not None:
             raise Unroutable(self._returned_text)
         return self._sent + 1 if self._rejected is None else self._rejected
 
-    def _confirm(self, frame: Any) -> None:
+    def _note_confirmation(self, frame: Any) -> None:
         from pika.spec import Basic
 
         tag = frame.method.delivery_tag
@@ -124,17 +126,17 @@ class Channel:
         if not self._unconfirmed and self._confirmed and not self._confirmed.done():
             self._confirmed.set_result(None)
 
-    def _returned(self, _: Any, method: Any, *__: Any) -> None:
+    def _note_return(self, _: Any, method: Any, *__: Any) -> None:
         self._returned_text = str(method.reply_text)
 
-    def _end(self, _: Any, reason: Any) -> None:
+    def _note_end(self, _: Any, reason: Any) -> None:
         """Keep why the connection or the channel has ended, if it is the first reason."""
         if not self._ended.done():
             error = reason if isinstance(reason, Exception) else ConnectionError(str(reason))
             self._ended.set_exception(error)
             self._ended.exception()  # nobody may wait for it
 
-    async def _answer(
+    async def _await_callback(
         self, ask: Callable[[Callable[[Any], None]], object], timeout_s: float | None = None
     ) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -144,9 +146,11 @@ class Channel:
                 answer.set_result(found)
 
         ask(done)
-        return await self._wait(answer, timeout_s)
+        return await self._wait_for_answer(answer, timeout_s)
 
-    async def _wait(self, answer: asyncio.Future[Any], timeout_s: float | None = None) -> Any:
+    async def _wait_for_answer(
+        self, answer: asyncio.Future[Any], timeout_s: float | None = None
+    ) -> Any:
         """Return an answer, or raise why there will be none."""
         both, limit_s = {answer, self._ended}, timeout_s or self._timeout_s
         await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)

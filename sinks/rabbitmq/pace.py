@@ -22,10 +22,10 @@ _UNEQUAL = re.compile(
     r"(?:(none)|the value '(.*)' of type '\w+'|'(\w+)')"
 )
 _ARGUMENTS_MAX = 16
-#: So many in a row are taken beyond the bound before the next ones are sent by twos, by fours ...
+#: This many in a row are taken beyond the bound before the next ones are sent by twos, by fours ...
 _IN_A_ROW = 64
-#: Of a queue whose bound is not known, so many are sent beyond what it has had before, or this
-#: share of that; after so many, as many as a request has.
+#: Of a queue whose bound is not known, this many are sent beyond what it has had before, or this
+#: share of that; after this many, as many as a request has.
 _STEP, _SHARE, _PROVEN = 50, 8, 4000
 
 
@@ -39,14 +39,14 @@ class Pace:
         self._known = self._careful = bound is not None or bytes_max is not None
         self._largest = 1
         self._in_a_row = 0
-        self._proven = 0  # so many messages the queue has had, if no bound is known
+        self._proven = 0  # how many messages the queue has had, if no bound is known
 
     @property
-    def asks(self) -> bool:
+    def needs_depth(self) -> bool:
         """Whether the next burst depends on how many messages the queue has."""
         return self._careful or self._proven < _PROVEN
 
-    def burst(self, wanted: int, depth: int | None, largest: int) -> int:
+    def find_burst(self, wanted: int, depth: int | None, largest: int) -> int:
         """Return how many of ``wanted`` messages may be sent now, the largest of ``largest`` bytes.
         ``depth`` is how many messages the queue has, None where that can't be asked."""
         if not self._careful:
@@ -65,7 +65,7 @@ class Pace:
         # Beyond the bound one message is tried: if it is rejected, none is out of order.
         return min(wanted, 1 << min(self._in_a_row // _IN_A_ROW, 16))
 
-    def taken(self, count: int, depth: int | None) -> None:
+    def note_success(self, count: int, depth: int | None) -> None:
         """Note that all messages of a burst were taken."""
         if not self._careful:
             had = self._proven if depth is None else depth
@@ -74,13 +74,13 @@ class Pace:
             self._in_a_row += count
             self._bound = None if depth is None else depth + count
 
-    def rejected(self, depth: int | None) -> None:
-        """Note that a message was rejected while the queue has so many."""
+    def note_rejection(self, depth: int | None) -> None:
+        """Note that a message was rejected while the queue has ``depth`` messages."""
         self._careful, self._known, self._bytes_max = True, False, None
         self._bound, self._in_a_row = depth, 0
 
 
-async def declared_pace(channel: Channel, queue: str, kind: str, errors: Any) -> Pace:
+async def find_pace(channel: Channel, queue: str, kind: str, errors: Any) -> Pace:
     """Return the pace of a queue that is there, by its arguments. ``errors`` are pika's.
 
     They are asked for in the only way that there is: a declaration with others is refused, and says

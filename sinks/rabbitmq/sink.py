@@ -20,10 +20,10 @@ from msgspec import structs
 from sinks.formats.json_formats import FORMAT
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
-from sinks.messages.tls import distrusted, trusting
+from sinks.messages.tls import is_distrusted, make_tls_context
 from sinks.rabbitmq.channel import Channel, NotConfirmed, Unroutable
-from sinks.rabbitmq.pace import Pace, declared_pace
-from sinks.shared.credentials import CREDENTIALS, credentials
+from sinks.rabbitmq.pace import Pace, find_pace
+from sinks.shared.credentials import CREDENTIALS, find_credentials
 from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
@@ -75,7 +75,7 @@ SETTINGS: dict[str, Setting] = {
 _LIMITS = Limits(500, 4 * _MIB, message_bytes=128 * _MIB)
 #: The pauses while a queue is full, in seconds.
 _FULL_PAUSE_MIN_S, _FULL_PAUSE_MAX_S = 0.005, 0.5
-#: By the number of the broker's reply. A message that is too large is told by the reply's words.
+#: By the number of the broker's reply. The reply's words show a message that is too large.
 _FAULTS = FaultTable(for_good="402 403 404 406 502 503 504 530 540")
 _NOT_FOUND = 404
 #: How pika says it of a connection that was closed before it was open; without, it was only cut.
@@ -108,7 +108,7 @@ class RabbitmqSink(MessageSink):
         self._given = options
         self._ca = folder / options["ca_file"] if options["ca_file"] else None
         url = options["url"]
-        user, password = credentials("rabbitmq", "url", options, url.user, url.password)
+        user, password = find_credentials("rabbitmq", "url", options, url.user, url.password)
         self._url, self._tls = (
             structs.replace(url, user=user, password=password),
             url.scheme == "amqps",
@@ -123,7 +123,7 @@ class RabbitmqSink(MessageSink):
         """Create the sink. Options: :data:`SETTINGS` and those of the format."""
         return cls(options, folder, cls._format_options(options))
 
-    def option(self, name: str) -> str:
+    def fill_option(self, name: str) -> str:
         return str(self._given[name]).replace("{feed}", self._feed)
 
     @property
@@ -132,17 +132,17 @@ class RabbitmqSink(MessageSink):
 
     @property
     def place(self) -> str:
-        return self.option("routing_key" if self._given["exchange"] else "queue")
+        return self.fill_option("routing_key" if self._given["exchange"] else "queue")
 
     async def _connect(self) -> Offset | None:
-        await self._translated(partial(self._ready, create=self._given["create"]))
+        await self._translate_errors(partial(self._open_channel, create=self._given["create"]))
         return None
 
-    async def _look(self) -> Offset | None:
-        await self._translated(partial(self._ready, create=False))
+    async def _look_at_target(self) -> Offset | None:
+        await self._translate_errors(partial(self._open_channel, create=False))
         return None
 
-    def _parameters(self) -> Any:
+    def _build_parameters(self) -> Any:
         try:
             parameters = self._pika.URLParameters(self._url.text())
         except (ValueError, TypeError):
@@ -156,18 +156,18 @@ class RabbitmqSink(MessageSink):
         parameters.blocked_connection_timeout = timeout_s
         parameters.client_properties = {"connection_name": f"delta-tailer {self._feed}"}
         if self._tls:
-            context = trusting("rabbitmq", self._ca) or ssl.create_default_context()
+            context = make_tls_context("rabbitmq", self._ca) or ssl.create_default_context()
             parameters.ssl_options = self._pika.SSLOptions(context, self._url.host)
         return parameters
 
-    async def _ready(self, *, create: bool) -> None:
+    async def _open_channel(self, *, create: bool) -> None:
         """Open a channel; check that the exchange or the queue is there."""
-        self._channel = channel = Channel(self._parameters(), self._given["timeout_s"])
+        self._channel = channel = Channel(self._build_parameters(), self._given["timeout_s"])
         await channel.open()
-        if exchange := self.option("exchange"):
+        if exchange := self.fill_option("exchange"):
             await channel.call("exchange_declare", exchange, passive=True)
             return
-        queue = self.option("queue")
+        queue = self.fill_option("queue")
         try:
             await channel.call("queue_declare", queue, passive=True)
         except self._pika.exceptions.ChannelClosedByBroker as e:
@@ -189,7 +189,7 @@ class RabbitmqSink(MessageSink):
                 await channel.call("queue_declare", queue, durable=True, arguments=kind)
         else:
             if create and not self._asked:
-                self._pace = await declared_pace(
+                self._pace = await find_pace(
                     channel, queue, self._given["queue_type"], self._pika.exceptions
                 )
                 self._asked = True
@@ -199,16 +199,16 @@ class RabbitmqSink(MessageSink):
         if channel is not None:
             await channel.close()
 
-    async def _send(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
+    async def _send_messages(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
         assert self._channel is not None
-        for part in messages.requests(_LIMITS):
+        for part in messages.split_into_requests(_LIMITS):
             try:
-                await self._translated(partial(self._deliver, part))
+                await self._translate_errors(partial(self._publish_until_confirmed, part))
             except RowsRefused:  # for which the broker has closed the channel
-                await self._translated(self._channel.open_channel)
+                await self._translate_errors(self._channel.open_channel)
                 raise
 
-    async def _deliver(self, messages: Messages) -> None:
+    async def _publish_until_confirmed(self, messages: Messages) -> None:
         """Publish messages until the broker has confirmed all of them, each after those before it.
 
         Raises :class:`NotConfirmed` if it takes none for the time of an answer.
@@ -218,15 +218,15 @@ class RabbitmqSink(MessageSink):
         backoff = Backoff(_FULL_PAUSE_MIN_S, _FULL_PAUSE_MAX_S)
         since = anyio.current_time()
         while len(messages):
-            depth = await self._depth() if self._pace.asks else None
-            burst = self._pace.burst(len(messages), depth, largest)
-            taken = await self._published(messages.slice(0, burst)) if burst else 0
+            depth = await self._find_depth() if self._pace.needs_depth else None
+            burst = self._pace.find_burst(len(messages), depth, largest)
+            taken = await self._publish_messages(messages.slice(0, burst)) if burst else 0
             self._taken += taken
             messages = messages.slice(taken, len(messages))
             if taken == burst > 0:
-                self._pace.taken(burst, depth)
+                self._pace.note_success(burst, depth)
             elif burst:
-                self._pace.rejected(await self._depth())
+                self._pace.note_rejection(await self._find_depth())
             if taken:
                 backoff.reset()
                 since = anyio.current_time()
@@ -235,13 +235,15 @@ class RabbitmqSink(MessageSink):
             else:
                 await anyio.sleep(backoff.next_s())
 
-    async def _depth(self) -> int | None:
+    async def _find_depth(self) -> int | None:
         """Return how many messages the queue has; None for an exchange."""
         assert self._channel is not None
-        if self.option("exchange"):
+        if self.fill_option("exchange"):
             return None
         try:
-            answer = await self._channel.call("queue_declare", self.option("queue"), passive=True)
+            answer = await self._channel.call(
+                "queue_declare", self.fill_option("queue"), passive=True
+            )
         except self._pika.exceptions.ChannelClosedByBroker as e:
             if e.reply_code != _NOT_FOUND:
                 raise
@@ -249,7 +251,7 @@ class RabbitmqSink(MessageSink):
         count: int = answer.method.message_count
         return count
 
-    async def _published(self, messages: Messages) -> int:
+    async def _publish_messages(self, messages: Messages) -> int:
         """Publish messages; return how many the broker has taken, from the first one on."""
         assert self._channel is not None
         made = partial(
@@ -258,16 +260,16 @@ class RabbitmqSink(MessageSink):
             delivery_mode=2,  # it is kept on the disk
             app_id="delta-tailer",
         )
-        exchange = self.option("exchange")
+        exchange = self.fill_option("exchange")
         ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
         made_of = (made(message_id=event_id) for event_id in ids)
         return await self._channel.publish(
-            exchange, zip(messages.places_or(self.place), values, made_of, strict=True)
+            exchange, zip(messages.list_places(self.place), values, made_of, strict=True)
         )
 
     # Errors
 
-    async def _translated(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _translate_errors(self, work: Callable[[], Awaitable[T]]) -> T:
         from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
         exceptions = self._pika.exceptions
@@ -276,29 +278,29 @@ class RabbitmqSink(MessageSink):
         try:
             return await work()
         except failures as e:
-            raise self._error(e) from e
+            raise self._to_tailer_error(e) from e
 
-    def _error(self, e: Exception) -> TailerError:
+    def _to_tailer_error(self, e: Exception) -> TailerError:
         exceptions = self._pika.exceptions
         if isinstance(e, Unroutable):
-            exchange, key = self.option("exchange"), self.option("routing_key")
+            exchange, key = self.fill_option("exchange"), self.fill_option("routing_key")
             return ConfigError(
                 f"{self._location}: no queue is bound to the exchange {exchange!r} for the routing "
                 f"key {key!r}; bind one"
                 if exchange
-                else f"{self._location}: the queue {self.option('queue')} is gone"
+                else f"{self._location}: the queue {self.fill_option('queue')} is gone"
             )
         if isinstance(e, NotConfirmed):
             return TransientError(
                 f"{self._location}: the broker has taken no message for "
                 f"{self._given['timeout_s']:g} s; the queue is full, or has no leader"
             )
-        cause = _innermost(e)
+        cause = _find_innermost(e)
         said = getattr(e, "reply_text", "") or str(cause) or type(cause).__name__
         closed = _CLOSED.search(said)
         code = int(closed[1]) if closed else getattr(e, "reply_code", 0)
         what = f"{self._location}: {' '.join(said.split())}"
-        if distrusted(cause):
+        if is_distrusted(cause):
             return ConfigError(f"{what}; see the option 'ca_file' of sink 'rabbitmq'")
         if (no_way := unreached(self._location, cause, "the option 'url'")) is not None:
             return no_way
@@ -313,8 +315,8 @@ class RabbitmqSink(MessageSink):
         return TransientError(what)
 
 
-def _innermost(e: BaseException) -> BaseException:
+def _find_innermost(e: BaseException) -> BaseException:
     """Return the cause of a failed connection; pika wraps it several times."""
     inner = [*getattr(e, "exceptions", ()), getattr(e, "exception", None), *e.args]
     failures = [each for each in inner if isinstance(each, BaseException)]
-    return _innermost(failures[-1]) if failures else e
+    return _find_innermost(failures[-1]) if failures else e

@@ -17,14 +17,14 @@ def change_rows(
 ) -> pa.RecordBatch:
     """Return a batch's rows, with their ids in a column of that name, if there is one. A variant is
     its JSON text; with ``variants``, it stays one."""
-    rows = batch.rows if variants else _as_text(batch.rows)
+    rows = batch.rows if variants else _convert_variants_to_text(batch.rows)
     return rows.append_column(id_column, batch.event_ids()) if id_column else rows
 
 
 def data_rows(batch: ChangeBatch) -> pa.RecordBatch:
     """Return a batch's data columns, variants as JSON text."""
     count = batch.rows.num_columns - len(METADATA_FIELDS)
-    return _as_text(batch.rows.select(list(range(count))))
+    return _convert_variants_to_text(batch.rows.select(list(range(count))))
 
 
 def check_type(name: str, data_type: pa.DataType, target: str) -> None:
@@ -43,7 +43,7 @@ def check_type(name: str, data_type: pa.DataType, target: str) -> None:
         check_type(name, data_type.field(i).type, target)
 
 
-def _as_text(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _convert_variants_to_text(rows: pa.RecordBatch) -> pa.RecordBatch:
     if not any(is_arrow_variant(field.type) for field in rows.schema):
         return rows
     found = {

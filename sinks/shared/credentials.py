@@ -17,7 +17,7 @@ CREDENTIALS: dict[str, Setting] = {
 }  # fmt: skip
 
 
-def credentials(
+def find_credentials(
     kind: str, option: str, options: Mapping[str, Any], user: str | None, password: str | None
 ) -> tuple[str | None, str | None]:
     """Return user and password: those that the URL in ``option`` has, or those of the options of

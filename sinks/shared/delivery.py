@@ -40,7 +40,7 @@ _NAMED = {"key_encoding": "the encoding of keys"}
 _OTHERS = "records are of another form than those before"
 
 
-def form_of(options: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def build_record_form(options: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Return the form of records under the options of their format, and what else belongs to it:
     where they have keys, also how these become bytes."""
     of_format = {name: value for name, value in options.items() if name not in _BESIDE}
@@ -48,22 +48,22 @@ def form_of(options: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {**more, **of_format, **keys}
 
 
-def same_form(
+def check_form(
     form: Mapping[str, Any], kept: Mapping[str, Any] | None, feed: str, at: Offset | None
 ) -> Mapping[str, Any]:
     """Return the form. Raises :class:`ConfigError`, naming what has changed and what it means, if
     that of the records before, ``kept``, is another one."""
-    told = _changes_told(kept, form, feed, at)
-    if told is None:
+    sentence = _describe_changes(kept, form, feed, at)
+    if sentence is None:
         return form
     where = f" --from {at.version} --index {at.index}" if at is not None else ""
     raise ConfigError(
-        f"{told}; change them back, or write the table again after `tailer offsets reset`, or let "
-        f"the feed continue with these options: `tailer offsets set{where}`"
+        f"{sentence}; change them back, or write the table again after `tailer offsets reset`, or "
+        f"let the feed continue with these options: `tailer offsets set{where}`"
     )
 
 
-def _changes_told(
+def _describe_changes(
     before: Mapping[str, Any] | None, now: Mapping[str, Any], feed: str, at: Offset | None
 ) -> str | None:
     """Return what has changed of a form and what that means, as a sentence; None if nothing has.
@@ -78,14 +78,15 @@ def _changes_told(
     changed = [name for name in names if before[name] != now[name]]
     if not changed:
         return None
-    told = " and ".join(
-        f"{_NAMED.get(n, n)} from {_shown(before[n])} to {_shown(now[n])}" for n in changed
+    sentence = " and ".join(
+        f"{_NAMED.get(n, n)} from {_format_value(before[n])} to {_format_value(now[n])}"
+        for n in changed
     )
     meaning = "; ".join(dict.fromkeys(_MEANING.get(name, _OTHERS) for name in changed))
     where = "" if at is None else f" at version {at.version}, where feed {feed!r} resumes"
     who = "this release changes" if changed == ["key_encoding"] else "the sink's options change"
-    return f"{who} {told}{where}: {meaning}"
+    return f"{who} {sentence}{where}: {meaning}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _PIECES_AHEAD = 6
 
 
-def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
+def slice_batch(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[ChangeBatch]:
     """Yield a batch as consecutive batches of at most ``rows_max`` rows and about ``bytes_max``
     bytes. One that has rows of several versions or files ends where the last of them ends, if they
     fit: each version and file that does not is cut as if it were alone.
@@ -34,14 +34,14 @@ def slices(batch: ChangeBatch, rows_max: int, bytes_max: int) -> Iterator[Change
     if count <= step or batch.indices is not None or batch.before is not None:
         yield batch
     elif batch.span:
-        for group in _grouped(batch, step):
-            yield from slices(group, rows_max, bytes_max)
+        for group in _group_versions(batch, step):
+            yield from slice_batch(group, rows_max, bytes_max)
     else:
         for at in range(0, count, step):
             yield batch.slice(at, min(at + step, count))
 
 
-def _grouped(batch: ChangeBatch, rows_max: int) -> Iterator[ChangeBatch]:
+def _group_versions(batch: ChangeBatch, rows_max: int) -> Iterator[ChangeBatch]:
     """Yield the versions of a span, or the files if it is of one version: as many together as have
     ``rows_max`` rows, or a single one."""
     by_version = {part.offset.version: part.first for part in reversed(batch.span)}
@@ -69,9 +69,9 @@ class Pieces(Generic[T]):
         self._encode = encode
         self._threads = threads
         self._ready: deque[Future[T]] = deque()
-        self._fill()
+        self._submit_pieces()
 
-    def _fill(self) -> None:
+    def _submit_pieces(self) -> None:
         while len(self._ready) < _PIECES_AHEAD:
             piece = next(self._pieces, None)
             if piece is None:
@@ -81,5 +81,5 @@ class Pieces(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         while self._ready:
             found = self._ready.popleft().result()
-            self._fill()
+            self._submit_pieces()
             yield found

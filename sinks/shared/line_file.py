@@ -30,12 +30,12 @@ _MOVES_MAX = 5
 def try_line_file(path: Path) -> None:
     """Raise the error of a file that could not be opened, without making it."""
     if path.exists() and not path.is_file() and not path.is_char_device():
-        raise _keeps_nothing(path)
-    with _opening(path):
+        raise _make_kind_error(path)
+    with _translate_errors(path):
         try_place(path)
 
 
-def _keeps_nothing(path: Path) -> SinkRejected:
+def _make_kind_error(path: Path) -> SinkRejected:
     if path.is_dir():
         return TargetRefused(f"{path} is a folder; name a file in it")
     return TargetRefused(
@@ -44,7 +44,7 @@ def _keeps_nothing(path: Path) -> SinkRejected:
 
 
 @contextmanager
-def _opening(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
@@ -75,8 +75,8 @@ class LineFile:
     def open(self) -> None:
         """Open the existing file, without a torn line at its end, or create it."""
         with self._turn:
-            with _opening(self.path):
-                self._file = self._opened()
+            with _translate_errors(self.path):
+                self._file = self._open_file()
             self._open = True
 
     def append(self, lines: memoryview) -> None:
@@ -87,7 +87,7 @@ class LineFile:
             try:
                 for _ in range(_MOVES_MAX):
                     self._follow_path()
-                    self._write(lines)
+                    self._write_lines(lines)
                     if self._is_whole():
                         return
             except OSError as e:
@@ -107,11 +107,11 @@ class LineFile:
         """Close the file, and release it to other processes."""
         with self._turn:
             self._open = False
-            self._leave()
+            self._close_file()
 
     # The file
 
-    def _opened(self) -> FileIO:
+    def _open_file(self) -> FileIO:
         make_folder(self.path.parent, private=self._private)
         for _ in range(_MOVES_MAX):
             # Unbuffered: bytes that a full disk refused must not be tried again when it is closed.
@@ -124,8 +124,8 @@ class LineFile:
                 if not self._on_disk:
                     if stat.S_ISCHR(mode):
                         return file
-                    raise _keeps_nothing(self.path)
-                self._lock(file)
+                    raise _make_kind_error(self.path)
+                self._lock_file(file)
                 if self._is_named(file):
                     self._end = _cut_torn_line(file)
                     if self._sync:
@@ -137,7 +137,7 @@ class LineFile:
             file.close()  # moved away before it was locked
         raise TransientError(f"{self.path} is moved away again and again")
 
-    def _lock(self, file: FileIO) -> None:
+    def _lock_file(self, file: FileIO) -> None:
         """Lock the file: another process would cut off a line that this one is still writing."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -147,7 +147,7 @@ class LineFile:
                 "file"
             ) from None
 
-    def _leave(self) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -165,22 +165,22 @@ class LineFile:
         """Move to the end of the file that the path names now."""
         if self._file is not None and self._on_disk:
             if not self._is_named(self._file):
-                self._log(
+                self._log_rotation(
                     logging.INFO,
                     f"{self.path} was renamed or removed: its next lines go into a new file",
                 )
-                self._leave()
+                self._close_file()
             elif (size := os.fstat(self._file.fileno()).st_size) < self._end:
-                self._log(
+                self._log_rotation(
                     logging.WARNING,
                     f"{self.path} was truncated by another program, from {self._end} bytes to "
                     f"{size}: lines that it had not copied before are lost; rotate by renaming",
                 )
                 self._end = _cut_torn_line(self._file)
         if self._file is None:
-            self._file = self._opened()
+            self._file = self._open_file()
 
-    def _write(self, lines: memoryview) -> None:
+    def _write_lines(self, lines: memoryview) -> None:
         file = self._file
         assert file is not None
         start = os.fstat(file.fileno()).st_size if self._on_disk else 0
@@ -206,7 +206,7 @@ class LineFile:
         assert self._file is not None
         return self._is_named(self._file) and os.fstat(self._file.fileno()).st_size >= self._end
 
-    def _log(self, level: int, text: str) -> None:
+    def _log_rotation(self, level: int, text: str) -> None:
         more = {"feed": self._feed, "event": "rotated"}
         logging.getLogger("tailer.jsonl").log(level, "feed %s: %s", self._feed, text, extra=more)
 

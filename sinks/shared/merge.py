@@ -1,8 +1,8 @@
 """What one batch does to a copy of a table, the same for every database.
 
-A copy has one row per key. :func:`merge_of` folds a batch, which may be a span with several changes
-of one key, to the keys whose rows leave the copy and the rows that it then gets;
-:func:`steps_between` says how its columns become those of another version. Both are columnar, and
+A copy has one row per key. :func:`fold_batch` folds a batch, which may be a span with several
+changes of one key, to the keys whose rows leave the copy and the rows that it then gets;
+:func:`find_steps` says how its columns become those of another version. Both are columnar, and
 neither knows a database.
 """
 
@@ -50,7 +50,7 @@ class Merge:
         return int(self.rows.num_rows - self.present.num_rows)
 
 
-def merge_of(
+def fold_batch(
     batch: ChangeBatch, rows: pa.RecordBatch, key: Sequence[str], *, unchecked: bool = False
 ) -> Merge:
     """Fold a batch to the last change of each key. ``rows`` are its rows as the copy has them, with
@@ -64,18 +64,18 @@ def merge_of(
         if keys[name].null_count:
             at = pc.index(pc.is_null(keys[name].combine_chunks()), value=True).as_py()
             raise RowsRefused(
-                f"{_place(batch, at)}: the key column {name!r} is null; choose key columns without "
-                "nulls, or exclude these rows with `where`"
+                f"{_format_version(batch, at)}: the key column {name!r} is null; choose key "
+                "columns without nulls, or exclude these rows with `where`"
             )
     comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
-    same = _like_the_one_before(keys, order)
+    same = _equals_previous(keys, order)
     if not pc.any(same).as_py():  # one change of each key, as in most batches
-        present = keys if unchecked else _chosen(keys, pc.invert(comes))
-        absent = keys.slice(0, 0) if unchecked else _chosen(keys, comes)
-        return Merge(present, absent, _chosen(table, comes), keys.slice(0, 0), unchecked)
-    order = _in_turn(batch, keys, comes)
-    same = _like_the_one_before(keys, order)
+        present = keys if unchecked else _filter_rows(keys, pc.invert(comes))
+        absent = keys.slice(0, 0) if unchecked else _filter_rows(keys, comes)
+        return Merge(present, absent, _filter_rows(table, comes), keys.slice(0, 0), unchecked)
+    order = _sort_by_turn(batch, keys, comes)
+    same = _equals_previous(keys, order)
     comes = comes.take(order)
     if not unchecked:
         _check_turns(batch, keys, order, same, comes)
@@ -92,7 +92,7 @@ def merge_of(
     return Merge(keys.take(present), keys.take(absent), latest, keys.take(passing))
 
 
-def _chosen(table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
+def _filter_rows(table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
     return table if pc.all(mask).as_py() else table.filter(mask)
 
 
@@ -109,7 +109,7 @@ def _check_columns(rows: pa.RecordBatch, key: Sequence[str]) -> None:
             )
 
 
-def _in_turn(batch: ChangeBatch, keys: pa.Table, comes: pa.BooleanArray) -> pa.Array:
+def _sort_by_turn(batch: ChangeBatch, keys: pa.Table, comes: pa.BooleanArray) -> pa.Array:
     """Return the rows' order by key, then by version, and what leaves before what comes: a version
     may move a key to another row before it takes it from the first."""
     version = batch.rows.column(COMMIT_VERSION)
@@ -118,7 +118,7 @@ def _in_turn(batch: ChangeBatch, keys: pa.Table, comes: pa.BooleanArray) -> pa.A
     return pc.sort_indices(turns, sort_keys=[(name, "ascending") for name in turns.schema.names])
 
 
-def _like_the_one_before(keys: pa.Table, order: pa.Array) -> pa.BooleanArray:
+def _equals_previous(keys: pa.Table, order: pa.Array) -> pa.BooleanArray:
     """Return for each row but the first one, in this order, if it has the key of the one before."""
     count = len(order) - 1
     same = None
@@ -147,12 +147,12 @@ def _check_turns(
     values = keys.slice(at, 1).to_pylist()[0]
     does = "come" if comes[place].as_py() else "leave"
     raise SinkRejected(
-        f"{_place(batch, at)}: two rows with the key {values} {does}, so the key columns do not "
-        "identify a row; choose others, or mirror by row id"
+        f"{_format_version(batch, at)}: two rows with the key {values} {does}, so the key columns "
+        "do not identify a row; choose others, or mirror by row id"
     )
 
 
-def _place(batch: ChangeBatch, row: int) -> str:
+def _format_version(batch: ChangeBatch, row: int) -> str:
     return f"version {batch.rows.column(COMMIT_VERSION)[row].as_py()}"
 
 
@@ -186,29 +186,27 @@ def physical_name(field: pa.Field) -> str:
     return str((field.metadata or {})[PHYSICAL].decode())
 
 
-def steps_between(
-    old: pa.Schema, new: pa.Schema, *, keep: bool, folded: bool = False
-) -> list[Step]:
+def find_steps(old: pa.Schema, new: pa.Schema, *, keep: bool, folded: bool = False) -> list[Step]:
     """Return the steps from the columns of a copy to those of a version, both of
     :func:`with_physical_names`. With ``keep``, columns that the version lacks stay, and a column of
-    another name is another column: see :func:`matched`. ``folded``: two names that differ in case
-    alone are one.
+    another name is another column: see :func:`match_columns`. ``folded``: two names that differ in
+    case alone are one.
 
     Raises :class:`SinkRejected` for a change of a type that would change values.
     """
-    pairs = matched(old, new, keep=keep, folded=folded)
+    pairs = match_columns(old, new, keep=keep, folded=folded)
     pairs_kept = [(field, to) for field, to in pairs if field is not None]
     steps = []
     if not keep:
         names = {field.name for field, _ in pairs_kept}
         steps += [Step("drop", f.name, f) for f in old if f.name not in names]
     renamed = [(f.name, to) for f, to in pairs_kept if f.name != to.name]
-    steps += _renames(renamed, [*old.names, *new.names], old.names, folded=folded)
-    steps += [Step("retype", to.name, to, f) for f, to in pairs_kept if _retyped(f, to)]
+    steps += _plan_renames(renamed, [*old.names, *new.names], old.names, folded=folded)
+    steps += [Step("retype", to.name, to, f) for f, to in pairs_kept if _changes_type(f, to)]
     return steps + [Step("add", to.name, to) for field, to in pairs if field is None]
 
 
-def matched(
+def match_columns(
     old: pa.Schema, new: pa.Schema, *, keep: bool, folded: bool = False
 ) -> list[tuple[pa.Field | None, pa.Field]]:
     """Return each column of a version with the one that it was before, if it was there.
@@ -237,14 +235,14 @@ def matched(
     return pairs if any(fold(to.name) in left for to in new) else moved
 
 
-def columns_kept(old: pa.Schema, new: pa.Schema, *, folded: bool = False) -> pa.Schema:
-    """Return the columns of a log behind a version: its own, then those that only the log has."""
-    pairs = matched(old, new, keep=True, folded=folded)
+def merge_columns(old: pa.Schema, new: pa.Schema, *, folded: bool = False) -> pa.Schema:
+    """Return the columns of a log after a version: its own, then those that only the log has."""
+    pairs = match_columns(old, new, keep=True, folded=folded)
     names = {field.name for field, _ in pairs if field is not None}
     return pa.schema([*new, *(field for field in old if field.name not in names)])
 
 
-def _renames(
+def _plan_renames(
     pairs: Sequence[tuple[str, pa.Field]],
     names: Sequence[str],
     taken: Sequence[str],
@@ -252,7 +250,7 @@ def _renames(
     folded: bool,
 ) -> list[Step]:
     """Return the renames. A name that a column still has, another one or the same in other case, is
-    reached over a third one, which is none of ``names``."""
+    reached over a third one, which is not among ``names``."""
     fold = fold_case if folded else str
     steps, rest, taken_names = [], [], {fold(name) for name in taken}
     for number, (name, to) in enumerate(pairs):
@@ -274,18 +272,18 @@ def unused_name(wanted: str, names: Iterable[str]) -> str:
     return candidate
 
 
-def respelled(names: Sequence[str], had: Iterable[str]) -> list[str]:
+def respell_names(names: Sequence[str], had: Iterable[str]) -> list[str]:
     """Return the names as a table has them that takes names for one which differ in case alone."""
     spelling = {fold_case(name): name for name in had}
     return [spelling.get(fold_case(name), name) for name in names]
 
 
-def renamed_fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def rename_fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """Return a schema with other names, and all else that it says of its fields."""
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
-def _retyped(old: pa.Field, new: pa.Field) -> bool:
+def _changes_type(old: pa.Field, new: pa.Field) -> bool:
     if old.type == new.type:
         return False
     # With column mapping, a nested field of the same name may be another one.

@@ -1,4 +1,4 @@
-"""An answer that a client's library can't read, told from a mistake of our own."""
+"""An answer that a client's library can't read, as opposed to a mistake of our own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailer.errors import TailerError, TransientError
 _OWN = ("sinks", "tailer")
 
 
-def misread(where: str, e: Exception) -> TransientError | None:
+def find_misread_error(where: str, e: Exception) -> TransientError | None:
     """Return the error for what a library raised while it read an answer of a server's; None where
     code of this project raised it.
 
@@ -31,13 +31,13 @@ def misread(where: str, e: Exception) -> TransientError | None:
 
 
 @contextmanager
-def readable(where: str) -> Iterator[None]:
-    """Raise the error of :func:`misread` for what the block raises, if there is one."""
+def translate_misreads(where: str) -> Iterator[None]:
+    """Raise the error of :func:`find_misread_error` for what the block raises, if there is one."""
     try:
         yield
     except TailerError:
         raise
     except Exception as e:
-        if (error := misread(where, e)) is None:
+        if (error := find_misread_error(where, e)) is None:
             raise
         raise error from e

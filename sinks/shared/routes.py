@@ -51,7 +51,7 @@ class Route:
         """Return the columns in it; none if all rows go to one target."""
         return [part[0] for part in self._parts if isinstance(part, tuple)]
 
-    def masked(self, by: str) -> str:
+    def mask_columns(self, by: str) -> str:
         """Return the template with ``by`` in the place of each column."""
         return "".join(part if isinstance(part, str) else by for part in self._parts)
 
@@ -70,7 +70,7 @@ class Route:
                     "a column of texts, numbers or dates"
                 )
 
-    def names(self, batch: ChangeBatch, filled: Mapping[str, str]) -> pa.DictionaryArray:
+    def name_rows(self, batch: ChangeBatch, filled: Mapping[str, str]) -> pa.DictionaryArray:
         """Return each row's name (texts by a dictionary)."""
         parts = []
         for part in self._parts:
@@ -79,19 +79,21 @@ class Route:
                     part = part.replace(f"{{{name}}}", value)  # noqa: PLW2901
                 parts.append(pa.repeat(pa.scalar(part), batch.num_rows))
             else:
-                parts.append(self._values(batch.rows.column(part[0]), part[1]))
+                parts.append(self._format_values(batch.rows.column(part[0]), part[1]))
         return pc.binary_join_element_wise(*parts, "").dictionary_encode()
 
-    def _values(self, column: pa.Array, null: str) -> pa.StringArray:
+    def _format_values(self, column: pa.Array, null: str) -> pa.StringArray:
         coded = column.cast(pa.string()).dictionary_encode()
-        safe = [self._unsafe.sub(_escaped, value) or null for value in coded.dictionary.to_pylist()]
+        safe = [
+            self._unsafe.sub(_escape_bytes, value) or null for value in coded.dictionary.to_pylist()
+        ]
         return pc.fill_null(pa.array(safe, pa.string()).take(coded.indices), null)
 
-    def split(
+    def split_rows(
         self, batch: ChangeBatch, filled: Mapping[str, str]
     ) -> Iterator[tuple[str, ChangeBatch]]:
         """Yield each target's name and its rows, in the order of their first rows."""
-        names = self.names(batch, filled)
+        names = self.name_rows(batch, filled)
         known = names.dictionary.to_pylist()
         if len(known) == 1:
             yield known[0], batch
@@ -117,5 +119,5 @@ class Targets:
             )
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape_bytes(match: re.Match[str]) -> str:
     return "".join(f"_{byte:02X}" for byte in match[0].encode())

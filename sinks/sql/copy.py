@@ -22,12 +22,12 @@ class SqlCopy:
         self._target = target
 
     def as_held(self, column: pa.Array) -> pa.Array:
-        held = self._database.held(column)
-        return self._database.comparable(held, held.type)
+        held = self._database.to_database_type(column)
+        return self._database.make_comparable(held, held.type)
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        names = self._database.columns_text(schema.names)
-        held = [self._database.held(pa.array([], f.type)).type for f in schema]
+        names = self._database.quote_names(schema.names)
+        held = [self._database.to_database_type(pa.array([], f.type)).type for f in schema]
         types = pa.schema(list(zip(schema.names, held, strict=True)))
-        query = f"SELECT {names} FROM {self._database.table(self._target)}"
-        return self._database.read(query, types)
+        query = f"SELECT {names} FROM {self._database.quote_table(self._target)}"
+        return self._database.read_rows(query, types)

@@ -1,7 +1,7 @@
 """A SQL database as the target of feeds: what its dialect must say, and who writes what.
 
 Each target has a row in ``_delta_tailer``: the feed that writes it, the epoch of the process that
-claimed it last, the offset behind its last write, and the columns that it has. Everything that a
+claimed it last, the offset after its last write, and the columns that it has. Everything that a
 write changes is in one transaction with that row, which only the last process to claim it can
 change.
 """
@@ -108,7 +108,7 @@ class Database(ABC):
         """Run one statement; return its rows."""
 
     @abstractmethod
-    def changed(self, statement: str, *values: Any) -> int:
+    def change_rows(self, statement: str, *values: Any) -> int:
         """Run one statement; return how many rows it has changed."""
 
     @abstractmethod
@@ -120,30 +120,30 @@ class Database(ABC):
         """Return whether there is a table of this name."""
 
     @abstractmethod
-    def columns_of(self, name: str) -> list[str]:
+    def list_columns(self, name: str) -> list[str]:
         """Return the names of a table's columns."""
 
     @abstractmethod
     def check_values(self, column: pa.Array) -> None:
         """Raise :class:`ValueRefused` for a type or a value that the database can't hold.
-        ``column`` is one of :meth:`held`."""
+        ``column`` is one of :meth:`to_database_type`."""
 
-    def rooms(self, target: str, key: Sequence[str], schema: pa.Schema) -> Mapping[str, Room]:  # noqa: ARG002  # a dialect's
+    def find_rooms(self, target: str, key: Sequence[str], schema: pa.Schema) -> Mapping[str, Room]:  # noqa: ARG002  # a dialect's
         """Return which columns of a table have room for values of some length alone. ``schema`` has
         the columns that it has next."""
         return {}
 
-    def held(self, column: pa.Array) -> pa.Array:
-        """Return a column in the Arrow type that is kept of it: a variant as its JSON, and all else
-        as it is."""
+    def to_database_type(self, column: pa.Array) -> pa.Array:
+        """Return a column in the Arrow type in which it is kept: a variant as its JSON, and all
+        else as it is."""
         return with_json(column)
 
     @abstractmethod
-    def type_of(self, data_type: pa.DataType) -> str:
-        """Return the type of a column with values of :meth:`held`."""
+    def format_type(self, data_type: pa.DataType) -> str:
+        """Return the type of a column with values of :meth:`to_database_type`."""
 
     @abstractmethod
-    def staged(self, keys: pa.Table) -> AbstractContextManager[str]:
+    def stage_rows(self, keys: pa.Table) -> AbstractContextManager[str]:
         """Provide rows as a relation within the transaction; return its quoted name."""
 
     @abstractmethod
@@ -151,13 +151,13 @@ class Database(ABC):
         """Add rows to a table. Raises :class:`KeyTaken` if it enforces its key."""
 
     @abstractmethod
-    def read(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query, in bounded memory, in the form of :meth:`comparable`.
-        ``schema`` has the types of :meth:`held`."""
+    def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query, in bounded memory, in the form of :meth:`make_comparable`.
+        ``schema`` has the types of :meth:`to_database_type`."""
 
-    def comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:  # noqa: ARG002
+    def make_comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:  # noqa: ARG002
         """Return a column, as it is held or as it was read, in a form that equal values share.
-        ``data_type`` is that of :meth:`held`."""
+        ``data_type`` is that of :meth:`to_database_type`."""
         return column
 
     def snapshot(self) -> AbstractContextManager[None]:
@@ -168,17 +168,17 @@ class Database(ABC):
         """Begin a transaction."""
         self.execute("BEGIN")
 
-    def quoted(self, name: str) -> str:
+    def quote_name(self, name: str) -> str:
         """Return a name as an identifier."""
         return '"' + name.replace('"', '""') + '"'
 
-    def table(self, name: str) -> str:
+    def quote_table(self, name: str) -> str:
         """Return a table's name as the statements have it."""
-        return self.quoted(name)
+        return self.quote_name(name)
 
-    def columns_text(self, names: Sequence[str]) -> str:
+    def quote_names(self, names: Sequence[str]) -> str:
         """Return names as a list of identifiers."""
-        return ", ".join(map(self.quoted, names))
+        return ", ".join(map(self.quote_name, names))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -194,67 +194,78 @@ class Database(ABC):
             self.abandon()
             raise
 
-    def start_again(self) -> None:
+    def restart_transaction(self) -> None:
         """Undo the transaction so far, for a look at what was there."""
         self.execute(self.ends[1])
         self.begin()
 
     # The tables
 
-    def creation(self, target: str, schema: pa.Schema, key: Sequence[str], number: str) -> str:
+    def format_creation(
+        self, target: str, schema: pa.Schema, key: Sequence[str], number: str
+    ) -> str:
         """Return the statement that makes a table. One without a key is a log, whose events have
         their order in the column ``number``, where the database has :attr:`numbering`."""
-        columns = [self.definition(field, key, schema) for field in schema]
+        columns = [self.format_column(field, key, schema) for field in schema]
         if key and self.enforces_keys:
-            columns.append(f"PRIMARY KEY ({self.columns_text(key)})")
+            columns.append(f"PRIMARY KEY ({self.quote_names(key)})")
         elif not key and self.numbering:
-            columns.insert(0, f"{self.quoted(number)} {self.numbering}")
-        return f"{self.creates} {self.table(target)} ({', '.join(columns)})"
+            columns.insert(0, f"{self.quote_name(number)} {self.numbering}")
+        return f"{self.creates} {self.quote_table(target)} ({', '.join(columns)})"
 
-    def definition(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:  # noqa: ARG002  # where a type depends on the key
+    def format_column(self, field: pa.Field, key: Sequence[str], schema: pa.Schema) -> str:  # noqa: ARG002  # where a type depends on the key
         """Return the definition of a column of a table with this key."""
-        return f"{self.quoted(field.name)} {self.type_of(field.type)}"
+        return f"{self.quote_name(field.name)} {self.format_type(field.type)}"
 
     def is_done(self, target: str, schema: pa.Schema) -> bool:  # noqa: ARG002  # a dialect's
         """Return whether a table is known to have these columns, where that is not part of the
         transaction of the rows."""
         return False
 
-    def alterations(self, target: str, steps: Sequence[Step], schema: pa.Schema) -> list[str]:  # noqa: ARG002  # the columns that it has then
+    def format_alterations(
+        self,
+        target: str,
+        steps: Sequence[Step],
+        schema: pa.Schema,  # noqa: ARG002  # the columns that it has then
+    ) -> list[str]:
         """Return the statements that change the columns of a table to those of ``schema``."""
-        return [f"ALTER TABLE {self.table(target)} {self.altering(step)}" for step in steps]
+        return [
+            f"ALTER TABLE {self.quote_table(target)} {self.format_alteration(step)}"
+            for step in steps
+        ]
 
-    def altering(self, step: Step) -> str:
+    def format_alteration(self, step: Step) -> str:
         """Return a step as the end of a statement."""
-        column, to = self.quoted(step.column), step.field
+        column, to = self.quote_name(step.column), step.field
         match step.kind:
             case "add":
-                return f"ADD COLUMN {column} {self.type_of(to.type)}"
+                return f"ADD COLUMN {column} {self.format_type(to.type)}"
             case "drop":
                 return f"DROP COLUMN {column}"
             case "rename":
-                return f"RENAME COLUMN {column} TO {self.quoted(to.name)}"
+                return f"RENAME COLUMN {column} TO {self.quote_name(to.name)}"
             case "retype":
-                return f"ALTER COLUMN {column} SET DATA TYPE {self.type_of(to.type)}"
+                return f"ALTER COLUMN {column} SET DATA TYPE {self.format_type(to.type)}"
 
-    def delete(self, target: str, keys: str, key: Sequence[str]) -> int:
+    def delete_rows(self, target: str, keys: str, key: Sequence[str]) -> int:
         """Delete the rows with the keys of a staged relation; return how many there were."""
-        statement = f"DELETE FROM {self.table(target)} AS t USING {keys} AS k WHERE "
-        return self.changed(statement + self.same(key))
+        statement = f"DELETE FROM {self.quote_table(target)} AS t USING {keys} AS k WHERE "
+        return self.change_rows(statement + self.format_key_match(key))
 
-    def same(self, key: Sequence[str]) -> str:
+    def format_key_match(self, key: Sequence[str]) -> str:
         """Return the condition that ``t`` and ``k`` have the same key."""
-        return " AND ".join(f"t.{n} = k.{n}" for n in map(self.quoted, key))
+        return " AND ".join(f"t.{n} = k.{n}" for n in map(self.quote_name, key))
 
-    def which(
+    def find_keys(
         self, target: str, keys: pa.Table, key: Sequence[str], *, there: bool
     ) -> list[tuple[Any, ...]]:
         """Return up to three of the keys that are in the table, or that are not."""
-        names = ", ".join(f"k.{self.quoted(name)}" for name in key)
-        with self.staged(keys) as staged:
+        names = ", ".join(f"k.{self.quote_name(name)}" for name in key)
+        with self.stage_rows(keys) as staged:
             return self.execute(
                 f"SELECT {names} FROM {staged} AS k WHERE {'' if there else 'NOT '}EXISTS "
-                f"(SELECT 1 FROM {self.table(target)} AS t WHERE {self.same(key)}) LIMIT 3"
+                f"(SELECT 1 FROM {self.quote_table(target)} AS t "
+                f"WHERE {self.format_key_match(key)}) LIMIT 3"
             )
 
     def try_rights(self, target: str, key: Sequence[str], *, create: bool, evolve: bool) -> None:  # noqa: B027  # a file's are those of its folder
@@ -271,7 +282,7 @@ class Database(ABC):
 
     def idle_statements(self) -> list[str]:
         """Return a feed's statements about its claim that change nothing."""
-        claims = self.table(CLAIMS)
+        claims = self.quote_table(CLAIMS)
         return [
             f"INSERT INTO {claims} SELECT * FROM {claims} WHERE 1 = 0",
             f"UPDATE {claims} SET epoch = 0 WHERE 1 = 0",
@@ -279,10 +290,11 @@ class Database(ABC):
 
     # Who writes what
 
-    def found(self, target: str, *, lock: str = "") -> Claim | None:
+    def find_claim(self, target: str, *, lock: str = "") -> Claim | None:
         """Return what the database says of a target, if anything."""
         rows = self.execute(
-            f"SELECT {self.columns_text(_FIELDS)} FROM {self.table(CLAIMS)} WHERE target = ?{lock}",
+            f"SELECT {self.quote_names(_FIELDS)} FROM {self.quote_table(CLAIMS)} "
+            f"WHERE target = ?{lock}",
             target,
         )
         if not rows:
@@ -301,11 +313,11 @@ class Database(ABC):
     def make_claims(self) -> None:
         """Make the table with the claims, if there is none."""
         name, text, number, data = self.claim_types
-        if self.columns_of(CLAIMS):
+        if self.list_columns(CLAIMS):
             return
-        key, offset, columns, rows = map(self.quoted, ("key", "offset", "columns", "rows"))
+        key, offset, columns, rows = map(self.quote_name, ("key", "offset", "columns", "rows"))
         self.execute(
-            f"{self.creates} IF NOT EXISTS {self.table(CLAIMS)} (target {name} PRIMARY KEY, "
+            f"{self.creates} IF NOT EXISTS {self.quote_table(CLAIMS)} (target {name} PRIMARY KEY, "
             f"feed {text} NOT NULL, epoch {number} NOT NULL, mode {text} NOT NULL, "
             f"{key} {text}, {offset} {text}, {columns} {data}, {rows} {number}) "
             f"{self.texts}".rstrip()
@@ -319,35 +331,35 @@ class Database(ABC):
         """
         try:
             self.make_claims()
-            return self._claimed(target, feed, mode, adopt=adopt)
+            return self._take_claim(target, feed, mode, adopt=adopt)
         except KeyTaken as e:
             raise TransientError(f"{self.location}: {target!r} is claimed just now; {e}") from e
 
-    def _claimed(self, target: str, feed: str, mode: str, *, adopt: bool) -> Claim:
-        claims = self.table(CLAIMS)
+    def _take_claim(self, target: str, feed: str, mode: str, *, adopt: bool) -> Claim:
+        claims = self.quote_table(CLAIMS)
         with self.transaction():
-            claim = self.check(target, feed, mode, adopt=adopt, lock=self.lock)
+            claim = self.check_target(target, feed, mode, adopt=adopt, lock=self.lock)
             if claim is None:
                 insert = f"INSERT INTO {claims} (target, feed, epoch, mode) VALUES (?, ?, 1, ?)"
-                self.changed(insert, target, feed, mode)
+                self.change_rows(insert, target, feed, mode)
                 return Claim(feed, 1, mode)
             claimed = replace(claim, epoch=claim.epoch + 1)
             # As this release writes it, for the next write compares it.
-            at = self.quoted("offset")
+            at = self.quote_name("offset")
             statement = f"UPDATE {claims} SET epoch = ?, {at} = ? WHERE target = ?"
-            self.changed(statement, claimed.epoch, _text(claimed.offset), target)
+            self.change_rows(statement, claimed.epoch, _format_offset(claimed.offset), target)
         return claimed
 
-    def check(
+    def check_target(
         self, target: str, feed: str, mode: str, *, adopt: bool = False, lock: str = ""
     ) -> Claim | None:
         """Return what the database says of a target. Raises as of :meth:`claim`."""
         self.names.check_table(target)
-        claim = self.found(target, lock=lock) if self.has_table(CLAIMS) else None
+        claim = self.find_claim(target, lock=lock) if self.has_table(CLAIMS) else None
         exists = self.has_table(target)
         if claim is None:
             if exists and (
-                not adopt or self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1")
+                not adopt or self.execute(f"SELECT 1 FROM {self.quote_table(target)} LIMIT 1")
             ):
                 made = "that is not empty" if adopt else "that no feed has made"
                 raise TargetRefused(
@@ -361,7 +373,7 @@ class Database(ABC):
                 f"{self.location}: the table {target!r} was dropped; `tailer offsets reset` "
                 "creates it again"
             )
-        if claim.rows > 0 and not self.execute(f"SELECT 1 FROM {self.table(target)} LIMIT 1"):
+        if claim.rows > 0 and not self.execute(f"SELECT 1 FROM {self.quote_table(target)} LIMIT 1"):
             raise TargetRefused(
                 f"{self.location}: the table {target!r} was emptied, and a copy has all rows from "
                 "the beginning on; restore it, or `tailer offsets reset` creates it again"
@@ -382,7 +394,7 @@ class Database(ABC):
                 "`tailer offsets reset` removes it"
             )
 
-    def move(self, target: str, before: Claim, claim: Claim) -> None:
+    def save_claim(self, target: str, before: Claim, claim: Claim) -> None:
         """Store a claim's offset, key, columns and rows, within a transaction, if the target is as
         ``before`` says.
 
@@ -392,31 +404,33 @@ class Database(ABC):
         """
         columns = None if claim.columns is None else claim.columns.serialize().to_pybytes()
         key = None if claim.key is None else json.dumps(claim.key)
-        values = (_text(claim.offset), key, columns, claim.rows, target, before.epoch)
+        values = (_format_offset(claim.offset), key, columns, claim.rows, target, before.epoch)
         names = ("offset", "key", "columns", "rows")
-        sets = ", ".join(f"{self.quoted(name)} = ?" for name in names)
-        at, same = self.quoted("offset"), _text(before.offset)
+        sets = ", ".join(f"{self.quote_name(name)} = ?" for name in names)
+        at, same = self.quote_name("offset"), _format_offset(before.offset)
         where = f"target = ? AND epoch = ? AND {at} {'IS NULL' if same is None else '= ?'}"
         if before.rows > 0:
-            where += f" AND EXISTS (SELECT 1 FROM {self.table(target)})"
-        statement = f"UPDATE {self.table(CLAIMS)} SET {sets} WHERE {where}"
-        if not self.changed(statement, *values, *(() if same is None else (same,))):
-            raise self._another(target, before)
+            where += f" AND EXISTS (SELECT 1 FROM {self.quote_table(target)})"
+        statement = f"UPDATE {self.quote_table(CLAIMS)} SET {sets} WHERE {where}"
+        if not self.change_rows(statement, *values, *(() if same is None else (same,))):
+            raise self._make_conflict(target, before)
 
-    def count(self, target: str, claim: Claim) -> None:
-        """Store how many rows a claim has, behind :meth:`move`."""
-        statement = f"UPDATE {self.table(CLAIMS)} SET {self.quoted('rows')} = ? WHERE target = ?"
-        self.changed(statement, claim.rows, target)
+    def save_row_count(self, target: str, claim: Claim) -> None:
+        """Store how many rows a claim has, after :meth:`save_claim`."""
+        statement = (
+            f"UPDATE {self.quote_table(CLAIMS)} SET {self.quote_name('rows')} = ? WHERE target = ?"
+        )
+        self.change_rows(statement, claim.rows, target)
 
-    def check_left(self, target: str, before: Claim) -> None:
-        """Raise as :meth:`move` does, without changing anything."""
-        claim = self.found(target) if self.has_table(CLAIMS) else None
+    def check_unchanged(self, target: str, before: Claim) -> None:
+        """Raise as :meth:`save_claim` does, without changing anything."""
+        claim = self.find_claim(target) if self.has_table(CLAIMS) else None
         gone = before.columns is not None and not self.has_table(target)
         if gone or claim is None or (claim.epoch, claim.offset) != (before.epoch, before.offset):
-            raise self._another(target, before)
+            raise self._make_conflict(target, before)
 
-    def _another(self, target: str, before: Claim) -> ConfigError | TransientError:
-        claim = self.found(target) if self.has_table(CLAIMS) else None
+    def _make_conflict(self, target: str, before: Claim) -> ConfigError | TransientError:
+        claim = self.find_claim(target) if self.has_table(CLAIMS) else None
         if claim is not None and claim.epoch > before.epoch:
             return ConfigError(
                 f"{self.location}: another process writes the table {target!r} now; stop one of "
@@ -433,15 +447,15 @@ class Database(ABC):
         if not self.has_table(CLAIMS):
             return
         with self.transaction():
-            claim = self.found(target, lock=self.lock)
+            claim = self.find_claim(target, lock=self.lock)
             if claim is not None:
                 self._check_owner(claim, target, feed, mode)
                 if drop:
-                    self.execute(f"DROP TABLE IF EXISTS {self.table(target)}")
+                    self.execute(f"DROP TABLE IF EXISTS {self.quote_table(target)}")
                 elif self.has_table(target):
-                    self.changed(f"DELETE FROM {self.table(target)}")
-                self.changed(f"DELETE FROM {self.table(CLAIMS)} WHERE target = ?", target)
+                    self.change_rows(f"DELETE FROM {self.quote_table(target)}")
+                self.change_rows(f"DELETE FROM {self.quote_table(CLAIMS)} WHERE target = ?", target)
 
 
-def _text(offset: Offset | None) -> str | None:
+def _format_offset(offset: Offset | None) -> str | None:
     return None if offset is None else str(offset)

@@ -20,8 +20,8 @@ TOO_WIDE = (
 @dataclass(frozen=True, slots=True)
 class NameRules:
     """The rules of ``database``. ``empty``: a name may be empty. ``characters_max`` is the most of
-    a name, ``columns_max`` that of a table; 0: any number. ``kept_bytes``: what is beyond so many
-    bytes of a column's name is cut off by the database. ``blank_end``: a name may end with a blank.
+    a name, ``columns_max`` that of a table; 0: any number. ``kept_bytes``: the database cuts a
+    column's name off after this number of bytes. ``blank_end``: a name may end with a blank.
     ``plane_0``: all characters are of Unicode's basic plane. ``reserved`` are columns that every
     table has.
     """
@@ -35,7 +35,7 @@ class NameRules:
     plane_0: bool = False
     reserved: frozenset[str] = frozenset()
 
-    def kept(self, name: str) -> str:
+    def truncate_name(self, name: str) -> str:
         """Return what the database keeps of a column's name."""
         data = name.encode()
         if not self.kept_bytes or len(data) <= self.kept_bytes:
@@ -44,8 +44,8 @@ class NameRules:
 
     def check_table(self, name: str) -> None:
         """Raise :class:`TargetRefused` for a name that no table can have."""
-        fault = self._fault(name)
-        if fault is None and self.kept(name) != name:
+        fault = self._find_fault(name)
+        if fault is None and self.truncate_name(name) != name:
             fault = f"has more than {self.kept_bytes} bytes"
         if fault is not None:
             raise TargetRefused(
@@ -57,10 +57,10 @@ class NameRules:
         """Raise :class:`TargetRefused` for columns that can't be together in a table."""
         known: dict[str, str] = {}
         for name in names:
-            fault = self._fault(name)
+            fault = self._find_fault(name)
             if name in self.reserved:
                 fault = "is that of a system column"
-            kept = self.kept(name)
+            kept = self.truncate_name(name)
             if kept in known:
                 fault = f"begins with the same {self.kept_bytes} bytes as {known[kept]!r}"
             if fault is not None:
@@ -76,7 +76,7 @@ class NameRules:
                 f"{self.columns_max}; exclude some with the feed's option 'columns'"
             )
 
-    def _fault(self, name: str) -> str | None:
+    def _find_fault(self, name: str) -> str | None:
         if not name and not self.empty:
             return "is empty"
         if "\x00" in name:

@@ -21,46 +21,51 @@ _BEFORE = {"id": ("id", pa.int64()), "a": ("a", pa.int32()), "b": ("b", pa.strin
 _AFTER = {"id": ("id", pa.int64()), "a": ("c", pa.int64()), "d": ("d", pa.string())}
 
 
-def rehearse(writer: TableWriter, columns: pa.Schema) -> None:
+def rehearse_feed(writer: TableWriter, columns: pa.Schema) -> None:
     """Raise what refuses a statement of a feed. ``columns`` are those that its table is made with.
     The connection is closed."""
     database, target = writer.database, writer.target
-    claim = database.found(target) if database.has_table(CLAIMS) else None
+    claim = database.find_claim(target) if database.has_table(CLAIMS) else None
     key = () if writer.mode == "log" else writer.key
     database.try_rights(target, key, create=writer.create, evolve=writer.evolve)
     with database.rehearsal():
         if database.has_table(target):
-            _touch(database, target, key, claim.columns if claim and claim.columns else columns)
+            _touch_table(
+                database, target, key, claim.columns if claim and claim.columns else columns
+            )
             return
         if not writer.create and database.makes_in_rehearsal:
             return
         scratch = replace(writer, target=f"{CLAIMS}_check", create=True, evolve=True)
-        _follow(
-            scratch, _physical({name: (name, columns.field(name).type) for name in columns.names})
+        _make_and_change_table(
+            scratch,
+            _build_physical_schema(
+                {name: (name, columns.field(name).type) for name in columns.names}
+            ),
         )
         if writer.evolve:
             small = replace(scratch, target=f"{CLAIMS}_check_2", mode="mirror", key=("id",))
             claimed = small.claim()
-            for schema in map(_physical, (_BEFORE, _AFTER)):
-                claimed = small.run(Transaction(claimed, _next(claimed, schema), schema))
+            for schema in map(_build_physical_schema, (_BEFORE, _AFTER)):
+                claimed = small.run(Transaction(claimed, _advance_claim(claimed, schema), schema))
 
 
-def _touch(database: Database, target: str, key: tuple[str, ...], columns: pa.Schema) -> None:
+def _touch_table(database: Database, target: str, key: tuple[str, ...], columns: pa.Schema) -> None:
     """Send what changes no row to the feed's own table."""
     with database.transaction():
         if key:
-            with database.staged(columns.empty_table().select(list(key))) as keys:
-                database.delete(target, keys, key)
+            with database.stage_rows(columns.empty_table().select(list(key))) as keys:
+                database.delete_rows(target, keys, key)
         database.append(target, columns.empty_table())
 
 
-def _follow(writer: TableWriter, schema: pa.Schema) -> None:
+def _make_and_change_table(writer: TableWriter, schema: pa.Schema) -> None:
     """Make a table, and add, replace and delete a row of it; a log only gets one."""
-    row = pa.table([_one(field, writer.key) for field in schema], schema=schema)
+    row = pa.table([_make_value(field, writer.key) for field in schema], schema=schema)
     claimed = writer.claim()
     if writer.mode == "log":
         (batch,) = row.to_batches()
-        writer.run(Transaction(claimed, _next(claimed, schema), schema, batch))
+        writer.run(Transaction(claimed, _advance_claim(claimed, schema), schema, batch))
         return
     keys = row.select(list(writer.key))
     none, no_keys = row.slice(0, 0), keys.slice(0, 0)
@@ -69,16 +74,16 @@ def _follow(writer: TableWriter, schema: pa.Schema) -> None:
         Merge(keys, no_keys, row, no_keys),
         Merge(keys, keys, none, keys),
     ):
-        after = replace(_next(claimed, schema), rows=claimed.rows + merge.growth)
+        after = replace(_advance_claim(claimed, schema), rows=claimed.rows + merge.growth)
         claimed = writer.run(Transaction(claimed, after, schema, merge=merge))
 
 
-def _next(claim: Claim, schema: pa.Schema) -> Claim:
+def _advance_claim(claim: Claim, schema: pa.Schema) -> Claim:
     version = 0 if claim.offset is None else claim.offset.version + 1
     return replace(claim, offset=Offset(version), columns=schema)
 
 
-def _physical(columns: dict[str, tuple[str, pa.DataType]]) -> pa.Schema:
+def _build_physical_schema(columns: dict[str, tuple[str, pa.DataType]]) -> pa.Schema:
     """Return columns, by the names that they have in the files: see :data:`PHYSICAL`."""
     return pa.schema(
         pa.field(name, kind, metadata={PHYSICAL: physical})
@@ -86,7 +91,7 @@ def _physical(columns: dict[str, tuple[str, pa.DataType]]) -> pa.Schema:
     )
 
 
-def _one(field: pa.Field, key: tuple[str, ...]) -> pa.Array:
+def _make_value(field: pa.Field, key: tuple[str, ...]) -> pa.Array:
     """Return a column of one row: null, or in the key what zeros are, such as an empty text."""
     if field.name not in key:
         return pa.nulls(1, field.type)

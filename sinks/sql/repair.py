@@ -29,9 +29,9 @@ class SqlRepair:
         return self._claim != before
 
     def replace(self, batch: ChangeBatch) -> None:
-        rows = pa.table(self._rows.of(batch))
+        rows = pa.table(self._rows.build_rows(batch))
         self._check_columns(rows.schema)
-        self._writer.replace(self._claim, rows.select(list(self._rows.key)), rows)
+        self._writer.replace_rows(self._claim, rows.select(list(self._rows.key)), rows)
 
     def remove(self, keys: pa.Table) -> None:
         columns = self._claim.columns
@@ -41,12 +41,12 @@ class SqlRepair:
                 texts = keys[name].to_pylist()  # as PostgreSQL writes bytes
                 given = [bytes.fromhex(text.removeprefix("\\x")) for text in texts]
                 keys = keys.set_column(i, name, pa.array(given, data_type))
-        self._writer.replace(self._claim, keys, None)
+        self._writer.replace_rows(self._claim, keys, None)
 
     def _find_claim(self) -> Claim:
         writer = self._writer
         writer.database.connect()
-        claim = writer.database.check(writer.target, writer.feed, writer.mode)
+        claim = writer.database.check_target(writer.target, writer.feed, writer.mode)
         if claim is None or claim.columns is None:
             raise TargetRefused(
                 f"{writer.database.location}: there is no copy {writer.target!r} to be repaired"

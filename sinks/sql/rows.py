@@ -16,15 +16,15 @@ from tailer.errors import TargetRefused
 _ROWS_MAX = 65536
 
 
-def bound_rows(rows: pa.Table) -> Iterator[list[tuple[Any, ...]]]:
+def bind_rows(rows: pa.Table) -> Iterator[list[tuple[Any, ...]]]:
     """Yield rows as lists of tuples. What drivers have no exact type for is text: decimals, dates
     and timestamps in ISO 8601, JSON."""
     for batch in rows.to_batches(_ROWS_MAX):
-        columns = [_text_form(column).to_pylist() for column in batch.columns]
+        columns = [_to_text(column).to_pylist() for column in batch.columns]
         yield list(zip(*columns, strict=True))
 
 
-def _text_form(column: pa.Array) -> pa.Array:
+def _to_text(column: pa.Array) -> pa.Array:
     if is_json(column.type):
         return json_text(column)
     if pa.types.is_timestamp(column.type):
@@ -34,15 +34,15 @@ def _text_form(column: pa.Array) -> pa.Array:
     return column
 
 
-def batches_of(
+def read_batches(
     place: str, fetch: Callable[[int], Sequence[tuple[Any, ...]]], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a cursor as :func:`comparable` has them. Raises :class:`SinkRejected` for a
-    value that is not of the schema's type."""
+    """Yield rows of a cursor as :func:`make_json_comparable` has them. Raises
+    :class:`SinkRejected` for a value that is not of the schema's type."""
     while rows := fetch(_ROWS_MAX):
         try:
             columns = [
-                comparable(_parsed(list(values), field.type), field.type)
+                make_json_comparable(_parse_values(list(values), field.type), field.type)
                 for values, field in zip(zip(*rows, strict=True), schema, strict=True)
             ]
         except (pa.ArrowException, ValueError, TypeError) as e:
@@ -53,7 +53,7 @@ def batches_of(
         yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
-def _parsed(values: list[Any], data_type: pa.DataType) -> pa.Array:
+def _parse_values(values: list[Any], data_type: pa.DataType) -> pa.Array:
     types = pa.types
     if is_json(data_type):
         return pa.array(values, pa.string())
@@ -65,7 +65,7 @@ def _parsed(values: list[Any], data_type: pa.DataType) -> pa.Array:
     return pa.array(values, data_type)
 
 
-def comparable(column: pa.Array, data_type: pa.DataType) -> pa.Array:
+def make_json_comparable(column: pa.Array, data_type: pa.DataType) -> pa.Array:
     """Return a column with its JSON in one form; see :class:`sinks.sql.database.Database`."""
     if not is_json(data_type):
         return column

@@ -24,21 +24,21 @@ class SameFile:
                 "again with `tailer offsets reset`"
             )
 
-    def opened(self) -> None:
+    def note_opened_file(self) -> None:
         """Note which file was opened."""
-        self._known = self._named()
+        self._known = self._find_identity()
 
     def check(self) -> None:
         """Raise :class:`TransientError`, after which it is opened anew, if the path names another
         file than the one that was opened, or none."""
-        if self._known is not None and self._named() != self._known:
+        if self._known is not None and self._find_identity() != self._known:
             self._known = None
             raise TransientError(
                 f"{self._path} was removed, or is another file now; the feed restarts from "
                 "the state found there"
             )
 
-    def _named(self) -> tuple[int, int] | None:
+    def _find_identity(self) -> tuple[int, int] | None:
         try:
             found = self._path.stat()
         except (FileNotFoundError, NotADirectoryError):

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import anyio.to_thread
 import pyarrow as pa
 
-from sinks.shared.delivery import same_form
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING, renamed
+from sinks.shared.delivery import check_form
+from sinks.shared.own_prefix import OWN_PREFIX_SETTING, add_prefix
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Database
-from sinks.sql.rehearsal import rehearse
+from sinks.sql.rehearsal import rehearse_feed
 from sinks.sql.repair import SqlRepair
 from sinks.sql.table_rows import TableRows
 from sinks.sql.table_transactions import TableSession, TableTransactions
@@ -73,7 +73,7 @@ class SqlSink(Sink):
         self._is_log = mode == "log"
         self._by_row_id = mode == "mirror" and not key
         self._row_id, self._event_id, self._seq = (
-            renamed(name, own_prefix) for name in (_ROW_ID, _EVENT_ID, _SEQ)
+            add_prefix(name, own_prefix) for name in (_ROW_ID, _EVENT_ID, _SEQ)
         )
         self.key = (self._row_id,) if self._by_row_id else tuple(key)
         self.create = create
@@ -95,7 +95,7 @@ class SqlSink(Sink):
         self._written_before = False
 
     def check_columns(self, schema: pa.Schema) -> None:
-        self._rows_for("").check_columns(schema)
+        self._make_rows("").check_columns(schema)
 
     def delivery(
         self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
@@ -103,17 +103,17 @@ class SqlSink(Sink):
         """Return the form. The database itself has the offset: it may be copied to another place,
         and then the table may have another name."""
         self._written_before = bool(kept)
-        return same_form({"type": self.kind, "mode": self.mode}, kept, feed, at)
+        return check_form({"type": self.kind, "mode": self.mode}, kept, feed, at)
 
     async def open(self, feed: str) -> Offset | None:
         """Claim the table for this process."""
-        return await anyio.to_thread.run_sync(self._open, feed)
+        return await anyio.to_thread.run_sync(self._open_session, feed)
 
-    def _open(self, feed: str) -> Offset | None:
+    def _open_session(self, feed: str) -> Offset | None:
         self._database.close()
         self._database.begin_at(written=self._written_before)
         self._target = self.table or feed
-        session = self._session = self._new_session(feed)
+        session = self._session = self._make_session(feed)
         try:
             self._database.connect()
             return session.open()
@@ -121,7 +121,7 @@ class SqlSink(Sink):
             self._database.close()
             raise
 
-    def _new_writer(self, feed: str) -> TableWriter:
+    def _make_writer(self, feed: str) -> TableWriter:
         return TableWriter(
             self._database,
             self.table or feed,
@@ -131,21 +131,21 @@ class SqlSink(Sink):
             seq=self._seq,
             create=self.create,
             evolve=self.evolve,
-            also=self._written,
+            also=self._add_to_transaction,
         )
 
-    def _new_session(self, feed: str) -> TableSession:
+    def _make_session(self, feed: str) -> TableSession:
         target = self.table or feed
         transactions = TableTransactions(
-            self._rows_for(target).of,
+            self._make_rows(target).build_rows,
             name=f"{self._database.location}: the copy {target!r}",
             key=self.key,
             event_id=self._event_id if self._is_log else None,
             folds_names=self._database.folds_names,
         )
-        return TableSession(self._new_writer(feed), transactions)
+        return TableSession(self._make_writer(feed), transactions)
 
-    def _rows_for(self, target: str) -> TableRows:
+    def _make_rows(self, target: str) -> TableRows:
         return TableRows(
             self._database,
             target,
@@ -163,29 +163,29 @@ class SqlSink(Sink):
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:
         """Do what a feed does, and undo it."""
-        await anyio.to_thread.run_sync(self._rehearse, feed, schema)
+        await anyio.to_thread.run_sync(self._rehearse_feed, feed, schema)
 
-    def _rehearse(self, feed: str, schema: pa.Schema) -> None:
+    def _rehearse_feed(self, feed: str, schema: pa.Schema) -> None:
         database, target = self._database, self.table or feed
         database.names.check_table(target)
         try:
             database.connect()
-            writer = self._new_writer(feed)
-            rehearse(writer, self._rows_for(target).first_columns(schema))
+            writer = self._make_writer(feed)
+            rehearse_feed(writer, self._make_rows(target).first_columns(schema))
         finally:
             database.close()
 
     async def look(self, feed: str) -> Offset | None:
-        return await anyio.to_thread.run_sync(self._look, feed)
+        return await anyio.to_thread.run_sync(self._look_at_target, feed)
 
-    def _look(self, feed: str) -> Offset | None:
-        with self._reading():
+    def _look_at_target(self, feed: str) -> Offset | None:
+        with self._open_for_reading():
             target, adopt = self.table or feed, not self.create
-            found = self._database.check(target, feed, self.mode, adopt=adopt)
+            found = self._database.check_target(target, feed, self.mode, adopt=adopt)
             return found.offset if found else None
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _open_for_reading(self) -> Iterator[None]:
         try:
             self._database.connect(read_only=True)
             yield
@@ -203,7 +203,7 @@ class SqlSink(Sink):
             if offset is None:
                 database.forget(target, feed, self.mode, drop=self.create)
             else:
-                session = self._new_session(feed)
+                session = self._make_session(feed)
                 session.open()
                 claim = session.transactions.committed_claim
                 lacks = claim is None or claim.columns is None
@@ -213,24 +213,24 @@ class SqlSink(Sink):
                         f"at version {offset.version}; restore it, or start over with `tailer "
                         "offsets reset`"
                     )
-                session.move(offset)
+                session.move_offset(offset)
         finally:
             database.close()
 
     async def write(self, batch: ChangeBatch) -> None:
-        await anyio.to_thread.run_sync(self._write, batch)
+        await anyio.to_thread.run_sync(self._write_batch, batch)
 
     async def announce(self, notice: Notice) -> None:
         """Store a notice's offset."""
         if notice.next_offset != notice.offset:
-            await anyio.to_thread.run_sync(self._move, notice.next_offset)
+            await anyio.to_thread.run_sync(self._move_offset, notice.next_offset)
 
     async def aclose(self) -> None:
         self._session = None
-        await anyio.to_thread.run_sync(self._close)
+        await anyio.to_thread.run_sync(self._close_database)
         self._database.begin_at(written=False)
 
-    def _close(self) -> None:
+    def _close_database(self) -> None:
         self._database.close()
 
     @contextmanager
@@ -240,29 +240,31 @@ class SqlSink(Sink):
             raise TargetRefused(
                 f"{database.location}: the table {target!r} is a log and not a mirror"
             )
-        with self._reading(), database.snapshot():
-            yield SqlCopy(database, target, database.check(target, feed, self.mode), self.key)
+        with self._open_for_reading(), database.snapshot():
+            yield SqlCopy(
+                database, target, database.check_target(target, feed, self.mode), self.key
+            )
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[SqlRepair]:
         try:
-            yield SqlRepair(self._new_writer(feed), self._rows_for(self.table or feed))
+            yield SqlRepair(self._make_writer(feed), self._make_rows(self.table or feed))
         finally:
             self._database.close()
 
     # Writing
 
-    def _opened(self) -> TableSession:
+    def _require_session(self) -> TableSession:
         if self._session is None:
             raise TargetRefused("the sink is not open")
         self._database.connect()
         return self._session
 
-    def _move(self, offset: Offset) -> None:
-        self._opened().move(offset)
+    def _move_offset(self, offset: Offset) -> None:
+        self._require_session().move_offset(offset)
 
-    def _write(self, batch: ChangeBatch) -> None:
-        self._opened().write(batch)
+    def _write_batch(self, batch: ChangeBatch) -> None:
+        self._require_session().write(batch)
 
-    def _written(self, batch: ChangeBatch) -> None:
+    def _add_to_transaction(self, batch: ChangeBatch) -> None:
         """Do what else belongs to the transaction of a batch."""

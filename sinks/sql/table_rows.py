@@ -28,7 +28,9 @@ class TableRows:
     def first_columns(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table is made with."""
         columns = [*schema, *METADATA_FIELDS] if self.event_id is not None else [*schema]
-        held = [(f.name, self.database.held(pa.array([], f.type)).type) for f in columns]
+        held = [
+            (f.name, self.database.to_database_type(pa.array([], f.type)).type) for f in columns
+        ]
         held += [(self.row_id, pa.int64())] if self.row_id is not None else []
         held += [(self.event_id, pa.string())] if self.event_id is not None else []
         return pa.schema(held)
@@ -39,11 +41,11 @@ class TableRows:
         self.database.names.check_columns([*schema.names, *own.names, *own.fixed])
         for name, column in zip(schema.names, schema.empty_table().columns, strict=True):
             try:
-                self.database.check_values(self.database.held(column.combine_chunks()))
+                self.database.check_values(self.database.to_database_type(column.combine_chunks()))
             except ValueRefused as e:
-                raise self._unfit(name, e) from e
+                raise self._make_refusal(name, e) from e
 
-    def of(self, batch: ChangeBatch) -> pa.RecordBatch:
+    def build_rows(self, batch: ChangeBatch) -> pa.RecordBatch:
         """Return a batch's rows as the table has them. Raises :class:`SinkRejected` for a type or a
         value that the database can't hold."""
         rows = batch.rows
@@ -55,10 +57,10 @@ class TableRows:
         held = {}
         for name, column in found.items():
             try:
-                held[name] = self.database.held(column)
+                held[name] = self.database.to_database_type(column)
                 self.database.check_values(held[name])
             except ValueRefused as e:
-                raise self._unfit(name, e, batch) from e
+                raise self._make_refusal(name, e, batch) from e
         if self.row_id is not None:
             ids = batch.row_ids
             if ids is None and batch.num_rows:
@@ -74,16 +76,18 @@ class TableRows:
     def _check_lengths(self, rows: pa.RecordBatch, batch: ChangeBatch) -> None:
         """Raise :class:`RowsRefused` for a value that its column has no room for."""
         key = () if self.event_id is not None else self.key
-        rooms = self.database.rooms(self.target, key, rows.schema) if batch.num_rows else {}
+        rooms = self.database.find_rooms(self.target, key, rows.schema) if batch.num_rows else {}
         for name in rows.schema.names:
             if name in rooms:
                 try:
                     rooms[name].check(rows.column(name), self.database.names.database)
                 except ValueRefused as e:
-                    raise self._unfit(name, e, batch) from e
+                    raise self._make_refusal(name, e, batch) from e
 
-    def _unfit(self, name: str, e: ValueRefused, batch: ChangeBatch | None = None) -> SinkRejected:
-        version = f"version {_version(batch, e.row)}: " if batch and e.row is not None else ""
+    def _make_refusal(
+        self, name: str, e: ValueRefused, batch: ChangeBatch | None = None
+    ) -> SinkRejected:
+        version = f"version {_find_version(batch, e.row)}: " if batch and e.row is not None else ""
         kind = RowsRefused if version else TargetRefused
         return kind(
             f"{version}the column {name!r} has {e}; exclude it with the feed's option 'columns', "
@@ -91,6 +95,6 @@ class TableRows:
         )
 
 
-def _version(batch: ChangeBatch, row: int) -> int:
+def _find_version(batch: ChangeBatch, row: int) -> int:
     version: int = batch.rows.column(COMMIT_VERSION)[row].as_py()
     return version

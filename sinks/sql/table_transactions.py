@@ -1,7 +1,7 @@
 """What a feed writes to a SQL table, transaction by transaction: exactly once, decided without I/O.
 
-:class:`TableTransactions` is told what the database says of the table and what became of each
-transaction, and says what to write next. It knows no connection, thread or clock.
+:class:`TableTransactions` learns what the database says of the table and how each transaction
+ended, and decides what to write next. It knows no connection, thread or clock.
 :class:`sinks.sql.table_writer.TableWriter` carries its plans out.
 
 The rules:
@@ -17,7 +17,7 @@ A worked example::
 
     claim(epoch 4, offset (7, 0))   state IDLE
     plan(version 7)        -> from epoch 4, offset (7, 0), to offset (8, 0), with its rows
-    failed(lost answer)    -> "open again", state UNSURE
+    note_failure(lost answer) -> "open again", state UNSURE
     plan(version 7)        -> the same; the database refuses it if it is there, for the offset is
                               (8, 0), and the feed opens the sink again
 
@@ -25,7 +25,7 @@ What must never happen: rows without the offset after them, or the other way rou
 does not compare the claim.
 
 =============== ======= ============== =========== ============ ============
-state           claim   plan           committed   refused rows other error
+state           claim   plan           note_commit refused rows other error
 =============== ======= ============== =========== ============ ============
 NEW             IDLE                                            NEW
 IDLE                    IN_TRANSACTION             IDLE         UNSURE
@@ -45,11 +45,11 @@ import pyarrow as pa
 
 from sinks.shared.merge import (
     Merge,
-    columns_kept,
-    merge_of,
+    fold_batch,
+    merge_columns,
     physical_name,
-    renamed_fields,
-    respelled,
+    rename_fields,
+    respell_names,
     with_physical_names,
 )
 from sinks.sql.database import Claim
@@ -118,53 +118,53 @@ class TableTransactions:
     def _is_log(self) -> bool:
         return self._event_id is not None
 
-    def claim(self, claimed: Claim) -> None:
+    def note_claim(self, claimed: Claim) -> None:
         """Take up what the database says after :meth:`Target.claim`."""
         self.committed_claim, self.state = claimed, "IDLE"
 
-    def move(self, offset: Offset) -> Transaction:
+    def plan_move(self, offset: Offset) -> Transaction:
         """Return the transaction that moves the offset alone."""
-        before = self._begin()
+        before = self._begin_transaction()
         return Transaction(before, replace(before, offset=offset))
 
     def plan(self, batch: ChangeBatch) -> Transaction:
         """Return the transaction that writes a batch. Raises :class:`SinkRejected` for rows that
         the table can't have."""
-        before = self._begin()
+        before = self._begin_transaction()
         rows = self._rows_of(batch)
         schema = with_physical_names(batch, rows.schema, self._event_id)
         if self._is_log and before.columns is not None and self._folds_names:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
-            rows = rows.rename_columns(respelled(schema.names, before.columns.names))
-            schema = renamed_fields(schema, rows.schema.names)
+            rows = rows.rename_columns(respell_names(schema.names, before.columns.names))
+            schema = rename_fields(schema, rows.schema.names)
         merge = None
         if batch.num_rows and not self._is_log:
             # Rows of a snapshot that is read while the copy is there replace what it has.
             at = before.offset
             again = batch.offset.snapshot and at is not None and not at.snapshot
-            merge = merge_of(batch, rows, self._key, unchecked=again)
+            merge = fold_batch(batch, rows, self._key, unchecked=again)
         after = replace(
-            self._with_key(before, schema),
+            self._add_key(before, schema),
             offset=batch.next_offset,
-            columns=self._columns(before, schema),
+            columns=self._merge_columns(before, schema),
             rows=before.rows + (merge.growth if merge is not None else 0),
         )
         of_log = rows if self._is_log and batch.num_rows else None
         return Transaction(before, after, schema, of_log, merge, batch)
 
-    def committed(self, after: Claim) -> None:
+    def note_commit(self, after: Claim) -> None:
         """Note that the planned transaction is committed."""
         if self.state != "IN_TRANSACTION":
-            raise RuntimeError(f"committed in the state {self.state}")
+            raise RuntimeError(f"note_commit in the state {self.state}")
         self.committed_claim, self.state = after, "IDLE"
 
-    def failed(self, error: BaseException) -> Verdict:
+    def note_failure(self, error: BaseException) -> Verdict:
         """Note that the planned transaction failed; return what follows."""
         if self.state != "NEW":
             self.state = "IDLE" if isinstance(error, SinkRejected) else "UNSURE"
         return "roll back" if self.state == "IDLE" else "open again"
 
-    def _begin(self) -> Claim:
+    def _begin_transaction(self) -> Claim:
         if self.committed_claim is None:
             raise TargetRefused("the sink is not open")
         if self.state == "IN_TRANSACTION":
@@ -172,7 +172,7 @@ class TableTransactions:
         self.state = "IN_TRANSACTION"
         return self.committed_claim
 
-    def _with_key(self, claim: Claim, schema: pa.Schema) -> Claim:
+    def _add_key(self, claim: Claim, schema: pa.Schema) -> Claim:
         """Return the claim with its key. Raises :class:`SinkRejected` if the copy has another."""
         if self._is_log:
             return claim
@@ -185,11 +185,11 @@ class TableTransactions:
             )
         return replace(claim, key=key)
 
-    def _columns(self, claim: Claim, schema: pa.Schema) -> pa.Schema:
+    def _merge_columns(self, claim: Claim, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table has after a write; a log keeps all that it had."""
         if not self._is_log or claim.columns is None:
             return schema
-        return columns_kept(claim.columns, schema, folded=self._folds_names)
+        return merge_columns(claim.columns, schema, folded=self._folds_names)
 
 
 class TableSession:
@@ -202,20 +202,20 @@ class TableSession:
     def open(self) -> Offset | None:
         """Claim the table; return the offset to resume from."""
         claimed = self.target.claim()
-        self.transactions.claim(claimed)
+        self.transactions.note_claim(claimed)
         return claimed.offset
 
     def write(self, batch: ChangeBatch) -> None:
         """Write a batch; durable when this returns."""
-        self._run(lambda: self.transactions.plan(batch))
+        self._run_transaction(lambda: self.transactions.plan(batch))
 
-    def move(self, offset: Offset) -> None:
+    def move_offset(self, offset: Offset) -> None:
         """Save an offset alone."""
-        self._run(lambda: self.transactions.move(offset))
+        self._run_transaction(lambda: self.transactions.plan_move(offset))
 
-    def _run(self, plan: Callable[[], Transaction]) -> None:
+    def _run_transaction(self, plan: Callable[[], Transaction]) -> None:
         try:
-            self.transactions.committed(self.target.run(plan()))
+            self.transactions.note_commit(self.target.run(plan()))
         except BaseException as e:
-            self.transactions.failed(e)
+            self.transactions.note_failure(e)
             raise

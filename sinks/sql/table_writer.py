@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.shared.merge import Merge, Step, steps_between
+from sinks.shared.merge import Merge, Step, find_steps
 from sinks.sql.database import Claim, Database, KeyTaken
 from sinks.sql.table_transactions import Transaction
 from tailer.changes import ChangeBatch
@@ -40,48 +40,48 @@ class TableWriter:
         database, before, after = self.database, transaction.before, transaction.after
         schema, batch = transaction.schema, transaction.batch
         database.connect()
-        with self._left_as_it_was(before):
+        with self._check_unchanged(before):
             if schema is not None and not database.ddl_in_transactions:
-                database.check_left(self.target, before)
-                self._evolve(before, schema)
+                database.check_unchanged(self.target, before)
+                self._evolve_columns(before, schema)
             with database.transaction():
                 with _without_rows():
-                    database.move(self.target, before, after)  # first: it is the fence
+                    database.save_claim(self.target, before, after)  # first: it is the fence
                 if schema is not None and database.ddl_in_transactions:
-                    self._evolve(before, schema)
+                    self._evolve_columns(before, schema)
                 if transaction.merge is not None:
-                    after = self._merge(transaction.merge, after)
+                    after = self._merge_rows(transaction.merge, after)
                 elif transaction.rows is not None:
                     database.append(self.target, pa.table(transaction.rows))
                 if batch is not None:
                     self.also(batch)
         return after
 
-    def replace(self, claim: Claim, keys: pa.Table, rows: pa.Table | None) -> None:
+    def replace_rows(self, claim: Claim, keys: pa.Table, rows: pa.Table | None) -> None:
         """Remove the rows of these keys, and add others, in one transaction that leaves the claim
-        as it is. Raises as :meth:`Database.move` does if it is another one."""
+        as it is. Raises as :meth:`Database.save_claim` does if it is another one."""
         database = self.database
         database.connect()
         with database.transaction():
             with _without_rows():
-                database.move(self.target, claim, claim)  # first: it is the fence
-            with database.staged(keys) as staged:
-                database.delete(self.target, staged, self.key)
+                database.save_claim(self.target, claim, claim)  # first: it is the fence
+            with database.stage_rows(keys) as staged:
+                database.delete_rows(self.target, staged, self.key)
             if rows is not None:
                 database.append(self.target, rows)
 
     @contextmanager
-    def _left_as_it_was(self, before: Claim) -> Iterator[None]:
+    def _check_unchanged(self, before: Claim) -> Iterator[None]:
         """Raise, instead of what a statement says of a table that is not there, that the target is
         not as this process has left it."""
         try:
             yield
         except SinkRejected:
             with suppress(SinkRejected):
-                self.database.check_left(self.target, before)
+                self.database.check_unchanged(self.target, before)
             raise
 
-    def _evolve(self, claim: Claim, schema: pa.Schema) -> None:
+    def _evolve_columns(self, claim: Claim, schema: pa.Schema) -> None:
         """Make the table, or change its columns, or see that somebody else did."""
         if claim.columns is not None and claim.columns.equals(schema, check_metadata=True):
             return
@@ -91,19 +91,21 @@ class TableWriter:
         if claim.columns is None:
             allowed, option = self.create, "create"
             key = () if self.mode == "log" else self.key
-            statements = [database.creation(self.target, schema, key, self.seq)]
+            statements = [database.format_creation(self.target, schema, key, self.seq)]
         else:
             allowed, option = self.evolve, "evolve"
             folded = database.folds_names
-            steps = steps_between(claim.columns, schema, keep=self.mode == "log", folded=folded)
-            statements = database.alterations(self.target, steps, schema)
+            steps = find_steps(claim.columns, schema, keep=self.mode == "log", folded=folded)
+            statements = database.format_alterations(self.target, steps, schema)
             if allowed:
                 self._check_untaken(claim.columns, steps)
         if allowed:
             with _without_rows():
                 for statement in statements:
                     database.execute(statement)
-        elif {database.names.kept(n) for n in schema.names} - set(database.columns_of(self.target)):
+        elif {database.names.truncate_name(n) for n in schema.names} - set(
+            database.list_columns(self.target)
+        ):
             raise TargetRefused(
                 f"{database.location}: the table {self.target!r} lacks columns, and the option "
                 f"{option!r} is false; run: {'; '.join(statements)}"
@@ -113,8 +115,8 @@ class TableWriter:
         """Raise :class:`TargetRefused` for a new name of a column that somebody else's has."""
         fold = fold_case if self.database.folds_names else str
         new = [step.field.name for step in steps if step.kind in ("add", "rename")]
-        others = {fold(name) for name in self.database.columns_of(self.target)} if new else set()
-        others -= {fold(self.database.names.kept(name)) for name in had.names}
+        others = {fold(name) for name in self.database.list_columns(self.target)} if new else set()
+        others -= {fold(self.database.names.truncate_name(name)) for name in had.names}
         for name in new:
             if fold(name) in others:
                 raise TargetRefused(
@@ -123,35 +125,35 @@ class TableWriter:
                     "Delta table's with the feed's option 'columns'"
                 )
 
-    def _merge(self, merge: Merge, claim: Claim) -> Claim:
+    def _merge_rows(self, merge: Merge, claim: Claim) -> Claim:
         """Delete the keys that leave, insert the rows that come, and hold the copy to its key.
         Return the claim, with the number of rows that the copy has then."""
         database, target, key = self.database, self.target, self.key
         deleted = 0
         if merge.present.num_rows:
-            with database.staged(merge.present) as keys:
-                deleted = database.delete(target, keys, key)
+            with database.stage_rows(merge.present) as keys:
+                deleted = database.delete_rows(target, keys, key)
             if deleted < merge.present.num_rows and not merge.unchecked:
-                database.start_again()
-                lacks = database.which(target, merge.present, key, there=False)
-                raise self._refused(
+                database.restart_transaction()
+                lacks = database.find_keys(target, merge.present, key, there=False)
+                raise self._make_refusal(
                     lacks,
                     "that the copy lacks; it must begin with all rows of the "
                     'table (from = "snapshot") and have one writer',
                 )
         enforced = database.enforces_keys and self.create
         absent = merge.passing if enforced else merge.absent
-        has = absent.num_rows and database.which(target, absent, key, there=True)
+        has = absent.num_rows and database.find_keys(target, absent, key, there=True)
         if not has and merge.rows.num_rows:
             try:
                 database.append(target, merge.rows)
             except KeyTaken:
-                database.start_again()
-                has = database.which(target, merge.absent, key, there=True)
+                database.restart_transaction()
+                has = database.find_keys(target, merge.absent, key, there=True)
                 if not has:
                     raise
         if has:
-            raise self._refused(
+            raise self._make_refusal(
                 has,
                 "that the copy has already, so the key columns do not "
                 "identify a row; choose others, or mirror by row id",
@@ -159,10 +161,10 @@ class TableWriter:
         if not merge.unchecked:
             return claim
         counted = replace(claim, rows=claim.rows + merge.present.num_rows - deleted)
-        database.count(target, counted)
+        database.save_row_count(target, counted)
         return counted
 
-    def _refused(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
+    def _make_refusal(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
         shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
         again = f"; `tailer verify CONFIG {self.feed} --repair` sets right what somebody changed"
         return RowsRefused(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import json_values, text_of, variant_text
+from sinks.formats.json import json_values, variant_text, view_text
 from tailer.changes import is_arrow_variant
 
 #: The type of a variant's JSON.
@@ -79,16 +79,16 @@ def json_text(column: pa.Array) -> pa.StringArray:
 def canonical_json(texts: pa.StringArray, data_type: pa.DataType) -> pa.StringArray:
     """Return JSON texts of a type in a form that equal values share: members sorted, those of a
     struct without null, numbers by value, where -0.0 is 0."""
-    found = [None if t is None else _canonical(t, data_type) for t in texts.to_pylist()]
+    found = [None if t is None else _canonicalize_json(t, data_type) for t in texts.to_pylist()]
     return pa.array(found, pa.string())
 
 
-def _canonical(text: str, data_type: pa.DataType) -> str:
-    value = json.loads(text, parse_float=_number, parse_int=_number)
+def _canonicalize_json(text: str, data_type: pa.DataType) -> str:
+    value = json.loads(text, parse_float=_canonicalize_number, parse_int=_canonicalize_number)
     return json.dumps(_without_nulls(value, data_type), sort_keys=True)
 
 
-def _number(text: str) -> str:
+def _canonicalize_number(text: str) -> str:
     number = _EXACT.create_decimal(text)
     return f"#{number.normalize(_EXACT)}" if number else "#0"
 
@@ -115,7 +115,7 @@ def _without_nulls(value: Any, data_type: pa.DataType) -> Any:
 def check_nul(column: pa.Array, database: str) -> None:
     """Raise :class:`ValueRefused` for the character NUL in texts, also in those within others, and
     in the names of fields."""
-    texts = list(_texts(column))
+    texts = list(_list_texts(column))
     if not any(pc.any(pc.match_substring(text, "\x00")).as_py() for text in texts):
         return
     found = pc.match_substring(column, "\x00") if pa.types.is_string(column.type) else None
@@ -128,7 +128,7 @@ def check_nul(column: pa.Array, database: str) -> None:
         raise ValueRefused(f"a field with the character NUL, which {database} can't hold")
 
 
-def _texts(column: pa.Array) -> Iterator[pa.StringArray]:
+def _list_texts(column: pa.Array) -> Iterator[pa.StringArray]:
     """Yield all texts of a column, at all levels; a variant's are its JSON, with NUL unescaped."""
     types, kind = pa.types, column.type
     if types.is_string(kind):
@@ -138,12 +138,12 @@ def _texts(column: pa.Array) -> Iterator[pa.StringArray]:
     elif types.is_struct(kind):
         yield pa.array([field.name for field in kind], pa.string())
         for child in column.flatten():
-            yield from _texts(child)
+            yield from _list_texts(child)
     elif types.is_map(kind):
-        yield from _texts(column.keys)
-        yield from _texts(column.items)
+        yield from _list_texts(column.keys)
+        yield from _list_texts(column.items)
     elif types.is_list(kind):
-        yield from _texts(column.flatten())
+        yield from _list_texts(column.flatten())
 
 
 def hex_text(column: pa.BinaryArray, prefix: str = "") -> pa.StringArray:
@@ -151,7 +151,7 @@ def hex_text(column: pa.BinaryArray, prefix: str = "") -> pa.StringArray:
     large = pa.large_string()
     if not len(column):
         return pa.array([], large)
-    digits = pa.py_buffer(binascii.hexlify(text_of(column)))
+    digits = pa.py_buffer(binascii.hexlify(view_text(column)))
     ends = pa.Array.from_buffers(
         pa.int32(), len(column) + 1, [None, column.buffers()[1]], offset=column.offset
     )

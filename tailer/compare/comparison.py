@@ -17,13 +17,13 @@ from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.compare.row_cache import RowCache
 from tailer.compare.side_by_side import Decoded, FileRows, alike, pairable, side_by_side
 from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, REF_FIELDS, RowStream
-from tailer.decode.naming import Removal, removal
+from tailer.decode.naming import Removal, find_removal
 from tailer.decode.options import DecodeOptions, DiffOptions
-from tailer.decode.output import output_schema
+from tailer.decode.output import build_output_schema
 from tailer.decode.rows import OpenFile, Skip, decode_file
-from tailer.decode.tracking import TRACKED, tracked_rows
-from tailer.decode.variant import canonical_variants
-from tailer.decode.vectors import RowSelection, bitmap_of, positions_of
+from tailer.decode.tracking import TRACKED, read_tracked_rows
+from tailer.decode.variant import canonicalize_variants
+from tailer.decode.vectors import RowSelection, build_bitmap, list_positions
 from tailer.delta.snapshot import TableState
 
 #: Rows of one side: positions by the number of the file.
@@ -145,7 +145,7 @@ class Comparison:
         for side, number, file in self._files():
             source, selection = self.open_file(file)
             with source:
-                for rows in tracked_rows(source, file, selection, self.decode.on_read):
+                for rows in read_tracked_rows(source, file, selection, self.decode.on_read):
                     yield side, file_refs(number, rows.column(0)), rows
 
     def tracked_stream(self) -> RowStream:
@@ -170,7 +170,7 @@ class Comparison:
         file = (self.leaving, self.coming)[side][number]
         source, selection = self.open_file(file)
         if self.only is not None:
-            selection = RowSelection.of(self.only[side].get(number, BitMap64()), None)
+            selection = RowSelection.from_sets(self.only[side].get(number, BitMap64()), None)
         version = next(f.version for f in (*self.leaving, *self.coming))
         options = structs.replace(
             decode or self.decode,
@@ -186,20 +186,20 @@ class Comparison:
     def _removals(self, version: int) -> tuple[Removal, ...]:
         """Return the removal of a column mapping in this very version, or nothing."""
         before = self.leaving[0].state if self.leaving else self.after
-        mapping_removal = removal(version, before, self.after)
+        mapping_removal = find_removal(version, before, self.after)
         return () if mapping_removal is None else (mapping_removal,)
 
 
 def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
     """Return the columns with variants in canonical form, where equal variants are identical;
     placed rows were compared already, so theirs stay unchanged."""
-    return columns if side == PLACED else [canonical_variants(c) for c in columns]
+    return columns if side == PLACED else [canonicalize_variants(c) for c in columns]
 
 
 def value_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
     """Return the schema of the rows that are compared: side, reference, and these columns (None:
     all) by number, because two names may differ only in case, or be reserved words."""
-    data = list(output_schema(state, columns))[: -len(METADATA_FIELDS)]
+    data = list(build_output_schema(state, columns))[: -len(METADATA_FIELDS)]
     return pa.schema([*REF_FIELDS, *(pa.field(f"c{i}", f.type) for i, f in enumerate(data))])
 
 
@@ -216,10 +216,10 @@ def _files_and_positions(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Ar
 
 def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
     """Group references by file: file number -> positions."""
-    numbers, positions = _files_and_positions(positions_of(references))
+    numbers, positions = _files_and_positions(list_positions(references))
     refs: dict[int, BitMap64] = {}
     at = 0
     for entry in pc.value_counts(numbers).to_pylist():
-        refs[entry["values"]] = bitmap_of(positions.slice(at, entry["counts"]))
+        refs[entry["values"]] = build_bitmap(positions.slice(at, entry["counts"]))
         at += entry["counts"]
     return refs

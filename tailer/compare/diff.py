@@ -44,8 +44,8 @@ from tailer.compare.row_cache import RowCache, settled
 from tailer.compare.stream import COMING, LEAVING, RowStream, has_map
 from tailer.compare.unmatched import Unmatched, unmatched
 from tailer.decode.options import Bucket
-from tailer.decode.output import output_schema
-from tailer.decode.vectors import bitmap_of
+from tailer.decode.output import build_output_schema
+from tailer.decode.vectors import build_bitmap
 from tailer.errors import CorruptRow
 from tailer.plan.rules import Rewrite
 
@@ -158,7 +158,7 @@ def _noops(narrow: Comparison, updated: pa.Table) -> tuple[RowCache, pa.Int64Arr
     They are compared in memory where all of them can be kept.
     """
     bytes_max = narrow.options.keep_bytes_max
-    if not any(has_map(f.type) for f in output_schema(narrow.after)):
+    if not any(has_map(f.type) for f in build_output_schema(narrow.after)):
         images = RowCache(bytes_max, (True, True))
         with closing(narrow.decoded(cache=images)) as decoded:
             while images.complete and next(decoded, None) is not None:
@@ -189,7 +189,7 @@ def _with_updates(sides: Comparison, changed: pa.Table, updated: pa.Table) -> Co
 def _positions(rows: pa.Table) -> tuple[dict[int, BitMap64], dict[int, BitMap64]]:
     """Return the positions by file of rows that leave, and of rows that come."""
     left, came = (
-        refs_by_file(bitmap_of(rows[name].drop_null().combine_chunks()))
+        refs_by_file(build_bitmap(rows[name].drop_null().combine_chunks()))
         for name in ("left", "came")
     )
     return left, came

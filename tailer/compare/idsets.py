@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.compare.stream import COMING, LEAVING
-from tailer.decode.vectors import bitmap_of, positions_of, positions_within
+from tailer.decode.vectors import build_bitmap, list_positions, positions_within
 
 #: The columns of changed rows; ``left`` and ``came`` are references, null on the other side.
 CHANGED = pa.schema([("row_id", pa.int64()), ("left", pa.int64()), ("came", pa.int64())])
@@ -127,7 +127,7 @@ def _split(ids: pa.Int64Array, versions: pa.Int64Array) -> list[tuple[int, BitMa
     usual = max(counts, key=lambda version: counts[version])
     rest, sets = _set_of(ids), []
     for version in counts.keys() - {usual}:
-        members = bitmap_of(ids.filter(pc.equal(versions, version)))
+        members = build_bitmap(ids.filter(pc.equal(versions, version)))
         rest -= members
         sets.append((version, members))
     return [*sets, (usual, rest)]
@@ -135,7 +135,7 @@ def _split(ids: pa.Int64Array, versions: pa.Int64Array) -> list[tuple[int, BitMa
 
 def _set_of(ids: pa.Int64Array) -> BitMap64:
     run = _Run.of(ids)
-    return bitmap_of(ids) if run is None else BitMap64(range(run.first, run.first + run.count))
+    return build_bitmap(ids) if run is None else BitMap64(range(run.first, run.first + run.count))
 
 
 def _among(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
@@ -144,7 +144,7 @@ def _among(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
     if run is not None:
         common = positions_within(wanted, run.first, run.first + run.count)
         return pc.subtract(common, pa.scalar(run.first, pa.int64()))
-    common = positions_of(bitmap_of(ids) & wanted)
+    common = list_positions(build_bitmap(ids) & wanted)
     return pc.indices_nonzero(pc.is_in(ids, value_set=common)) if len(common) else common
 
 
@@ -160,7 +160,7 @@ def _referenced(
             tables_by_side[side].append(pa.table(columns, names=["row_id", "ref"]))
     empty = pa.schema(list(CHANGED)[:2]).empty_table().rename_columns(["row_id", "ref"])
     left, came = (pa.concat_tables([empty, *tables]).sort_by("row_id") for tables in tables_by_side)
-    both = positions_of(changed[LEAVING] & changed[COMING])
+    both = list_positions(changed[LEAVING] & changed[COMING])
     in_left, in_came = (pc.is_in(t["row_id"], value_set=both) for t in (left, came))
     updated_left, updated_came = left.filter(in_left), came.filter(in_came)
     deleted, inserted = left.filter(pc.invert(in_left)), came.filter(pc.invert(in_came))

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from tailer.changes import METADATA_FIELDS, Rows
 from tailer.compare.comparison import file_refs
 from tailer.compare.equal_rows import differ
-from tailer.decode.variant import canonical_variants
+from tailer.decode.variant import canonicalize_variants
 
 #: The rows of one side, by the number of their file.
 Kept = Mapping[int, Sequence[Rows]]
@@ -35,7 +35,7 @@ def equal_images(left: Kept, came: Kept, updated: pa.Table) -> pa.Int64Array | N
         rows = ids.slice(first, _ROWS_AT_ONCE)
         one, other = (
             [
-                canonical_variants(column.take(indices.slice(first, _ROWS_AT_ONCE)))
+                canonicalize_variants(column.take(indices.slice(first, _ROWS_AT_ONCE)))
                 for column in columns
             ]
             for indices, (_, columns) in zip(found, sides, strict=True)

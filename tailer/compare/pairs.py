@@ -26,9 +26,9 @@ from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
 from tailer.compare.engine import Engine
 from tailer.compare.stream import COMING, LEAVING, REF_FIELDS, RowStream
 from tailer.decode.options import DecodeOptions, DiffOptions
-from tailer.decode.output import output_schema
+from tailer.decode.output import build_output_schema
 from tailer.decode.rows import OpenFile, Skip, decode_file
-from tailer.decode.variant import canonical_variants
+from tailer.decode.variant import canonicalize_variants
 from tailer.delta.snapshot import TableState
 
 #: A pair: the places of the preimage (that leaves) and of the postimage (that comes).
@@ -150,7 +150,7 @@ def _images(reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Count
     ``counts`` is filled with the contents of the cdc files that are read in their own order.
     """
     by_id = any(file.origin == "row_ids" for file in reading.files)
-    fields = list(output_schema(reading.after, key))[: -len(METADATA_FIELDS)]
+    fields = list(build_output_schema(reading.after, key))[: -len(METADATA_FIELDS)]
     named = [pa.field(f"c{i}", f.type) for i, f in enumerate(fields)]
     schema = pa.schema([*REF_FIELDS, *([_ROW_ID] if by_id else []), *named])
     options = structs.replace(
@@ -166,7 +166,7 @@ def _images(reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Count
             found = rows.batch
             if file.change_type is None and file.kinds is None:
                 counts.setdefault(file.path, _Counts()).add(rows)
-            values = [canonical_variants(c) for c in found.columns[: len(fields)]]
+            values = [canonicalize_variants(c) for c in found.columns[: len(fields)]]
             if by_id:
                 values.insert(0, rows.row_ids)
             yield _sided(found.column(CHANGE_TYPE), at, values, schema)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailer.changes import ChangeFile
-from tailer.delta.partitions import partition_scalar
+from tailer.delta.partitions import parse_partition_value
 from tailer.delta.schema import PrimitiveType
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
@@ -179,7 +179,7 @@ def _partition(file: ChangeFile, names: tuple[str, ...]) -> tuple[object, ...]:
         if isinstance(field.type, PrimitiveType) and field.type.name in _SPELLED_ONCE:
             text = file.partition_values.get(file.state.physical_name(field))
             try:
-                value = partition_scalar(text, field.type)
+                value = parse_partition_value(text, field.type)
             except TableError:  # decoding reports this, with the file's name
                 value = pa.scalar(None)
             # Dates can have years that Python does not support.

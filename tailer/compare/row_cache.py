@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.rows import Skip, given_kinds
+from tailer.decode.rows import Skip, build_kinds
 from tailer.decode.vectors import positions_within
 
 
@@ -74,7 +74,7 @@ def settled(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ...] | None
         piece = rows
         if len(positions) < len(rows.positions):
             piece = rows.filter(pc.is_in(rows.positions, value_set=positions))
-        kinds = given_kinds(file, positions, positions[0].as_py(), positions[-1].as_py() + 1)
+        kinds = build_kinds(file, positions, positions[0].as_py(), positions[-1].as_py() + 1)
         at = piece.batch.num_columns - len(METADATA_FIELDS)
         batch = piece.batch.set_column(at, pa.field(CHANGE_TYPE, pa.string()), kinds)
         pieces.append(Rows(batch, positions, piece.row_ids, piece.utf8))

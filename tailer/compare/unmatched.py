@@ -38,7 +38,7 @@ from pyroaring import BitMap64
 
 from tailer.compare.engine import Engine
 from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, RowStream
-from tailer.decode.vectors import bitmap_of
+from tailer.decode.vectors import build_bitmap
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ def _add_single(engine: Engine, result: Unmatched) -> bool:
         alone = pc.equal(count, 1)
         several = several or alone.false_count > 0
         for side, refs in ((LEAVING, result.leaving), (COMING, result.coming)):
-            refs.update(bitmap_of(low.filter(pc.and_(alone, pc.equal(came, side)))))
+            refs.update(build_bitmap(low.filter(pc.and_(alone, pc.equal(came, side)))))
     return several
 
 
@@ -125,8 +125,8 @@ def _several(source: str, names: str) -> str:
 def _add_surplus(groups: pa.Table, result: Unmatched) -> None:
     """Add, of each group, the first rows of the larger side."""
     leaving, coming = groups["leaving"], groups["coming"]
-    result.leaving.update(bitmap_of(_first_of_surplus(leaving, coming)))
-    result.coming.update(bitmap_of(_first_of_surplus(coming, leaving)))
+    result.leaving.update(build_bitmap(_first_of_surplus(leaving, coming)))
+    result.coming.update(build_bitmap(_first_of_surplus(coming, leaving)))
 
 
 def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
@@ -153,5 +153,5 @@ def _add_doubtful(engine: Engine, result: Unmatched) -> None:
             (result.doubtful_leaving, LEAVING, ref),
             (result.doubtful_coming, COMING, other),
         ):
-            refs.update(bitmap_of(ref.filter(pc.equal(side, number))))
-            refs.update(bitmap_of(own.filter(placed)))
+            refs.update(build_bitmap(ref.filter(pc.equal(side, number))))
+            refs.update(build_bitmap(own.filter(placed)))

@@ -14,7 +14,7 @@ from typing import Any
 
 from tailer.delta.actions import RemoveFile
 from tailer.delta.commit import Commit
-from tailer.delta.segment import LogFile, LogKind, commits_of
+from tailer.delta.segment import LogFile, LogKind, find_commits
 from tailer.delta.snapshot import TableState
 from tailer.feed.progress import FeedProgress
 from tailer.log.listing import versions_of
@@ -85,7 +85,7 @@ class Outlook:
         if self._state is None or self._state[0] != newest:
             self._state = newest, (await self.log.snapshot(newest)).state
         state = self._state[1]
-        todo = [v for v in commits_of(files) if v >= first and v not in self._seen]
+        todo = [v for v in find_commits(files) if v >= first and v not in self._seen]
         for version in todo[:LOOK_COMMITS_MAX]:
             try:
                 self._seen[version] = _unread(await self.log.commit(version, state, None))

@@ -22,7 +22,7 @@ class ByteRange(Struct, frozen=True):
     end: int
     exact: bool = False
 
-    def holds(self, first: int, rows: int, total: int, size: int) -> bool:
+    def has_row_group(self, first: int, rows: int, total: int, size: int) -> bool:
         """Return whether a row group with ``rows`` rows, from row ``first`` on, is in this range.
 
         ``total`` and ``size`` are the file's rows and bytes. Rows are used because reading a
@@ -30,7 +30,7 @@ class ByteRange(Struct, frozen=True):
         """
         return self.exact or self.first <= size * (2 * first + rows) // (2 * total) < self.end
 
-    def narrowed(self, selection: RowSelection, total: int, size: int) -> RowSelection:
+    def narrow_selection(self, selection: RowSelection, total: int, size: int) -> RowSelection:
         """Return the selected rows that are in this range."""
         if not self.exact:
             return selection

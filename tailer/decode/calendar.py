@@ -30,7 +30,7 @@ def _julian_day(year: int, month: int, day: int) -> int:
     return day + (153 * m + 2) // 5 + 365 * y + y // 4 - 32_083 - 2_440_588
 
 
-def _shifts() -> list[tuple[int, int]]:
+def _find_shifts() -> list[tuple[int, int]]:
     """Return (first day, days to add), oldest first: one more step wherever only the Julian
     calendar has a 29th of February."""
     centuries = [y for y in range(100, 1600, 100) if y % 400]
@@ -38,7 +38,7 @@ def _shifts() -> list[tuple[int, int]]:
     return [(start, 2 - i) for i, start in enumerate(starts)]
 
 
-_SHIFTS = _shifts()
+_SHIFTS = _find_shifts()
 
 
 class Calendar:
@@ -53,7 +53,7 @@ class Calendar:
         self.legacy_int96 = legacy_int96
         self.zone = zone
 
-    def rebased(self, array: pa.Array, *, int96: bool) -> pa.Array:
+    def rebase_array(self, array: pa.Array, *, int96: bool) -> pa.Array:
         """Convert a date or timestamp array to the proleptic Gregorian calendar; times in
         microseconds.
 
@@ -76,11 +76,11 @@ class Calendar:
                 "which can't be read exactly",
                 hint="rewrite the file with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED",
             )
-        moved = pc.add(numbers, pc.multiply(_days_to_add(numbers, unit), unit))
+        moved = pc.add(numbers, pc.multiply(_find_days_to_add(numbers, unit), unit))
         return moved.cast(pa.int32() if dates else pa.int64()).cast(array.type)
 
 
-def _days_to_add(numbers: pa.Int64Array, unit: int) -> pa.Int64Array:
+def _find_days_to_add(numbers: pa.Int64Array, unit: int) -> pa.Int64Array:
     days = pa.repeat(pa.scalar(0, pa.int64()), len(numbers))
     for (first, shift), (end, _) in pairwise([*_SHIFTS, (_CUTOVER_DAY, 0)]):
         below = pc.less(numbers, pa.scalar(end * unit, pa.int64()))
@@ -92,21 +92,21 @@ def _days_to_add(numbers: pa.Int64Array, unit: int) -> pa.Int64Array:
     return days
 
 
-def calendar_of(metadata: Mapping[bytes, bytes] | None) -> Calendar | None:
+def find_calendar(metadata: Mapping[bytes, bytes] | None) -> Calendar | None:
     """Return a file's calendar from its key-value metadata; None if nothing needs conversion."""
     found = metadata or {}
     version = found.get(b"org.apache.spark.version")
     if version is None:
         return None
-    legacy_dates = _before(version, 3, 0) or b"org.apache.spark.legacyDateTime" in found
-    legacy_int96 = _before(version, 3, 1) or b"org.apache.spark.legacyINT96" in found
+    legacy_dates = _is_before(version, 3, 0) or b"org.apache.spark.legacyDateTime" in found
+    legacy_int96 = _is_before(version, 3, 1) or b"org.apache.spark.legacyINT96" in found
     if not (legacy_dates or legacy_int96):
         return None
     zone = found.get(b"org.apache.spark.timeZone", b"unknown").decode(errors="replace")
     return Calendar(legacy_dates=legacy_dates, legacy_int96=legacy_int96, zone=zone)
 
 
-def _before(version: bytes, major: int, minor: int) -> bool:
+def _is_before(version: bytes, major: int, minor: int) -> bool:
     parts = version.split(b".")
     try:
         return (int(parts[0]), int(parts[1])) < (major, minor)

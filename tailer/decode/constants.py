@@ -11,61 +11,61 @@ import pyarrow.compute as pc
 
 from tailer.native.values import texts
 
-#: So many rows of one kind are kept; of fewer rows, ``pa.repeat`` takes no time.
+#: This number of rows of one kind is kept; of fewer rows, ``pa.repeat`` takes no time.
 _KEPT_ROWS, _FEW_ROWS = 131_072, 4096
-#: So many runs of equal numbers are not few.
+#: This number of runs of equal numbers is not few.
 _RUNS_MAX = 64
 
 
-def constant(value: pa.Scalar, count: int) -> pa.Array:
+def repeat_value(value: pa.Scalar, count: int) -> pa.Array:
     """Return what ``pa.repeat`` does, for numbers and times in a thirtieth of its time."""
-    width = _width(value.type)
+    width = _find_width(value.type)
     if not width or not value.is_valid or count < _FEW_ROWS:
         return pa.repeat(value, count)
     one = pa.repeat(value, 1).buffers()[1].to_pybytes()[:width]
-    many = _repeated(one, 1 << (count - 1).bit_length())
+    many = _repeat_bytes(one, 1 << (count - 1).bit_length())
     return pa.Array.from_buffers(value.type, count, [None, many], 0)
 
 
 @lru_cache(maxsize=4)
-def _repeated(value: bytes, count: int) -> pa.Buffer:
-    """Return a value's bytes so many times: the batches of a file are mostly of one size."""
+def _repeat_bytes(value: bytes, count: int) -> pa.Buffer:
+    """Return a value's bytes ``count`` times: the batches of a file are mostly of one size."""
     return pa.py_buffer(value * count)
 
 
-def _width(data_type: pa.DataType) -> int:
+def _find_width(data_type: pa.DataType) -> int:
     """Return the bytes of a value; 0 where its buffer is not made of whole bytes."""
     types = pa.types
     fixed = types.is_integer(data_type) or types.is_temporal(data_type)
     return int(data_type.bit_width) // 8 if fixed or types.is_floating(data_type) else 0
 
 
-def of_kind(kind: Any, count: int) -> pa.StringArray:
+def repeat_kind(kind: Any, count: int) -> pa.StringArray:
     """Return a column of one kind of change."""
     if not _FEW_ROWS <= count <= _KEPT_ROWS:
-        return _repeated_kind(kind, count)
-    return _kept(kind).slice(0, count)
+        return _build_kind_column(kind, count)
+    return _share_kind_column(kind).slice(0, count)
 
 
 @lru_cache(maxsize=6)
-def _kept(kind: str) -> pa.StringArray:
-    return _repeated_kind(kind, _KEPT_ROWS)
+def _share_kind_column(kind: str) -> pa.StringArray:
+    return _build_kind_column(kind, _KEPT_ROWS)
 
 
-def _repeated_kind(kind: str, count: int) -> pa.StringArray:
+def _build_kind_column(kind: str, count: int) -> pa.StringArray:
     return pa.repeat(texts([kind])[0], count)
 
 
-def kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:
+def build_kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:
     """Return the column of kinds with these ``numbers``. Most writers keep equal ones together."""
-    runs = few_runs(numbers)
+    runs = find_few_runs(numbers)
     if not runs:
         return pc.take(texts(kinds), numbers)
-    columns = [of_kind(kinds[number], length) for number, length in runs]
+    columns = [repeat_kind(kinds[number], length) for number, length in runs]
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
 
-def few_runs(numbers: pa.Array) -> list[tuple[Any, int]] | None:
+def find_few_runs(numbers: pa.Array) -> list[tuple[Any, int]] | None:
     """Return the runs of equal numbers, each with its length; None if they are many."""
     runs = pc.run_end_encode(numbers)
     if len(runs.values) >= _RUNS_MAX:
@@ -75,7 +75,7 @@ def few_runs(numbers: pa.Array) -> list[tuple[Any, int]] | None:
     return list(zip(runs.values.to_pylist(), lengths, strict=True))
 
 
-def texts_of(coded: pa.DictionaryArray) -> list[Any]:
+def list_texts(coded: pa.DictionaryArray) -> list[Any]:
     """Return the texts that an array's indices mean."""
     texts = coded.dictionary
     if not pa.types.is_string(texts.type):

@@ -11,6 +11,7 @@ of the columns as physical names, so these are the restored schema's names, in a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -39,7 +40,7 @@ class Removal(Struct, frozen=True):
     rewrote: bool = True
 
 
-def removal(version: int, before: TableState, after: TableState) -> Removal | None:
+def find_removal(version: int, before: TableState, after: TableState) -> Removal | None:
     """Return what a commit did that removed a column mapping; None if it removed none.
 
     Removing a mapping changes nothing else of the schema. So if its names change too, an earlier
@@ -47,43 +48,52 @@ def removal(version: int, before: TableState, after: TableState) -> Removal | No
     """
     if before.mapping == "none" or after.mapping != "none":
         return None
-    return Removal(version, before, rewrote=_names(before.schema) == _names(after.schema))
+    return Removal(version, before, rewrote=_list_names(before.schema) == _list_names(after.schema))
 
 
-def _names(schema: StructType) -> list[str]:
+def _list_names(schema: StructType) -> list[str]:
     return [field.name for field in all_fields(schema)]
 
 
-def in_file(
+class FileSchema(NamedTuple):
+    """A schema with the names of its columns in a file, and the mapping mode of these names."""
+
+    schema: StructType
+    mapping: str
+
+
+def find_file_schema(
     target: TableState, version: int | None, file: ChangeFile, removals: Sequence[Removal]
-) -> tuple[StructType, str]:
-    """Return the schema ``target`` with the names of its columns in a file, and the mapping mode.
+) -> FileSchema:
+    """Return the schema ``target`` as it is in a file.
 
     ``version`` is the target's; None: it is later than any file. ``removals`` are in order, and
     include all removals between the file's version and the target's. A column that the file can't
     have gets a name that no column has.
     """
     schema, mapping, written = target.schema, target.mapping, file.state.mapping
-    before, after = _between(version, file, removals)
+    before, after = _find_removals_between(version, file, removals)
     for each in reversed(before):
         if each.rewrote:
-            schema = translated(schema, each.state.schema, mapping, back=True)
+            schema = translate_schema(schema, each.state.schema, mapping, back=True)
             mapping = "name"
     for each in after:
         if each.rewrote:
-            schema = translated(schema, each.state.schema, mapping, back=False)
+            schema = translate_schema(schema, each.state.schema, mapping, back=False)
             mapping = "name"
     if before:
-        return schema, mapping if written == "none" or not before[0].rewrote else written
+        keeps_mapping = written == "none" or not before[0].rewrote
+        return FileSchema(schema, mapping if keeps_mapping else written)
     if mapping == "none" and written != "none":
         if version is not None and version < file.version:  # logical names became physical ones
-            return schema, "name"
+            return FileSchema(schema, "name")
         # The mapping was removed since, in an unknown version: the names may be unchanged.
-        return translated(schema, file.state.schema, "none", back=True), written
-    return schema, mapping
+        schema = translate_schema(schema, file.state.schema, "none", back=True)
+        return FileSchema(schema, written)
+    return FileSchema(schema, mapping)
 
 
-def _between(
+def _find_removals_between(
     version: int | None, file: ChangeFile, removals: Sequence[Removal]
 ) -> tuple[list[Removal], list[Removal]]:
     """Return the removals from a file forward to the target, and from the target forward to the
@@ -103,7 +113,9 @@ def _between(
     return before, after
 
 
-def translated(target: StructType, written: StructType, mapping: str, *, back: bool) -> StructType:
+def translate_schema(
+    target: StructType, written: StructType, mapping: str, *, back: bool
+) -> StructType:
     """Return the schema ``target`` with the physical names and ids that its columns have on the
     other side of a removal, before which the schema was ``written``.
 
@@ -122,21 +134,21 @@ def translated(target: StructType, written: StructType, mapping: str, *, back: b
         if found is not None:
             names[_PHYSICAL_NAME] = found.physical_name if back else found.name
             names[_ID] = found.field_id if back else None
-            data_type = _nested(field.type, found.type, mapping, back=back)
+            data_type = _translate_type(field.type, found.type, mapping, back=back)
         metadata = {**field.metadata, **names}
         fields.append(StructField(field.name, data_type, field.nullable, metadata))
     return StructType(tuple(fields))
 
 
-def _nested(target: DataType, written: DataType, mapping: str, *, back: bool) -> DataType:
+def _translate_type(target: DataType, written: DataType, mapping: str, *, back: bool) -> DataType:
     match target, written:
         case StructType(), StructType():
-            return translated(target, written, mapping, back=back)
+            return translate_schema(target, written, mapping, back=back)
         case ArrayType(), ArrayType():
-            element = _nested(target.element, written.element, mapping, back=back)
+            element = _translate_type(target.element, written.element, mapping, back=back)
             return ArrayType(element, target.contains_null)
         case MapType(), MapType():
-            key = _nested(target.key, written.key, mapping, back=back)
-            value = _nested(target.value, written.value, mapping, back=back)
+            key = _translate_type(target.key, written.key, mapping, back=back)
+            value = _translate_type(target.value, written.value, mapping, back=back)
             return MapType(key, value, target.value_contains_null)
     return target

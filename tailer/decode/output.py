@@ -10,15 +10,15 @@ import pyarrow as pa
 from msgspec import Struct
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeFile
-from tailer.decode.calendar import calendar_of
-from tailer.decode.constants import constant
-from tailer.decode.naming import in_file
+from tailer.decode.calendar import find_calendar
+from tailer.decode.constants import repeat_value
+from tailer.decode.naming import find_file_schema
 from tailer.decode.options import ColumnChoice, DecodeOptions
-from tailer.decode.project import Convert, FileFields, converter, find_field
-from tailer.decode.tracking import row_id_column, tells_row_ids
+from tailer.decode.project import Convert, FileFields, find_field, make_converter
+from tailer.decode.tracking import find_row_id_column, has_known_row_ids
 from tailer.delta.arrow_types import arrow_schema, arrow_type
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.delta.partitions import partition_scalar, partition_text
+from tailer.delta.partitions import find_partition_text, parse_partition_value
 from tailer.delta.schema import StructField
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
@@ -27,7 +27,7 @@ from tailer.errors import CorruptLog, CorruptRow, UnsupportedTable
 ColumnSource: TypeAlias = tuple[str, Convert] | Any
 
 
-def chosen_columns(columns: ColumnChoice | None, state: TableState) -> Sequence[str]:
+def find_chosen_columns(columns: ColumnChoice | None, state: TableState) -> Sequence[str]:
     """Return the names of a state's columns that are chosen, in their order; None: all."""
     if columns is None:
         return state.schema.names
@@ -37,7 +37,7 @@ def chosen_columns(columns: ColumnChoice | None, state: TableState) -> Sequence[
 def check_names(state: TableState, columns: ColumnChoice | None = None) -> None:
     """Raise :class:`UnsupportedTable` if one of these columns (None: all of the state's) has the
     name of a metadata column: the two would be indistinguishable."""
-    wanted = chosen_columns(columns, state)
+    wanted = find_chosen_columns(columns, state)
     for reserved in METADATA_FIELDS:
         if reserved.name in wanted and reserved.name in state.schema.names:
             raise UnsupportedTable(
@@ -46,12 +46,12 @@ def check_names(state: TableState, columns: ColumnChoice | None = None) -> None:
             )
 
 
-def output_schema(state: TableState, columns: ColumnChoice | None = None) -> pa.Schema:
+def build_output_schema(state: TableState, columns: ColumnChoice | None = None) -> pa.Schema:
     """Return the Arrow schema of a state's change rows: data columns, then three metadata
     columns."""
     schema = arrow_schema(state.schema)
     if columns is not None:
-        chosen = chosen_columns(columns, state)
+        chosen = find_chosen_columns(columns, state)
         schema = pa.schema([schema.field(name) for name in chosen if name in schema.names])
     return pa.schema([*schema, *METADATA_FIELDS])
 
@@ -68,23 +68,23 @@ class Projection:
         self._file = file
         self._options = options
         self._present = FileFields(parquet.schema)
-        self._calendar = calendar_of(parquet.footer.key_values)
+        self._calendar = find_calendar(parquet.footer.key_values)
         self._partitions = {state.physical_name(f): f for f in state.partition_fields()}
         self._own = {state.physical_name(f).lower() for f in state.schema}
         schema, mapping = state.schema, state.mapping
         if options.target is not None:
-            schema, mapping = in_file(
+            schema, mapping = find_file_schema(
                 options.target, options.target_version, file, options.removals
             )
         fields = {f.name: f for f in schema}
-        wanted = chosen_columns(options.columns, options.target or state)
-        self.parts = [self._part(fields[name], mapping) for name in wanted if name in fields]
+        wanted = find_chosen_columns(options.columns, options.target or state)
+        self.parts = [self._build_part(fields[name], mapping) for name in wanted if name in fields]
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the file's columns that are needed."""
         return [part[0] for part in self.parts if isinstance(part, tuple)]
 
-    def _part(self, field: StructField, mapping: str) -> ColumnSource:
+    def _build_part(self, field: StructField, mapping: str) -> ColumnSource:
         """Return how one data column is made.
 
         Partition values are found by the column's name in the file's own state, and the log's value
@@ -92,31 +92,31 @@ class Projection:
         """
         physical = field.name if mapping == "none" else field.physical_name
         if physical in self._partitions:
-            return self._partition_value(field, self._partitions[physical])
+            return self._find_partition_value(field, self._partitions[physical])
         found = None
         if not self._options.own_columns or physical.lower() in self._own:
             found = find_field(self._present, field, mapping)
         if found is None:
             return pa.scalar(None, arrow_type(field.type))
         name, source = found[1].name, found[1].type
-        convert = converter(source, field.type, mapping, field.name, self._calendar)
+        convert = make_converter(source, field.type, mapping, field.name, self._calendar)
         return name, convert
 
-    def _partition_value(self, field: StructField, own: StructField) -> pa.Scalar:
+    def _find_partition_value(self, field: StructField, own: StructField) -> pa.Scalar:
         """Return the partition value of a column that is ``own`` in the file's own state."""
         zone = self._options.writer_timezone
-        text = partition_text(
+        text = find_partition_text(
             self._file.partition_values,
             self._file.state.physical_name(own),
             own.name,
             absent_is_null=self._file.change_type is None,
         )
         try:
-            return partition_scalar(text, field.type, zone)
+            return parse_partition_value(text, field.type, zone)
         except CorruptLog:
             if own.type == field.type:
                 raise
-            partition_scalar(text, own.type, zone)
+            parse_partition_value(text, own.type, zone)
             raise CorruptRow(
                 f"the partition value {text!r} can't be read in the later type of the column "
                 f"{field.name!r}"
@@ -143,22 +143,22 @@ class Shape(Struct, frozen=True):
     row_id_column: str | None
 
     @classmethod
-    def of(cls, parquet: ParquetColumns, file: ChangeFile, options: DecodeOptions) -> Shape:
+    def from_file(cls, parquet: ParquetColumns, file: ChangeFile, options: DecodeOptions) -> Shape:
         """Return the shape of a file. Raises :class:`TableError` if it does not fit the log."""
         projection = Projection(parquet, file, options)
         in_file = parquet.schema
-        names = projection.names()
+        names = projection.list_names()
         if file.change_type is None:
             names.append(CHANGE_TYPE)
-        known = options.row_ids and tells_row_ids(file)
-        stored = row_id_column(file, in_file.names) if known else None
+        known = options.row_ids and has_known_row_ids(file)
+        stored = find_row_id_column(file, in_file.names) if known else None
         if stored is not None:
             names.append(stored)
         counts = Counter(in_file.names)
         for name in names:
             if counts[name] > 1:
                 raise CorruptLog(f"the data file has two columns {name!r}")
-        schema = output_schema(options.target or file.state, options.columns)
+        schema = build_output_schema(options.target or file.state, options.columns)
         types = [in_file.field(name).type for name in names]
         plain = not any(pa.types.is_nested(t) for t in types)
         flat = [n for n, t in zip(names, types, strict=True) if not pa.types.is_nested(t)]
@@ -172,10 +172,10 @@ def _is_fixed(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_primitive(data_type) or pa.types.is_decimal(data_type))
 
 
-def converted(parts: list[ColumnSource], batch: pa.RecordBatch, count: int) -> list[pa.Array]:
+def convert_columns(parts: list[ColumnSource], batch: pa.RecordBatch, count: int) -> list[pa.Array]:
     """Return the data columns of the output for ``count`` rows with these columns of a file."""
     return [
-        part[1](batch.column(part[0])) if isinstance(part, tuple) else constant(part, count)
+        part[1](batch.column(part[0])) if isinstance(part, tuple) else repeat_value(part, count)
         for part in parts
     ]
 
@@ -188,22 +188,22 @@ class Shapes:
         self._options = options
         self._last: tuple[ChangeFile, pa.Schema, object, Shape] | None = None
 
-    def of(self, parquet: ParquetColumns, file: ChangeFile) -> Shape:
-        """Return the shape of a file, as :meth:`Shape.of` does. Threads may share this."""
-        schema, calendar = parquet.schema, calendar_of(parquet.footer.key_values)
+    def find_shape(self, parquet: ParquetColumns, file: ChangeFile) -> Shape:
+        """Return the shape of a file, as :meth:`Shape.from_file` does. Threads may share this."""
+        schema, calendar = parquet.schema, find_calendar(parquet.footer.key_values)
         if self._last is not None:
             like, its_schema, its_calendar, shape = self._last
             if (
-                self.alike(like, file)
+                self.are_alike(like, file)
                 and its_calendar == calendar
                 and its_schema.equals(schema, check_metadata=True)
             ):
                 return shape
-        shape = Shape.of(parquet, file, self._options)
+        shape = Shape.from_file(parquet, file, self._options)
         self._last = file, schema, calendar, shape
         return shape
 
-    def alike(self, one: ChangeFile, other: ChangeFile) -> bool:
+    def are_alike(self, one: ChangeFile, other: ChangeFile) -> bool:
         """Return whether two files whose columns are equal have the same shape."""
         target = self._options.target
         return (

@@ -53,7 +53,7 @@ class FileFields:
         """Whether there are fields, and none of them has an id."""
         return bool(self.fields) and not self._by_id
 
-    def found(self, wanted: StructField, mapping: str) -> list[int]:
+    def find_numbers(self, wanted: StructField, mapping: str) -> list[int]:
         """Return the fields for a Delta column: by id, by physical name, or by name.
 
         Delta's names differ by more than their case, and Spark matches them case-insensitively.
@@ -78,7 +78,7 @@ def find_field(
             "alone (column mapping by id)",
             hint="rewrite the file with a writer that knows column mapping, or skip this version",
         )
-    numbers = fields.found(wanted, mapping)
+    numbers = fields.find_numbers(wanted, mapping)
     if len(numbers) > 1:
         names = " and ".join(repr(fields.fields[i].name) for i in numbers)
         raise CorruptLog(
@@ -91,10 +91,10 @@ def find_field(
 
 def _has_any(fields: FileFields, wanted: StructType, mapping: str) -> bool:
     """Return whether a level of the file has one of these columns."""
-    return any(fields.found(f, mapping) for f in wanted)
+    return any(fields.find_numbers(f, mapping) for f in wanted)
 
 
-def converter(
+def make_converter(
     source: pa.DataType,
     target: DataType,
     mapping: str,
@@ -111,29 +111,29 @@ def converter(
     if pa.types.is_null(source):  # a column without any value, at any depth
         return lambda array: pa.nulls(len(array), wanted)
     if calendar is not None and isinstance(target, PrimitiveType):
-        return _rebasing(source, target, mapping, column, calendar)
-    if source.equals(wanted) and calendar is None and _as_it_is(target, mapping):
-        return _same
+        return _make_rebasing_converter(source, target, mapping, column, calendar)
+    if source.equals(wanted) and calendar is None and _needs_no_conversion(target, mapping):
+        return _return_same
     if isinstance(source, pa.DictionaryType):
-        inner = converter(source.value_type, target, mapping, column, calendar)
+        inner = make_converter(source.value_type, target, mapping, column, calendar)
         return lambda array: inner(array.dictionary_decode())
     if isinstance(source, pa.BaseExtensionType):
-        stored = converter(source.storage_type, target, mapping, column, calendar)
+        stored = make_converter(source.storage_type, target, mapping, column, calendar)
         return lambda array: stored(array.storage)
     if is_variant(target):
-        return _variant(source, column)
+        return _make_variant_converter(source, column)
     match target:
         case StructType():
-            return _struct(source, target, mapping, column, calendar)
+            return _make_struct_converter(source, target, mapping, column, calendar)
         case ArrayType():
-            return _list(source, target, mapping, column, calendar)
+            return _make_list_converter(source, target, mapping, column, calendar)
         case MapType():
-            return _map(source, target, mapping, column, calendar)
+            return _make_map_converter(source, target, mapping, column, calendar)
         case PrimitiveType():
-            return _primitive(source, target, wanted, column)
+            return _make_primitive_converter(source, target, wanted, column)
 
 
-def _as_it_is(target: DataType, mapping: str) -> bool:
+def _needs_no_conversion(target: DataType, mapping: str) -> bool:
     """Return whether arrays of the right Arrow type need no look inside.
 
     We add the mark of a variant, and equal types need not have it; a CHAR may lack its blanks; and
@@ -141,34 +141,34 @@ def _as_it_is(target: DataType, mapping: str) -> bool:
     """
     match target:
         case StructType(fields):
-            return mapping == "none" and all(_as_it_is(f.type, mapping) for f in fields)
+            return mapping == "none" and all(_needs_no_conversion(f.type, mapping) for f in fields)
         case ArrayType(element):
-            return _as_it_is(element, mapping)
+            return _needs_no_conversion(element, mapping)
         case MapType(key, value):
-            return _as_it_is(key, mapping) and _as_it_is(value, mapping)
+            return _needs_no_conversion(key, mapping) and _needs_no_conversion(value, mapping)
     return not is_variant(target) and char_length(target) is None
 
 
-def _rebasing(
+def _make_rebasing_converter(
     source: pa.DataType, target: PrimitiveType, mapping: str, column: str, calendar: Calendar
 ) -> Convert:
-    """Return a converter as :func:`converter` does, which first rebases dates and timestamps.
+    """Return a converter as :func:`make_converter` does, which first rebases dates and timestamps.
 
     Timestamps without zone are newer than the old calendar. In Arrow, only INT96 timestamps have
     no zone where the column has one.
     """
-    convert = converter(source, target, mapping, column)
+    convert = make_converter(source, target, mapping, column)
     if target.name not in ("date", "timestamp"):
         return convert
     int96 = pa.types.is_timestamp(source) and source.tz is None
-    return lambda array: convert(calendar.rebased(array, int96=int96))
+    return lambda array: convert(calendar.rebase_array(array, int96=int96))
 
 
-def _same(array: pa.Array) -> pa.Array:
+def _return_same(array: pa.Array) -> pa.Array:
     return array
 
 
-def _mismatch(source: pa.DataType, target: str, column: str) -> CorruptRow:
+def _make_mismatch_error(source: pa.DataType, target: str, column: str) -> CorruptRow:
     return CorruptRow(
         f"the column {column!r} is {source} in the file, which can't be read as {target}",
         hint="its type was changed by an overwrite; read up to the version before, or one at a "
@@ -176,11 +176,11 @@ def _mismatch(source: pa.DataType, target: str, column: str) -> CorruptRow:
     )
 
 
-def _primitive(
+def _make_primitive_converter(
     source: pa.DataType, target: PrimitiveType, wanted: pa.DataType, column: str
 ) -> Convert:
-    if not _readable(source, wanted):
-        raise _mismatch(source, target.name, column)
+    if not _is_readable(source, wanted):
+        raise _make_mismatch_error(source, target.name, column)
 
     length = char_length(target)
     nanoseconds = pa.types.is_timestamp(source) and source.unit == "ns"
@@ -220,7 +220,7 @@ _WIDER = {
 }
 
 
-def _readable(source: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_readable(source: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a physical type may stand for a column's type: widened, or in an older
     form."""
     types = pa.types
@@ -245,7 +245,7 @@ def _readable(source: pa.DataType, wanted: pa.DataType) -> bool:
     return wants_text and any(holds(source) for holds in text)
 
 
-def _whole(array: pa.Array) -> pa.Array:
+def _drop_offset(array: pa.Array) -> pa.Array:
     """Return the same values in an array that begins at the start of its buffers.
 
     Nested arrays are taken apart by their buffers below, which ignore slices.
@@ -253,15 +253,15 @@ def _whole(array: pa.Array) -> pa.Array:
     return array.take(pa.arange(0, len(array))) if array.offset else array
 
 
-def _nulls(array: pa.Array) -> pa.Array | None:
+def _find_nulls(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _struct(
+def _make_struct_converter(
     source: pa.DataType, target: StructType, mapping: str, column: str, calendar: Calendar | None
 ) -> Convert:
     if not pa.types.is_struct(source):
-        raise _mismatch(source, "struct", column)
+        raise _make_mismatch_error(source, "struct", column)
     file_fields = FileFields(source.field(i) for i in range(source.num_fields))
     parts: list[tuple[int, Convert] | pa.DataType] = []
     for field in target:
@@ -271,51 +271,53 @@ def _struct(
         else:
             at, file_field = match
             name = f"{column}.{field.name}"
-            parts.append((at, converter(file_field.type, field.type, mapping, name, calendar)))
+            parts.append((at, make_converter(file_field.type, field.type, mapping, name, calendar)))
     fields = [pa.field(f.name, arrow_type(f.type)) for f in target]
 
     def convert(array: pa.Array) -> pa.Array:
-        array = _whole(array)
+        array = _drop_offset(array)
         children = [
             part[1](array.field(part[0])) if isinstance(part, tuple) else pa.nulls(len(array), part)
             for part in parts
         ]
         if not children:  # an array of structs takes its length from its children
-            return _empty_structs(array)
-        return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+            return _make_empty_structs(array)
+        return pa.StructArray.from_arrays(children, fields=fields, mask=_find_nulls(array))
 
     return convert
 
 
-def _empty_structs(array: pa.StructArray) -> pa.StructArray:
+def _make_empty_structs(array: pa.StructArray) -> pa.StructArray:
     """Return structs without fields, null where these are null."""
     validity = array.is_valid().buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(pa.struct([]), len(array), [validity], array.null_count)
 
 
-def _list(
+def _make_list_converter(
     source: pa.DataType, target: ArrayType, mapping: str, column: str, calendar: Calendar | None
 ) -> Convert:
     if pa.types.is_fixed_size_list(source):
         plain = pa.list_(source.value_field)
-        same = _list(plain, target, mapping, column, calendar)
+        same = _make_list_converter(plain, target, mapping, column, calendar)
         return lambda array: same(array.cast(plain))
     if not (pa.types.is_list(source) or pa.types.is_large_list(source)):
-        raise _mismatch(source, "array", column)
-    inner = _element(source.value_field, target, mapping, f"{column}.element", calendar)
+        raise _make_mismatch_error(source, "array", column)
+    inner = _make_element_converter(
+        source.value_field, target, mapping, f"{column}.element", calendar
+    )
     wanted = arrow_type(target)
 
     def convert(array: pa.Array) -> pa.Array:
-        array = _whole(array)
+        array = _drop_offset(array)
         offsets = array.offsets.cast(pa.int32())
         return pa.ListArray.from_arrays(
-            offsets, inner(array.values), type=wanted, mask=_nulls(array)
+            offsets, inner(array.values), type=wanted, mask=_find_nulls(array)
         )
 
     return convert
 
 
-def _element(
+def _make_element_converter(
     source: pa.Field, target: ArrayType, mapping: str, column: str, calendar: Calendar | None
 ) -> Convert:
     """Return the converter of a list's elements.
@@ -327,30 +329,34 @@ def _element(
     if isinstance(element, StructType) and not (struct and source.name == "element"):
         own, inside = FileFields([source]), FileFields(source.type if struct else [])
         if _has_any(own, element, mapping) and not _has_any(inside, element, mapping):
-            convert = converter(pa.struct([source]), element, mapping, column, calendar)
+            convert = make_converter(pa.struct([source]), element, mapping, column, calendar)
             return lambda array: convert(pa.StructArray.from_arrays([array], fields=[source]))
-    return converter(source.type, element, mapping, column, calendar)
+    return make_converter(source.type, element, mapping, column, calendar)
 
 
-def _map(
+def _make_map_converter(
     source: pa.DataType, target: MapType, mapping: str, column: str, calendar: Calendar | None
 ) -> Convert:
     if not pa.types.is_map(source):
-        raise _mismatch(source, "map", column)
-    keys = converter(source.key_type, target.key, mapping, f"{column}.key", calendar)
-    items = converter(source.item_type, target.value, mapping, f"{column}.value", calendar)
+        raise _make_mismatch_error(source, "map", column)
+    keys = make_converter(source.key_type, target.key, mapping, f"{column}.key", calendar)
+    items = make_converter(source.item_type, target.value, mapping, f"{column}.value", calendar)
     wanted = arrow_type(target)
 
     def convert(array: pa.Array) -> pa.Array:
-        array = _whole(array)
+        array = _drop_offset(array)
         return pa.MapArray.from_arrays(
-            array.offsets, keys(array.keys), items(array.items), type=wanted, mask=_nulls(array)
+            array.offsets,
+            keys(array.keys),
+            items(array.items),
+            type=wanted,
+            mask=_find_nulls(array),
         )
 
     return convert
 
 
-def _variant(source: pa.DataType, column: str) -> Convert:
+def _make_variant_converter(source: pa.DataType, column: str) -> Convert:
     """Return the converter of a variant to its two parts; shredded variants are reassembled."""
     names = (
         {source.field(i).name for i in range(source.num_fields)}
@@ -358,16 +364,16 @@ def _variant(source: pa.DataType, column: str) -> Convert:
         else set()
     )
     if "metadata" not in names or not names & {"value", "typed_value"}:
-        raise _mismatch(source, "variant", column)
+        raise _make_mismatch_error(source, "variant", column)
     if "typed_value" in names:
-        from tailer.decode.variant import unshredded
+        from tailer.decode.variant import reassemble_variants
 
-        return lambda array: unshredded(array, column)
+        return lambda array: reassemble_variants(array, column)
     fields = list(VARIANT)
 
     def convert(array: pa.Array) -> pa.Array:
-        array = _whole(array)
+        array = _drop_offset(array)
         children = [array.field(f.name).cast(pa.binary()) for f in fields]
-        return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+        return pa.StructArray.from_arrays(children, fields=fields, mask=_find_nulls(array))
 
     return convert

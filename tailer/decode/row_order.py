@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from tailer.changes import CHANGE_TYPE, Rows
-from tailer.decode.constants import few_runs, texts_of
+from tailer.decode.constants import find_few_runs, list_texts
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.native.values import flags, integers
 
@@ -34,17 +34,17 @@ def is_ordered(parquet: ParquetColumns) -> bool:
         return True
     seen = _Seen()
     groups = range(parquet.num_row_groups)
-    for batch in parquet.batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=False):
-        seen.add(_shortened(batch.column(0)))
+    for batch in parquet.read_batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=False):
+        seen.add(_shorten_runs(batch.column(0)))
         if not (seen.leaving_first or seen.adjacent):
             return False
     return seen.leaving_first or (seen.adjacent and seen.updated)
 
 
-def _shortened(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
+def _shorten_runs(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
     """Shorten each run of one change type to two rows, if there are few runs: more of them add no
     information."""
-    runs = few_runs(kinds.indices)
+    runs = find_few_runs(kinds.indices)
     if runs is None or kinds.null_count:
         return kinds
     numbers = [number for number, length in runs for _ in range(min(2, length))]
@@ -63,7 +63,8 @@ class _Seen(Struct):
     def add(self, kinds: pa.DictionaryArray) -> None:
         """Add the change types of the next rows."""
         pre, post, deletes, inserts = (
-            _are(kinds, prefix) for prefix in ("update_pre", "update_post", "delete", "insert")
+            _find_rows_of_kind(kinds, prefix)
+            for prefix in ("update_pre", "update_post", "delete", "insert")
         )
         leaves, comes = pc.or_(pre, deletes), pc.or_(post, inserts)
         first = 0 if self.came else pc.index(comes, flags([True])[0]).as_py()
@@ -76,15 +77,15 @@ class _Seen(Struct):
         self.updated |= bool(post.true_count)
 
 
-def _are(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArray:
+def _find_rows_of_kind(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArray:
     """Return which rows have a kind of change that begins so: early writers shortened some. The
     values of the dictionary are compared, not those of the rows."""
-    words = texts_of(kinds)
+    words = list_texts(kinds)
     found = flags([word is not None and word.startswith(prefix) for word in words])
     return pc.coalesce(pc.take(found, kinds.indices), flags([False])[0])
 
 
-def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
+def keep_pairs_whole(decoded: Iterable[Rows]) -> Iterator[Rows]:
     """Yield the rows of a cdc file, cut so that no batch ends between an update's two images: a
     preimage at a batch's end is moved to the next batch, if a postimage follows it there."""
     held: Rows | None = None  # which ends with a preimage
@@ -92,15 +93,15 @@ def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
         if not rows.batch.num_rows:
             continue
         if held is not None:
-            if _kind(rows, 0) == "update_postimage":
+            if _find_kind(rows, 0) == "update_postimage":
                 last = held.batch.num_rows - 1
                 if last:
                     yield held.slice(0, last)
-                rows = _joined(held.slice(last), rows)  # noqa: PLW2901
+                rows = _join_rows(held.slice(last), rows)  # noqa: PLW2901
             else:
                 yield held
             held = None
-        if _kind(rows, -1) == "update_preimage":
+        if _find_kind(rows, -1) == "update_preimage":
             held = rows
         else:
             yield rows
@@ -108,11 +109,11 @@ def whole_pairs(decoded: Iterable[Rows]) -> Iterator[Rows]:
         yield held
 
 
-def _kind(rows: Rows, number: int) -> str:
+def _find_kind(rows: Rows, number: int) -> str:
     return str(rows.batch.column(CHANGE_TYPE)[number].as_py())
 
 
-def _joined(first: Rows, second: Rows) -> Rows:
+def _join_rows(first: Rows, second: Rows) -> Rows:
     ids = None
     if first.row_ids is not None and second.row_ids is not None:
         ids = pa.concat_arrays([first.row_ids, second.row_ids])

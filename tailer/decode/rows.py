@@ -24,13 +24,13 @@ from tailer.changes import (
     Rows,
 )
 from tailer.decode.byte_range import ByteRange
-from tailer.decode.constants import constant, kinds_column, of_kind, texts_of
+from tailer.decode.constants import build_kinds_column, list_texts, repeat_kind, repeat_value
 from tailer.decode.file_opening import SMALL_BYTES, check_nested, open_parquet
 from tailer.decode.options import DecodeOptions
-from tailer.decode.output import Shapes, converted
+from tailer.decode.output import Shapes, convert_columns
 from tailer.decode.row_order import is_ordered
-from tailer.decode.tracking import row_ids
-from tailer.decode.unreadable_files import MAY_BE_SOUND, UNREADABLE, unreadable_file
+from tailer.decode.tracking import build_row_ids
+from tailer.decode.unreadable_files import MAY_BE_SOUND, UNREADABLE, make_unreadable_error
 from tailer.decode.vectors import RowSelection, positions_within
 from tailer.delta.bounded import BoundedColumns
 from tailer.delta.parquet_columns import ParquetColumns
@@ -44,8 +44,8 @@ __all__ = [
     "OpenFile",
     "Rows",
     "Skip",
+    "build_kinds",
     "decode_file",
-    "given_kinds",
 ]
 
 
@@ -59,7 +59,8 @@ class Skip(Struct):
 #: another one is decoded at the same time.
 _SHARED_BYTES = 16 * 1024 * 1024
 
-#: Between wanted rows, so many are not decoded. A row group is read in no more ranges.
+#: This number of rows between wanted ones is passed over without decoding. A row group is read in
+#: at most the second number of ranges.
 _GAP_ROWS, _RANGES_MAX = 4096, 16
 
 #: Change types as early writers spelled them.
@@ -89,26 +90,28 @@ def decode_file(
     try:
         parquet = open_parquet(source, file, options)
         decoder = _Decoder(parquet, source, file, selection, options, shapes or Shapes(options))
-        yield from decoder.batches(skip, part)
+        yield from decoder.decode_batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
     except UNREADABLE as e:
-        raise unreadable_file(file, e) from None
+        raise make_unreadable_error(file, e) from None
 
 
-def given_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: int) -> pa.Array:
+def build_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: int) -> pa.Array:
     """Return the change types of a data file's rows at these positions, all in first..last-1."""
-    kinds = of_kind(file.change_type, len(positions))
+    kinds = repeat_kind(file.change_type, len(positions))
     if file.updated is None:
         return kinds
     image = "update_preimage" if file.change_type == "delete" else "update_postimage"
     updated = positions_within(file.updated, first, last)
     if updated.equals(positions):
-        return of_kind(image, len(positions))
+        return repeat_kind(image, len(positions))
     return pc.if_else(pc.is_in(positions, value_set=updated), texts([image])[0], kinds)
 
 
-def _where(mask: pa.BooleanArray, batch: pa.RecordBatch, *arrays: pa.Array) -> tuple[Any, ...]:
+def _filter_rows(
+    mask: pa.BooleanArray, batch: pa.RecordBatch, *arrays: pa.Array
+) -> tuple[Any, ...]:
     """Return the rows that the mask selects. If they lie side by side, as most writers leave them,
     and are most of the rows, they are not copied: what is kept of few would hold all in memory."""
     first, count = pc.index(mask, flags([True])[0]).as_py(), mask.true_count
@@ -117,7 +120,7 @@ def _where(mask: pa.BooleanArray, batch: pa.RecordBatch, *arrays: pa.Array) -> t
     return tuple(pc.filter(rows, mask) for rows in (batch, *arrays))
 
 
-def _behind(skip: Skip, rows: Rows) -> Iterator[Rows]:
+def _skip_rows(skip: Skip, rows: Rows) -> Iterator[Rows]:
     """Yield the rows without those that must still be skipped."""
     passed = min(skip.remaining, rows.batch.num_rows)
     skip.remaining -= passed
@@ -148,7 +151,7 @@ class _Decoder:
                 f"the deletion vector names row {selection.end() - 1} of a file that has "
                 f"{parquet.num_rows}"
             )
-        shape = shapes.of(parquet, file)
+        shape = shapes.find_shape(parquet, file)
         self.schema, self.parts, self.names = shape.schema, shape.parts, shape.names
         self.plain, self.varying, self.fixed_bits = shape.plain, shape.varying, shape.fixed_bits
         self.row_ids, self.row_id_column = shape.row_ids, shape.row_id_column
@@ -156,55 +159,55 @@ class _Decoder:
         self.row_groups.check(file.num_records, shape.flat)
         self.bounded = BoundedColumns(parquet, self.row_groups, options.batch_bytes_max)
 
-    def batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
+    def decode_batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
             self.options.on_read(self.parquet.footer.size)
         total = self.parquet.num_rows
         if part is not None:
-            self.selection = part.narrowed(self.selection, total, self.size)
-        passes = self._passes(skip, part, total)
+            self.selection = part.narrow_selection(self.selection, total, self.size)
+        passes = self._find_passes(skip, part, total)
         coming_rows: list[Rows] | None = []  # the rows that come, while they are few
         held = 0
-        for kinds, rows in self._pass(skip, part, passes):
+        for kinds, rows in self._decode_passes(skip, part, passes):
             if kinds is passes[0]:
-                yield from _behind(skip, rows)
+                yield from _skip_rows(skip, rows)
             elif coming_rows is not None:
                 held += int(rows.batch.nbytes)
                 coming_rows.append(rows)
                 if held > self.options.batch_bytes_max:
                     coming_rows = None
         for rows in coming_rows or ():
-            yield from _behind(skip, rows)
+            yield from _skip_rows(skip, rows)
         if coming_rows is None:
-            for _, rows in self._pass(skip, part, passes[1:]):
-                yield from _behind(skip, rows)
+            for _, rows in self._decode_passes(skip, part, passes[1:]):
+                yield from _skip_rows(skip, rows)
 
-    def _passes(self, skip: Skip, part: ByteRange | None, total: int) -> tuple[_Kinds, ...]:
+    def _find_passes(self, skip: Skip, part: ByteRange | None, total: int) -> tuple[_Kinds, ...]:
         """Return the kinds of change, in the order of the passes."""
         file = self.file
         if file.change_type is not None or file.kinds is not None:
             return (file.kinds,)
         if part is None and self.selection.count(0, total) <= skip.remaining:
-            return (None,)  # none of it is read
+            return (None,)  # nothing is read
         self.row_groups.announce([CHANGE_TYPE], range(self.parquet.num_row_groups))
         return (None,) if is_ordered(self.parquet) else (LEAVING_KINDS, COMING_KINDS)
 
-    def _pass(
+    def _decode_passes(
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield the rows of each kind, batch by batch."""
-        groups = self._groups(skip, part, passes)
+        groups = self._find_groups(skip, part, passes)
         self.row_groups.announce(self.names, list(groups))
         for group, first in groups.items():
-            yield from self._row_group(group, first, skip, passes)
+            yield from self._decode_row_group(group, first, skip, passes)
 
-    def _groups(
+    def _find_groups(
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]
     ) -> dict[int, int]:
         """Return the row groups to read, with their first rows; those before them are skipped."""
         first, total, first_rows = 0, self.parquet.num_rows, dict[int, int]()
         for group, rows in enumerate(group.rows for group in self.parquet.groups):
-            if part is None or part.holds(first, rows, max(1, total), self.size):
+            if part is None or part.has_row_group(first, rows, max(1, total), self.size):
                 wanted = self.selection.count(first, first + rows)
                 if passes != (None,) or wanted > (0 if first_rows else skip.remaining):
                     first_rows[group] = first
@@ -213,28 +216,28 @@ class _Decoder:
             first += rows
         return first_rows
 
-    def _row_group(
+    def _decode_row_group(
         self, group: int, first: int, skip: Skip, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield one row group's selected rows; ``first`` is the position of its first row."""
         count = self.parquet.groups[group].rows
         end = first + count
-        row_bytes = self._row_bytes(group)
+        row_bytes = self._estimate_row_bytes(group)
         size = min(self.options.batch_rows_max, self.options.batch_bytes_max // row_bytes)
         if not self.names:  # only constants: there is no column to take the length from
-            for rows in self._constant_rows(first, count, max(1, size)):
+            for rows in self._build_constant_rows(first, count, max(1, size)):
                 yield passes[0], rows
             return
-        begin = first if passes != (None,) else self._begin(first, skip)
-        ranges = self.selection.ranges(begin, end, _GAP_ROWS, _RANGES_MAX)
+        begin = first if passes != (None,) else self._find_first_wanted(first, skip)
+        ranges = self.selection.find_ranges(begin, end, _GAP_ROWS, _RANGES_MAX)
         self._count_read(group)
         while ranges:
             at, stop = ranges.pop(0)
             if not self.parquet.skips_rows and ranges:
                 (_, stop), ranges = ranges[-1], []
-            for batch in self._decoded(max(1, min(size, stop - at)), group, at - first):
+            for batch in self._decode_columns(max(1, min(size, stop - at)), group, at - first):
                 wanted = batch.slice(0, stop - at)
-                yield from self._selected(wanted, at, passes)
+                yield from self._select_rows(wanted, at, passes)
                 at += wanted.num_rows
                 if not self.selection.count(at, end):
                     return  # the rest of the row group need not be decoded
@@ -248,18 +251,18 @@ class _Decoder:
                     hint=MAY_BE_SOUND,
                 )
 
-    def _selected(
+    def _select_rows(
         self, batch: pa.RecordBatch, first: int, passes: tuple[_Kinds, ...]
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield a batch's selected rows, of each pass; ``first`` is the position of its first."""
         if not self.plain:
             check_nested(batch)
         for kinds in passes:
-            selected = self._select(batch, first, first + batch.num_rows, kinds)
+            selected = self._build_rows(batch, first, first + batch.num_rows, kinds)
             if selected is not None:
                 yield kinds, selected
 
-    def _begin(self, first: int, skip: Skip) -> int:
+    def _find_first_wanted(self, first: int, skip: Skip) -> int:
         """Return the position of the first row of a row group that is wanted and not skipped: those
         before it are not decoded."""
         only, passed = self.selection.only, skip.remaining
@@ -270,9 +273,9 @@ class _Decoder:
             return first + passed
         return int(only[passed + (only.rank(first - 1) if first else 0)])
 
-    def _decoded(self, size: int, group: int, first: int) -> Iterator[pa.RecordBatch]:
+    def _decode_columns(self, size: int, group: int, first: int) -> Iterator[pa.RecordBatch]:
         threads = self.size > _SHARED_BYTES
-        return self.bounded.batches(
+        return self.bounded.read_batches(
             size, group, self.names, varying=self.varying, threads=threads, first=first
         )
 
@@ -285,9 +288,9 @@ class _Decoder:
         if self._is_read_whole():
             self.options.on_read(self.size)
         else:
-            self.options.on_read(min(self.size, self.row_groups.read_bytes(group, self.names)))
+            self.options.on_read(min(self.size, self.row_groups.count_bytes(group, self.names)))
 
-    def _row_bytes(self, group: int) -> int:
+    def _estimate_row_bytes(self, group: int) -> int:
         """Estimate how many bytes a row takes when decoded.
 
         The file gives only the encoded size, and with a dictionary of long strings that may be 1 %
@@ -300,20 +303,22 @@ class _Decoder:
         varying = self.varying
         if not varying or self.bounded.fits(self.options.batch_rows_max, group, varying):
             return max(1, encoded, decoded)
-        return max(1, encoded, decoded + self.bounded.sizes(group, varying).average)
+        return max(1, encoded, decoded + self.bounded.measure_rows(group, varying).average)
 
-    def _constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
+    def _build_constant_rows(self, first: int, count: int, size: int) -> Iterator[Rows]:
         for at in range(first, first + count, size):
             last = min(at + size, first + count)
             empty = pa.RecordBatch.from_struct_array(
                 pa.array([{}], pa.struct([])).take(pa.repeat(pa.scalar(0, pa.int32()), last - at))
             )
-            rows = self._select(empty, at, last, None)
+            rows = self._build_rows(empty, at, last, None)
             if rows is not None:
                 yield rows
 
-    def _select(self, batch: pa.RecordBatch, first: int, last: int, wanted: _Kinds) -> Rows | None:
-        indices = self.selection.indices(first, last)
+    def _build_rows(
+        self, batch: pa.RecordBatch, first: int, last: int, wanted: _Kinds
+    ) -> Rows | None:
+        indices = self.selection.find_indices(first, last)
         positions = pa.arange(first, last)
         if indices is not None:
             if not len(indices):
@@ -321,41 +326,42 @@ class _Decoder:
             batch = pc.take(batch, indices)
             positions = pc.take(positions, indices)
         if self.file.change_type is None:
-            words, numbers = self._kinds(batch)
+            coded = batch.column(CHANGE_TYPE)
+            words, numbers = _parse_kinds(coded), coded.indices
             if wanted is not None:
                 mask = pc.take(flags([word in wanted for word in words]), numbers)
-                batch, positions, numbers = _where(mask, batch, positions, numbers)
+                batch, positions, numbers = _filter_rows(mask, batch, positions, numbers)
                 if not len(numbers):
                     return None
-            kinds = kinds_column(words, numbers)
+            kinds = build_kinds_column(words, numbers)
         else:
-            kinds = given_kinds(self.file, positions, first, last)
+            kinds = build_kinds(self.file, positions, first, last)
         ids = None
         if self.row_ids:
             name = self.row_id_column
-            ids = row_ids(self.file, positions, None if name is None else batch.column(name))
-        output = self._output(batch, kinds, len(positions))
+            ids = build_row_ids(self.file, positions, None if name is None else batch.column(name))
+        output = self._build_output(batch, kinds, len(positions))
         return Rows(output, positions, ids, self.parquet.gives_utf8)
 
-    def _kinds(self, batch: pa.RecordBatch) -> tuple[list[str], pa.Int32Array]:
-        """Return the kinds of change of a cdc file's rows, and the number of each row's."""
-        coded = batch.column(CHANGE_TYPE)
-        if coded.null_count:
-            raise CorruptRow("the cdc file has a row of change type None")
-        kinds = []
-        for name in texts_of(coded):
-            kind = EARLY_KINDS.get(name, name)
-            if kind not in CHANGE_TYPES:
-                raise CorruptRow(f"the cdc file has a row of change type {name!r}")
-            kinds.append(kind)
-        return kinds, coded.indices
-
-    def _output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
-        columns = converted(self.parts, batch, count)
+    def _build_output(self, batch: pa.RecordBatch, kinds: pa.Array, count: int) -> pa.RecordBatch:
+        columns = convert_columns(self.parts, batch, count)
         time_us = self.file.timestamp_ms * 1000
         columns += [
             kinds,
-            constant(integers([self.file.version], pa.int64())[0], count),
-            constant(integers([time_us], METADATA_FIELDS[2].type)[0], count),
+            repeat_value(integers([self.file.version], pa.int64())[0], count),
+            repeat_value(integers([time_us], METADATA_FIELDS[2].type)[0], count),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _parse_kinds(coded: pa.DictionaryArray) -> list[str]:
+    """Return the kinds of change that the numbers of a cdc file's rows stand for."""
+    if coded.null_count:
+        raise CorruptRow("the cdc file has a row of change type None")
+    kinds = []
+    for name in list_texts(coded):
+        kind = EARLY_KINDS.get(name, name)
+        if kind not in CHANGE_TYPES:
+            raise CorruptRow(f"the cdc file has a row of change type {name!r}")
+        kinds.append(kind)
+    return kinds

@@ -10,21 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
-from tailer.decode.constants import constant, of_kind
+from tailer.decode.constants import repeat_kind, repeat_value
 from tailer.decode.file_opening import check_nested
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, DecodeOptions
-from tailer.decode.output import Shape, Shapes, converted
+from tailer.decode.output import Shape, Shapes, convert_columns
 from tailer.decode.unreadable_files import UNREADABLE
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
 from tailer.native.parquet import native
 from tailer.native.values import integers, texts
+
+R = TypeVar("R", pa.RecordBatch, Rows)
+
+
+class Decoded(NamedTuple, Generic[R]):
+    """The number of rows of each file, and the rows of all of them."""
+
+    counts: list[int]
+    rows: R | None
 
 
 class SmallFiles:
@@ -35,7 +44,7 @@ class SmallFiles:
         self._shapes = shapes
         self._growth = 1.0  # how much larger rows are when they are decoded
 
-    def takes(self, file: ChangeFile) -> bool:
+    def can_take(self, file: ChangeFile) -> bool:
         """Return whether a file may be decoded together with others like it."""
         return (
             native is not None
@@ -49,44 +58,43 @@ class SmallFiles:
             and not self._options.row_ids
         )
 
-    def rows(
-        self, files: Sequence[ChangeFile], contents: Sequence[bytes]
-    ) -> tuple[list[int], Rows | None]:
+    def decode_files(self, files: Sequence[ChangeFile], contents: Sequence[bytes]) -> Decoded[Rows]:
         """Decode files, as many of the first ones as are alike and within the bounds of a batch.
 
-        Return the number of rows of each of them, and all their rows. Without rows, these files
-        have to be decoded one by one; it is at least one.
+        There is at least one. Without rows, these files have to be decoded one by one.
         """
         options = self._options
         alike = len(files)
         for at, file in enumerate(files):
-            if not self._shapes.alike(files[0], file):
+            if not self._shapes.are_alike(files[0], file):
                 alike = at
                 break
         try:
             parquet = ParquetColumns(pa.BufferReader(contents[0]), checksums=options.page_checksums)
-            shape = self._shapes.of(parquet, files[0])
+            shape = self._shapes.find_shape(parquet, files[0])
         except (TableError, *UNREADABLE):
-            return [0], None
+            return Decoded([0], None)
         if not shape.names:
-            return [0], None
-        counts, rows = self._decoded(shape.names, contents[:alike])
+            return Decoded([0], None)
+        counts, rows = self._decode_rows(shape.names, contents[:alike])
         logged = (file.num_records for file in files)
         if rows is None or any(n not in (None, c) for n, c in zip(logged, counts, strict=False)):
-            return counts or [0], None  # what contradicts the log is found by its own reading
+            return Decoded(
+                counts or [0], None
+            )  # what contradicts the log is found by its own reading
         try:
             if not shape.plain:
                 check_nested(rows)
-            output = _output(shape, rows, files, counts)
+            output = _build_output(shape, rows, files, counts)
         except (TableError, *UNREADABLE):
-            return counts, None
+            return Decoded(counts, None)
         if options.on_read is not None:
             options.on_read(sum(len(content) for content in contents[: len(counts)]))
-        return counts, output
+        return Decoded(counts, output)
 
-    def _decoded(
+    def _decode_rows(
         self, names: Sequence[str], contents: Sequence[bytes]
-    ) -> tuple[list[int], pa.RecordBatch | None]:
+    ) -> Decoded[pa.RecordBatch]:
         """Return the rows of each file, and all of them, as far as they are in one batch."""
         options = self._options
         stored_bytes_max = int(options.batch_bytes_max / self._growth)
@@ -95,10 +103,10 @@ class SmallFiles:
             list(contents), list(names), bounds, pa.cpu_count()
         )
         self._growth *= 2 if is_outgrown else 1
-        return counts, rows
+        return Decoded(counts, rows)
 
 
-def _output(
+def _build_output(
     shape: Shape, batch: pa.RecordBatch, files: Sequence[ChangeFile], counts: list[int]
 ) -> Rows:
     """Return the rows of the output: those of the first files, with these numbers of rows."""
@@ -106,23 +114,23 @@ def _output(
     ends = list(accumulate(count for _, count in filled))
     kind, version, time = (field.type for field in METADATA_FIELDS)
     columns = [
-        *converted(shape.parts, batch, ends[-1]),
-        _spread([file.change_type for file, _ in filled], ends, kind),
-        _spread([file.version for file, _ in filled], ends, version),
-        _spread([file.timestamp_ms * 1000 for file, _ in filled], ends, time),
+        *convert_columns(shape.parts, batch, ends[-1]),
+        _spread_values([file.change_type for file, _ in filled], ends, kind),
+        _spread_values([file.version for file, _ in filled], ends, version),
+        _spread_values([file.timestamp_ms * 1000 for file, _ in filled], ends, time),
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=shape.schema)
-    begun = _spread([0, *ends[:-1]], ends, pa.int64())
+    begun = _spread_values([0, *ends[:-1]], ends, pa.int64())
     return Rows(rows, pc.subtract(pa.arange(0, ends[-1]), begun))
 
 
-def _spread(values: list[Any], ends: list[int], data_type: pa.DataType) -> pa.Array:
+def _spread_values(values: list[Any], ends: list[int], data_type: pa.DataType) -> pa.Array:
     """Return an array with the first value up to its end, then the next one."""
     is_text = pa.types.is_string(data_type)
     if all(value == values[0] for value in values):
         if is_text:
-            return of_kind(values[0], ends[-1])
-        return constant(integers(values[:1], data_type)[0], ends[-1])
+            return repeat_kind(values[0], ends[-1])
+        return repeat_value(integers(values[:1], data_type)[0], ends[-1])
     each = texts(values) if is_text else integers(values, data_type)
     runs = pa.RunEndEncodedArray.from_buffers(  # from_arrays makes a scalar without a type
         pa.run_end_encoded(pa.int32(), data_type), ends[-1], [None],

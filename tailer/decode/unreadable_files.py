@@ -13,7 +13,7 @@ from tailer.errors import (
     out_of_reach,
 )
 
-__all__ = ["MAY_BE_SOUND", "UNREADABLE", "unreadable_file"]
+__all__ = ["MAY_BE_SOUND", "UNREADABLE", "make_unreadable_error"]
 
 
 #: What to do about a file that the library can't read, and that is not shown to be damaged.
@@ -23,7 +23,7 @@ MAY_BE_SOUND = (
 )
 
 
-def unreadable_file(file: ChangeFile, e: Exception) -> TailerError:
+def make_unreadable_error(file: ChangeFile, e: Exception) -> TailerError:
     """Return the error for a data file that pyarrow can't read: one of ``UNREADABLE``.
 
     The file is called damaged only where its bytes are proved wrong.

@@ -19,7 +19,7 @@ from tailer.delta.variant import Kind, Token
 from tailer.delta.variant_builder import (
     NULL,
     VariantBuilder,
-    canonical_variant,
+    canonicalize_variant,
     decimal_value,
     integer_value,
     primitive_value,
@@ -32,7 +32,7 @@ from tailer.errors import CorruptRow
 _DEPTH_MAX = 100
 
 
-def unshredded(array: pa.StructArray, column: str) -> pa.StructArray:
+def reassemble_variants(array: pa.StructArray, column: str) -> pa.StructArray:
     """Return shredded variants (``metadata``, ``value``, ``typed_value``) as unshredded ones.
 
     The bytes are the same as Spark's: keys are numbered in order of appearance, the shredded
@@ -42,8 +42,8 @@ def unshredded(array: pa.StructArray, column: str) -> pa.StructArray:
     Raises :class:`CorruptRow` for a type that can't be shredded and for contradicting parts.
     """
     present = array.is_valid().to_pylist()
-    metadata = _binary(array.field("metadata"))
-    level = _level(array, column, 0)
+    metadata = _list_bytes(array.field("metadata"))
+    level = _build_level(array, column, 0)
     values: list[bytes | None] = []
     dictionaries: list[bytes | None] = []
     for row, there in enumerate(present):
@@ -54,7 +54,7 @@ def unshredded(array: pa.StructArray, column: str) -> pa.StructArray:
                 raise CorruptRow(f"a variant of the column {column!r} has no metadata")
             builder = VariantBuilder()
             level.add(row, builder, names)
-            value, dictionary = builder.result()
+            value, dictionary = builder.build_variant()
         values.append(value)
         dictionaries.append(dictionary)
     parts = [pa.array(values, pa.binary()), pa.array(dictionaries, pa.binary())]
@@ -145,51 +145,51 @@ class _Objects:
         builder.add(Token.END)
 
 
-def _level(array: pa.StructArray, column: str, depth: int) -> _Level:
+def _build_level(array: pa.StructArray, column: str, depth: int) -> _Level:
     if depth > _DEPTH_MAX:
         raise CorruptRow(f"the variants of {column!r} are shredded deeper than {_DEPTH_MAX} levels")
     parts = dict(zip((f.name for f in array.type), array.flatten(), strict=True))
     value = parts.get("value")
     typed = parts.get("typed_value")
     return _Level(
-        _binary(value) if value is not None else [None] * len(array),
-        _typed(typed, column, depth) if typed is not None else None,
+        _list_bytes(value) if value is not None else [None] * len(array),
+        _build_typed(typed, column, depth) if typed is not None else None,
     )
 
 
-def _typed(array: pa.Array, column: str, depth: int) -> _Typed:
+def _build_typed(array: pa.Array, column: str, depth: int) -> _Typed:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if types.is_struct(array.type):
         fields = []
         for field, child in zip(array.type, array.flatten(), strict=True):
             if not types.is_struct(field.type):
-                raise _not_shredded(field.type, column)
-            fields.append((field.name.encode(), _level(child, column, depth + 1)))
+                raise _make_type_error(field.type, column)
+            fields.append((field.name.encode(), _build_level(child, column, depth + 1)))
         return _Objects(array.is_valid().to_pylist(), fields)
     if types.is_list(array.type) or types.is_large_list(array.type):
         if not types.is_struct(array.type.value_type):
-            raise _not_shredded(array.type, column)
-        elements = _level(array.values, column, depth + 1)
+            raise _make_type_error(array.type, column)
+        elements = _build_level(array.values, column, depth + 1)
         return _Arrays(array.is_valid().to_pylist(), array.offsets.to_pylist(), elements)
-    return _Scalars(_scalars(array, column))
+    return _Scalars(_encode_scalars(array, column))
 
 
-def _not_shredded(data_type: pa.DataType, column: str) -> CorruptRow:
+def _make_type_error(data_type: pa.DataType, column: str) -> CorruptRow:
     return CorruptRow(f"the variant column {column!r} has {data_type} in place of a typed value")
 
 
-def _binary(array: pa.Array) -> list[bytes | None]:
+def _list_bytes(array: pa.Array) -> list[bytes | None]:
     found: list[bytes | None] = array.cast(pa.binary()).to_pylist()
     return found
 
 
-def _each(array: pa.Array, encode: Callable[[bytes], bytes]) -> list[bytes | None]:
+def _encode_each(array: pa.Array, encode: Callable[[bytes], bytes]) -> list[bytes | None]:
     """Return the encoded form of each value, made from its own bytes."""
     return [None if data is None else encode(data) for data in array.to_pylist()]
 
 
-def _scalars(array: pa.Array, column: str) -> list[bytes | None]:
+def _encode_scalars(array: pa.Array, column: str) -> list[bytes | None]:
     """Encode scalars of the types of the table "Shredded Value Types" as variants."""
     kind = array.type
     if types.is_boolean(kind):
@@ -199,14 +199,14 @@ def _scalars(array: pa.Array, column: str) -> list[bytes | None]:
         return [None if value is None else integer_value(value) for value in array.to_pylist()]
     if types.is_decimal(kind):
         raw = array.cast(pa.decimal128(38, kind.scale)).view(pa.binary(16))
-        return _each(
+        return _encode_each(
             raw,
             lambda data: decimal_value(int.from_bytes(data, "little", signed=True), kind.scale),
         )
     if types.is_string(kind) or types.is_large_string(kind):
-        return _each(array.cast(pa.binary()), text_value)
+        return _encode_each(array.cast(pa.binary()), text_value)
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return _each(array, lambda data: sized_value(Kind.BINARY, data))
+        return _encode_each(array, lambda data: sized_value(Kind.BINARY, data))
     fixed = _FIXED.get(kind)
     if fixed is None and types.is_timestamp(kind) and kind.unit in ("us", "ns"):
         nanos = kind.unit == "ns"
@@ -216,9 +216,9 @@ def _scalars(array: pa.Array, column: str) -> list[bytes | None]:
             else (Kind.TIMESTAMP_NTZ_NANOS if nanos else Kind.TIMESTAMP_NTZ)
         )
     if fixed is None:
-        raise _not_shredded(kind, column)
+        raise _make_type_error(kind, column)
     raw = array.view(pa.binary(kind.bit_width // 8))
-    return _each(raw, lambda data: primitive_value(fixed, data))
+    return _encode_each(raw, lambda data: primitive_value(fixed, data))
 
 
 #: The types whose values have the same bytes in Arrow and in a variant.
@@ -231,11 +231,11 @@ _FIXED: dict[pa.DataType, Kind] = {
 }
 
 
-def canonical_variants(array: pa.Array) -> pa.Array:
+def canonicalize_variants(array: pa.Array) -> pa.Array:
     """Return the same values with every variant, at any depth, in canonical form.
 
-    See :func:`tailer.delta.variant_builder.canonical_variant` for what is equal. Bytes that are not
-    a variant stay as they are, so a damaged row is equal only to its copies.
+    See :func:`tailer.delta.variant_builder.canonicalize_variant` for what is equal. Bytes that
+    are not a variant stay as they are, so a damaged row is equal only to its copies.
     """
     data_type = array.type
     if not holds_arrow_variant(data_type):
@@ -244,30 +244,30 @@ def canonical_variants(array: pa.Array) -> pa.Array:
     if array.offset:  # buffers ignore slices
         array = array.take(pa.arange(0, len(array)))
     if is_arrow_variant(data_type):
-        return _canonical(array, mask)
+        return _canonicalize_column(array, mask)
     if types.is_struct(data_type):
-        children = [canonical_variants(array.field(i)) for i in range(data_type.num_fields)]
+        children = [canonicalize_variants(array.field(i)) for i in range(data_type.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(data_type), mask=mask)
     if types.is_map(data_type):
-        items = canonical_variants(array.items)
+        items = canonicalize_variants(array.items)
         return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=data_type, mask=mask)
-    elements = canonical_variants(array.values)
+    elements = canonicalize_variants(array.values)
     return pa.ListArray.from_arrays(array.offsets, elements, type=data_type, mask=mask)
 
 
-def _canonical(array: pa.StructArray, mask: pa.Array | None) -> pa.StructArray:
+def _canonicalize_column(array: pa.StructArray, mask: pa.Array | None) -> pa.StructArray:
     pairs = zip(*(array.field(i).to_pylist() for i in range(2)), strict=True)
-    canonical = [_canonical_pair(value, metadata) for value, metadata in pairs]
+    canonical = [_canonicalize_value(value, metadata) for value, metadata in pairs]
     parts = [pa.array([pair[i] for pair in canonical], pa.binary()) for i in range(2)]
     return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=mask)
 
 
-def _canonical_pair(
+def _canonicalize_value(
     value: bytes | None, metadata: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
     if value is None or metadata is None:
         return value, metadata
     try:
-        return canonical_variant(value, metadata)
+        return canonicalize_variant(value, metadata)
     except CorruptRow:
         return value, metadata

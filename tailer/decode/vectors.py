@@ -30,7 +30,7 @@ FILE_VERSION = 1
 _INT_MAX = _KEY_MAX = 2**31 - 1
 
 
-def stored_length(dv: DeletionVectorDescriptor) -> tuple[int, int]:
+def find_stored_range(dv: DeletionVectorDescriptor) -> tuple[int, int]:
     """Return (offset, length) in bytes of the part of a deletion vector's file to read.
 
     From the size field to the end of the checksum; for the first one of a file, from the file's
@@ -43,11 +43,12 @@ def stored_length(dv: DeletionVectorDescriptor) -> tuple[int, int]:
 
 
 def parse_dv_file(stored: bytes, dv: DeletionVectorDescriptor) -> BitMap64:
-    """Parse the rows in one deletion vector of a file; ``stored`` as :func:`stored_length` cuts it.
+    """Parse the rows in one deletion vector of a file; ``stored`` is the part that
+    :func:`find_stored_range` names.
 
     Raises :class:`CorruptLog` if size, checksum, magic or cardinality do not match.
     """
-    offset, length = stored_length(dv)
+    offset, length = find_stored_range(dv)
     if len(stored) != length:
         raise CorruptLog(f"the deletion vector file is cut short: {len(stored)} of {length} bytes")
     if offset == 0:
@@ -63,7 +64,7 @@ def parse_dv_file(stored: bytes, dv: DeletionVectorDescriptor) -> BitMap64:
     (checksum,) = struct.unpack_from(">I", stored, len(stored) - 4)
     if zlib.crc32(data) != checksum:
         raise CorruptLog("the deletion vector's checksum (CRC-32) does not fit its bytes")
-    return _bitmap(data, dv)
+    return _parse_bitmap(data, dv)
 
 
 def parse_inline_dv(dv: DeletionVectorDescriptor) -> BitMap64:
@@ -74,18 +75,18 @@ def parse_inline_dv(dv: DeletionVectorDescriptor) -> BitMap64:
         raise CorruptLog(
             f"the inline deletion vector has {len(data)} bytes, its size says {dv.size_in_bytes}"
         )
-    return _bitmap(data[: dv.size_in_bytes], dv)
+    return _parse_bitmap(data[: dv.size_in_bytes], dv)
 
 
-def _bitmap(data: bytes, dv: DeletionVectorDescriptor) -> BitMap64:
+def _parse_bitmap(data: bytes, dv: DeletionVectorDescriptor) -> BitMap64:
     if len(data) < 8:
         raise CorruptLog("the deletion vector is too short to be one")
     (magic,) = struct.unpack_from("<i", data)
     try:
         if magic == MAGIC:
-            bitmap = _portable(data[4:])
+            bitmap = _parse_portable(data[4:])
         elif struct.unpack_from(">i", data)[0] == MAGIC_BIG_ENDIAN:
-            bitmap = _big_endian(data[4:])
+            bitmap = _parse_big_endian(data[4:])
         else:
             raise CorruptLog(f"the deletion vector's magic number is {magic}, not {MAGIC}")
     except (ValueError, struct.error, OverflowError, MemoryError) as e:
@@ -99,14 +100,14 @@ def _bitmap(data: bytes, dv: DeletionVectorDescriptor) -> BitMap64:
     return bitmap
 
 
-def _portable(data: bytes) -> BitMap64:
+def _parse_portable(data: bytes) -> BitMap64:
     (buckets,) = struct.unpack_from("<Q", data)
     if buckets * 12 > len(data):  # a key and the smallest bitmap take 12 bytes at least
         raise ValueError(f"{buckets} buckets in {len(data)} bytes")
     return BitMap64.deserialize(data)
 
 
-def _big_endian(data: bytes) -> BitMap64:
+def _parse_big_endian(data: bytes) -> BitMap64:
     """Parse the older layout: a count of 32-bit bitmaps, each with its size, in order of keys."""
     (count,) = struct.unpack_from(">i", data)
     if not 0 <= count <= len(data) // 4:
@@ -137,7 +138,7 @@ class RowSelection(Struct, frozen=True):
     without: BitMap64 | None
 
     @classmethod
-    def of(cls, only: BitMap64 | None, without: BitMap64 | None) -> RowSelection:
+    def from_sets(cls, only: BitMap64 | None, without: BitMap64 | None) -> RowSelection:
         """Return the selection with at most one of the two sets left."""
         if only is not None and without is not None:
             return cls(only - without, None)
@@ -153,9 +154,9 @@ class RowSelection(Struct, frozen=True):
     def within(self, first: int, last: int) -> RowSelection:
         """Return the selected rows among the positions first..last-1."""
         rows = BitMap64(range(first, last))
-        return RowSelection.of(rows if self.only is None else self.only & rows, self.without)
+        return RowSelection.from_sets(rows if self.only is None else self.only & rows, self.without)
 
-    def ranges(self, first: int, last: int, gap: int, most: int) -> list[tuple[int, int]]:
+    def find_ranges(self, first: int, last: int, gap: int, most: int) -> list[tuple[int, int]]:
         """Return where the selected rows among first..last-1 lie: a few ranges without the large
         gaps, of about ``gap`` rows or more."""
         if self.only is None and not self.without:
@@ -166,14 +167,14 @@ class RowSelection(Struct, frozen=True):
             if self.count(at, stop):
                 begin = found.pop()[0] if found and found[-1][1] == at else at
                 found.append((begin, stop))
-        return found if len(found) <= most else self.ranges(first, last, 2 * gap, most)
+        return found if len(found) <= most else self.find_ranges(first, last, 2 * gap, most)
 
     def end(self) -> int:
         """Return one more than the highest position that is named."""
         named = self.only if self.only is not None else self.without
         return int(named.max()) + 1 if named else 0
 
-    def indices(self, first: int, last: int) -> pa.Int64Array | None:
+    def find_indices(self, first: int, last: int) -> pa.Int64Array | None:
         """Return the selected positions among first..last-1, less ``first``; None if all are."""
         if self.count(first, last) == last - first:
             return None
@@ -189,12 +190,12 @@ def positions_within(rows: BitMap64, first: int, last: int) -> pa.Int64Array:
     return _int64_array(rows & BitMap64(range(first, last)), 0)
 
 
-def positions_of(rows: BitMap64) -> pa.Int64Array:
+def list_positions(rows: BitMap64) -> pa.Int64Array:
     """Return all members, in order."""
     return _int64_array(rows, 0)
 
 
-def bitmap_of(positions: pa.Int64Array) -> BitMap64:
+def build_bitmap(positions: pa.Int64Array) -> BitMap64:
     """Return the set of these numbers; none is null or negative."""
     members = array.array("Q")
     start = positions.offset * 8

@@ -8,7 +8,13 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields, force_setattr
 
-from tailer.delta.statistics import Bounds, Statistics, bounds, file_statistics, record_count
+from tailer.delta.statistics import (
+    Bounds,
+    Statistics,
+    find_bounds,
+    find_record_count,
+    parse_statistics,
+)
 from tailer.errors import CorruptLog
 
 #: Every number in the log fits a long.
@@ -96,15 +102,15 @@ class _Counted:
     @property
     def num_records(self) -> int | None:
         """``numRecords``; None without statistics that can be read."""
-        return record_count(self._statistics())
+        return find_record_count(self._parse_statistics())
 
     @property
     def bounds(self) -> tuple[Bounds, ...]:
         """The bounds of a few integer columns."""
-        return bounds(self._statistics())
+        return find_bounds(self._parse_statistics())
 
-    def _statistics(self) -> Statistics:
-        return file_statistics(self.stats, self.stats_parsed)
+    def _parse_statistics(self) -> Statistics:
+        return parse_statistics(self.stats, self.stats_parsed)
 
 
 class AddFile(AddEntry, _Counted, frozen=True, kw_only=True):
@@ -258,7 +264,7 @@ _SAID = {
 _MAY_DIFFER = ("id", "created_time", "modification_time")
 
 
-def later_of(first: _A | None, again: _A) -> _A:
+def choose_later(first: _A | None, again: _A) -> _A:
     """Return the later of two actions in one file of the log that say the same: it counts, as in
     Spark's replay. The protocol allows one, but some writers repeat it.
 
@@ -273,8 +279,8 @@ def later_of(first: _A | None, again: _A) -> _A:
             path = getattr(again, "path", "")
             # Texts may hold rows' values, or secrets.
             shown = all(isinstance(v, int | float | frozenset | None) for v in values)
-            told = [sorted(v) if isinstance(v, frozenset) else v for v in values]
-            both = f" ({told[0]} and {told[1]})" if shown else ""
+            values_shown = [sorted(v) if isinstance(v, frozenset) else v for v in values]
+            both = f" ({values_shown[0]} and {values_shown[1]})" if shown else ""
             what = f"{_SAID[type(again)]}, by actions that differ in {field.encode_name}{both}"
             raise CorruptLog(f"{what}: {path}" if path else what)
     return again

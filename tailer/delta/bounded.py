@@ -16,10 +16,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns, TooManyValues
-from tailer.delta.row_groups import BYTE_ARRAY, Chunk, PageSize, RowGroups, chunk_of
+from tailer.delta.row_groups import BYTE_ARRAY, Chunk, PageSize, RowGroups, find_chunk
 from tailer.errors import UnsupportedTable
 
-#: So many rows are decoded to measure how large they are.
+#: This number of rows is decoded to measure how large they are.
 SAMPLE_ROWS = 256
 #: Writers make pages of a MiB by default. A page is refused that is unpacked to more bytes than
 #: this, and than this number of batches...
@@ -56,17 +56,17 @@ class BoundedColumns:
         self._known: dict[tuple[int, tuple[ColumnPath, ...]], Sizes] = {}
         self._longest: dict[tuple[int, int], int] = {}
 
-    def sizes(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
+    def measure_rows(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
         """Measure these columns, whose values differ in size, in a row group.
 
         Raises :class:`UnsupportedTable` for a page that would take too much memory.
         """
         key = group, tuple(names)
         if key not in self._known:
-            self._known[key] = self._measured(group, names)
+            self._known[key] = self._measure_sample(group, names)
         return self._known[key]
 
-    def batches(
+    def read_batches(
         self,
         rows_max: int,
         group: int,
@@ -82,40 +82,42 @@ class BoundedColumns:
 
         Raises :class:`UnsupportedTable` for a page that would take too much memory.
         """
-        check = partial(self._check_pages, group, self.parquet.numbers(names))
-        step = self._step(rows_max, group, varying)
+        check = partial(self._check_pages, group, self.parquet.find_numbers(names))
+        step = self._find_step(rows_max, group, varying)
         done, total = first, self.parquet.groups[group].rows
         while done < total:
             before = done
-            found = self.parquet.rows(step, group, names, threads=threads, first=done, check=check)
+            found = self.parquet.read_rows(
+                step, group, names, threads=threads, first=done, check=check
+            )
             try:
-                for batch in _joined(found, rows_max, self.bytes_max):
+                for batch in _join_batches(found, rows_max, self.bytes_max):
                     done += batch.num_rows
                     size = int(batch.nbytes)
                     if size <= self.bytes_max:
                         yield batch
                         continue
-                    yield from halved(batch, self.bytes_max)
+                    yield from halve_batch(batch, self.bytes_max)
                     if size > 2 * self.bytes_max and step > 1 and done < total:
                         step = max(1, min(step // 2, step * self.bytes_max // size))
                         break
                 else:
                     return
             except TooManyValues:
-                step = _fewer(step)
+                step = _reduce_rows(step)
                 continue
             if done == before:
                 return
 
     def fits(self, rows_max: int, group: int, names: Sequence[ColumnPath]) -> bool:
-        """Return whether so many rows of these columns fit one batch, even if each value is the
-        longest that its column may have."""
+        """Return whether ``rows_max`` rows of these columns fit one batch, even if each value is
+        the longest that its column may have."""
         said = self.row_groups[group]
         if said is None:
             return False
         most = 0
-        for leaf in self.parquet.numbers(names):
-            chunk = chunk_of(said, leaf)
+        for leaf in self.parquet.find_numbers(names):
+            chunk = find_chunk(said, leaf)
             if chunk is None or chunk.encodings & _PREFIXED:
                 return False
             count = chunk.values if chunk.values > said.rows else min(chunk.values, rows_max)
@@ -125,14 +127,14 @@ class BoundedColumns:
             most += count * each + max(chunk.unpacked, chunk.size)
         return most <= self.bytes_max
 
-    def _step(self, rows_max: int, group: int, varying: Sequence[ColumnPath]) -> int:
+    def _find_step(self, rows_max: int, group: int, varying: Sequence[ColumnPath]) -> int:
         """Return how many rows of these columns can't outgrow a batch."""
         if not varying or self.fits(rows_max, group, varying):
             return rows_max
-        return max(1, min(rows_max, self.bytes_max // self.sizes(group, varying).most))
+        return max(1, min(rows_max, self.bytes_max // self.measure_rows(group, varying).most))
 
-    def _measured(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
-        check = partial(self._check_pages, group, self.parquet.numbers(names))
+    def _measure_sample(self, group: int, names: Sequence[ColumnPath]) -> Sizes:
+        check = partial(self._check_pages, group, self.parquet.find_numbers(names))
         texts = self._longest_texts(group, names)
         if texts is None:
             some = _FEW_ROWS
@@ -149,13 +151,13 @@ class BoundedColumns:
     def _first_rows(
         self, count: int, group: int, names: Sequence[ColumnPath], check: Callable[[], None]
     ) -> pa.RecordBatch | None:
-        """Return the first rows of a row group, so many or as many as can be decoded at once."""
+        """Return the first rows of a row group: ``count``, or as many as can be decoded at once."""
         while True:
-            rows = self.parquet.rows(count, group, names, threads=False, check=check)
+            rows = self.parquet.read_rows(count, group, names, threads=False, check=check)
             try:
                 return next(rows, None)
             except TooManyValues:
-                count = _fewer(count)
+                count = _reduce_rows(count)
 
     def _longest_texts(self, group: int, names: Sequence[ColumnPath]) -> int | None:
         """Return the bytes of a row's texts if each is the longest of its dictionary; None if that
@@ -163,8 +165,8 @@ class BoundedColumns:
         said, total = self.row_groups[group], 0
         if said is None:
             return None
-        for leaf in self.parquet.numbers(names):
-            chunk = chunk_of(said, leaf)
+        for leaf in self.parquet.find_numbers(names):
+            chunk = find_chunk(said, leaf)
             if chunk is None or chunk.encodings & _PREFIXED:
                 return None
             each = -(-chunk.values // max(1, said.rows))  # of a row, on the average
@@ -176,10 +178,10 @@ class BoundedColumns:
         if chunk.physical != BYTE_ARRAY:
             return 0
         if (group, leaf) not in self._longest:
-            longest = self.parquet.longest_text(group, leaf)
+            longest = self.parquet.find_longest_text(group, leaf)
             if longest is None:
                 self._check_pages(group, [leaf])
-                longest = self.row_groups.longest_text(chunk)
+                longest = self.row_groups.find_longest_text(chunk)
             self._longest[group, leaf] = longest
         return self._longest[group, leaf]
 
@@ -191,20 +193,20 @@ class BoundedColumns:
         if said is None:
             stored, unpacked = self.parquet.size, self.parquet.groups[group].bytes
             if unpacked > most and unpacked > _PAGE_TIMES * stored:
-                raise _too_large("row group", stored, unpacked, most)
+                raise _make_size_error("row group", stored, unpacked, most)
             return
         for leaf in leaves:
-            chunk = chunk_of(said, leaf)
-            pages = self.row_groups.pages(chunk) if chunk is not None else []
+            chunk = find_chunk(said, leaf)
+            pages = self.row_groups.read_pages(chunk) if chunk is not None else []
             for page in pages:
                 times = page.unpacked > _PAGE_TIMES * page.stored
                 if page.unpacked > most and (times or page.unpacked > 2 * most):
-                    raise _too_large("page", page.stored, page.unpacked, most)
+                    raise _make_size_error("page", page.stored, page.unpacked, most)
             if chunk is not None:
                 _check_lists(said.rows, chunk, pages, most)
 
 
-def _too_large(what: str, stored: int, unpacked: int, most: int) -> UnsupportedTable:
+def _make_size_error(what: str, stored: int, unpacked: int, most: int) -> UnsupportedTable:
     return UnsupportedTable(
         f"a {what} of {stored} bytes in the data file has {unpacked} when it is unpacked, and "
         f"{most} are the most that are held in memory",
@@ -218,24 +220,24 @@ def _check_lists(rows: int, chunk: Chunk, pages: Sequence[PageSize], most: int) 
     values = max(chunk.values, sum(page.values for page in pages))
     unpacked = max(chunk.size, sum(page.unpacked for page in pages))
     if values - rows > max(most // _VALUE_BYTES, _VALUES_A_BYTE * unpacked):
-        raise _too_many_values()
+        raise _make_values_error()
 
 
-def _fewer(rows: int) -> int:
+def _reduce_rows(rows: int) -> int:
     """Return how many rows to try instead. Raises :class:`UnsupportedTable` after a single row."""
     if rows <= 1:
-        raise _too_many_values()
+        raise _make_values_error()
     return max(1, rows // 16)
 
 
-def _too_many_values() -> UnsupportedTable:
+def _make_values_error() -> UnsupportedTable:
     return UnsupportedTable(
         "a row of the data file has lists of so many items that they would take too much memory",
         hint="rewrite the file with shorter lists, or skip this version",
     )
 
 
-def _joined(
+def _join_batches(
     batches: Iterator[pa.RecordBatch], rows_max: int, bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of several batches together, as long as they stay within the bounds."""
@@ -256,11 +258,11 @@ def _joined(
         yield pa.concat_batches(held) if len(held) > 1 else held[0]
 
 
-def halved(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in parts of up to so many bytes, or of one row."""
+def halve_batch(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in parts of up to ``bytes_max`` bytes, or of one row."""
     rows = batch.num_rows
     if rows < 2 or int(batch.nbytes) <= bytes_max:
         yield batch
         return
-    yield from halved(batch.slice(0, rows // 2), bytes_max)
-    yield from halved(batch.slice(rows // 2), bytes_max)
+    yield from halve_batch(batch.slice(0, rows // 2), bytes_max)
+    yield from halve_batch(batch.slice(rows // 2), bytes_max)

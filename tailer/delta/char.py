@@ -22,7 +22,7 @@ def char_length(data_type: DataType) -> int | None:
     return int(match[1]) if match else None
 
 
-def declared_type(data_type: DataType, text: str) -> DataType:
+def apply_declared_type(data_type: DataType, text: str) -> DataType:
     """Return the type with its strings replaced by the CHARs that the SQL text declares.
 
     If the text does not fit the type, the type is returned unchanged.
@@ -31,33 +31,38 @@ def declared_type(data_type: DataType, text: str) -> DataType:
         case PrimitiveType("string") if _CHAR.fullmatch(text):
             return PrimitiveType(text)
         case ArrayType(element, contains_null):
-            return ArrayType(declared_type(element, _inside("array", text)), contains_null)
+            return ArrayType(
+                apply_declared_type(element, _strip_brackets("array", text)), contains_null
+            )
         case MapType(key, value, contains_null):
-            parts = _parts(_inside("map", text))
+            parts = _split_parts(_strip_brackets("map", text))
             if len(parts) == 2:
-                key, value = declared_type(key, parts[0]), declared_type(value, parts[1])
+                key, value = (
+                    apply_declared_type(key, parts[0]),
+                    apply_declared_type(value, parts[1]),
+                )
             return MapType(key, value, contains_null)
         case StructType(fields):
-            return _struct(fields, _parts(_inside("struct", text)))
+            return _declare_struct(fields, _split_parts(_strip_brackets("struct", text)))
     return data_type
 
 
-def _struct(fields: tuple[StructField, ...], parts: list[str]) -> StructType:
+def _declare_struct(fields: tuple[StructField, ...], parts: list[str]) -> StructType:
     if len(parts) != len(fields):
         return StructType(fields)
     found = []
     for field, part in zip(fields, parts, strict=True):
         _, _, text = part.removeprefix(f"`{field.name}`").removeprefix(field.name).partition(":")
-        data_type = declared_type(field.type, text)
+        data_type = apply_declared_type(field.type, text)
         found.append(StructField(field.name, data_type, field.nullable, field.metadata))
     return StructType(tuple(found))
 
 
-def _inside(kind: str, text: str) -> str:
+def _strip_brackets(kind: str, text: str) -> str:
     return text[len(kind) + 1 : -1] if text.startswith(f"{kind}<") and text.endswith(">") else ""
 
 
-def _parts(text: str) -> list[str]:
+def _split_parts(text: str) -> list[str]:
     """Split at the commas outside all brackets."""
     parts, depth, start = [], 0, 0
     for i, char in enumerate(text):

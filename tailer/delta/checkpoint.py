@@ -15,7 +15,7 @@ from tailer.delta.actions import Action, AddFile, DeletionVectorDescriptor
 from tailer.delta.bounded import BoundedColumns
 from tailer.delta.damaged_bytes import library_reason
 from tailer.delta.parquet_columns import ColumnPath, ParquetColumns
-from tailer.delta.parsing import action_of
+from tailer.delta.parsing import build_action
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, TableError, may_heal, out_of_reach
 
@@ -31,65 +31,65 @@ _BATCH_BYTES = 8 * 1024 * 1024
 _PIECE_ROWS = 512
 
 
-def checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
+def read_checkpoint_actions(name: str, source: pa.NativeFile) -> Iterator[Action]:
     """Yield the actions of one checkpoint file, except those of data files.
 
     Raises :class:`CorruptLog`, naming the file.
     """
-    with _named(name):
-        parquet = _open(source)
-        for group, columns in _columns_with_values(parquet):
+    with _name_errors(name):
+        parquet = _open_parquet(source)
+        for group, columns in _find_columns_with_values(parquet):
             parquet.row_groups.announce(columns, [group])
-            for batch in _batches(parquet, group, columns):
+            for batch in _read_batches(parquet, group, columns):
                 for field, column in zip(batch.schema, batch.columns, strict=True):
-                    yield from _column_actions(field.name, column)
+                    yield from _read_column_actions(field.name, column)
 
 
-def _columns_with_values(parquet: BoundedColumns) -> list[tuple[int, list[str]]]:
+def _find_columns_with_values(parquet: BoundedColumns) -> list[tuple[int, list[str]]]:
     """Return the row groups in which steering columns have a value, with these columns: most
     groups have files alone.
 
     One field of each is read for that. The statistics of a damaged footer would abort the process.
     """
     kinds = {f.name: f.type for f in parquet.parquet.schema if f.name in _STEERING}
-    keys = {name: _key_field(kind) for name, kind in kinds.items()}
+    keys = {name: _find_key_field(kind) for name, kind in kinds.items()}
     fields: list[ColumnPath] = [(name, key) if key else name for name, key in keys.items()]
     groups = range(parquet.parquet.num_row_groups)
     parquet.row_groups.announce(fields, groups)
     with_values = []
     for group in groups:
         found = set()
-        for batch in _batches(parquet, group, fields):
+        for batch in _read_batches(parquet, group, fields):
             for field, column in zip(batch.schema, batch.columns, strict=True):
-                if _key_values(column).null_count < len(column):
+                if _find_key_values(column).null_count < len(column):
                     found.add(field.name)
         if found:
             with_values.append((group, [name for name in keys if name in found]))
     return with_values
 
 
-def _batches(
+def _read_batches(
     parquet: BoundedColumns, group: int, columns: Sequence[ColumnPath], *, threads: bool = False
 ) -> Iterator[pa.RecordBatch]:
     # For a few actions, threads would cost more than they save, and memory.
     if not columns:
         return iter(())
-    return parquet.batches(_BATCH_ROWS, group, columns, varying=columns, threads=threads)
+    return parquet.read_batches(_BATCH_ROWS, group, columns, varying=columns, threads=threads)
 
 
-def add_batches(
+def read_add_batches(
     name: str, source: pa.NativeFile, fields: Sequence[str], *, required: bool = True
 ) -> Iterator[pa.RecordBatch]:
     """Yield the adds of one checkpoint or sidecar file, as batches of one column, ``add``.
 
     Only these ``fields`` of the action are read. A snapshot does not need the tombstones beside the
-    adds. Each batch is checked as a whole, so that :func:`adds_of` can convert it. Raises
+    adds. Each batch is checked as a whole, so that :func:`build_adds` can convert it. Raises
     :class:`CorruptLog`, naming the file; also for a file with an unknown column in place of its
     adds, if they are ``required``.
     """
     columns = [("add", *field.split(".")) for field in fields]
-    with _named(name):
-        parquet = _open(source)
+    with _name_errors(name):
+        parquet = _open_parquet(source)
         if "add" not in (names := parquet.parquet.schema.names):
             # "Any missing column should be treated as null." But a footer has no checksum, so the
             # column may be there under a damaged name.
@@ -103,42 +103,42 @@ def add_batches(
         groups = range(parquet.parquet.num_row_groups)
         parquet.row_groups.announce(columns, groups)
         for group in groups:
-            for batch in _batches(parquet, group, columns, threads=True):
+            for batch in _read_batches(parquet, group, columns, threads=True):
                 for column in batch.columns:
-                    rows = _present_rows(column)
+                    rows = _select_present_rows(column)
                     _check_adds(rows)
                     yield pa.RecordBatch.from_arrays([rows], names=["add"])
 
 
-def adds_of(batch: pa.RecordBatch) -> Iterator[AddFile]:
+def build_adds(batch: pa.RecordBatch) -> Iterator[AddFile]:
     """Yield the adds of a batch as actions.
 
     Columns become lists, and lists actions: a dictionary for each row would take many times as
     long.
     """
-    columns = _columns(batch.column(0))
+    columns = _list_columns(batch.column(0))
     fields = [(name, of(columns[key])) for key, name, of in _ADD_FIELDS if key in columns]
     names = [name for name, _ in fields]
     for values in zip(*(column for _, column in fields), strict=True):
         yield AddFile(**dict(zip(names, values, strict=True)))
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.StructArray]:
+def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.StructArray]:
     rows = batch.column(0)
     for at in range(0, len(rows), _PIECE_ROWS):
         yield rows.slice(at, _PIECE_ROWS)
 
 
-def _columns(rows: pa.StructArray) -> dict[str, pa.Array]:
+def _list_columns(rows: pa.StructArray) -> dict[str, pa.Array]:
     names = [rows.type.field(i).name for i in range(rows.type.num_fields)]
     return dict(zip(names, rows.flatten(), strict=True))
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _convert_values(column: pa.Array) -> list[Any]:
     return column.to_pylist()  # type: ignore[no-any-return]  # one for each row
 
 
-def _maps(column: pa.Array) -> list[dict[str, str | None] | None]:
+def _convert_maps(column: pa.Array) -> list[dict[str, str | None] | None]:
     if not pa.types.is_map(column.type):
         return [None] * len(column)
     keys, items = column.keys.to_pylist(), column.items.to_pylist()
@@ -149,10 +149,10 @@ def _maps(column: pa.Array) -> list[dict[str, str | None] | None]:
     ]
 
 
-def _vectors(column: pa.Array) -> list[DeletionVectorDescriptor | None]:
+def _convert_vectors(column: pa.Array) -> list[DeletionVectorDescriptor | None]:
     if column.null_count == len(column):
         return [None] * len(column)
-    columns = _columns(column)
+    columns = _list_columns(column)
     names = ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality", "offset")
     absent = [None] * len(column)
     lists = (columns[n].to_pylist() if n in columns else absent for n in names)
@@ -164,22 +164,22 @@ def _vectors(column: pa.Array) -> list[DeletionVectorDescriptor | None]:
 
 
 _ADD_FIELDS: list[tuple[str, str, Callable[[pa.Array], list[Any]]]] = [
-    ("path", "path", _values),
-    ("size", "size", _values),
-    ("dataChange", "data_change", _values),
-    ("partitionValues", "partition_values", _maps),
-    ("deletionVector", "deletion_vector", _vectors),
-    ("baseRowId", "base_row_id", _values),
-    ("defaultRowCommitVersion", "default_row_commit_version", _values),
-    ("modificationTime", "modification_time", _values),
-    ("stats", "stats", _values),
-    ("stats_parsed", "stats_parsed", _values),
+    ("path", "path", _convert_values),
+    ("size", "size", _convert_values),
+    ("dataChange", "data_change", _convert_values),
+    ("partitionValues", "partition_values", _convert_maps),
+    ("deletionVector", "deletion_vector", _convert_vectors),
+    ("baseRowId", "base_row_id", _convert_values),
+    ("defaultRowCommitVersion", "default_row_commit_version", _convert_values),
+    ("modificationTime", "modification_time", _convert_values),
+    ("stats", "stats", _convert_values),
+    ("stats_parsed", "stats_parsed", _convert_values),
 ]
 #: What is no plain column of an add.
 _NESTED: dict[str, Callable[[pa.Array], list[Any]]] = {
-    "partitionValues": _maps,
-    "tags": _maps,
-    "deletionVector": _vectors,
+    "partitionValues": _convert_maps,
+    "tags": _convert_maps,
+    "deletionVector": _convert_vectors,
 }
 
 
@@ -188,15 +188,15 @@ def add_objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
     If the checkpoint has statistics only as a struct, ``stats`` is their record count.
     """
-    for rows in _pieces(batch):
-        columns = _columns(rows)
-        lists = [_NESTED.get(name, _values)(column) for name, column in columns.items()]
+    for rows in _split_batch(batch):
+        columns = _list_columns(rows)
+        lists = [_NESTED.get(name, _convert_values)(column) for name, column in columns.items()]
         for values in zip(*lists, strict=True):
-            yield _json_object(dict(zip(columns, values, strict=True)))
+            yield _build_json_object(dict(zip(columns, values, strict=True)))
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
+def _name_errors(name: str) -> Iterator[None]:
     """Convert pyarrow's errors about a file to errors that name it."""
     try:
         yield
@@ -268,7 +268,7 @@ def _check_fields(
             raise CorruptLog(f"{name} of the {action} action is a {found}")
 
 
-def _json_object(values: dict[str, Any]) -> dict[str, Any]:
+def _build_json_object(values: dict[str, Any]) -> dict[str, Any]:
     parsed = values.pop("stats_parsed", None)
     if values.get("stats") is None and isinstance(parsed, dict):
         records = parsed.get("numRecords")
@@ -281,43 +281,43 @@ def _json_object(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if v is not None}
 
 
-def _open(source: pa.NativeFile) -> BoundedColumns:
+def _open_parquet(source: pa.NativeFile) -> BoundedColumns:
     parquet = ParquetColumns(source)
     return BoundedColumns(parquet, RowGroups(parquet, source), _BATCH_BYTES)
 
 
-def _column_actions(kind: str, column: pa.Array) -> Iterator[Action]:
+def _read_column_actions(kind: str, column: pa.Array) -> Iterator[Action]:
     # Not filtered: few rows have a value, and pyarrow.compute takes as long to load as pyarrow.
-    if _key_values(column).null_count == len(column):
+    if _find_key_values(column).null_count == len(column):
         return
-    key = _key_field(column.type)
+    key = _find_key_field(column.type)
     for row in column.to_pylist(maps_as_pydicts="lossy"):
         if row is not None and (key is None or row[key] is not None):
-            action = action_of(kind, row)
+            action = build_action(kind, row)
             if action is not None:
                 yield action
 
 
-def _present_rows(column: pa.Array) -> pa.Array:
-    plain = _plain(column)
-    return plain.filter(_present(plain))
+def _select_present_rows(column: pa.Array) -> pa.Array:
+    plain = _to_plain_adds(column)
+    return plain.filter(_find_present(plain))
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _to_plain_adds(column: pa.Array) -> pa.Array:
     """Return the adds with texts as this type: some writers leave dictionaries, or no annotation
     of texts."""
     if not pa.types.is_struct(column.type):
         return column
     names = [column.type.field(i).name for i in range(column.type.num_fields)]
     fields = [column.field(i) for i in range(len(names))]
-    plain = [_plain_field(name, field) for name, field in zip(names, fields, strict=True)]
+    plain = [_to_plain_field(name, field) for name, field in zip(names, fields, strict=True)]
     if all(new is old for new, old in zip(plain, fields, strict=True)):
         return column
     mask = column.is_null() if column.null_count else None
     return pa.StructArray.from_arrays(plain, names=names, mask=mask)
 
 
-def _plain_field(name: str, field: pa.Array) -> pa.Array:
+def _to_plain_field(name: str, field: pa.Array) -> pa.Array:
     types = pa.types
     if types.is_dictionary(field.type):
         field = field.dictionary_decode()
@@ -328,20 +328,20 @@ def _plain_field(name: str, field: pa.Array) -> pa.Array:
     return field
 
 
-def _present(column: pa.Array) -> pa.Array:
+def _find_present(column: pa.Array) -> pa.Array:
     """Return which rows have this action."""
-    key = _key_field(column.type)
+    key = _find_key_field(column.type)
     if key is None:
         return column.is_valid()
     return pc.and_(column.is_valid(), pc.struct_field(column, key).is_valid())
 
 
-def _key_values(column: pa.Array) -> pa.Array:
-    key = _key_field(column.type)
+def _find_key_values(column: pa.Array) -> pa.Array:
+    key = _find_key_field(column.type)
     return column.field(key) if key else column
 
 
-def _key_field(kind: pa.DataType) -> str | None:
+def _find_key_field(kind: pa.DataType) -> str | None:
     """Return a field that every action of this column has; None if the column has no such field.
 
     Some writers write a struct of nulls instead of a null.

@@ -11,7 +11,7 @@ import json
 from msgspec import Struct
 
 from tailer.delta.actions import LONG_MAX, Metadata, Protocol
-from tailer.delta.parsing import action_of
+from tailer.delta.parsing import build_action
 from tailer.errors import CorruptLog
 
 
@@ -36,16 +36,16 @@ def parse_checksum(data: bytes) -> VersionChecksum:
     read.
     """
     try:
-        document = json.loads(data, object_pairs_hook=_unique)
+        document = json.loads(data, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError) as e:
         raise CorruptLog(f"the version checksum can't be read ({e})") from None
     if not isinstance(document, dict):
         raise CorruptLog("the version checksum is not a JSON object")
-    size, files = (_count(document, name) for name in ("tableSizeBytes", "numFiles"))
-    if [_count(document, name) for name in ("numMetadata", "numProtocol")] != [1, 1]:
+    size, files = (_parse_count(document, name) for name in ("tableSizeBytes", "numFiles"))
+    if [_parse_count(document, name) for name in ("numMetadata", "numProtocol")] != [1, 1]:
         raise CorruptLog("the version checksum is not of one protocol and one metaData")
-    protocol = action_of("protocol", document.get("protocol"))
-    metadata = action_of("metaData", document.get("metadata"))
+    protocol = build_action("protocol", document.get("protocol"))
+    metadata = build_action("metaData", document.get("metadata"))
     if not (isinstance(protocol, Protocol) and isinstance(metadata, Metadata)):
         raise CorruptLog("the version checksum lacks its protocol or metadata")
     if files == 0 and size > 0:
@@ -56,14 +56,14 @@ def parse_checksum(data: bytes) -> VersionChecksum:
     return VersionChecksum(size, files, protocol, metadata, transaction)
 
 
-def _count(document: dict[str, object], name: str) -> int:
+def _parse_count(document: dict[str, object], name: str) -> int:
     value = document.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LONG_MAX:
         raise CorruptLog(f"{name} of the version checksum is not a count")
     return value
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("it names a key twice")

@@ -32,12 +32,12 @@ from tailer.delta.actions import (
     RemoveFile,
     SetTransaction,
     Sidecar,
-    later_of,
+    choose_later,
 )
-from tailer.delta.digests import digest
+from tailer.delta.digests import make_digest
 from tailer.delta.parsing import parse_entries, parse_line
-from tailer.delta.paths import location, locations
-from tailer.delta.snapshot import TableState, file_key
+from tailer.delta.paths import parse_location, parse_locations
+from tailer.delta.snapshot import TableState, find_file_key
 from tailer.errors import CorruptLog, TableError
 
 __all__ = [
@@ -53,11 +53,11 @@ __all__ = [
 K = TypeVar("K", bound=Hashable)
 E = TypeVar("E", bound=AddEntry | RemoveEntry)
 
-#: So many lines are parsed together: larger lists leave the processor's cache.
+#: This number of lines is parsed together: larger lists leave the processor's cache.
 _BATCH_LINES = 256
 #: The actions of a commit of so few lines are kept; those of a longer one are parsed again.
 _FEW_LINES = 64
-#: So many actions that are repeated are compared at once.
+#: This number of repeated actions is compared at once.
 _COMPARED_AT_ONCE = 10_000
 
 #: The lines of one file of the log, read again at each call.
@@ -133,7 +133,7 @@ class Commit(Struct, frozen=True):
         def is_first(kind: str, path: str) -> bool:
             if not self.header.repeated:
                 return True
-            key = kind, digest(location(path))
+            key = kind, make_digest(parse_location(path))
             if key in seen:
                 return False
             if key in self.header.repeated:
@@ -144,7 +144,7 @@ class Commit(Struct, frozen=True):
 
     def is_added_again(self, path: str) -> bool:
         """Return whether this location is both removed and added in this commit."""
-        return digest(location(path)) in self.header.added_again
+        return make_digest(parse_location(path)) in self.header.added_again
 
 
 _KINDS: dict[type[FileAction], str] = {AddFile: "add", RemoveFile: "remove", AddCDCFile: "cdc"}
@@ -188,24 +188,23 @@ class _Files(Generic[K]):
 
     def take(self, files: Sequence[E]) -> Sequence[E]:
         """Take some files; return those among them that were not there before."""
-        keys = [*map(self._key, locations([file.path for file in files]))]
+        keys = [*map(self._key, parse_locations([file.path for file in files]))]
         known = set() if self.places.isdisjoint(keys) else self.places.intersection(keys)
         different = len(self.places) + len(keys)
         self.places.update(keys)
         if len(self.places) < different:
-            files, keys = self._fresh(files, keys, known)
+            fresh = self._drop_repeated(files, keys, known)
+            files, keys = [*fresh.values()], [*fresh]
         if [file.deletion_vector for file in files].count(None) == len(files):
             return files
         for file, key in zip(files, keys, strict=True):
             if file.deletion_vector is not None:
-                text = f"{location(file.path)}\x00{file.deletion_vector.unique_id}"
+                text = f"{parse_location(file.path)}\x00{file.deletion_vector.unique_id}"
                 self._vectors[key] = self._key(text)
         return files
 
-    def _fresh(
-        self, files: Sequence[E], keys: Sequence[K], known: set[K]
-    ) -> tuple[list[E], list[K]]:
-        """Return the files that come for the first time, with their keys; note the others."""
+    def _drop_repeated(self, files: Sequence[E], keys: Sequence[K], known: set[K]) -> dict[K, E]:
+        """Return the files that come for the first time, by their keys; note the others."""
         fresh: dict[K, E] = {}
         for file, key in zip(files, keys, strict=True):
             if key in known:
@@ -213,9 +212,9 @@ class _Files(Generic[K]):
             else:
                 known.add(key)
                 fresh[key] = file
-        return [*fresh.values()], [*fresh]
+        return fresh
 
-    def logical(self) -> AbstractSet[K]:
+    def find_logical_keys(self) -> AbstractSet[K]:
         """Return what stands for the files with their deletion vectors."""
         vectors = self._vectors
         return {vectors.get(key, key) for key in self.places} if vectors else self.places
@@ -242,18 +241,20 @@ class _Scan(Generic[K]):
             batch = []
         while batch:
             added, removed, others = parse_entries(batch)
-            self._add(added)
-            self._remove(removed)
+            self._add_files(added)
+            self._remove_files(removed)
             for action in read_actions(name, others, first=number):
-                self._take(action)
+                self._take_action(action)
             number += len(batch)
             batch = list(islice(rest, _BATCH_LINES))
         self.repeated |= {("add", key) for key in self.added.repeated}
         self.repeated |= {("remove", key) for key in self.removed.repeated}
         if self.repeated:
-            _check_same(name, lines, self.repeated, lambda file: self._key(location(file.path)))
+            _check_same(
+                name, lines, self.repeated, lambda file: self._key(parse_location(file.path))
+            )
             self.header.files = None  # it has them twice
-        if not self.added.logical().isdisjoint(self.removed.logical()):
+        if not self.added.find_logical_keys().isdisjoint(self.removed.find_logical_keys()):
             raise CorruptLog("the commit adds and removes one file with the same deletion vector")
         self.header.cdc_partitions = len(self._cdc_partitions)
         return self.header
@@ -262,31 +263,31 @@ class _Scan(Generic[K]):
         """Take all actions of a commit, and keep those of its files."""
         added = [action for action in actions if isinstance(action, AddFile)]
         removed = [action for action in actions if isinstance(action, RemoveFile)]
-        self._add(added)
-        self._remove(removed)
+        self._add_files(added)
+        self._remove_files(removed)
         for action in actions:
             if not isinstance(action, AddFile | RemoveFile):
-                self._take(action)
+                self._take_action(action)
         self.header.files = tuple(
             action for action in actions if isinstance(action, AddFile | RemoveFile | AddCDCFile)
         )
 
-    def _take(self, action: Action) -> None:
+    def _take_action(self, action: Action) -> None:
         header = self.header
         match action:
             case AddFile():
-                self._add([action])
+                self._add_files([action])
             case RemoveFile():
-                self._remove([action])
+                self._remove_files([action])
             case AddCDCFile():
                 header.cdcs += 1
                 header.file_bytes += action.size
                 if len(self._cdc_partitions) < 2:
                     self._cdc_partitions.add(repr(sorted(action.partition_values.items())))
             case Metadata():
-                header.metadata = later_of(header.metadata, action)
+                header.metadata = choose_later(header.metadata, action)
             case Protocol():
-                header.protocol = later_of(header.protocol, action)
+                header.protocol = choose_later(header.protocol, action)
             case CommitInfo():
                 header.commit_info = header.commit_info or action
             case SetTransaction():
@@ -296,17 +297,17 @@ class _Scan(Generic[K]):
             case Sidecar() | CheckpointMetadata():
                 raise CorruptLog("the commit has an action that only checkpoints may have")
 
-    def _add(self, files: Sequence[AddEntry]) -> None:
+    def _add_files(self, files: Sequence[AddEntry]) -> None:
         fresh = self.added.take(files)
         self.header.adds += len(fresh)
-        self._count(fresh)
+        self._count_files(fresh)
 
-    def _remove(self, files: Sequence[RemoveEntry]) -> None:
+    def _remove_files(self, files: Sequence[RemoveEntry]) -> None:
         fresh = self.removed.take(files)
         self.header.removes += len(fresh)
-        self._count(fresh)
+        self._count_files(fresh)
 
-    def _count(self, files: Sequence[AddEntry | RemoveEntry]) -> None:
+    def _count_files(self, files: Sequence[AddEntry | RemoveEntry]) -> None:
         self.header.data_changes += [file.data_change for file in files].count(True)
         self.header.file_bytes += sum([file.size or 0 for file in files])
 
@@ -329,7 +330,7 @@ def _check_same(
             if isinstance(action, AddFile | RemoveFile):
                 key = _KINDS[type(action)], key_of(action)
                 if key in some:
-                    first[key] = later_of(first.get(key), action)
+                    first[key] = choose_later(first.get(key), action)
 
 
 def check_repeats(name: str, lines: Lines) -> None:
@@ -339,10 +340,10 @@ def check_repeats(name: str, lines: Lines) -> None:
     repeated: set[tuple[str, tuple[str, str]]] = set()
     for action in read_actions(name, lines()):
         if isinstance(action, AddFile | RemoveFile):
-            key = _KINDS[type(action)], file_key(action)
+            key = _KINDS[type(action)], find_file_key(action)
             (repeated if key in seen else seen).add(key)
     try:
-        _check_same(name, lines, repeated, file_key)
+        _check_same(name, lines, repeated, find_file_key)
     except TableError as e:
         raise e.at(path=name) from None
 
@@ -358,12 +359,12 @@ def read_header(name: str, lines: Lines, *, digests: bool = True) -> CommitHeade
     try:
         if not digests:
             return _Scan(str).read(name, lines, keeps_files=False)
-        scan = _Scan(digest)
+        scan = _Scan(make_digest)
         header = scan.read(name, lines, keeps_files=True)
     except TableError as e:
         raise e.at(path=name) from None
     header.repeated = frozenset(scan.repeated)
     header.added_again = frozenset(scan.added.places & scan.removed.places)
-    header.added = b"".join(scan.added.logical())
-    header.removed = b"".join(scan.removed.logical())
+    header.added = b"".join(scan.added.find_logical_keys())
+    header.removed = b"".join(scan.removed.find_logical_keys())
     return header

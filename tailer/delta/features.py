@@ -19,7 +19,7 @@ class TableFeature(Struct, frozen=True):
     ``meaning`` says what shows that a reader feature is read: ``golden NAME``, a table of
     tests/golden that requires it; ``test FILE``, tests for it alone; ``as NAME``, another feature;
     or ``none``, if it asks nothing of a reader. Without one a table that requires the feature is
-    refused, and no sharing server is told that it is read. ``refusal``: why, and the remedy. Tables
+    refused, and no sharing server learns that it is read. ``refusal``: why, and the remedy. Tables
     with a feature ``by_catalog`` are read by their names in a catalog alone.
     """
 
@@ -112,7 +112,7 @@ def check_by_path(protocol: Protocol) -> None:
     Raises :class:`UnsupportedTable`.
     """
     for name in sorted(protocol.reader_features or ()):
-        if name in FEATURES and FEATURES[name].by_catalog and supports(protocol, name):
+        if name in FEATURES and FEATURES[name].by_catalog and supports_feature(protocol, name):
             raise UnsupportedTable(
                 f"the table has the feature {name!r}, which can't be read by path: its newest "
                 "commits are known only to its catalog",
@@ -121,7 +121,7 @@ def check_by_path(protocol: Protocol) -> None:
             )
 
 
-def supports(protocol: Protocol, name: str) -> bool:
+def supports_feature(protocol: Protocol, name: str) -> bool:
     """Return whether the protocol supports the feature, by its lists or by a legacy version."""
     feature = FEATURES[name]
     if feature.for_readers:
@@ -143,17 +143,23 @@ def cdf_enabled(protocol: Protocol, metadata: Metadata) -> bool:
 
     The property counts only if the protocol supports the feature.
     """
-    return supports(protocol, "changeDataFeed") and _is_true(metadata, "delta.enableChangeDataFeed")
+    return supports_feature(protocol, "changeDataFeed") and _is_true(
+        metadata, "delta.enableChangeDataFeed"
+    )
 
 
 def row_tracking_enabled(protocol: Protocol, metadata: Metadata) -> bool:
     """Return whether row tracking is *enabled*, not only supported ("Row Tracking")."""
-    return supports(protocol, "rowTracking") and _is_true(metadata, "delta.enableRowTracking")
+    return supports_feature(protocol, "rowTracking") and _is_true(
+        metadata, "delta.enableRowTracking"
+    )
 
 
 def in_commit_timestamps_enabled(protocol: Protocol, metadata: Metadata) -> bool:
     """Return whether commits carry a timestamp ("In-Commit Timestamps")."""
-    named = supports(protocol, "inCommitTimestamp") or supports(protocol, "inCommitTimestamps")
+    named = supports_feature(protocol, "inCommitTimestamp") or supports_feature(
+        protocol, "inCommitTimestamps"
+    )
     return named and _is_true(metadata, "delta.enableInCommitTimestamps")
 
 
@@ -162,7 +168,7 @@ def column_mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
 
     Raises :class:`UnsupportedTable` for a mode that the protocol does not have.
     """
-    if not supports(protocol, "columnMapping"):
+    if not supports_feature(protocol, "columnMapping"):
         return "none"
     mode = metadata.configuration.get("delta.columnMapping.mode", "none").lower()
     if mode not in ("none", "name", "id"):

@@ -35,7 +35,7 @@ class _Number(str):
 
     __slots__ = ()
 
-    def integer(self) -> int | None:
+    def to_integer(self) -> int | None:
         """Return its value, if it can be a version or a count."""
         value = int(self) if len(self) <= len(str(LONG_MAX)) and self.isdigit() else None
         return value if value is None or value <= LONG_MAX else None
@@ -49,22 +49,22 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
     does not fit its checksum. Without a checksum it is accepted: writers may leave it out.
     """
     try:
-        document = _load(data)
+        document = _parse_json(data)
         if not isinstance(document, dict):
             raise CorruptLog("_last_checkpoint is not a JSON object")
         checksum = document.get("checksum")
-        if checksum is not None and checksum != _md5(canonical_json(document).encode()):
+        if checksum is not None and checksum != _hash_md5(canonical_json(document).encode()):
             raise CorruptLog("_last_checkpoint does not fit its checksum (MD5)")
     except (ValueError, RecursionError) as e:
         raise CorruptLog(f"_last_checkpoint can't be read ({e})") from None
     names = ("version", "parts", "numOfAddFiles")
-    version, parts, files = (_integer(document.get(name)) for name in names)
+    version, parts, files = (_to_integer(document.get(name)) for name in names)
     if version is None:
         raise CorruptLog("_last_checkpoint has no version")
     return LastCheckpoint(version, parts, files)
 
 
-def _md5(data: bytes) -> str:
+def _hash_md5(data: bytes) -> str:
     try:
         from _md5 import md5  # type: ignore[import-not-found]  # the interpreter's own
     except ImportError:
@@ -82,50 +82,50 @@ def canonical_json(document: Any) -> str:
     if isinstance(document, dict):
         document = {name: value for name, value in document.items() if name != "checksum"}
     # All names and values are pure ASCII here, so characters sort as bytes do.
-    leaves = sorted(_leaves("", document))
+    leaves = sorted(_list_leaves("", document))
     return ",".join(f"{path}={value}" for path, value in leaves)
 
 
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _list_leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield (canonical path, canonical value) of all scalars in a value."""
     named: list[tuple[str, Any]]
     if isinstance(value, dict):
-        named = [(_quoted(name), child) for name, child in value.items()]
+        named = [(_quote_text(name), child) for name, child in value.items()]
     elif isinstance(value, list):
         named = [(str(index), child) for index, child in enumerate(value)]
     else:
         spelled = value if isinstance(value, _Number) else None
-        yield path, spelled or (_quoted(value) if isinstance(value, str) else json.dumps(value))
+        yield path, spelled or (_quote_text(value) if isinstance(value, str) else json.dumps(value))
         return
     for name, child in named:
-        yield from _leaves(f"{path}+{name}" if path else name, child)
+        yield from _list_leaves(f"{path}+{name}" if path else name, child)
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     # Nearly all names and values are such; a schema in the hint has thousands of them.
     return f'"{text if re.fullmatch(r"[A-Za-z0-9_.~-]*", text) else quote(text, safe="")}"'
 
 
-def _load(data: bytes) -> Any:
+def _parse_json(data: bytes) -> Any:
     return json.loads(
         data,
-        object_pairs_hook=_unique,
+        object_pairs_hook=_refuse_duplicates,
         parse_int=_Number,
         parse_float=_Number,
-        parse_constant=_no_constant,
+        parse_constant=_refuse_constant,
     )
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("it names a key twice")
     return found
 
 
-def _no_constant(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
-def _integer(value: Any) -> int | None:
-    return value.integer() if isinstance(value, _Number) else None
+def _to_integer(value: Any) -> int | None:
+    return value.to_integer() if isinstance(value, _Number) else None

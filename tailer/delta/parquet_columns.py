@@ -20,10 +20,10 @@ from tailer.delta.parquet_footer import (
     Footer,
     LeafPath,
     RowGroup,
-    footer_size,
-    of_crate,
-    of_pyarrow,
-    too_large,
+    build_from_crate,
+    build_from_pyarrow,
+    make_size_error,
+    read_footer_size,
 )
 from tailer.errors import UnsupportedTable
 from tailer.native.parquet import native
@@ -74,25 +74,25 @@ class ParquetColumns:
         self._source = source
         self._buffer_bytes, self._checksums = buffer_bytes, checksums
         self._refusal: BaseException | None = None
-        size = footer_size(source)
-        self._native = self._opened(size) if native is not None and size else None
+        size = read_footer_size(source)
+        self._native = self._open_native(size) if native is not None and size else None
         self._is_native = self._native is not None
         if self._native is None:
-            self.footer: Footer = of_pyarrow(self._pyarrow, self._footer_bytes(size))
+            self.footer: Footer = build_from_pyarrow(self._pyarrow, self._read_footer_bytes(size))
         else:
-            self.footer = of_crate(self._native, size)
+            self.footer = build_from_crate(self._native, size)
         for name in self.dictionaries.difference(self.footer.schema.names):
             raise KeyError(name)
 
-    def _opened(self, size: int) -> Any | None:
+    def _open_native(self, size: int) -> Any | None:
         """Return the file as the crate opens it; None if it refuses it."""
         try:
-            footer = self._footer_bytes(size)
+            footer = self._read_footer_bytes(size)
             return native.Columns(self._source, footer, list(self.dictionaries))
         except ValueError:
             return None
 
-    def _footer_bytes(self, size: int) -> bytes:
+    def _read_footer_bytes(self, size: int) -> bytes:
         return bytes(self._source.read_at(size, self._source.size() - 8 - size))
 
     @cached_property
@@ -111,9 +111,9 @@ class ParquetColumns:
                 arrow_extensions_enabled=True,
             )
         except OSError as e:
-            if "Exceeded size limit" not in str(e) or footer_size(self._source) < _ITEMS_MAX:
+            if "Exceeded size limit" not in str(e) or read_footer_size(self._source) < _ITEMS_MAX:
                 raise  # it has not the items that it counts
-            raise too_large(f"more than {_ITEMS_MAX} columns or row groups") from None
+            raise make_size_error(f"more than {_ITEMS_MAX} columns or row groups") from None
 
     @property
     def size(self) -> int:
@@ -148,7 +148,7 @@ class ParquetColumns:
             found.setdefault(path[0], []).append((i, path))
         return found
 
-    def numbers(self, columns: Iterable[ColumnPath]) -> list[int]:
+    def find_numbers(self, columns: Iterable[ColumnPath]) -> list[int]:
         """Return the numbers, in the footer, of these columns and of all fields below them, as far
         as they are known."""
         paths = ((column,) if isinstance(column, str) else column for column in columns)
@@ -170,7 +170,7 @@ class ParquetColumns:
         are of such texts by the footer, and pyarrow none."""
         return self._is_native and self.footer.has_texts_alone
 
-    def longest_text(self, group: int, leaf: int) -> int | None:
+    def find_longest_text(self, group: int, leaf: int) -> int | None:
         """Return the size of the longest text in a leaf's dictionary, 0 if it has none; None if the
         crate does not read this."""
         if self._native is None or not self._is_native:
@@ -181,7 +181,7 @@ class ParquetColumns:
             self._is_native = False
             return None
 
-    def rows(
+    def read_rows(
         self,
         rows_max: int,
         group: int,
@@ -197,7 +197,9 @@ class ParquetColumns:
         called."""
         if self._is_native:
             try:
-                for batch in self._native_rows(rows_max, group, columns, first, threads=threads):
+                for batch in self._read_native_rows(
+                    rows_max, group, columns, first, threads=threads
+                ):
                     first += batch.num_rows
                     yield batch
             except UNREADABLE as e:
@@ -206,9 +208,11 @@ class ParquetColumns:
                 self._is_native, self._refusal = False, e
         if first < self.groups[group].rows:
             check()
-            yield from _behind(self._pyarrow_rows(rows_max, group, columns, threads=threads), first)
+            yield from _skip_rows(
+                self._read_pyarrow_rows(rows_max, group, columns, threads=threads), first
+            )
 
-    def _native_rows(
+    def _read_native_rows(
         self,
         rows_max: int,
         group: int,
@@ -219,10 +223,10 @@ class ParquetColumns:
     ) -> Iterator[pa.RecordBatch]:
         parts = min(_THREADS_MAX, int(pa.cpu_count())) if threads else 1
         assert self._native is not None
-        reader = self._native.rows(group, self.numbers(columns), first, rows_max, parts)
+        reader = self._native.rows(group, self.find_numbers(columns), first, rows_max, parts)
         yield from reader
 
-    def _pyarrow_rows(
+    def _read_pyarrow_rows(
         self, rows_max: int, group: int, columns: Sequence[ColumnPath], *, threads: bool
     ) -> Iterator[pa.RecordBatch]:
         try:
@@ -244,10 +248,10 @@ class ParquetColumns:
             names = [name for name in batch.schema.names if name in wanted]
             for name in self.footer.old_timestamps.intersection(names):
                 _check_old_timestamps(name, batch.column(name))
-            arrays = [_like(batch.column(n), self.schema.field(n).type) for n in names]
+            arrays = [_to_native_type(batch.column(n), self.schema.field(n).type) for n in names]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
-    def batches(
+    def read_batches(
         self,
         rows_max: int,
         groups: Iterable[int],
@@ -257,7 +261,7 @@ class ParquetColumns:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some row groups."""
         for group in groups:
-            yield from self.rows(rows_max, group, columns, threads=threads)
+            yield from self.read_rows(rows_max, group, columns, threads=threads)
 
 
 def _check_old_timestamps(name: str, array: pa.Array) -> None:
@@ -280,7 +284,7 @@ def _check_old_timestamps(name: str, array: pa.Array) -> None:
             )
 
 
-def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def _skip_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the batches without the first rows."""
     for batch in batches:
         passed = min(rows, batch.num_rows)
@@ -289,7 +293,7 @@ def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
             yield batch.slice(passed) if passed else batch
 
 
-def _like(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _to_native_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Return pyarrow's values in the type that the crate gives: without views, and without what the
     writer noted of its own types. A struct may have fewer fields."""
     plain = without_views(array)
@@ -298,7 +302,7 @@ def _like(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not (pa.types.is_struct(plain.type) and pa.types.is_struct(wanted)):
         return plain.cast(wanted)
     fields = [wanted.field(field.name) for field in plain.type]
-    children = [_like(plain.field(i), field.type) for i, field in enumerate(fields)]
+    children = [_to_native_type(plain.field(i), field.type) for i, field in enumerate(fields)]
     mask = plain.is_null() if plain.null_count else None
     types = [child.type for child in children]
     fields = [field.with_type(kind) for field, kind in zip(fields, types, strict=True)]

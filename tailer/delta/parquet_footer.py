@@ -66,7 +66,7 @@ class Footer(Struct, frozen=True):
     old_timestamps: frozenset[str]
 
 
-def footer_size(source: pa.NativeFile) -> int:
+def read_footer_size(source: pa.NativeFile) -> int:
     """Return how long the footer says that it is; 0 if that can't be, or the file is not Parquet
     with a footer that is plain. Raises :class:`UnsupportedTable` for one that takes too much
     memory."""
@@ -74,11 +74,11 @@ def footer_size(source: pa.NativeFile) -> int:
     last = bytes(source.read_at(8, end))
     size = int.from_bytes(last[:4], "little")
     if _BYTES_MAX < size <= end:
-        raise too_large(f"{size} bytes, of {_BYTES_MAX} at most")
+        raise make_size_error(f"{size} bytes, of {_BYTES_MAX} at most")
     return size if size <= end and last[4:] == _END else 0
 
 
-def too_large(what: str) -> UnsupportedTable:
+def make_size_error(what: str) -> UnsupportedTable:
     """Return the refusal of a footer."""
     return UnsupportedTable(
         f"the Parquet file has a footer of {what}",
@@ -86,8 +86,8 @@ def too_large(what: str) -> UnsupportedTable:
     )
 
 
-def of_crate(columns: Any, own_size: int) -> Footer:
-    """Return the footer, of so many bytes, of what the crate has open: its ``Columns``."""
+def build_from_crate(columns: Any, own_size: int) -> Footer:
+    """Return the footer of what the crate has open, its ``Columns``; ``own_size`` in bytes."""
     leaves = [tuple(path) for path in columns.paths()]
     groups = [
         RowGroup(rows, size, chunks, [chunk and chunk[_VALUES] for chunk in chunks])
@@ -106,11 +106,11 @@ def of_crate(columns: Any, own_size: int) -> Footer:
     )
 
 
-def of_pyarrow(file: pq.ParquetFile, footer: bytes) -> Footer:
+def build_from_pyarrow(file: pq.ParquetFile, footer: bytes) -> Footer:
     """Return the footer of what pyarrow has open, with a schema without views."""
     meta, schema = file.metadata, file.schema_arrow
     groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
-    values = _chunk_values(footer)
+    values = _read_chunk_values(footer)
     if [len(each) for each in values] != [meta.num_columns] * len(groups):
         values = [[None] * meta.num_columns for _ in groups]
     leaves = [meta.schema.column(number) for number in range(meta.num_columns)]
@@ -133,13 +133,13 @@ def of_pyarrow(file: pq.ParquetFile, footer: bytes) -> Footer:
     )
 
 
-def _chunk_values(footer: bytes) -> list[list[int | None]]:
+def _read_chunk_values(footer: bytes) -> list[list[int | None]]:
     """Return how many values the column chunks of each row group have; nothing of a footer whose
     fields have other types. pyarrow gives them in a way that may end the process."""
     with suppress(AttributeError, IndexError, RecursionError, TypeError):
         return [
             [chunk.get(_METADATA, {}).get(_NUM_VALUES) for chunk in group.get(_COLUMNS, [])]
-            for group in _Thrift(footer).struct().get(_ROW_GROUPS, [])
+            for group in _Thrift(footer).read_struct().get(_ROW_GROUPS, [])
         ]
     return []
 
@@ -150,43 +150,43 @@ class _Thrift:
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
-    def struct(self) -> dict[int, Any]:
+    def read_struct(self) -> dict[int, Any]:
         fields: dict[int, Any] = {}
         number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._signed()
-            fields[number] = self._value(head & 15)
+        while head := self._read_byte():
+            number = number + (head >> 4) if head >> 4 else self._read_signed()
+            fields[number] = self._read_value(head & 15)
         return fields
 
-    def _value(self, wire: int, *, is_item: bool = False) -> Any:
+    def _read_value(self, wire: int, *, is_item: bool = False) -> Any:
         match wire:
             case 1 | 2:
-                return self._byte() if is_item else None
+                return self._read_byte() if is_item else None
             case 3:
-                return self._byte()
+                return self._read_byte()
             case 4 | 5 | 6:
-                return self._signed()
+                return self._read_signed()
             case 7 | 8:
-                size = 8 if wire == _DOUBLE else self._number()
+                size = 8 if wire == _DOUBLE else self._read_number()
                 self._at += size
                 return None
             case 9 | 10:
-                head = self._byte()
-                size = head >> 4 if head >> 4 < 15 else self._number()
-                return [self._value(head & 15, is_item=True) for _ in range(size)]
-        return self.struct()
+                head = self._read_byte()
+                size = head >> 4 if head >> 4 < 15 else self._read_number()
+                return [self._read_value(head & 15, is_item=True) for _ in range(size)]
+        return self.read_struct()
 
-    def _byte(self) -> int:
+    def _read_byte(self) -> int:
         self._at += 1
         return self._data[self._at - 1]
 
-    def _number(self) -> int:
+    def _read_number(self) -> int:
         value = shift = 0
-        while (byte := self._byte()) > 127:
+        while (byte := self._read_byte()) > 127:
             value |= (byte & 127) << shift
             shift += 7
         return value | byte << shift
 
-    def _signed(self) -> int:
-        value = self._number()
+    def _read_signed(self) -> int:
+        value = self._read_number()
         return value >> 1 ^ -(value & 1)

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from itertools import compress, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -97,40 +97,48 @@ def parse_line(line: bytes | str, *, files: bool = True) -> Action | None:
     try:
         found = json_decoder(kind).decode(data)
     except _REFUSALS:
-        found = _converted(document_of(data), kind)
-    action, name = _only(found)
+        found = _convert_document(parse_document(data), kind)
+    action, name = _find_only_action(found)
     # Of two with the same name only the last one was decoded.
     if not name or data.count(name) > 1:
         _check_names(data)
     return action
 
 
-def parse_entries(
-    lines: Sequence[bytes],
-) -> tuple[list[AddEntry], list[RemoveEntry], list[bytes]]:
+class Entries(NamedTuple):
+    """The adds and removes among some lines. ``others`` are all lines, with those of ``adds`` and
+    ``removes`` blank; none if no other line is left."""
+
+    adds: list[AddEntry]
+    removes: list[RemoveEntry]
+    others: list[bytes]
+
+
+def parse_entries(lines: Sequence[bytes]) -> Entries:
     """Parse the adds and removes among some lines, several times as fast as :func:`parse_line`.
 
-    Return them, and the lines with these left blank: :func:`parse_line` must read what is left. If
-    anything about the adds or the removes is unusual, they are left too, so that it decides.
+    :func:`parse_line` must read the other lines. If anything about the adds or the removes is
+    unusual, they are among these too, so that it decides.
     """
     are_adds = [*map(bytes.startswith, lines, repeat(b'{"add":'))]
     all_add = all(are_adds)
     adds = lines if all_add else [*compress(lines, are_adds)]
     removes = [] if all_add else [line for line in lines if line.startswith(b'{"remove":')]
     try:
-        add_lines = json_decoder(_AddLine).decode_lines(_joined(adds, b'"add"'))
-        remove_lines = json_decoder(_RemoveLine).decode_lines(_joined(removes, b'"remove"'))
+        add_lines = json_decoder(_AddLine).decode_lines(_join_lines(adds, b'"add"'))
+        remove_lines = json_decoder(_RemoveLine).decode_lines(_join_lines(removes, b'"remove"'))
     except _REFUSALS:
-        return [], [], [*lines]
+        return Entries([], [], [*lines])
     added = [line.add for line in add_lines]
     removed = [line.remove for line in remove_lines]
     if len(added) + len(removed) == len(lines):
-        return added, removed, []
+        return Entries(added, removed, [])
     taken = (b'{"add":', b'{"remove":')
-    return added, removed, [b"" if line.startswith(taken) else line for line in lines]
+    others = [b"" if line.startswith(taken) else line for line in lines]
+    return Entries(added, removed, others)
 
 
-def _joined(lines: Sequence[bytes], name: bytes) -> bytes:
+def _join_lines(lines: Sequence[bytes], name: bytes) -> bytes:
     """Return the lines as one text. Raises ValueError unless it is UTF-8 with one name a line.
 
     The decoder does not look into strings that it skips, and of two fields with one name it drops
@@ -144,15 +152,15 @@ def _joined(lines: Sequence[bytes], name: bytes) -> bytes:
     return text
 
 
-def action_of(kind: str, values: Any) -> Action | None:
+def build_action(kind: str, values: Any) -> Action | None:
     """Return the typed action of one ``{kind: values}`` pair; None if the kind is unknown here.
 
     Raises :class:`CorruptLog` if a required field is missing or of the wrong kind.
     """
-    return _only(_converted({kind: values}, _Line))[0]
+    return _find_only_action(_convert_document({kind: values}, _Line)).action
 
 
-def document_of(line: bytes) -> Any:
+def parse_document(line: bytes) -> Any:
     """Return the JSON of a line. Raises :class:`CorruptLog` without a place.
 
     Python's parser has the last word: msgspec refuses a byte order mark, half a surrogate pair,
@@ -161,10 +169,10 @@ def document_of(line: bytes) -> Any:
     try:
         return msgspec.json.decode(line)
     except _REFUSALS:
-        return _by_python(line)
+        return _parse_by_python(line)
 
 
-def _by_python(line: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
+def _parse_by_python(line: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
     """Parse a line with Python's parser, its objects made by ``pairs``."""
     try:
         return json.loads(line.decode().removeprefix("\ufeff"), object_pairs_hook=pairs)
@@ -174,7 +182,7 @@ def _by_python(line: bytes, pairs: Callable[[Any], Any] | None = None) -> Any:
         raise CorruptLog(f"the line is not JSON ({e})") from None
 
 
-def _converted(document: Any, kind: type[_Steering]) -> _Steering:
+def _convert_document(document: Any, kind: type[_Steering]) -> _Steering:
     """Return a line's actions, given as Python objects."""
     json_decoder(kind)  # msgspec looks at a kind in one thread alone
     try:
@@ -184,33 +192,40 @@ def _converted(document: Any, kind: type[_Steering]) -> _Steering:
     except RecursionError:
         raise CorruptLog(_NESTED) from None
     except msgspec.ValidationError as e:
-        raise CorruptLog(_reason(e), hint=_WRITER) from None
+        raise CorruptLog(_format_reason(e), hint=_WRITER) from None
     except UnicodeEncodeError:
         raise CorruptLog("the action has half a surrogate pair") from None
     return found
 
 
-def _only(found: _Steering) -> tuple[Action | None, bytes]:
-    """Return the single action of a line, and its quoted name in the log; b"" without one."""
+class _NamedAction(NamedTuple):
+    """An action and its quoted name in the log; b"" without one."""
+
+    action: Action | None
+    name: bytes
+
+
+def _find_only_action(found: _Steering) -> _NamedAction:
+    """Return the single action of a line."""
     actions = astuple(found)
     if actions.count(None) < len(actions) - 1:
         raise CorruptLog("the line has two actions, and a line may have one")
     for name, action in zip(_QUOTED, actions, strict=True):
         if action is not None:
             if isinstance(action, dict):
-                return CommitInfo(action), name
-            return None if isinstance(action, _Skipped) else action, name
-    return None, b""
+                return _NamedAction(CommitInfo(action), name)
+            return _NamedAction(None if isinstance(action, _Skipped) else action, name)
+    return _NamedAction(None, b"")
 
 
 def _check_names(line: bytes) -> None:
     """Raise :class:`CorruptLog` for a line that names an action twice: one would be lost."""
-    names = [name for name, _ in _by_python(line, list)]
+    names = [name for name, _ in _parse_by_python(line, list)]
     if len(set(names)) < len(names):
         raise CorruptLog("the line names an action twice, and one of them would be lost")
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     """Return msgspec's message about a field, with the action's name."""
     said = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
     what, place = said.groups() if said else (str(error), "")

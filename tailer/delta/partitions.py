@@ -10,6 +10,7 @@ import datetime as dt
 import decimal
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -33,7 +34,7 @@ _DAY_US = 86_400_000_000
 _CYCLE_DAYS = 146_097
 
 
-def partition_text(
+def find_partition_text(
     values: Mapping[str, str | None], column: str, named: str, *, absent_is_null: bool = False
 ) -> str | None:
     """Return the log's value of a partition column, which is named as in the files; ``named`` is
@@ -58,7 +59,7 @@ def partition_text(
     )
 
 
-def partition_scalar(
+def parse_partition_value(
     text: str | None, data_type: DataType, writer_timezone: str = "UTC"
 ) -> pa.Scalar:
     """Return the typed value of one partition column of one file.
@@ -72,37 +73,37 @@ def partition_scalar(
     if not isinstance(data_type, PrimitiveType):
         raise CorruptLog("a partition column is of a nested type, which no writer allows")
     try:
-        return pa.scalar(_value(text, data_type.name, target, writer_timezone), target)
+        return pa.scalar(_parse_value(text, data_type.name, target, writer_timezone), target)
     except (ValueError, ArithmeticError, OverflowError, pa.ArrowException) as e:
         raise CorruptLog(f"the partition value {text!r} is not a {data_type.name} ({e})") from None
 
 
-def _value(text: str, name: str, target: pa.DataType, zone: str) -> object:
+def _parse_value(text: str, name: str, target: pa.DataType, zone: str) -> object:
     if name == "string":
         return text
     length = char_length(PrimitiveType(name))
     if length is not None:
         return text.ljust(length)
     if name in _INTEGERS:
-        return int(_spelled(text, _INTEGER))
+        return int(_check_form(text, _INTEGER))
     if name in ("float", "double"):
-        return float(_spelled(text, _NUMBER, _NOT_FINITE))
+        return float(_check_form(text, _NUMBER, _NOT_FINITE))
     if name == "boolean":
-        return _boolean(text)
+        return _parse_boolean(text)
     if name == "date":
-        return _days(text)
+        return _parse_date(text)
     if name == "timestamp":
-        return _microseconds(text, zone)
+        return _parse_microseconds(text, zone)
     if name == "timestamp_ntz":
-        return _microseconds(text, None)
+        return _parse_microseconds(text, None)
     if name == "binary":
         return text.encode()
     if pa.types.is_decimal(target):
-        return _exact(decimal.Decimal(_spelled(text, _NUMBER)), target.scale)
+        return _to_exact_scale(decimal.Decimal(_check_form(text, _NUMBER)), target.scale)
     raise ValueError("no partition column can be of that type")
 
 
-def _spelled(text: str, *forms: str) -> str:
+def _check_form(text: str, *forms: str) -> str:
     """Return the text without surrounding blanks if it has one of these forms.
 
     Raises ValueError if it has none of them.
@@ -113,50 +114,57 @@ def _spelled(text: str, *forms: str) -> str:
     return stripped
 
 
-def _exact(value: decimal.Decimal, scale: int) -> decimal.Decimal:
+def _to_exact_scale(value: decimal.Decimal, scale: int) -> decimal.Decimal:
     rounded = value.quantize(decimal.Decimal(1).scaleb(-scale), context=decimal.Context(prec=76))
     if rounded != value:
         raise ValueError(f"it has more than {scale} decimal places")
     return rounded
 
 
-def _boolean(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     lowered = text.lower()
     if lowered not in ("true", "false"):
         raise ValueError("neither true nor false")
     return lowered == "true"
 
 
-def _match(text: str) -> re.Match[str]:
+def _match_timestamp(text: str) -> re.Match[str]:
     match = re.fullmatch(_TIMESTAMP, text.strip(_BLANKS))
     if match is None:
         raise ValueError("not year-month-day, with or without hour:minute:second")
     return match
 
 
-def _day(match: re.Match[str]) -> tuple[dt.date, int]:
-    """Return a day, and the number of days to add to it.
+class _Day(NamedTuple):
+    """A day: ``more_days`` after ``date``.
 
     Dates may have years beyond those of Python. The calendar repeats itself, weekdays included,
     every 400 years, so such a day is computed from its equivalent within Python's years.
     """
+
+    date: dt.date
+    more_days: int
+
+
+def _parse_day(match: re.Match[str]) -> _Day:
     year = int(match[1])
     cycles = (year - 9600) // 400 if year > 9999 else min(0, (year - 1) // 400)
-    return dt.date(year - 400 * cycles, int(match[2]), int(match[3])), cycles * _CYCLE_DAYS
+    date = dt.date(year - 400 * cycles, int(match[2]), int(match[3]))
+    return _Day(date, cycles * _CYCLE_DAYS)
 
 
-def _days(text: str) -> int:
-    day, more = _day(_match(text))
+def _parse_date(text: str) -> int:
+    day, more = _parse_day(_match_timestamp(text))
     return day.toordinal() - _EPOCH.toordinal() + more
 
 
-def _microseconds(text: str, zone: str | None) -> int:
+def _parse_microseconds(text: str, zone: str | None) -> int:
     """Return microseconds since the epoch.
 
     A wall-clock time without offset is read in ``zone``, or as if in UTC if the type has no zone.
     """
-    match = _match(text)
-    day, more = _day(match)
+    match = _match_timestamp(text)
+    day, more = _parse_day(match)
     wall = dt.datetime(
         day.year, day.month, day.day,
         int(match[4] or 0), int(match[5] or 0), int(match[6] or 0),

@@ -39,7 +39,7 @@ def split_scheme(path: str) -> tuple[str, str]:
     return scheme, rest
 
 
-def location(path: str) -> str:
+def parse_location(path: str) -> str:
     """Return the location that a path of the log names: decoded, relative to the root or absolute.
 
     Absolute ones are ``/a/b`` on the local disk and ``s3://bucket/key`` elsewhere (``s3a`` and
@@ -66,12 +66,12 @@ def location(path: str) -> str:
     return f"{scheme}://{decoded}"
 
 
-def locations(paths: Sequence[str]) -> Sequence[str]:
+def parse_locations(paths: Sequence[str]) -> Sequence[str]:
     """Return the location of each path. Nearly all are their own, and are checked together."""
     text = "\n".join(paths)
     if all(paths) and _is_plain(text):
         return paths
-    return [location(path) for path in paths]
+    return [parse_location(path) for path in paths]
 
 
 def _is_plain(text: str) -> bool:
@@ -106,7 +106,7 @@ def z85_decode(text: str) -> bytes:
     return bytes(out)
 
 
-def dv_location(dv: DeletionVectorDescriptor) -> str | None:
+def find_dv_location(dv: DeletionVectorDescriptor) -> str | None:
     """Return the location of the deletion vector's file; None if it is inline ("Derived Fields").
 
     Raises :class:`CorruptLog` for a storage type or a name that the protocol does not have.
@@ -115,7 +115,7 @@ def dv_location(dv: DeletionVectorDescriptor) -> str | None:
         case "i":
             return None
         case "p":
-            return location(dv.path_or_inline_dv)
+            return parse_location(dv.path_or_inline_dv)
         case "u":
             encoded = dv.path_or_inline_dv
             if len(encoded) < 20:
@@ -125,12 +125,12 @@ def dv_location(dv: DeletionVectorDescriptor) -> str | None:
             if len(decoded) != 16:
                 raise CorruptLog(f"the deletion vector's name {encoded!r} is not a UUID")
             file = f"deletion_vector_{uuid.UUID(bytes=decoded)}.bin"
-            return _plain_location(f"{prefix}/{file}" if prefix else file)
+            return _check_plain_location(f"{prefix}/{file}" if prefix else file)
     raise CorruptLog(f"deletion vector storage type {dv.storage_type!r} is not known here")
 
 
-def _plain_location(path: str) -> str:
-    """Check a relative path that is not URI-encoded, as :func:`location` does."""
+def _check_plain_location(path: str) -> str:
+    """Check a relative path that is not URI-encoded, as :func:`parse_location` does."""
     if ".." in path.split("/") or path.startswith("/") or "://" in path or "\x00" in path:
         raise CorruptLog("a deletion vector's name climbs out of the table", path=path)
     return path

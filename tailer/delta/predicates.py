@@ -29,7 +29,7 @@ from tailer.delta.comparisons import (
     Or,
     Unknown,
 )
-from tailer.delta.partitions import partition_scalar
+from tailer.delta.partitions import parse_partition_value
 from tailer.delta.schema import PrimitiveType, StructField, decimal_parts
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
@@ -76,11 +76,11 @@ class Relations:
     greater: bool
 
     @classmethod
-    def of(cls, value: Any, literal: Any) -> Relations:
+    def from_value(cls, value: Any, literal: Any) -> Relations:
         """Compare one value that all rows have."""
         return cls(value < literal, value == literal, value > literal)
 
-    def may(self, op: str, *, null: bool) -> May:
+    def evaluate(self, op: str, *, null: bool) -> May:
         """Return the possible results of a comparison; ``null``: whether the column may be null."""
         matches, differs = {
             "=": (self.equal, self.less or self.greater),
@@ -92,25 +92,25 @@ class Relations:
         return May(matches, differs, null)
 
 
-def columns_of(node: Node) -> set[str]:
+def list_columns(node: Node) -> set[str]:
     """Return the columns that a predicate names, in lower case."""
     match node:
         case Not(child):
-            return columns_of(child)
+            return list_columns(child)
         case And(children) | Or(children):
-            return set().union(*(columns_of(child) for child in children))
+            return set().union(*(list_columns(child) for child in children))
         case Unknown():
             return set()
     return {node.column.lower()}
 
 
-def size_of(node: Node) -> int:
+def count_nodes(node: Node) -> int:
     """Return the number of comparisons and operators of a predicate."""
     match node:
         case Not(child):
-            return 1 + size_of(child)
+            return 1 + count_nodes(child)
         case And(children) | Or(children):
-            return 1 + sum(size_of(child) for child in children)
+            return 1 + sum(count_nodes(child) for child in children)
     return 1
 
 
@@ -131,43 +131,43 @@ class FileFacts:
     @property
     def num_rows(self) -> int:
         """The number of live rows by the log; 0 if it is unknown."""
-        records = self._statistics().get("numRecords")
+        records = self._parse_statistics().get("numRecords")
         if not isinstance(records, int) or isinstance(records, bool):
             return 0
         dv = self._vector
         gone = dv.get("cardinality") if isinstance(dv, dict) else 0
         return max(0, records - gone) if isinstance(gone, int) else 0
 
-    def may(self, node: Node) -> May:
+    def evaluate(self, node: Node) -> May:
         """Return the possible results of the predicate for this file's rows."""
         match node:
             case Not(child):
-                inner = self.may(child)
+                inner = self.evaluate(child)
                 return May(inner.false, inner.true, inner.null)
             case And(children):
-                each = [self.may(c) for c in children]
+                each = [self.evaluate(c) for c in children]
                 return May(all(m.true for m in each), any(m.false for m in each),
                            any(m.null for m in each))  # fmt: skip
             case Or(children):
-                each = [self.may(c) for c in children]
+                each = [self.evaluate(c) for c in children]
                 return May(any(m.true for m in each), all(m.false for m in each),
                            any(m.null for m in each))  # fmt: skip
             case Unknown():
                 return ANYTHING
-        field = self._field(node.column)
+        field = self._find_field(node.column)
         if field is None:
             return ANYTHING
         if field.name in self._state.metadata.partition_columns:
-            return self._by_partition(node, field)
-        return self._by_statistics(node, field)
+            return self._evaluate_by_partition(node, field)
+        return self._evaluate_by_statistics(node, field)
 
-    def _field(self, name: str) -> StructField | None:
+    def _find_field(self, name: str) -> StructField | None:
         found = [f for f in self._state.schema if f.name.lower() == name.lower()]
         if len(found) != 1 or "__COLLATIONS" in found[0].metadata:
             return None  # two columns that differ by case, or an unknown collation of strings
         return found[0]
 
-    def _by_partition(self, node: Comparison | IsNull, field: StructField) -> May:
+    def _evaluate_by_partition(self, node: Comparison | IsNull, field: StructField) -> May:
         name = self._state.physical_name(field)
         if name not in self._partitions or not isinstance(field.type, PrimitiveType):
             return ANYTHING
@@ -175,23 +175,23 @@ class FileFacts:
         null = text is None or text == ""
         if isinstance(node, IsNull):
             return May(null, not null, False)
-        literal = _literal(node.literals[0], field.type.name)
+        literal = _parse_literal(node.literals[0], field.type.name)
         if literal is None:
             return ANYTHING
         if null:
             return _NULL
         try:
-            found = partition_scalar(text, field.type, self._zone or "UTC")
-            value = _comparable(found.as_py(), field.type.name)
+            found = parse_partition_value(text, field.type, self._zone or "UTC")
+            value = _to_comparable(found.as_py(), field.type.name)
         except (CorruptLog, OverflowError):  # an invalid value, or a year that Python does not have
             return ANYTHING
         # A timestamp without a zone is in its writer's zone, which is unknown here.
         unzoned = field.type.name == "timestamp" and not _has_zone(text or "")
         if value is None or (unzoned and self._zone is None):
             return ANYTHING
-        return Relations.of(value, literal).may(node.op, null=False)
+        return Relations.from_value(value, literal).evaluate(node.op, null=False)
 
-    def _statistics(self) -> dict[str, Any]:
+    def _parse_statistics(self) -> dict[str, Any]:
         if self._stats is None:
             self._stats = {}
             if isinstance(self._text, str):
@@ -202,13 +202,16 @@ class FileFacts:
                 self._stats = stats if isinstance(stats, dict) else {}
         return self._stats
 
-    def _of(self, kind: str, field: StructField) -> Any:
-        values = self._statistics().get(kind)
+    def _find_statistic(self, kind: str, field: StructField) -> Any:
+        values = self._parse_statistics().get(kind)
         name = self._state.physical_name(field)
         return values.get(name) if isinstance(values, dict) else None
 
-    def _by_statistics(self, node: Comparison | IsNull, field: StructField) -> May:
-        records, nulls = self._statistics().get("numRecords"), self._of("nullCount", field)
+    def _evaluate_by_statistics(self, node: Comparison | IsNull, field: StructField) -> May:
+        records, nulls = (
+            self._parse_statistics().get("numRecords"),
+            self._find_statistic("nullCount", field),
+        )
         none_null = nulls == 0 and nulls is not False
         all_null = isinstance(nulls, int) and nulls == records and nulls > 0
         if isinstance(node, IsNull):
@@ -217,18 +220,18 @@ class FileFacts:
             return May(not none_null, not all_null, False)
         if not isinstance(field.type, PrimitiveType):
             return ANYTHING
-        literal = _literal(node.literals[0], field.type.name)
+        literal = _parse_literal(node.literals[0], field.type.name)
         if literal is None:
             return ANYTHING
         if all_null:
             return _NULL
         kind = field.type.name
-        low = _bound(self._of("minValues", field), kind)
-        high = _bound(self._of("maxValues", field), kind)
-        return _order(literal, low, high, kind).may(node.op, null=not none_null)
+        low = _parse_bound(self._find_statistic("minValues", field), kind)
+        high = _parse_bound(self._find_statistic("maxValues", field), kind)
+        return _compare_with_bounds(literal, low, high, kind).evaluate(node.op, null=not none_null)
 
 
-def _order(literal: Any, low: Any, high: Any, kind: str) -> Relations:
+def _compare_with_bounds(literal: Any, low: Any, high: Any, kind: str) -> Relations:
     """Return how the values between the bounds (None: unknown) may compare with the literal."""
     below = above = True  # may there be a value <= literal, >= literal?
     less = greater = True
@@ -248,7 +251,7 @@ def _order(literal: Any, low: Any, high: Any, kind: str) -> Relations:
     return Relations(less, below and above, greater)
 
 
-def _bound(value: Any, kind: str) -> Any:
+def _parse_bound(value: Any, kind: str) -> Any:
     """Convert a bound of the statistics to a comparable value; None if it proves nothing."""
     if kind == "string":
         return value if isinstance(value, str) else None
@@ -274,7 +277,7 @@ def _has_zone(text: str) -> bool:
     return text.endswith("Z") or "+" in text[10:] or "-" in text[10:]
 
 
-def _comparable(value: Any, kind: str) -> Any:
+def _to_comparable(value: Any, kind: str) -> Any:
     """Convert a partition value to the type of literals; None if its order is unknown here."""
     if kind in _INTEGERS:
         return Decimal(value)
@@ -282,7 +285,7 @@ def _comparable(value: Any, kind: str) -> Any:
     return value if known or kind.startswith("decimal") else None
 
 
-def _literal(literal: Literal, kind: str) -> Any:
+def _parse_literal(literal: Literal, kind: str) -> Any:
     """Convert the literal to the column's type; None if the comparison is not understood.
 
     If the literal's type is narrower than the column's, the column would have to be cast, which can
@@ -290,7 +293,7 @@ def _literal(literal: Literal, kind: str) -> Any:
     """
     value, value_type = literal.text, literal.kind
     if value_type in _OF_SQL:
-        return _sql_literal(value, value_type, kind)
+        return _parse_sql_literal(value, value_type, kind)
     try:
         if value_type in ("int", "long"):
             wide = {"int": 4, "long": 8}[value_type]
@@ -305,13 +308,13 @@ def _literal(literal: Literal, kind: str) -> Any:
     if value_type == "string" and kind == "string":
         return value
     if value_type == "date" and kind == "date":
-        return _date(value)
+        return _parse_date(value)
     if value_type == "timestamp" and kind == "timestamp":
-        return _moment(value, kind)
+        return _parse_moment(value, kind)
     return None
 
 
-def _sql_literal(value: str, value_type: str, kind: str) -> Any:
+def _parse_sql_literal(value: str, value_type: str, kind: str) -> Any:
     """Convert a literal of a condition; None if it may compare otherwise in DuckDB, which casts the
     one side or the other."""
     match value_type:
@@ -330,7 +333,7 @@ def _sql_literal(value: str, value_type: str, kind: str) -> Any:
         case "flag" if kind == "boolean":
             return value.lower() == "true"
         case "text" | "time" | "sql date" if kind == "date":
-            return _date(value) if _TIME.fullmatch(value) else None
+            return _parse_date(value) if _TIME.fullmatch(value) else None
         case "text" | "time" if kind in ("timestamp", "timestamp_ntz") and _TIME.fullmatch(value):
             with suppress(ValueError):
                 moment = dt.datetime.fromisoformat(value)
@@ -340,7 +343,7 @@ def _sql_literal(value: str, value_type: str, kind: str) -> Any:
     return None
 
 
-def _date(value: str) -> dt.date | None:
+def _parse_date(value: str) -> dt.date | None:
     if len(value) == 10:
         try:
             return dt.date.fromisoformat(value)
@@ -349,7 +352,7 @@ def _date(value: str) -> dt.date | None:
     return None
 
 
-def _moment(value: str, kind: str) -> dt.datetime | None:
+def _parse_moment(value: str, kind: str) -> dt.datetime | None:
     """Parse a time with a zone; without one it would be in a zone that only the client knows."""
     if not _has_zone(value) or kind != "timestamp":
         return None

@@ -18,7 +18,7 @@ _UNITS_MS = {
 _PART = re.compile(r"(\d{1,12})\s*([a-z]+?)s?(?=\s|\d|$)")
 
 
-def interval_ms(text: str) -> int:
+def parse_interval_ms(text: str) -> int:
     """Parse an SQL interval such as ``interval 1 week`` or ``2 days 12 hours`` to milliseconds.
 
     Months and years have no fixed length, so Delta does not accept them either. Raises
@@ -34,9 +34,11 @@ def interval_ms(text: str) -> int:
 def tombstone_retention_ms(metadata: Metadata) -> int:
     """Return how long, in ms, removed files are kept before VACUUM may delete them."""
     key = "delta.deletedFileRetentionDuration"
-    return interval_ms(metadata.configuration.get(key, "interval 1 week"))
+    return parse_interval_ms(metadata.configuration.get(key, "interval 1 week"))
 
 
 def log_retention_ms(metadata: Metadata) -> int:
     """Return how long, in ms, commits are kept before the log's cleanup may delete them."""
-    return interval_ms(metadata.configuration.get("delta.logRetentionDuration", "interval 30 days"))
+    return parse_interval_ms(
+        metadata.configuration.get("delta.logRetentionDuration", "interval 30 days")
+    )

@@ -52,7 +52,7 @@ class PageSize(NamedTuple):
     values: int
 
 
-def chunk_of(group: RowGroup, leaf: int) -> Chunk | None:
+def find_chunk(group: RowGroup, leaf: int) -> Chunk | None:
     """Return a column of a row group; None if nothing is known of it."""
     numbers = None if group.chunks is None else group.chunks[leaf]
     return None if numbers is None else Chunk._make(numbers)
@@ -78,17 +78,17 @@ class RowGroups:
         parquet = self._parquet
         rows = sum(group.rows for group in parquet.groups)
         if rows != parquet.num_rows:
-            raise _contradiction(
+            raise _make_contradiction(
                 f"its footer says that it has {parquet.num_rows} rows, and its row groups have "
                 f"{rows}"
             )
         if logged is not None and logged != parquet.num_rows:
-            raise _contradiction(
+            raise _make_contradiction(
                 f"the log says that it has {logged} rows (numRecords), and its footer "
                 f"{parquet.num_rows}"
             )
         for name in flat:
-            for leaf in parquet.numbers([(name,)]):
+            for leaf in parquet.find_numbers([(name,)]):
                 self._check_leaf(name, leaf)
 
     def _check_leaf(self, name: str, leaf: int) -> None:
@@ -96,32 +96,32 @@ class RowGroups:
         for number, group in enumerate(self._parquet.groups):
             values = group.values[leaf]
             if values is not None and values != group.rows:
-                raise _contradiction(
+                raise _make_contradiction(
                     f"row group {number} has {group.rows} rows, and its column {name!r} "
                     f"{values} values"
                 )
-            chunk = chunk_of(group, leaf)
+            chunk = find_chunk(group, leaf)
             if chunk is None:
                 continue
             if chunk.values and chunk.start in begun:
-                raise _contradiction(
+                raise _make_contradiction(
                     f"the values of the column {name!r} in row group {number} are those of an "
                     "earlier row group"
                 )
             begun.add(chunk.start)
 
-    def dictionary_bytes(self, chunk: Chunk) -> int:
+    def find_dictionary_size(self, chunk: Chunk) -> int:
         """Return the size of a column's dictionary of texts, by its page; 0 if it has none."""
-        pages = self.pages(chunk) if chunk.physical == BYTE_ARRAY else []
+        pages = self.read_pages(chunk) if chunk.physical == BYTE_ARRAY else []
         return pages[0].unpacked if pages and pages[0].kind == _DICTIONARY_PAGE else 0
 
-    def longest_text(self, chunk: Chunk) -> int:
+    def find_longest_text(self, chunk: Chunk) -> int:
         """Return the size of the longest text in a column's dictionary; 0 if it has none. If it
         can't be unpacked here, that is the size of the dictionary."""
-        size = self.dictionary_bytes(chunk)
+        size = self.find_dictionary_size(chunk)
         if not size:
             return 0
-        page = self.pages(chunk)[0]
+        page = self.read_pages(chunk)[0]
         try:
             texts = bytes(self._source.read_at(page.stored, chunk.start + page.header))
             if chunk.codec:
@@ -130,7 +130,7 @@ class RowGroups:
             return size
         return int(native.longest(texts))
 
-    def pages(self, chunk: Chunk) -> list[PageSize]:
+    def read_pages(self, chunk: Chunk) -> list[PageSize]:
         """Return the sizes of a column's first pages: of all, if it is small. They are what is
         unpacked, whatever the footer says."""
         if chunk.start not in self._pages:
@@ -139,19 +139,19 @@ class RowGroups:
             self._pages[chunk.start] = [PageSize._make(page) for page in native.page_sizes(start)]
         return self._pages[chunk.start]
 
-    def ranges(self, group: int, names: Sequence[ColumnPath]) -> list[tuple[int, int]]:
+    def find_ranges(self, group: int, names: Sequence[ColumnPath]) -> list[tuple[int, int]]:
         """Return the bytes [start, end) of these columns' chunks of a row group, as far as they are
         known, in the order of the file."""
         row_group = self[group]
         if row_group is None:
             return []
-        chunks = (chunk_of(row_group, leaf) for leaf in self._parquet.numbers(names))
+        chunks = (find_chunk(row_group, leaf) for leaf in self._parquet.find_numbers(names))
         placed = [chunk for chunk in chunks if chunk is not None]
         return sorted((chunk.start, chunk.start + chunk.size) for chunk in placed)
 
-    def read_bytes(self, group: int, names: Sequence[str]) -> int:
+    def count_bytes(self, group: int, names: Sequence[str]) -> int:
         """Return how many bytes these top-level columns of a row group take in the file."""
-        return sum(end - start for start, end in self.ranges(group, names))
+        return sum(end - start for start, end in self.find_ranges(group, names))
 
     def announce(self, columns: Sequence[ColumnPath], groups: Sequence[int]) -> None:
         """Let a remote file fetch these columns of these row groups, which are read from now on.
@@ -162,13 +162,13 @@ class RowGroups:
         will_read = getattr(self._source, "will_read", None)
         if will_read is None or any(self[group] is None for group in groups):
             return
-        ranges = [self.ranges(group, columns) for group in groups]
+        ranges = [self.find_ranges(group, columns) for group in groups]
         # Ranges that overlap are damage: the decoder says how.
         if all(left <= right for each in ranges for left, right in pairwise([0, *chain(*each)])):
             will_read(ranges)
 
 
-def _contradiction(what: str) -> CorruptLog:
+def _make_contradiction(what: str) -> CorruptLog:
     return CorruptLog(
         f"the data file contradicts itself or the log: {what}",
         hint="restore it from a backup, or skip this version",

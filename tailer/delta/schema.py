@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from tailer.delta.char import CHAR_TYPE_KEY, char_length, declared_type
+from tailer.delta.char import CHAR_TYPE_KEY, apply_declared_type, char_length
 from tailer.delta.types import (
     ArrayType,
     DataType,
@@ -37,7 +37,7 @@ __all__ = [
 # Deeper nesting is an attack or an accident: Spark gives up long before.
 DEPTH_MAX = 100
 #: The schema of ten thousand columns with comments takes a few million. A parsed schema takes some
-#: 30 times its text, and no other feed goes on while it is parsed.
+#: 30 times its text, and all other feeds wait while it is parsed.
 _CHARACTERS_MAX = 16 * 1024 * 1024
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)", re.ASCII)
@@ -67,41 +67,41 @@ def parse_schema(schema_string: str) -> StructType:
         raise CorruptLog(f"the schema is nested deeper than {DEPTH_MAX} levels") from None
     except ValueError as e:
         raise CorruptLog(f"the schemaString is not JSON ({e})") from None
-    parsed = _type(document, 0)
+    parsed = _parse_type(document, 0)
     if not isinstance(parsed, StructType):
         raise CorruptLog("the schemaString is not a struct")
     return parsed
 
 
-def _type(document: Any, depth: int) -> DataType:
+def _parse_type(document: Any, depth: int) -> DataType:
     if depth > DEPTH_MAX:
         raise CorruptLog(f"the schema is nested deeper than {DEPTH_MAX} levels")
     if isinstance(document, str):
-        return _primitive(document)
+        return _parse_primitive(document)
     if not isinstance(document, dict):
         raise CorruptLog("the schema has a type that is neither a name nor an object")
     try:
         match document.get("type"):
             case "struct":
-                fields = (_field(f, depth + 1) for f in document["fields"])
+                fields = (_parse_field(f, depth + 1) for f in document["fields"])
                 return StructType(tuple(f for f in fields if not _is_void(f.type)))
             case "array":
-                element = _type(document["elementType"], depth + 1)
+                element = _parse_type(document["elementType"], depth + 1)
                 return ArrayType(element, bool(document.get("containsNull", True)))
             case "map":
                 return MapType(
-                    _type(document["keyType"], depth + 1),
-                    _type(document["valueType"], depth + 1),
+                    _parse_type(document["keyType"], depth + 1),
+                    _parse_type(document["valueType"], depth + 1),
                     bool(document.get("valueContainsNull", True)),
                 )
             case "udt":  # Spark's; the files have its SQL type
-                return _type(document["sqlType"], depth + 1)
+                return _parse_type(document["sqlType"], depth + 1)
     except (KeyError, TypeError, AttributeError, UnicodeEncodeError) as e:
         raise CorruptLog(f"the schema has an incomplete {document.get('type')} ({e})") from None
     raise UnsupportedTable(f"the schema has the type {document.get('type')!r}, not known here")
 
 
-def _primitive(name: str) -> PrimitiveType:
+def _parse_primitive(name: str) -> PrimitiveType:
     if _VARCHAR.fullmatch(name):
         return PrimitiveType("string")
     if char_length(PrimitiveType(name)) is not None:
@@ -126,16 +126,16 @@ def _is_void(data_type: DataType) -> bool:
     return isinstance(data_type, PrimitiveType) and data_type.name == "void"
 
 
-def _field(document: Any, depth: int) -> StructField:
+def _parse_field(document: Any, depth: int) -> StructField:
     metadata = document.get("metadata") or {}
     name = document["name"]
     if not isinstance(name, str) or not isinstance(metadata, dict):
         raise CorruptLog("the schema has a field whose name or metadata is of the wrong kind")
     name.encode()  # half a surrogate pair is not a name
-    data_type = _type(document["type"], depth)
+    data_type = _parse_type(document["type"], depth)
     declared = metadata.get(CHAR_TYPE_KEY)
     if isinstance(declared, str):
-        data_type = declared_type(data_type, declared)
+        data_type = apply_declared_type(data_type, declared)
     return StructField(name, data_type, bool(document.get("nullable", True)), metadata)
 
 

@@ -36,33 +36,35 @@ class SchemaDiff(Struct, frozen=True):
                 for k, vs in asdict(self).items()}  # fmt: skip
 
 
-def schema_diff(old: StructType, new: StructType) -> SchemaDiff:
+def compare_schemas(old: StructType, new: StructType) -> SchemaDiff:
     """Return the differences from one schema to the other."""
     diff = SchemaDiff([], [], [], [], [])
-    _structs(old, new, "", "", diff)
+    _compare_structs(old, new, "", "", diff)
     return diff
 
 
-def type_name(data_type: DataType) -> str:
+def format_type(data_type: DataType) -> str:
     """Return a type as SQL writes it: ``array<struct<a:long>>``."""
     match data_type:
         case PrimitiveType(name):
             return name
         case ArrayType(element):
-            return f"array<{type_name(element)}>"
+            return f"array<{format_type(element)}>"
         case MapType(key, value):
-            return f"map<{type_name(key)},{type_name(value)}>"
+            return f"map<{format_type(key)},{format_type(value)}>"
         case StructType(fields):
-            return f"struct<{','.join(f'{f.name}:{type_name(f.type)}' for f in fields)}>"
+            return f"struct<{','.join(f'{f.name}:{format_type(f.type)}' for f in fields)}>"
 
 
-def _keys(schema: StructType, *, by_id: bool) -> dict[object, StructField]:
+def _index_fields(schema: StructType, *, by_id: bool) -> dict[object, StructField]:
     return {(f.field_id if by_id else f.name): f for f in schema}
 
 
-def _structs(old: StructType, new: StructType, was: str, now: str, diff: SchemaDiff) -> None:
+def _compare_structs(
+    old: StructType, new: StructType, was: str, now: str, diff: SchemaDiff
+) -> None:
     by_id = all(f.field_id is not None for f in (*old, *new))
-    before, after = _keys(old, by_id=by_id), _keys(new, by_id=by_id)
+    before, after = _index_fields(old, by_id=by_id), _index_fields(new, by_id=by_id)
     diff.dropped.extend(was + f.name for key, f in before.items() if key not in after)
     for key, f in after.items():
         if key not in before:
@@ -72,22 +74,22 @@ def _structs(old: StructType, new: StructType, was: str, now: str, diff: SchemaD
         if same.name != f.name:
             diff.renamed.append((was + same.name, now + f.name))
         if same.nullable != f.nullable:
-            names = [type_name(x.type) + ("" if x.nullable else " not null") for x in (same, f)]
+            names = [format_type(x.type) + ("" if x.nullable else " not null") for x in (same, f)]
             diff.changed.append((now + f.name, names[0], names[1]))
-        _types(same.type, f.type, was + same.name, now + f.name, diff)
+        _compare_types(same.type, f.type, was + same.name, now + f.name, diff)
 
 
-def _types(old: DataType, new: DataType, was: str, now: str, diff: SchemaDiff) -> None:
+def _compare_types(old: DataType, new: DataType, was: str, now: str, diff: SchemaDiff) -> None:
     match old, new:
         case StructType(), StructType():
-            _structs(old, new, was + ".", now + ".", diff)
+            _compare_structs(old, new, was + ".", now + ".", diff)
         case ArrayType(), ArrayType():
-            _types(old.element, new.element, was + ".element", now + ".element", diff)
+            _compare_types(old.element, new.element, was + ".element", now + ".element", diff)
         case MapType(), MapType():
-            _types(old.key, new.key, was + ".key", now + ".key", diff)
-            _types(old.value, new.value, was + ".value", now + ".value", diff)
+            _compare_types(old.key, new.key, was + ".key", now + ".key", diff)
+            _compare_types(old.value, new.value, was + ".value", now + ".value", diff)
         case _ if old != new:
-            entry = (now, type_name(old), type_name(new))
+            entry = (now, format_type(old), format_type(new))
             (diff.widened if _widens(old, new) else diff.changed).append(entry)
 
 
@@ -106,7 +108,7 @@ def _widens(old: DataType, new: DataType) -> bool:
         return False
     if new.name in _WIDER.get(old.name, ()):
         return True
-    wide, narrow = list(_numbers(new.name)), list(_numbers(old.name))
+    wide, narrow = list(_parse_decimal(new.name)), list(_parse_decimal(old.name))
     if not wide:
         return False
     if not narrow:
@@ -115,7 +117,7 @@ def _widens(old: DataType, new: DataType) -> bool:
     return wide[1] >= narrow[1] and wide[0] - wide[1] >= narrow[0] - narrow[1]
 
 
-def _numbers(name: str) -> Iterator[int]:
+def _parse_decimal(name: str) -> Iterator[int]:
     """Yield precision and scale of a decimal; nothing for another type."""
     if name.startswith("decimal("):
         yield from (int(part) for part in name[len("decimal(") : -1].split(","))

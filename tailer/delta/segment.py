@@ -10,6 +10,7 @@ import enum
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -80,12 +81,12 @@ _ENDS = {
 }
 
 
-def commit_name(version: int) -> str:
+def format_commit_name(version: int) -> str:
     """Return the commit file's name: the version, zero-padded to 20 digits."""
     return f"{version:020d}.json"
 
 
-def log_file(name: str, size: int, mtime_ms: int, tag: str = "") -> LogFile | None:
+def parse_log_file(name: str, size: int, mtime_ms: int, tag: str = "") -> LogFile | None:
     """Return the file of the log with that name; None if the protocol has no such name."""
     digits, _, end = name.partition(".")
     if len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
@@ -112,13 +113,13 @@ def log_file(name: str, size: int, mtime_ms: int, tag: str = "") -> LogFile | No
     return None
 
 
-def commits_of(files: Iterable[LogFile]) -> dict[int, LogFile]:
+def find_commits(files: Iterable[LogFile]) -> dict[int, LogFile]:
     """Return the commit files by version, oldest first."""
     commits = {f.version: f for f in files if f.kind is LogKind.COMMIT}
     return dict(sorted(commits.items()))
 
 
-def _checkpoints(files: Iterable[LogFile]) -> list[Checkpoint]:
+def _find_checkpoints(files: Iterable[LogFile]) -> list[Checkpoint]:
     """Return every complete checkpoint, newest first; a multi-part one needs all its parts.
 
     If a version has several, a v2 checkpoint comes first: its top level is small.
@@ -141,7 +142,7 @@ def _checkpoints(files: Iterable[LogFile]) -> list[Checkpoint]:
     return [c for *_, c in sorted(whole, key=lambda w: w[:3], reverse=True)]
 
 
-def segments(files: Iterable[LogFile], version: int) -> Iterator[LogSegment]:
+def find_segments(files: Iterable[LogFile], version: int) -> Iterator[LogSegment]:
     """Yield every way to build the snapshot of ``version``, the cheapest first.
 
     The later ones are for a checkpoint that turns out to be damaged. When none is left, raises
@@ -149,22 +150,29 @@ def segments(files: Iterable[LogFile], version: int) -> Iterator[LogSegment]:
     """
     files = list(files)
     missing: int | None = None
-    for checkpoint in [*_checkpoints(f for f in files if f.version <= version), None]:
+    for checkpoint in [*_find_checkpoints(f for f in files if f.version <= version), None]:
         first = checkpoint.version + 1 if checkpoint else 0
-        deltas, gap = _cover(files, first, version)
+        deltas, gap = _cover_versions(files, first, version)
         if gap is None:
             yield LogSegment(version, checkpoint, tuple(deltas))
         elif missing is None:
             missing = gap
     raise DataLoss(
         f"the snapshot of version {version} can't be built: commit {missing or 0} is missing",
-        path=commit_name(missing or 0),
+        path=format_commit_name(missing or 0),
         hint="the log was cleaned up, or the file was lost; start at a newer version",
     )
 
 
-def _cover(files: list[LogFile], first: int, last: int) -> tuple[list[LogFile], int | None]:
-    """Return the fewest files with the versions first..last, and the first missing version.
+class _Cover(NamedTuple):
+    """The files with some versions, and the first version that none of them has."""
+
+    files: list[LogFile]
+    missing: int | None
+
+
+def _cover_versions(files: list[LogFile], first: int, last: int) -> _Cover:
+    """Return the fewest files with the versions first..last.
 
     A compaction replaces the commits in its range ("Log Compaction Files"). Taking the longest one
     at each step would be wrong: where commits are missing, it may lead to a gap that a shorter one
@@ -187,10 +195,10 @@ def _cover(files: list[LogFile], first: int, last: int) -> tuple[list[LogFile], 
             if after not in reached or count < reached[after][0]:
                 reached[after] = count, f
     if last + 1 not in reached:
-        return [], max(reached)
+        return _Cover([], max(reached))
     chosen: list[LogFile] = []
     _, file = reached[last + 1]
     while file is not None:
         chosen.append(file)
         _, file = reached[file.version]
-    return chosen[::-1], None
+    return _Cover(chosen[::-1], None)

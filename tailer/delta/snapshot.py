@@ -20,10 +20,10 @@ from tailer.delta.actions import (
     Protocol,
     RemoveFile,
     SetTransaction,
-    later_of,
+    choose_later,
 )
 from tailer.delta.features import cdf_enabled, check_readable, column_mapping_mode
-from tailer.delta.paths import location
+from tailer.delta.paths import parse_location
 from tailer.delta.schema import StructField, StructType, parse_schema
 from tailer.delta.segment import LogSegment
 from tailer.delta.types import all_fields
@@ -42,7 +42,7 @@ class TableState(Struct, frozen=True):
     mapping: str
 
     @classmethod
-    def of(cls, protocol: Protocol, metadata: Metadata) -> TableState:
+    def from_actions(cls, protocol: Protocol, metadata: Metadata) -> TableState:
         """Return the state, checked.
 
         Raises :class:`UnsupportedTable` for one that can't be read.
@@ -89,7 +89,7 @@ class TableState(Struct, frozen=True):
         """Return the state after a commit with these actions (None: unchanged)."""
         if protocol is None and metadata is None:
             return self
-        return TableState.of(protocol or self.protocol, metadata or self.metadata)
+        return TableState.from_actions(protocol or self.protocol, metadata or self.metadata)
 
 
 class Snapshot(Struct, frozen=True):
@@ -106,10 +106,10 @@ class Snapshot(Struct, frozen=True):
     domains: dict[str, DomainMetadata]
 
 
-def file_key(action: AddFile | RemoveFile) -> tuple[str, str]:
+def find_file_key(action: AddFile | RemoveFile) -> tuple[str, str]:
     """Return the key of a logical file: its location, and its deletion vector's unique id or ""."""
     dv = action.deletion_vector
-    return location(action.path), dv.unique_id if dv else ""
+    return parse_location(action.path), dv.unique_id if dv else ""
 
 
 class Reconciliation:
@@ -129,16 +129,16 @@ class Reconciliation:
     def take(self, actions: Iterable[Action]) -> None:
         """Reconcile all actions of one file of the log, but those of data files, with what was seen
         before. Raises :class:`CorruptLog` for two metaData or protocol actions that differ
-        (:func:`tailer.delta.actions.later_of`)."""
+        (:func:`tailer.delta.actions.choose_later`)."""
         protocol, metadata = None, None
         transactions: dict[str, SetTransaction] = {}
         domains: dict[str, DomainMetadata] = {}
         for action in actions:
             match action:
                 case Protocol():
-                    protocol = later_of(protocol, action)
+                    protocol = choose_later(protocol, action)
                 case Metadata():
-                    metadata = later_of(metadata, action)
+                    metadata = choose_later(metadata, action)
                 case SetTransaction():
                     transactions[action.app_id] = action
                 case DomainMetadata():
@@ -150,7 +150,7 @@ class Reconciliation:
         for name, domain in domains.items():
             self._domains.setdefault(name, domain)
 
-    def live(
+    def find_live_files(
         self, actions: Iterable[Action], *, remember: AbstractSet[int] | None = None
     ) -> Iterator[AddFile]:
         """Yield the files among these actions that are still in the table.
@@ -160,7 +160,7 @@ class Reconciliation:
         """
         for action in actions:
             if isinstance(action, AddFile | RemoveFile):
-                key = file_key(action)
+                key = find_file_key(action)
                 fresh = key not in self._seen
                 if fresh and (remember is None or (remember and hash(key[0]) in remember)):
                     self._seen.add(key)
@@ -172,9 +172,9 @@ class Reconciliation:
         """The metadata domains, without those that were removed."""
         return {name: d for name, d in self._domains.items() if not d.removed}
 
-    def state(self) -> TableState:
+    def build_state(self) -> TableState:
         """Return protocol and metadata; raise :class:`CorruptLog` if the log lacks either."""
         if self.protocol is None or self.metadata is None:
             lacking = "protocol" if self.protocol is None else "metaData"
             raise CorruptLog(f"the log has no {lacking} action")
-        return TableState.of(self.protocol, self.metadata)
+        return TableState.from_actions(self.protocol, self.metadata)

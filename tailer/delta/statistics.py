@@ -31,7 +31,7 @@ class Bounds(Struct, frozen=True):
     no_nulls: bool
 
 
-def file_statistics(text: Any, parsed: Any = None) -> Statistics:
+def parse_statistics(text: Any, parsed: Any = None) -> Statistics:
     """Parse the statistics of an add or remove; return an empty mapping if they can't be read.
 
     They are its JSON string or the checkpoint's struct.
@@ -47,13 +47,13 @@ def file_statistics(text: Any, parsed: Any = None) -> Statistics:
     return found if isinstance(found, dict) else {}
 
 
-def record_count(stats: Statistics) -> int | None:
+def find_record_count(stats: Statistics) -> int | None:
     """Return ``numRecords``; None if it is missing or impossible."""
     records = stats.get("numRecords")
     return records if _is_long(records) and records >= 0 else None
 
 
-def bounds(stats: Statistics) -> tuple[Bounds, ...]:
+def find_bounds(stats: Statistics) -> tuple[Bounds, ...]:
     """Return the bounds of the first few integer columns that have both."""
     lows, highs = stats.get("minValues"), stats.get("maxValues")
     # Some writers' checkpoints have the other spelling.

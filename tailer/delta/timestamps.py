@@ -18,7 +18,7 @@ from tailer.errors import CorruptLog
 _TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 
 
-def enablement(protocol: Protocol, metadata: Metadata) -> tuple[int, int | None] | None:
+def find_enablement(protocol: Protocol, metadata: Metadata) -> tuple[int, int | None] | None:
     """Return (version, timestamp in epoch ms) from which in-commit timestamps hold; None: off.
 
     Without the two properties they hold from the start: (0, None).
@@ -33,7 +33,7 @@ def enablement(protocol: Protocol, metadata: Metadata) -> tuple[int, int | None]
         raise CorruptLog("the in-commit timestamp enablement properties are not numbers") from None
 
 
-def commit_timestamp(
+def find_commit_timestamp(
     version: int,
     mtime_ms: int,
     floor_ms: int | None,
@@ -43,8 +43,8 @@ def commit_timestamp(
     """Return the commit's timestamp in epoch ms.
 
     ``mtime_ms`` is the commit file's modification time, ``floor_ms`` the timestamp of the version
-    before (None if unknown), ``enabled_from`` the result of :func:`enablement` at this version.
-    Raises :class:`CorruptLog` if an in-commit timestamp is required and missing.
+    before (None if unknown), ``enabled_from`` the result of :func:`find_enablement` at this
+    version. Raises :class:`CorruptLog` if an in-commit timestamp is required and missing.
     """
     if enabled_from is not None and version >= enabled_from[0]:
         timestamp = commit_info.in_commit_timestamp if commit_info else None

@@ -42,12 +42,15 @@ class StructField(Struct, frozen=True, eq=False):
     metadata: dict[str, Any] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StructField) and self._compared() == other._compared()
+        return (
+            isinstance(other, StructField)
+            and self._build_comparison_key() == other._build_comparison_key()
+        )
 
     def __hash__(self) -> int:
-        return hash(self._compared())
+        return hash(self._build_comparison_key())
 
-    def _compared(self) -> tuple[str, DataType, bool]:
+    def _build_comparison_key(self) -> tuple[object, ...]:
         return self.name, self.type, self.nullable
 
     @property

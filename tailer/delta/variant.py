@@ -70,7 +70,8 @@ _WIDTHS: dict[int, int | None] = dict(
 
 
 class Token(Enum):
-    """The tokens of :func:`walk`: a key precedes its value, END closes the innermost container."""
+    """The tokens of :func:`walk_variant`: a key precedes its value, END closes the innermost
+    container."""
 
     OBJECT = auto()
     ARRAY = auto()
@@ -79,14 +80,14 @@ class Token(Enum):
     END = auto()
 
 
-def damaged(what: str) -> CorruptRow:
+def make_damage_error(what: str) -> CorruptRow:
     """Return the error for bytes that are not a variant."""
     return CorruptRow(f"a variant is damaged: {what}", hint="write the row again")
 
 
-def _unsigned(data: bytes, at: int, width: int) -> int:
+def _read_unsigned(data: bytes, at: int, width: int) -> int:
     if at + width > len(data):
-        raise damaged("it ends too early")
+        raise make_damage_error("it ends too early")
     return int.from_bytes(data[at : at + width], "little")
 
 
@@ -94,26 +95,28 @@ class _Names:
     """The dictionary in ``metadata``, read only when a name is looked up."""
 
     def __init__(self, metadata: bytes) -> None:
-        header = _unsigned(metadata, 0, 1)
+        header = _read_unsigned(metadata, 0, 1)
         if header & 0x0F != 1:
-            raise damaged(f"its version is {header & 0x0F}")
+            raise make_damage_error(f"its version is {header & 0x0F}")
         self._metadata = metadata
         self._width = (header >> 6) + 1
-        self._count = _unsigned(metadata, 1, self._width)
+        self._count = _read_unsigned(metadata, 1, self._width)
         self._bytes = 1 + (self._count + 2) * self._width
 
     def __getitem__(self, number: int) -> bytes:
         if number >= self._count:
-            raise damaged("a key is not in its dictionary")
+            raise make_damage_error("a key is not in its dictionary")
         at = 1 + (number + 1) * self._width
-        start = _unsigned(self._metadata, at, self._width)
-        end = _unsigned(self._metadata, at + self._width, self._width)
+        start = _read_unsigned(self._metadata, at, self._width)
+        end = _read_unsigned(self._metadata, at + self._width, self._width)
         if not start <= end <= len(self._metadata) - self._bytes:
-            raise damaged("its dictionary ends too early")
+            raise make_damage_error("its dictionary ends too early")
         return self._metadata[self._bytes + start : self._bytes + end]
 
 
-def walk(value: bytes, metadata: bytes, *, by_key: bool = False) -> Iterator[tuple[Token, bytes]]:
+def walk_variant(
+    value: bytes, metadata: bytes, *, by_key: bool = False
+) -> Iterator[tuple[Token, bytes]]:
     """Yield the variant's parts in order: keys by name, scalars in their encoded form, with header.
 
     Fields come in the order of the object, or sorted. Raises :class:`CorruptRow` for bytes that are
@@ -133,19 +136,19 @@ def walk(value: bytes, metadata: bytes, *, by_key: bool = False) -> Iterator[tup
         key, at = child
         if key is not None:
             yield Token.KEY, key
-        header = _unsigned(value, at, 1)
+        header = _read_unsigned(value, at, 1)
         container = header & 3 in (_OBJECT, _ARRAY)
-        size = _header_size(value, at) if container else _scalar_size(value, at)
+        size = _find_header_size(value, at) if container else _scalar_size(value, at)
         left -= size
         if left < 0 or at + size > len(value):
-            raise damaged("its parts overlap, or it ends too early")
+            raise make_damage_error("its parts overlap, or it ends too early")
         if not container:
             yield Token.SCALAR, value[at : at + size]
             continue
         if len(stack) > DEPTH_MAX:
-            raise damaged(f"it is nested deeper than {DEPTH_MAX} levels")
+            raise make_damage_error(f"it is nested deeper than {DEPTH_MAX} levels")
         yield (Token.OBJECT if header & 3 == _OBJECT else Token.ARRAY), b""
-        children = _children(value, at, names)
+        children = _find_children(value, at, names)
         stack.append(iter(sorted(children, key=_by_key) if by_key else children))
 
 
@@ -158,54 +161,59 @@ def _scalar_size(value: bytes, at: int) -> int:
     if value[at] & 3 == _SHORT_STRING:
         return 1 + header
     if header not in _WIDTHS:
-        raise damaged(f"it has the primitive type {header}, which is not known here")
+        raise make_damage_error(f"it has the primitive type {header}, which is not known here")
     width = _WIDTHS[header]
-    return 1 + width if width is not None else 5 + _unsigned(value, at + 1, 4)
+    return 1 + width if width is not None else 5 + _read_unsigned(value, at + 1, 4)
 
 
-def _layout(value: bytes, at: int) -> tuple[int, int, int, int]:
+def _read_layout(value: bytes, at: int) -> tuple[int, int, int, int]:
     """Return a container's start of lists, number of elements, and widths of ids and offsets."""
     header = value[at] >> 2
     is_object = value[at] & 3 == _OBJECT
     large = header >> (4 if is_object else 2) & 1
     id_width = (header >> 2 & 3) + 1 if is_object else 0
     count_width = 4 if large else 1
-    return at + 1 + count_width, _unsigned(value, at + 1, count_width), id_width, (header & 3) + 1
+    return (
+        at + 1 + count_width,
+        _read_unsigned(value, at + 1, count_width),
+        id_width,
+        (header & 3) + 1,
+    )
 
 
-def _header_size(value: bytes, at: int) -> int:
-    start, count, id_width, offset_width = _layout(value, at)
+def _find_header_size(value: bytes, at: int) -> int:
+    start, count, id_width, offset_width = _read_layout(value, at)
     return start - at + count * id_width + (count + 1) * offset_width
 
 
-def _children(value: bytes, at: int, names: _Names) -> list[tuple[bytes | None, int]]:
+def _find_children(value: bytes, at: int, names: _Names) -> list[tuple[bytes | None, int]]:
     """Return the children's keys (None in an array) and positions.
 
     The header is known to be whole.
     """
-    start, count, id_width, offset_width = _layout(value, at)
+    start, count, id_width, offset_width = _read_layout(value, at)
     offsets = start + count * id_width
     first = offsets + (count + 1) * offset_width
     positions = [
-        first + _unsigned(value, i, offset_width)
+        first + _read_unsigned(value, i, offset_width)
         for i in range(offsets, offsets + count * offset_width, offset_width)
     ]
     if not id_width:
         return [(None, position) for position in positions]
-    keys = [names[_unsigned(value, i, id_width)] for i in range(start, offsets, id_width)]
+    keys = [names[_read_unsigned(value, i, id_width)] for i in range(start, offsets, id_width)]
     if len(set(keys)) < count:
-        raise damaged("an object has a key twice")
+        raise make_damage_error("an object has a key twice")
     return list(zip(keys, positions, strict=True))
 
 
-def digits_of(scalar: bytes) -> tuple[int, int]:
+def read_digits(scalar: bytes) -> tuple[int, int]:
     """Return an exact numeric as its unscaled integer and its scale."""
     kind = scalar[0] >> 2
     if kind <= Kind.INT64:
         return int.from_bytes(scalar[1:], "little", signed=True), 0
     unscaled, scale = int.from_bytes(scalar[2:], "little", signed=True), scalar[1]
     if scale > _DECIMAL_DIGITS_MAX or len(str(abs(unscaled))) > _DECIMAL_DIGITS_MAX:
-        raise damaged("a decimal has more than 38 digits")
+        raise make_damage_error("a decimal has more than 38 digits")
     return unscaled, scale
 
 
@@ -222,7 +230,7 @@ def variant_json(value: bytes, metadata: bytes) -> str:
     parts: list[str] = []
     ends: list[str] = []
     separator, size = "", 0
-    for token, data in walk(value, metadata):
+    for token, data in walk_variant(value, metadata):
         if token is Token.END:
             text = ends.pop()
         elif token is Token.KEY:
@@ -236,7 +244,7 @@ def variant_json(value: bytes, metadata: bytes) -> str:
         parts.append(text)
         size += len(text)
         if size > JSON_CHARACTERS_MAX:
-            raise damaged(f"it has more than {JSON_CHARACTERS_MAX} characters as JSON")
+            raise make_damage_error(f"it has more than {JSON_CHARACTERS_MAX} characters as JSON")
     return "".join(parts)
 
 
@@ -251,7 +259,7 @@ def _json_scalar(scalar: bytes) -> str:
     if kind in (Kind.TRUE, Kind.FALSE):
         return "true" if kind == Kind.TRUE else "false"
     if kind in EXACT_NUMERICS:
-        unscaled, scale = digits_of(scalar)
+        unscaled, scale = read_digits(scalar)
         digits = str(abs(unscaled)).rjust(scale + 1, "0")
         at = len(digits) - scale
         return "-" * (unscaled < 0) + digits[:at] + ("." + digits[at:] if scale else "")
@@ -259,7 +267,7 @@ def _json_scalar(scalar: bytes) -> str:
         return _json_string(scalar[5:])
     if kind in (Kind.DOUBLE, Kind.FLOAT):
         return _json_floating(scalar)
-    return f'"{_quoted_text(kind, scalar)}"' if kind else "null"
+    return f'"{_format_quoted(kind, scalar)}"' if kind else "null"
 
 
 def _json_floating(scalar: bytes) -> str:
@@ -283,7 +291,7 @@ def _is_float(number: float, data: bytes) -> bool:
         return False
 
 
-def _quoted_text(kind: int, scalar: bytes) -> str:
+def _format_quoted(kind: int, scalar: bytes) -> str:
     """Return the text of a type that JSON puts in quotes."""
     if kind == Kind.BINARY:
         return base64.b64encode(scalar[5:]).decode()
@@ -291,7 +299,7 @@ def _quoted_text(kind: int, scalar: bytes) -> str:
         return str(uuid.UUID(bytes=scalar[1:]))
     number = int.from_bytes(scalar[1:], "little", signed=True)
     if kind == Kind.DATE:
-        return _day(number)
+        return _format_day(number)
     digits = 9 if kind in (Kind.TIMESTAMP_NANOS, Kind.TIMESTAMP_NTZ_NANOS) else 6
     seconds, fraction = divmod(number, 10**digits)
     days, second = divmod(seconds, _SECONDS_OF_DAY)
@@ -299,13 +307,13 @@ def _quoted_text(kind: int, scalar: bytes) -> str:
     text = f"{minute // 60:02}:{minute % 60:02}:{second:02}.{fraction:0{digits}}"
     if kind == Kind.TIME:
         if days:
-            raise damaged("a time is not within a day")
+            raise make_damage_error("a time is not within a day")
         return text
     zone = "Z" if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NANOS) else ""
-    return f"{_day(days)}T{text}{zone}"
+    return f"{_format_day(days)}T{text}{zone}"
 
 
-def _day(days: int) -> str:
+def _format_day(days: int) -> str:
     """Return the date of a day counted from 1970-01-01, also in years that :class:`date` lacks."""
     cycles, rest = divmod(days + _EPOCH - 1, _DAYS_OF_CYCLE)
     day = date.fromordinal(rest + 1)

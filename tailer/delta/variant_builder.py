@@ -8,7 +8,14 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from tailer.delta.variant import EXACT_NUMERICS, Kind, Token, damaged, digits_of, walk
+from tailer.delta.variant import (
+    EXACT_NUMERICS,
+    Kind,
+    Token,
+    make_damage_error,
+    read_digits,
+    walk_variant,
+)
 
 #: The variant null, which is a value, not a missing one.
 NULL = b"\x00"
@@ -54,7 +61,7 @@ def text_value(data: bytes) -> bytes:
     return bytes([len(data) << 2 | 1]) + data
 
 
-def canonical_variant(value: bytes, metadata: bytes) -> tuple[bytes, bytes]:
+def canonicalize_variant(value: bytes, metadata: bytes) -> tuple[bytes, bytes]:
     """Return the same variant in a form in which equal variants have equal bytes.
 
     Equality follows the encoding's equivalence classes: an integer of any width and a decimal of
@@ -63,11 +70,11 @@ def canonical_variant(value: bytes, metadata: bytes) -> tuple[bytes, bytes]:
     float or an exact number. As in columns, NaN equals NaN and -0.0 equals 0.0. Raises
     :class:`CorruptRow` for bytes that are not a variant.
     """
-    names = sorted({data for token, data in walk(value, metadata) if token is Token.KEY})
+    names = sorted({data for token, data in walk_variant(value, metadata) if token is Token.KEY})
     builder = VariantBuilder(names)
-    for token, data in walk(value, metadata, by_key=True):
+    for token, data in walk_variant(value, metadata, by_key=True):
         builder.add(token, _canonical_scalar(data) if token is Token.SCALAR else data)
-    return builder.result()
+    return builder.build_variant()
 
 
 def _canonical_scalar(scalar: bytes) -> bytes:
@@ -77,7 +84,7 @@ def _canonical_scalar(scalar: bytes) -> bytes:
     if kind == Kind.STRING:
         return text_value(scalar[5:])
     if kind in EXACT_NUMERICS:
-        unscaled, scale = digits_of(scalar)
+        unscaled, scale = read_digits(scalar)
         while scale and unscaled % 10 == 0:
             unscaled, scale = unscaled // 10, scale - 1
         if not scale and -(1 << 63) <= unscaled < 1 << 63:
@@ -119,7 +126,7 @@ class VariantBuilder:
         self._open: list[_Container] = []
 
     def add(self, token: Token, data: bytes = b"") -> None:
-        """Add the next part, as :func:`walk` yields them."""
+        """Add the next part, as :func:`walk_variant` yields them."""
         if token is Token.KEY:
             number = self._numbers.setdefault(data, len(self._numbers))
             parent = self._open[-1]
@@ -127,7 +134,7 @@ class VariantBuilder:
             return
         if token is Token.END:
             container = self._open.pop()
-            data = self._pieces[container.slot] = self._header(container)
+            data = self._pieces[container.slot] = self._build_header(container)
         else:
             if self._open and not self._open[-1].is_object:
                 parent = self._open[-1]
@@ -144,24 +151,24 @@ class VariantBuilder:
         Raises :class:`CorruptRow` for bytes that are not a variant, or not an object.
         """
         depth = 0
-        for token, data in walk(value, metadata):
+        for token, data in walk_variant(value, metadata):
             depth -= token is Token.END
             if depth or not fields_only:
                 self.add(token, data)
             elif token in (Token.ARRAY, Token.SCALAR):
-                raise damaged("the rest of a shredded object is not an object")
+                raise make_damage_error("the rest of a shredded object is not an object")
             depth += token in (Token.OBJECT, Token.ARRAY)
 
-    def _header(self, container: _Container) -> bytes:
+    def _build_header(self, container: _Container) -> bytes:
         entries = sorted(container.entries) if container.is_object else container.entries
         if container.is_object and len({key for key, _, _ in entries}) < len(entries):
-            raise damaged("an object has a key twice")
+            raise make_damage_error("an object has a key twice")
         data_size = self._size - container.start
         large = len(entries) > 0xFF
-        offset_width = _width(data_size)
+        offset_width = _find_width(data_size)
         parts = [len(entries).to_bytes(4 if large else 1, "little")]
         if container.is_object:
-            id_width = _width(max((number for _, number, _ in entries), default=0))
+            id_width = _find_width(max((number for _, number, _ in entries), default=0))
             parts += [number.to_bytes(id_width, "little") for _, number, _ in entries]
             header = large << 4 | id_width - 1 << 2 | offset_width - 1
         else:
@@ -171,10 +178,10 @@ class VariantBuilder:
         basic = 2 if container.is_object else 3
         return bytes([header << 2 | basic]) + b"".join(parts)
 
-    def result(self) -> tuple[bytes, bytes]:
+    def build_variant(self) -> tuple[bytes, bytes]:
         """Return ``value`` and ``metadata`` of what was added."""
         names = list(self._numbers)
-        width = _width(max(len(names), sum(map(len, names))))
+        width = _find_width(max(len(names), sum(map(len, names))))
         header = 1 | self._sorted << 4 | width - 1 << 6
         parts = [bytes([header]), len(names).to_bytes(width, "little")]
         end = 0
@@ -184,5 +191,5 @@ class VariantBuilder:
         return b"".join(self._pieces), b"".join([*parts, *names])
 
 
-def _width(number: int) -> int:
+def _find_width(number: int) -> int:
     return max(1, (number.bit_length() + 7) // 8)

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from tailer.changes import ChangeFile, Notice, Offset
-from tailer.delta.schemadiff import schema_diff
+from tailer.delta.schemadiff import compare_schemas
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, SchemaChanged, TailerError
 from tailer.feed.texts import OnInvalidText
@@ -92,7 +92,7 @@ def schema_notice(
     """
     if before.metadata is after.metadata:
         return None
-    diff = schema_diff(before.schema, after.schema)
+    diff = compare_schemas(before.schema, after.schema)
     partitions = [list(s.metadata.partition_columns) for s in (before, after)]
     if not diff and partitions[0] == partitions[1]:
         return None

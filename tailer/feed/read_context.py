@@ -11,7 +11,7 @@ import pyarrow as pa
 from msgspec import Struct, structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
-from tailer.decode.output import Shapes, check_names, output_schema
+from tailer.decode.output import Shapes, build_output_schema, check_names
 from tailer.decode.rows import DecodeOptions
 from tailer.delta.snapshot import TableState
 from tailer.errors import SchemaChanged, TableError, UnsupportedTable
@@ -176,7 +176,7 @@ class ReadContext(Struct, frozen=True):
 
     def no_rows(self, state: TableState) -> pa.RecordBatch:
         """Return rows of a state before they are shaped, but none."""
-        schema = output_schema(self.decode.target or state, self.decode.columns)
+        schema = build_output_schema(self.decode.target or state, self.decode.columns)
         return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
     def finder(self, first: Offset) -> IndexFinder:

@@ -42,8 +42,8 @@ from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
 from tailer.delta.add_fields import FILES, WITH_STATISTICS, WITH_TIMES
 from tailer.delta.commit import Commit
 from tailer.delta.digests import file_digest
-from tailer.delta.segment import commit_name
-from tailer.delta.snapshot import Snapshot, file_key
+from tailer.delta.segment import format_commit_name
+from tailer.delta.snapshot import Snapshot, find_file_key
 from tailer.errors import FileGone, TableError, spilling
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.read_context import Emit, ReadContext
@@ -241,18 +241,18 @@ class Resnapshot:
             ):
                 continue
             if isinstance(action, RemoveFile):
-                self._gone.add(file_key(action))
+                self._gone.add(find_file_key(action))
             else:
                 self._added.append(action)
-                self._gone.discard(file_key(action))
+                self._gone.discard(find_file_key(action))
 
     def _next(self) -> AddFile | None:
         for add in self._files or ():
-            if file_key(add) not in self._gone:
+            if find_file_key(add) not in self._gone:
                 return add
         while self._added:
             add = self._added.pop()
-            if file_key(add) not in self._gone:
+            if find_file_key(add) not in self._gone:
                 return add
         return None
 
@@ -275,7 +275,7 @@ class Resnapshot:
 
     async def _is_there(self, version: int) -> bool:
         try:
-            await self.context.log.store.stat(f"{LOG_DIR}/{commit_name(version)}")
+            await self.context.log.store.stat(f"{LOG_DIR}/{format_commit_name(version)}")
         except FileNotFoundError:
             return False
         return True

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.log.json_files import MEMORY_BYTES_MAX, CommitText
 from tailer.log.questions import FileTag, NotThere, Torn
 from tailer.log.readers import LogReader
@@ -76,7 +76,7 @@ class AheadReader:
         finally:
             request.keep(size)  # now, not only when somebody wants the answer
         self._request(version + 1, last)
-        predecessor = FileTag(await self._tag(commit_name(version - 1)))
+        predecessor = FileTag(await self._tag(format_commit_name(version - 1)))
         return CommitText(text.lines, text.status, predecessor)
 
     async def aclose(self) -> None:

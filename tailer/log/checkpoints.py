@@ -20,12 +20,12 @@ from typing import IO, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.delta.actions import Action, AddFile, Sidecar, later_of
-from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
+from tailer.delta.actions import Action, AddFile, Sidecar, choose_later
+from tailer.delta.checkpoint import build_adds, read_add_batches, read_checkpoint_actions
 from tailer.delta.commit import Lines, read_actions
-from tailer.delta.paths import location, locations
+from tailer.delta.paths import parse_location, parse_locations
 from tailer.delta.segment import Checkpoint
-from tailer.delta.snapshot import file_key
+from tailer.delta.snapshot import find_file_key
 from tailer.errors import CorruptLog, TableError, spilling
 from tailer.process.threads import blocking, listed, stepwise
 from tailer.store import LOG_DIR, Store
@@ -53,7 +53,7 @@ class CheckpointReader:
                 lambda: [a for a in read_actions(name, lines()) if not isinstance(a, AddFile)]
             )
         with await self._open(name) as source:
-            return await blocking(lambda: list(checkpoint_actions(name, source)))
+            return await blocking(lambda: list(read_checkpoint_actions(name, source)))
 
     async def listed_files(
         self, checkpoint: Checkpoint, fields: Sequence[str], counts: Mapping[str, int]
@@ -94,7 +94,7 @@ class CheckpointReader:
             await listed.take_lines(name, await self._lines(name))
             return
         with await self._open(name, size) as source:
-            await listed.take(add_batches(name, source, fields, required=required))
+            await listed.take(read_add_batches(name, source, fields, required=required))
 
     async def _open(self, name: str, size: int | None = None) -> pa.NativeFile:
         """Open a file of a checkpoint, of this size where the checkpoint says it."""
@@ -137,7 +137,7 @@ def _check_once(name: str, sidecars: Sequence[Sidecar]) -> None:
 
 def _sidecar_name(action: Sidecar) -> str:
     """Return a sidecar's name in the log folder. The protocol has them all in ``_sidecars``."""
-    return "_sidecars/" + location(action.path).rsplit("/", 1)[-1]
+    return "_sidecars/" + parse_location(action.path).rsplit("/", 1)[-1]
 
 
 class ListedFiles:
@@ -197,7 +197,7 @@ class ListedFiles:
         self._lines.append((name, lines))
 
     def _note(self, paths: Sequence[str]) -> None:
-        self._hashes.extend(map(hash, locations(paths)))
+        self._hashes.extend(map(hash, parse_locations(paths)))
 
     def find_repeated(self, name: str) -> None:
         """Find what is listed more than once. Raises :class:`CorruptLog`, naming the checkpoint, if
@@ -221,11 +221,11 @@ class ListedFiles:
     def _compare(self, some: AbstractSet[int]) -> None:
         first: dict[tuple[str, str], AddFile] = {}
         lines = (add for name, lines in self._lines for add in _adds(name, lines))
-        for add in chain(lines, (add for batch in self._batches() for add in adds_of(batch))):
-            if hash(location(add.path)) in some:
-                key = file_key(add)
+        for add in chain(lines, (add for batch in self._batches() for add in build_adds(batch))):
+            if hash(parse_location(add.path)) in some:
+                key = find_file_key(add)
                 self.different -= key in first
-                first[key] = later_of(first.get(key), add)
+                first[key] = choose_later(first.get(key), add)
 
     async def items(
         self,

@@ -36,7 +36,7 @@ from typing import Literal
 from msgspec import Struct
 
 from tailer.delta.commit import Commit
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError, TableReplaced, TransientError
 from tailer.log import questions as ask
@@ -200,7 +200,7 @@ class LogCursor:
     def _count(self) -> ask.ListLog | None:
         """List the log if the commit may be the first one of a backlog."""
         if self.version > self.newest and not self._polled and self.version != self._last:
-            return ask.ListLog(commit_name(self.version))
+            return ask.ListLog(format_commit_name(self.version))
         self.newest = max(self.newest, self.version)
         return None
 
@@ -325,7 +325,7 @@ class LogCursor:
                     f"the commit is missing, though version {later} exists",
                     table=table,
                     version=version,
-                    path=commit_name(version),
+                    path=format_commit_name(version),
                     hint="the log was cleaned up or a file was lost; start at a newer version, "
                     "or with a snapshot",
                 )

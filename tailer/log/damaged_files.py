@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from tailer.delta.segment import LogFile, LogSegment, segments
+from tailer.delta.segment import LogFile, LogSegment, find_segments
 from tailer.errors import DataLoss, TableError, TransientError
 
 T = TypeVar("T")
@@ -49,6 +49,8 @@ async def read_by_any_way(
         if files is None:
             files = await list_files()
         try:
-            segment = next(segments([f for f in files if f.name not in names], segment.version))
+            segment = next(
+                find_segments([f for f in files if f.name not in names], segment.version)
+            )
         except DataLoss:
             raise first.reason from None

@@ -13,7 +13,7 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
-from tailer.delta.segment import LogKind, commit_name
+from tailer.delta.segment import LogKind, format_commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, TableError
 from tailer.log import questions as ask
@@ -105,13 +105,13 @@ async def _answer(log: TableLog, reader: LogReader, action: CursorAction) -> Cur
             return ask.CommitsRead([commit], text.predecessor)
         case ask.ReadMore(after, count):
             versions = range(after.version + 1, after.version + 1 + count)
-            reads = [(commit_name(version), SMALL_BYTES_MAX) for version in versions]
+            reads = [(format_commit_name(version), SMALL_BYTES_MAX) for version in versions]
             files = await reader.many(reads, after.name)
             if files is None:
                 return ask.CommitsRead([])
             return ask.CommitsRead(await blocking(log.commits_here, after, count, files))
         case ask.StatCommit(version):
-            return ask.FileTag(await log.tag(commit_name(version)))
+            return ask.FileTag(await log.tag(format_commit_name(version)))
         case ask.ListLog(after_name):
             listed = await log.files(after_name)
             commits = [file.version for file in listed if file.kind is LogKind.COMMIT]

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.schema import StructType
-from tailer.delta.segment import commits_of
+from tailer.delta.segment import find_commits
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError
 from tailer.log.table import TableLog
@@ -47,11 +47,11 @@ class _UncheckedState(TableState, frozen=True):
     they can't needs the history most."""
 
     @classmethod
-    def of(cls, protocol: Protocol, metadata: Metadata) -> TableState:
+    def from_actions(cls, protocol: Protocol, metadata: Metadata) -> TableState:
         return cls(protocol, metadata, StructType(()), "none")
 
     def after(self, protocol: Protocol | None, metadata: Metadata | None) -> TableState:
-        return self.of(protocol or self.protocol, metadata or self.metadata)
+        return self.from_actions(protocol or self.protocol, metadata or self.metadata)
 
 
 async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
@@ -62,7 +62,7 @@ async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
     await log.latest_version()
     floor: int | None = None
     state: TableState | None = None
-    for version in commits_of(await log.files()):
+    for version in find_commits(await log.files()):
         if state is None:
             state = await _state_before(log, version)
         commit = await log.commit(version, state, floor, digests=False)
@@ -79,7 +79,7 @@ async def _state_before(log: TableLog, version: int) -> TableState:
     if version:
         try:
             state = (await log.snapshot()).state
-            return _UncheckedState.of(state.protocol, state.metadata)
+            return _UncheckedState.from_actions(state.protocol, state.metadata)
         except TableError:
             pass  # then times are those of the files, until a commit says otherwise
-    return _UncheckedState.of(_ANY_PROTOCOL, Metadata(""))
+    return _UncheckedState.from_actions(_ANY_PROTOCOL, Metadata(""))

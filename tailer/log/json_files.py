@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tailer.delta.commit import Lines
 from tailer.delta.parsing import parse_line
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.files.spill import Spool
 from tailer.log.questions import FileTag, Patience, Torn
@@ -156,15 +156,15 @@ class JsonFiles:
 
     async def settle(self, version: int) -> None:
         """Read a commit, and look up the one before it; :meth:`commit` has both then."""
-        name = commit_name(version)
+        name = format_commit_name(version)
         if isinstance(await self.commit(name), CommitText) and name in self._kept:
-            before = await self.store.stat(f"{LOG_DIR}/{commit_name(version - 1)}")
+            before = await self.store.stat(f"{LOG_DIR}/{format_commit_name(version - 1)}")
             self._predecessors[name] = FileTag(before.tag)
 
     async def whole_commit(self, version: int) -> CommitText:
         """Return a commit, and wait for its writer if it is torn."""
         patience = Patience(self.torn_commit_max_s)
-        while isinstance(text := await self.commit(commit_name(version)), Torn):
+        while isinstance(text := await self.commit(format_commit_name(version)), Torn):
             pause_s = patience.pause_s(text)
             if pause_s is None:
                 raise patience.error(text, self.store.root, version)

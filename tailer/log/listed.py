@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tailer.delta.segment import LogFile, commit_name
+from tailer.delta.segment import LogFile, format_commit_name
 from tailer.delta.snapshot import Snapshot
 from tailer.errors import TailerError, TransientError
 from tailer.log.json_files import JsonFiles
@@ -50,7 +50,7 @@ class ListedLog(TableLog):
 
         Errors are ignored here; the read itself will raise them.
         """
-        if any(file.name == commit_name(version - 1) for file in self.listed):
+        if any(file.name == format_commit_name(version - 1) for file in self.listed):
             with suppress(TailerError, FileNotFoundError):
                 await self.state_before(version)
                 await self._json.settle(version)

@@ -11,7 +11,7 @@ import anyio
 
 from tailer.delta.checksum import VersionChecksum, parse_checksum
 from tailer.delta.last_checkpoint import LastCheckpoint, parse_last_checkpoint
-from tailer.delta.segment import LogFile, LogKind, commit_name, log_file, segments
+from tailer.delta.segment import LogFile, LogKind, find_segments, format_commit_name, parse_log_file
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError, first_error
 from tailer.log.json_files import MEMORY_BYTES_MAX
 from tailer.store import LOG_DIR, Store
@@ -63,7 +63,7 @@ class LogListing:
                 names += 1
                 if names > names_max:
                     return None
-                file = log_file(status.name, status.size, status.mtime_ms, status.tag)
+                file = parse_log_file(status.name, status.size, status.mtime_ms, status.tag)
                 if file is not None:
                     found.append(file)
         return sorted(found, key=lambda f: (f.version, f.name))
@@ -146,7 +146,7 @@ class LogListing:
 
         It is looked up by itself, because a listing may be older.
         """
-        return version >= 0 and await self.is_there(commit_name(version))
+        return version >= 0 and await self.is_there(format_commit_name(version))
 
     async def is_there(self, name: str) -> bool:
         """Return whether the log has a file of this name."""
@@ -211,7 +211,7 @@ def versions_of(files: Iterable[LogFile]) -> list[int]:
 def buildable(files: list[LogFile], version: int) -> bool:
     """Return whether these files of the log suffice for the version's snapshot."""
     try:
-        next(segments(files, version))
+        next(find_segments(files, version))
     except DataLoss:
         return False
     return version in versions_of(files)

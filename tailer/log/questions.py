@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from tailer.delta.commit import Commit
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog
 
@@ -140,5 +140,5 @@ class Patience:
         if torn.form is not None:
             what = f"the commit is {torn.form}, and commits are plain JSON in UTF-8"
             hint = "restore it as it was, and let no proxy compress files of the log"
-        path = commit_name(version)
+        path = format_commit_name(version)
         return CorruptLog(what, table=table, version=version, path=path, hint=hint)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Protocol
 
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.log.json_files import CommitText, JsonFiles
 from tailer.log.questions import NotThere, Torn
 from tailer.store import LOG_DIR, BlockingFiles
@@ -54,7 +54,7 @@ class PlainReader:
         if mark is not None and mark == self._rest:
             return NotThere(asked_at, idle=True)
         try:
-            return await self._json.commit(commit_name(version))
+            return await self._json.commit(format_commit_name(version))
         except FileNotFoundError:
             self._rest = mark
             return NotThere(asked_at)
@@ -82,7 +82,7 @@ class BulkReader:
 
     async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         try:
-            return await self._json.commit(commit_name(version))
+            return await self._json.commit(format_commit_name(version))
         except FileNotFoundError:
             return NotThere(asked_at)
 

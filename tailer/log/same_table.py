@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import OffsetError, TableError
 from tailer.log.cursor import table_away, went_back
@@ -97,7 +97,7 @@ async def seen_tag(log: TableLog, version: int) -> str | None:
     """
     if version < 0 or log.store.server_log:
         return None
-    name = commit_name(version)
+    name = format_commit_name(version)
     listed = next((file.tag for file in log.listed if file.name == name), None)
     return listed or await log.tag(name)
 
@@ -110,5 +110,5 @@ async def check_listed(log: TableLog, at: Offset, version: int, tag: str | None)
     """
     if log.store.server_log:
         return  # its server names the table
-    if tag is None or await log.tag(commit_name(version)) != tag:
+    if tag is None or await log.tag(format_commit_name(version)) != tag:
         await check_same(log, at)

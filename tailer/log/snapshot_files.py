@@ -51,7 +51,7 @@ class SnapshotFiles:
 
         ``of_batch`` and ``of_lines`` make actions from the log's content; ``fields`` are read of a
         checkpoint's adds. ``live`` leaves out those that are not in the table, as
-        :meth:`tailer.delta.snapshot.Reconciliation.live` does. Raises the errors of
+        :meth:`tailer.delta.snapshot.Reconciliation.find_live_files` does. Raises the errors of
         :meth:`tailer.log.table.TableLog.live_files`.
         """
         segment, found = await self._whole_way(snapshot, fields)

@@ -16,9 +16,9 @@ from tailer.delta.actions import Action, AddFile
 from tailer.delta.add_fields import FILES
 from tailer.delta.commit import Commit, Lines, read_actions, read_header
 from tailer.delta.features import check_by_path
-from tailer.delta.segment import LogFile, LogKind, LogSegment, commit_name, segments
-from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, file_key
-from tailer.delta.timestamps import commit_timestamp, enablement
+from tailer.delta.segment import LogFile, LogKind, LogSegment, find_segments, format_commit_name
+from tailer.delta.snapshot import Reconciliation, Snapshot, TableState, find_file_key
+from tailer.delta.timestamps import find_commit_timestamp, find_enablement
 from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
 from tailer.log.ahead_reader import AheadReader
 from tailer.log.damaged_files import Damaged, read_by_any_way
@@ -86,7 +86,7 @@ class TableLog(LogListing):
             files = await self.files()
             await self.check_exists(files, version)
         try:
-            segment = next(segments(files, version))
+            segment = next(find_segments(files, version))
             return await read_by_any_way(segment, self.files, self._read_snapshot)
         except TableError as e:
             raise self.at(e) from None
@@ -100,7 +100,7 @@ class TableLog(LogListing):
         try:
             steering = [await self._checkpoints.steering(file.name) for file in checkpoint]
             reconciliation.take(chain.from_iterable(steering))
-            state = reconciliation.state()
+            state = reconciliation.build_state()
             self._check_by_path(state)
         except CorruptLog as e:
             compactions = [f for f in segment.deltas if f.kind is LogKind.COMPACTED]
@@ -172,7 +172,7 @@ class TableLog(LogListing):
         the log is damaged and no way round is left, :class:`TransientError` if the checkpoint has
         been cleaned up since the snapshot was read.
         """
-        live = Reconciliation().live
+        live = Reconciliation().find_live_files
         live_batches = self.snapshot_files.live(
             snapshot, fields, _adds_of, lambda n, lines: read_actions(n, lines()), live
         )
@@ -202,13 +202,13 @@ class TableLog(LogListing):
     ) -> dict[tuple[str, str], AddFile]:
         """Return those of the snapshot's files that have one of these keys.
 
-        Keys are those of :func:`tailer.delta.snapshot.file_key`.
+        Keys are those of :func:`tailer.delta.snapshot.find_file_key`.
         """
         if not keys:
             return {}
         snapshot = await self.snapshot(version)
         async with aclosing(self.live_files(snapshot)) as files:
-            return {key: add async for add in files if (key := file_key(add)) in keys}
+            return {key: add async for add in files if (key := find_file_key(add)) in keys}
 
     async def lines(self, name: str) -> Lines:
         """Return the lines of a commit, compaction or JSON checkpoint; they can be read repeatedly.
@@ -250,7 +250,7 @@ class TableLog(LogListing):
         settled = 0  # of them, how many were looked up since they were read
         with suppress(TableError, TransientError, FileNotFoundError, NotFetched):
             while len(commits) < count:
-                name = commit_name(after.version + 1)
+                name = format_commit_name(after.version + 1)
                 text = self._json.whole_here(files, name, may_be_kept=True)
                 if text is None or not _is_as_read(files, after):
                     break
@@ -271,18 +271,18 @@ class TableLog(LogListing):
         *,
         digests: bool = True,
     ) -> Commit:
-        name, status = commit_name(version), text.status
+        name, status = format_commit_name(version), text.status
         try:
             header = read_header(name, text.lines, digests=digests)
             after = _state_after(before, header.protocol, header.metadata)
             if digests and (before is None or header.protocol is not None):
                 self._check_by_path(after)
-            timestamp = commit_timestamp(
+            timestamp = find_commit_timestamp(
                 version,
                 status.mtime_ms,
                 floor_ms,
                 header.commit_info,
-                enablement(after.protocol, after.metadata),
+                find_enablement(after.protocol, after.metadata),
             )
         except TableError as e:
             raise self.at(e).at(version=version, path=name) from None
@@ -303,7 +303,7 @@ class TableLog(LogListing):
         Raises FileNotFoundError if it does not exist, :class:`CorruptLog` if the protocol forbids
         it.
         """
-        name = commit_name(version)
+        name = format_commit_name(version)
         text = await self._json.whole_commit(version)
         check = partial(read_header, name, text.lines, digests=False)
         try:
@@ -325,7 +325,7 @@ class TableLog(LogListing):
         except DataLoss as loss:
             try:
                 at = await self.snapshot(version)
-                name = commit_name(version)
+                name = format_commit_name(version)
                 lines, status = await self._json.lines(name)
                 read = partial(read_header, name, lines, digests=False)
                 header = await in_thread(read, status.size)
@@ -342,9 +342,9 @@ def _is_as_read(files: BlockingFiles, commit: Commit) -> bool:
 
 
 def _adds_of(batch: pa.RecordBatch) -> Iterator[AddFile]:
-    from tailer.delta.checkpoint import adds_of  # on demand, like the reader of checkpoints
+    from tailer.delta.checkpoint import build_adds  # on demand, like the reader of checkpoints
 
-    return adds_of(batch)
+    return build_adds(batch)
 
 
 def _state_after(before: TableState | None, protocol: object, metadata: object) -> TableState:
@@ -352,4 +352,4 @@ def _state_after(before: TableState | None, protocol: object, metadata: object) 
         return before.after(protocol, metadata)  # type: ignore[arg-type]  # as in the header
     reconciliation = Reconciliation()
     reconciliation.take([a for a in (protocol, metadata) if a is not None])  # type: ignore[misc]  # as in the header
-    return reconciliation.state()
+    return reconciliation.build_state()

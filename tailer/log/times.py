@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 
 from tailer.delta.actions import LONG_MAX
-from tailer.delta.segment import commits_of
+from tailer.delta.segment import find_commits
 from tailer.delta.snapshot import TableState
-from tailer.delta.timestamps import enablement, first_at_or_after, last_at_or_before
+from tailer.delta.timestamps import find_enablement, first_at_or_after, last_at_or_before
 from tailer.errors import ConfigError, TableError
 from tailer.log.table import TableLog
 
@@ -65,7 +65,7 @@ class _Times:
     def __init__(self, log: TableLog, state: TableState, mtimes: list[tuple[int, int]]) -> None:
         self.log = log
         self.state = state
-        since = enablement(state.protocol, state.metadata)
+        since = find_enablement(state.protocol, state.metadata)
         first = since[0] if since else None
         self.by_mtime = [c for c in mtimes if first is None or c[0] < first]
         self.in_commit = [v for v, _ in mtimes if first is not None and v >= first]
@@ -74,7 +74,7 @@ class _Times:
     async def of(cls, log: TableLog) -> _Times:
         state = (await log.snapshot()).state
         rising: list[tuple[int, int]] = []
-        for version, file in commits_of(await log.files()).items():
+        for version, file in find_commits(await log.files()).items():
             floor = rising[-1][1] + 1 if rising else file.mtime_ms
             rising.append((version, max(file.mtime_ms, floor)))
         return cls(log, state, rising)

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
-from tailer.delta.digests import KEY_BYTES, split
+from tailer.delta.digests import KEY_BYTES, split_digests
 from tailer.errors import no_room, spilling
 
 _CACHE_KIB = 4096
@@ -68,18 +68,18 @@ class Database:
             self._db.execute("BEGIN")
             changed = self._db.total_changes
             self._db.executemany("DELETE FROM live WHERE key = ?", _each(removed))
-            self._insert(split(added))
+            self._insert(split_digests(added))
             changed = self._db.total_changes - changed
             if changed == (len(added) + len(removed)) // KEY_BYTES:
                 self._db.execute("COMMIT")
                 return frozenset()
             # Something is ineffective, which is rare: check key by key.
             self._db.execute("ROLLBACK")
-            ineffective = {key for key in split(added) if self._has(key)}
-            ineffective |= {key for key in split(removed) if not self._has(key)}
+            ineffective = {key for key in split_digests(added) if self._has(key)}
+            ineffective |= {key for key in split_digests(removed) if not self._has(key)}
             self._db.execute("BEGIN")
             self._db.executemany("DELETE FROM live WHERE key = ?", _each(removed))
-            self._insert(split(added))
+            self._insert(split_digests(added))
             self._db.execute("COMMIT")
         return frozenset(ineffective)
 
@@ -92,4 +92,4 @@ class Database:
 
 
 def _each(keys: bytes) -> Iterator[tuple[bytes]]:
-    return ((key,) for key in split(keys))
+    return ((key,) for key in split_digests(keys))

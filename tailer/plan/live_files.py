@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tailer.delta.add_fields import KEYS
 from tailer.delta.commit import Commit
-from tailer.delta.digests import KEY_BYTES, file_digest, split
+from tailer.delta.digests import KEY_BYTES, file_digest, split_digests
 from tailer.errors import DataLoss, TransientError
 from tailer.log.table import TableLog
 from tailer.plan.rules import ChangeSource, counts_files
@@ -168,7 +168,7 @@ class _Keys:
         """
         if self._many is not None:
             return self._many.follow(added, removed)
-        few, coming, leaving = self._few, set(split(added)), set(split(removed))
+        few, coming, leaving = self._few, set(split_digests(added)), set(split_digests(removed))
         ineffective: set[bytes] = leaving - few
         if ineffective or not few.isdisjoint(coming - leaving):
             ineffective |= coming & few

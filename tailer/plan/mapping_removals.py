@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import aclosing
 
 from tailer.changes import Offset
-from tailer.decode.naming import Removal, removal
-from tailer.delta.features import supports
+from tailer.decode.naming import Removal, find_removal
+from tailer.delta.features import supports_feature
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import StructType, all_fields
 from tailer.log.follow import FollowOptions, follow
@@ -37,7 +37,7 @@ async def mapping_removals(
     async with aclosing(follow(log, Offset(first), last, options)) as commits:
         async for commit in commits:
             was = commit.before
-            if was is not None and (each := removal(commit.version, was, commit.after)):
+            if was is not None and (each := find_removal(commit.version, was, commit.after)):
                 found.append(each)
     return tuple(found)
 
@@ -75,7 +75,8 @@ def _was_mapped(state: TableState) -> bool:
     that protects the log from before that.
     """
     return "delta.columnMapping.mode" in state.metadata.configuration or any(
-        supports(state.protocol, feature) for feature in ("columnMapping", "checkpointProtection")
+        supports_feature(state.protocol, feature)
+        for feature in ("columnMapping", "checkpointProtection")
     )
 
 

@@ -31,8 +31,8 @@ from tailer.delta.actions import AddCDCFile, AddFile, DeletionVectorDescriptor, 
 from tailer.delta.commit import Commit, FileAction
 from tailer.delta.digests import file_digest
 from tailer.delta.features import row_tracking_enabled
-from tailer.delta.paths import location
-from tailer.delta.snapshot import TableState, file_key
+from tailer.delta.paths import parse_location
+from tailer.delta.snapshot import TableState, find_file_key
 from tailer.errors import CorruptLog, TableError
 
 ChangeSource = Literal["auto", "cdf", "derived"]
@@ -60,7 +60,7 @@ def _change_file(
         more["default_row_commit_version"] = action.default_row_commit_version
     return ChangeFile(
         path=action.path,
-        location=location(action.path),
+        location=parse_location(action.path),
         version=commit.version,
         timestamp_ms=commit.timestamp_ms,
         table_id=commit.after.table_id,
@@ -153,7 +153,7 @@ def _vector_changes(
             continue
         if commit.is_added_again(action.path):
             side = new if isinstance(action, AddFile) else old
-            side[location(action.path)] = action.deletion_vector
+            side[parse_location(action.path)] = action.deletion_vector
     return {where: (old[where], new[where]) for where in old.keys() & new.keys()}
 
 
@@ -183,7 +183,7 @@ def _leaving(
 ) -> Iterator[ChangeFile]:
     if commit.before is None:
         raise CorruptLog("the table's first version removes a file")
-    both = vectors.get(location(remove.path))
+    both = vectors.get(parse_location(remove.path))
     remove = _completed(remove, commit.before, completions)
     if both is None:
         yield _change_file(commit, remove, commit.before, "delete")
@@ -192,7 +192,7 @@ def _leaving(
 
 
 def _coming(commit: Commit, add: AddFile, vectors: _VectorChanges) -> Iterator[ChangeFile]:
-    both = vectors.get(location(add.path))
+    both = vectors.get(parse_location(add.path))
     if both is None:
         yield _change_file(commit, add, commit.after, "insert")
     elif both[0] is not None:
@@ -291,7 +291,7 @@ def incomplete_removes(
     if before is None or not commit.header.removes or (commit.header.cdcs and not derived):
         return set()
     return {
-        file_key(action)
+        find_file_key(action)
         for action in _effective(commit, ineffective)
         if isinstance(action, RemoveFile)
         and (derived or action.data_change)
@@ -302,7 +302,7 @@ def incomplete_removes(
 def _completed(remove: RemoveFile, before: TableState, completions: Completions) -> RemoveFile:
     if not _lacks(remove, before):
         return remove
-    add = completions.get(file_key(remove))
+    add = completions.get(find_file_key(remove))
     if add is None:
         if not before.partition_fields():
             return remove
@@ -337,7 +337,7 @@ def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableSta
     """Return the change file of one file of the initial snapshot: its live rows, as inserts."""
     return ChangeFile(
         path=add.path,
-        location=location(add.path),
+        location=parse_location(add.path),
         version=version,
         timestamp_ms=timestamp_ms,
         table_id=state.table_id,

@@ -71,7 +71,7 @@ class Pruning:
             "stats": file.stats if statistics else None,
             "deletionVector": None if vector is None else {"cardinality": vector.cardinality},
         }
-        return FileFacts(file.state, action, self._columns.zone).may(self._node_in(file.state))
+        return FileFacts(file.state, action, self._columns.zone).evaluate(self._node_in(file.state))
 
     def _node_in(self, state: TableState) -> Node:
         if self._last is None or self._last[0] is not state:

@@ -20,8 +20,8 @@ import anyio.to_thread
 from tailer.delta.actions import AddFile, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.digests import file_digest
-from tailer.delta.parsing import action_of
-from tailer.delta.snapshot import file_key
+from tailer.delta.parsing import build_action
+from tailer.delta.snapshot import find_file_key
 from tailer.errors import TailerError
 from tailer.log.times import version_at_or_after, version_at_or_before
 from tailer.plan.commit import CommitPlan, plan_commit
@@ -216,15 +216,15 @@ def _join(lines: Iterator[bytes]) -> bytes:
 
 def _digest(kind: str, values: dict[str, Any]) -> bytes:
     """Return the digest of the logical file of an add or remove, given as in the log."""
-    action = action_of(kind, values)
+    action = build_action(kind, values)
     assert isinstance(action, AddFile | RemoveFile)
     return file_digest(action)
 
 
 def _completed(remove: dict[str, Any], completions: Completions) -> dict[str, Any]:
     """Complete a remove with fields that only the removed add has (:mod:`tailer.plan.rules`)."""
-    action = action_of("remove", remove) if completions else None
-    add = completions.get(file_key(action)) if isinstance(action, RemoveFile) else None
+    action = build_action("remove", remove) if completions else None
+    add = completions.get(find_file_key(action)) if isinstance(action, RemoveFile) else None
     if add is None:
         return remove
     found: dict[str, Any] = {"partitionValues": add.partition_values, "size": add.size}

@@ -22,7 +22,7 @@ from tailer.delta.comparisons import (
     NotUnderstood,
     Or,
 )
-from tailer.delta.predicates import columns_of, size_of
+from tailer.delta.predicates import count_nodes, list_columns
 
 _DEPTH_MAX = 64
 #: Every file is checked against every node: hints with more nodes are not used.
@@ -47,7 +47,7 @@ class Hints:
     def for_columns(self, columns: AbstractSet[str]) -> Hints:
         """Return the hints for a table with these columns, which are in lower case: none if they
         name another column."""
-        if self.tree is None or columns_of(self.tree) <= columns:
+        if self.tree is None or list_columns(self.tree) <= columns:
             return self
         return Hints(None, whole=False)
 
@@ -55,7 +55,7 @@ class Hints:
 def parse_hints(sql: Any, tree: Any) -> Hints:
     """Parse the hints of a query: the SQL hints and the JSON tree of its body."""
     parsed = parse_json_hint(tree) if tree is not None else None
-    if parsed is not None and size_of(parsed) > _NODES_MAX:
+    if parsed is not None and count_nodes(parsed) > _NODES_MAX:
         parsed = None
     return Hints(parsed, not sql and (tree is None) == (parsed is None))
 

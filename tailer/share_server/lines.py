@@ -15,8 +15,8 @@ from typing import Any
 
 from tailer.delta.actions import DeletionVectorDescriptor, Metadata, Protocol
 from tailer.delta.checksum import VersionChecksum
-from tailer.delta.features import FEATURES, supports
-from tailer.delta.paths import dv_location, location
+from tailer.delta.features import FEATURES, supports_feature
+from tailer.delta.paths import find_dv_location, parse_location
 from tailer.delta.schema import ArrayType, DataType, MapType, PrimitiveType, StructType
 from tailer.delta.snapshot import TableState
 from tailer.share_server.refusals import unsupported
@@ -46,7 +46,7 @@ def _asked_of_readers(state: TableState) -> set[str]:
     found = {
         f.name.lower()
         for f in FEATURES.values()
-        if f.for_readers and not f.by_catalog and supports(state.protocol, f.name)
+        if f.for_readers and not f.by_catalog and supports_feature(state.protocol, f.name)
     }
     if state.mapping == "none":
         found.discard("columnmapping")  # supported by the protocol, and not in use
@@ -161,7 +161,7 @@ class LineWriter:
 
         ``snapshot``: of a table's files instead of its changes.
         """
-        where = location(action["path"])
+        where = parse_location(action["path"])
         document: dict[str, Any] = {"id": _file_id(self.root, where)}
         if self.form == "delta":
             changed = dict(action)
@@ -192,7 +192,7 @@ class LineWriter:
             values["storageType"], values["pathOrInlineDv"], values["sizeInBytes"],
             values["cardinality"], values.get("offset"),
         )  # fmt: skip
-        where = dv_location(descriptor)
+        where = find_dv_location(descriptor)
         if where is None:
             return values, None
         moved = {**values, "storageType": "p", "pathOrInlineDv": self.url(where)}

@@ -302,7 +302,7 @@ class _Selection:
         lines = []
         for action in batch:
             facts = FileFacts(self.snapshot.state, action)
-            may = facts.may(self.hints.tree) if self.hints.tree is not None else EVERY_ROW
+            may = facts.evaluate(self.hints.tree) if self.hints.tree is not None else EVERY_ROW
             if not may.true:
                 continue
             lines.append(

@@ -33,7 +33,7 @@ class Forged(Exception):
 class FileClaim:
     """The right that a file's URL grants: one file of one table, for one recipient, until a time.
 
-    ``location`` as in :func:`tailer.delta.paths.location`; ``expires_ms`` in epoch ms.
+    ``location`` as in :func:`tailer.delta.paths.parse_location`; ``expires_ms`` in epoch ms.
     """
 
     table: tuple[str, str, str]

@@ -16,10 +16,10 @@ from tailer.delta.add_fields import AS_LOGGED
 from tailer.delta.checkpoint import add_objects
 from tailer.delta.checksum import VersionChecksum
 from tailer.delta.commit import Lines
-from tailer.delta.parsing import action_of, document_of
-from tailer.delta.segment import commits_of
+from tailer.delta.parsing import build_action, parse_document
+from tailer.delta.segment import find_commits
 from tailer.delta.snapshot import Reconciliation, Snapshot
-from tailer.delta.timestamps import enablement
+from tailer.delta.timestamps import find_enablement
 from tailer.errors import CorruptLog, TableError
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
@@ -41,7 +41,7 @@ def raw_actions(name: str, lines: Lines) -> Iterator[FileAction]:
         if not line.strip():
             continue
         try:
-            document = document_of(line)
+            document = parse_document(line)
         except CorruptLog as e:
             raise e.at(path=name) from None
         for kind in ("add", "remove", "cdc"):
@@ -118,7 +118,7 @@ class SharedTable:
     async def timestamp(self, version: int, snapshot: Snapshot) -> int:
         """Return the version's timestamp in epoch ms, as in the history of the table."""
         state = snapshot.state
-        since = enablement(state.protocol, state.metadata)
+        since = find_enablement(state.protocol, state.metadata)
         in_commit = since is not None and version >= since[0]
         floor = None if in_commit else (await self.times()).get(version)
         return await self.log.timestamp(version, snapshot, floor)
@@ -127,7 +127,7 @@ class SharedTable:
         """Return the modification times of all commits by version, raised to increase."""
         rising: dict[int, int] = {}
         before: int | None = None
-        for version, file in commits_of(await self.log.files()).items():
+        for version, file in find_commits(await self.log.files()).items():
             before = file.mtime_ms if before is None else max(file.mtime_ms, before + 1)
             rising[version] = before
         return rising
@@ -150,8 +150,8 @@ def _live(
     remember: AbstractSet[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     for kind, values in actions:
-        action = action_of(kind, values)
-        if action is not None and any(reconciliation.live([action], remember=remember)):
+        action = build_action(kind, values)
+        if action is not None and any(reconciliation.find_live_files([action], remember=remember)):
             yield values
 
 

@@ -39,10 +39,10 @@ class OwnNames(Struct, frozen=True):
     def check(self, columns: Iterable[str]) -> None:
         """Raise :class:`UnsupportedTable` for a column that has one of these names, and for two
         columns that the output can't tell apart."""
-        taken = {self._key(name): name for name in (*self.names, *self.fixed)}
+        taken = {self._fold_key(name): name for name in (*self.names, *self.fixed)}
         seen: dict[str, str] = {}
         for column in columns:
-            key = self._key(column)
+            key = self._fold_key(column)
             if key in taken:
                 ours = ", or rename ours with the option own_prefix"
                 raise UnsupportedTable(
@@ -59,7 +59,7 @@ class OwnNames(Struct, frozen=True):
                 )
             seen[key] = column
 
-    def _key(self, name: str) -> str:
+    def _fold_key(self, name: str) -> str:
         return fold_case(name) if self.folded else name
 
 

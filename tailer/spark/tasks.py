@@ -156,7 +156,7 @@ def _stretches(
         if small is None or not isinstance(order, FileOrder):
             return False
         part = order.skip or order.take is not None or order.part is not None
-        return not part and small.takes(order.file)
+        return not part and small.can_take(order.file)
 
     for together, some in groupby(orders, joins):
         if not together:
@@ -176,7 +176,7 @@ def _together(
     """Yield the rows of small files, decoded in as few steps as possible."""
     contents = _contents(portal, store, files, decode)
     while files:
-        counts, rows = small.rows(files, contents)
+        counts, rows = small.decode_files(files, contents)
         if rows is not None:
             yield rows
         else:

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailer.delta.paths import location as decode_location
+from tailer.delta.paths import parse_location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError, may_heal, out_of_reach
 from tailer.process.threads import blocking, in_thread

@@ -28,7 +28,7 @@ def table_state(
     schema: pa.Schema, table_id: str = "00000000-0000-4000-8000-000000000000"
 ) -> TableState:
     """Return the state of an unpartitioned table with that schema."""
-    return TableState.of(Protocol(1, 4), Metadata(table_id, delta_schema(schema), (), {}))
+    return TableState.from_actions(Protocol(1, 4), Metadata(table_id, delta_schema(schema), (), {}))
 
 
 def change_batch(

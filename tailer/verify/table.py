@@ -25,7 +25,7 @@ from msgspec import structs
 from tailer.changes import CHANGE_TYPE, COMING_KINDS, METADATA_FIELDS, ChangeBatch, Offset
 from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
-from tailer.decode.variant import canonical_variants
+from tailer.decode.variant import canonicalize_variants
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
 from tailer.feed.options import FeedOptions
@@ -236,7 +236,7 @@ class SignedRows:
 
     def comparable(self, column: pa.Array) -> pa.Array:
         """Convert a column of a snapshot or an event so that equal values compare as equal."""
-        return canonical_variants(column)
+        return canonicalize_variants(column)
 
 
 def pulled(

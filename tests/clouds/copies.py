@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 from msgspec import structs
 
-from sinks.jsonl import batch_lines
+from sinks.jsonl import format_batch
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError
 from tailer.plan.rules import ChangeSource
@@ -46,7 +46,7 @@ class Followed(Collected):
 
     async def write(self, batch: ChangeBatch) -> None:
         """Keep a batch."""
-        lines = bytes(batch_lines(batch, ids=True, origin=True, row_ids=True))
+        lines = bytes(format_batch(batch, ids=True, origin=True, row_ids=True))
         self.batches.append((batch.offset, batch.next_offset, lines))
 
     @property

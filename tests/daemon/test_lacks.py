@@ -17,7 +17,7 @@ import pytest
 
 from tailer.changes import ChangeFile
 from tailer.daemon.discovery import discover
-from tailer.decode.unreadable_files import unreadable_file
+from tailer.decode.unreadable_files import make_unreadable_error
 from tailer.errors import CorruptLog, TransientError, healing, may_heal
 from tailer.feed.run import run_feed
 from tailer.offsets.local import LocalOffsetStore
@@ -100,11 +100,11 @@ def test_what_does_not_heal_is_not_tried_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", LACKS)
 def test_a_file_that_can_t_be_read_for_now_is_not_damaged(number: int) -> None:
     file = ChangeFile("part.parquet", "part.parquet", 1, 0, "an-id", state(), {}, "insert", "files")
-    error = unreadable_file(file, refused(number))
+    error = make_unreadable_error(file, refused(number))
     assert isinstance(error, TransientError)
     assert "part.parquet" in str(error)
     assert os.strerror(number) in str(error)
-    assert isinstance(unreadable_file(file, OSError("Corrupt snappy data.")), CorruptLog)
+    assert isinstance(make_unreadable_error(file, OSError("Corrupt snappy data.")), CorruptLog)
 
 
 def test_a_lack_of_threads_heals_and_tls_has_numbers_of_its_own() -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.decode.options import DecodeOptions
-from tailer.delta.bounded import BoundedColumns, halved
+from tailer.delta.bounded import BoundedColumns, halve_batch
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tests.decode.test_rows import decoded, order, parquet, values
@@ -138,13 +138,13 @@ def test_rows_come_once_and_in_order_whatever_their_sizes(kind: str, *, dictiona
 def spied_rows(file: ParquetColumns) -> list[int]:
     """How many rows are asked for, each time."""
     asked: list[int] = []
-    rows = file.rows
+    rows = file.read_rows
 
     def spied(rows_max: int, *arguments: Any, **more: Any) -> Any:
         asked.append(rows_max)
         return rows(rows_max, *arguments, **more)
 
-    file.rows = spied  # type: ignore[method-assign]
+    file.read_rows = spied  # type: ignore[method-assign]
     return asked
 
 
@@ -157,7 +157,7 @@ def test_what_outgrows_its_steps_is_halved_and_read_on_in_smaller_ones() -> None
     file = ParquetColumns(source)
     asked = spied_rows(file)
     columns = BoundedColumns(file, RowGroups(file, source), 100_000)
-    found = list(columns.batches(4000, 0, ["s"], varying=["s"], threads=False))
+    found = list(columns.read_batches(4000, 0, ["s"], varying=["s"], threads=False))
     assert [t for batch in found for t in batch.column("s").to_pylist()] == texts
     assert all(batch.nbytes <= 100_000 for batch in found)
     assert asked[-1] <= 40, "5000 bytes a row"
@@ -175,7 +175,7 @@ def test_lists_that_grow_are_decoded_in_smaller_steps_whatever_their_first_rows_
     file = ParquetColumns(source)
     asked = spied_rows(file)
     columns = BoundedColumns(file, RowGroups(file, source), 2**31)
-    found = list(columns.batches(4000, 0, ["s"], varying=["s"], threads=False))
+    found = list(columns.read_batches(4000, 0, ["s"], varying=["s"], threads=False))
     assert pa.concat_arrays([batch.column("s") for batch in found]).equals(lists)
     if file.skips_rows:
         assert asked[-1] < 168, "as many rows have 16 Mi values"
@@ -183,6 +183,6 @@ def test_lists_that_grow_are_decoded_in_smaller_steps_whatever_their_first_rows_
 
 def test_halves_of_one_row_stay() -> None:
     batch = pa.record_batch({"s": ["x" * 100] * 5})
-    assert [b.num_rows for b in halved(batch, 50)] == [1] * 5
-    assert [b.num_rows for b in halved(batch, 10_000)] == [5]
-    assert [b.num_rows for b in halved(batch, 350)] == [2, 3]
+    assert [b.num_rows for b in halve_batch(batch, 50)] == [1] * 5
+    assert [b.num_rows for b in halve_batch(batch, 10_000)] == [5]
+    assert [b.num_rows for b in halve_batch(batch, 350)] == [2, 3]

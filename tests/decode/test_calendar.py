@@ -5,7 +5,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from tailer.decode.calendar import Calendar, calendar_of
+from tailer.decode.calendar import Calendar, find_calendar
 from tailer.errors import CorruptRow
 
 SPARK = b"org.apache.spark.version"
@@ -35,12 +35,12 @@ def utc() -> Calendar:
 )  # fmt: skip
 def test_a_julian_date_keeps_its_year_month_and_day(date: tuple[int, int, int]) -> None:
     days = pa.array([julian(*date)], pa.int32()).cast(pa.date32())
-    assert utc().rebased(days, int96=False).to_pylist() == [dt.date(*date)]
+    assert utc().rebase_array(days, int96=False).to_pylist() == [dt.date(*date)]
 
 
 def test_dates_from_the_cutover_on_and_nulls_stay() -> None:
     days = pa.array([-141_427, 0, None, julian(1000, 1, 1)], pa.int32()).cast(pa.date32())
-    assert utc().rebased(days, int96=False).to_pylist() == [
+    assert utc().rebase_array(days, int96=False).to_pylist() == [
         dt.date(1582, 10, 15), dt.date(1970, 1, 1), None, dt.date(1000, 1, 1),
     ]  # fmt: skip
 
@@ -49,7 +49,7 @@ def test_dates_from_the_cutover_on_and_nulls_stay() -> None:
 def test_a_timestamp_keeps_its_time_of_day(unit: str) -> None:
     per_day = 86_400 * (1_000_000 if unit == "us" else 1_000)
     noon = pa.array([julian(1000, 3, 5) * per_day + per_day // 2], pa.int64())
-    moved = utc().rebased(noon.cast(pa.timestamp(unit, "UTC")), int96=False)
+    moved = utc().rebase_array(noon.cast(pa.timestamp(unit, "UTC")), int96=False)
     assert moved.to_pylist() == [dt.datetime(1000, 3, 5, 12, tzinfo=dt.UTC)]
 
 
@@ -58,9 +58,9 @@ def test_old_timestamps_of_another_zone_are_refused_and_newer_ones_read() -> Non
     old = pa.array([-(10**17)], pa.int64()).cast(pa.timestamp("us", "UTC"))
     new = pa.array([10**15], pa.int64()).cast(pa.timestamp("us", "UTC"))
     with pytest.raises(CorruptRow, match="America/Los_Angeles"):
-        calendar.rebased(old, int96=False)
-    assert calendar.rebased(new, int96=False).equals(new)
-    assert calendar.rebased(old, int96=True).equals(old)
+        calendar.rebase_array(old, int96=False)
+    assert calendar.rebase_array(new, int96=False).equals(new)
+    assert calendar.rebase_array(old, int96=True).equals(old)
 
 
 @pytest.mark.parametrize(
@@ -81,5 +81,5 @@ def test_a_files_metadata_tells_its_calendar(
     metadata: dict[bytes, bytes] | None, legacy: tuple[bool, bool] | None
 ) -> None:
     """``legacy``: for dates, for INT96."""
-    calendar = calendar_of(metadata)
+    calendar = find_calendar(metadata)
     assert ((calendar.legacy_dates, calendar.legacy_int96) if calendar else None) == legacy

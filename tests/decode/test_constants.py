@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import CHANGE_TYPES
-from tailer.decode.constants import constant, kinds_column, of_kind
+from tailer.decode.constants import build_kinds_column, repeat_kind, repeat_value
 from tailer.delta.actions import Protocol
 from tailer.errors import CorruptLog
 from tests.decode.test_rows import decoded, numbers, order
@@ -35,7 +35,7 @@ COUNTS = [0, 1, 5000, 200_000]
     ids=lambda value: str(value.type),
 )
 def test_a_constant_is_what_pyarrow_repeats(value: pa.Scalar, count: int) -> None:
-    found = constant(value, count)
+    found = repeat_value(value, count)
     found.validate(full=True)
     assert found.equals(pa.repeat(value, count))
     assert found.null_count == (0 if value.is_valid else count)
@@ -44,7 +44,7 @@ def test_a_constant_is_what_pyarrow_repeats(value: pa.Scalar, count: int) -> Non
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_kind_is_what_pyarrow_repeats(count: int) -> None:
     for kind in CHANGE_TYPES:
-        assert of_kind(kind, count).equals(pa.repeat(pa.scalar(kind), count))
+        assert repeat_kind(kind, count).equals(pa.repeat(pa.scalar(kind), count))
 
 
 @pytest.mark.parametrize("of_a_run", [1, 70, 9000])
@@ -52,7 +52,7 @@ def test_kinds_in_runs_of_any_length(of_a_run: int) -> None:
     kinds = ["update_preimage", "update_postimage", "delete"]
     numbers = pa.array([number for number in (0, 1, 2, 1) for _ in range(of_a_run)] * 3, pa.int32())
     for some in (numbers, numbers.slice(of_a_run // 2, of_a_run), numbers.slice(0, 0)):
-        assert kinds_column(kinds, some).equals(pa.array(kinds).take(some))
+        assert build_kinds_column(kinds, some).equals(pa.array(kinds).take(some))
 
 
 def test_a_partition_column_is_named_as_users_know_it() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.decode.naming import translated
-from tailer.decode.project import FileFields, converter, find_field
+from tailer.decode.naming import translate_schema
+from tailer.decode.project import FileFields, find_field, make_converter
 from tailer.delta.arrow_types import VARIANT, arrow_type
 from tailer.delta.schema import DataType, StructField, StructType, parse_schema
 from tailer.errors import CorruptLog, CorruptRow
@@ -31,7 +31,7 @@ def mapped(name: str, data_type: Any, number: int) -> dict[str, Any]:
 
 def converted(array: pa.Array, target: Any, mapping: str = "none") -> pa.Array:
     data_type: DataType = delta(target).type
-    found = converter(array.type, data_type, mapping, "c")(array)
+    found = make_converter(array.type, data_type, mapping, "c")(array)
     found.validate(full=True)
     assert found.type == arrow_type(data_type)
     return found
@@ -96,7 +96,7 @@ def test_ids_that_a_file_lacks_are_not_nulls(*, nested: bool) -> None:
 
     def look() -> None:
         if nested:
-            converter(pa.struct([bare]), StructType((wanted,)), "id", "s")
+            make_converter(pa.struct([bare]), StructType((wanted,)), "id", "s")
         else:
             find_field(FileFields([bare]), wanted, "id")
 
@@ -216,7 +216,7 @@ def test_dictionaries_are_decoded() -> None:
 def test_a_type_that_no_widening_explains_is_refused_by_column(
     source: pa.DataType, target: Any
 ) -> None:
-    message = refusal(lambda: converter(source, delta(target).type, "none", "c"), CorruptRow)
+    message = refusal(lambda: make_converter(source, delta(target).type, "none", "c"), CorruptRow)
     assert "'c" in message
     assert "overwrite" in message
 
@@ -325,7 +325,7 @@ def test_a_schema_without_mapping_finds_its_columns_as_they_were_mapped(mapping:
         {"name": "col-m", "type": "long"},
     ]
     target = parse_schema(json.dumps({"type": "struct", "fields": fields}))
-    found = translated(target, written, "none", back=True)
+    found = translate_schema(target, written, "none", back=True)
     assert found == target, "the names that users see are the new schema's"
     file = pa.struct([with_id("col-x", 5), with_id("new", 9)])
     in_file = [
@@ -334,7 +334,7 @@ def test_a_schema_without_mapping_finds_its_columns_as_they_were_mapped(mapping:
     places = [find_field(FileFields(in_file), f, mapping) for f in found]
     assert [place and place[0] for place in places] == [1, 0, None]
     array = pa.array([[{"col-x": 1, "new": 2}]], in_file[0].type)
-    rows = converter(array.type, found.fields[1].type, mapping, "l")(array)
+    rows = make_converter(array.type, found.fields[1].type, mapping, "l")(array)
     assert rows.to_pylist() == [[{"new": None, "X": 1}]]
 
 
@@ -342,7 +342,9 @@ def test_a_nested_mismatch_is_named_by_its_path() -> None:
     inner = {"type": "struct", "fields": [{"name": "x", "type": "long"}]}
     source = pa.list_(pa.struct([("x", pa.string())]))
     target: Any = delta(delta_of(inner, "array")).type
-    assert "'c.element.x'" in refusal(lambda: converter(source, target, "none", "c"), CorruptRow)
+    assert "'c.element.x'" in refusal(
+        lambda: make_converter(source, target, "none", "c"), CorruptRow
+    )
 
 
 @pytest.mark.parametrize("gone", [pa.int64(), pa.null()])
@@ -384,7 +386,10 @@ def test_a_column_of_the_null_type_is_null_in_any_type_and_at_any_depth(
 
 def test_a_char_column_of_the_null_type_is_null() -> None:
     field = delta("string", __CHAR_VARCHAR_TYPE_STRING="char(3)")
-    assert converter(pa.null(), field.type, "none", "c")(pa.nulls(2)).to_pylist() == [None, None]
+    assert make_converter(pa.null(), field.type, "none", "c")(pa.nulls(2)).to_pylist() == [
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
@@ -431,4 +436,4 @@ def test_a_variants_parts_come_in_one_order() -> None:
 def test_a_struct_of_the_right_type_is_handed_on_as_it_is() -> None:
     array = pa.array([{"x": 1}], pa.struct([("x", pa.int64())]))
     target = StructType((StructField("x", delta("long").type),))
-    assert converter(array.type, target, "none", "c")(array) is array
+    assert make_converter(array.type, target, "none", "c")(array) is array

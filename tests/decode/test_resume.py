@@ -23,7 +23,7 @@ def test_what_precedes_the_wanted_rows_in_a_row_group_is_not_decoded(
     selection: RowSelection, skip: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = []
-    rows = ParquetColumns.rows
+    rows = ParquetColumns.read_rows
 
     def spied(self: ParquetColumns, *arguments: Any, **more: Any) -> Any:
         begun.append(more["first"])
@@ -31,7 +31,7 @@ def test_what_precedes_the_wanted_rows_in_a_row_group_is_not_decoded(
 
     data = numbers(3000)
     wanted = positions(decoded(data, selection=selection))[skip:]
-    monkeypatch.setattr(ParquetColumns, "rows", spied)
+    monkeypatch.setattr(ParquetColumns, "read_rows", spied)
     assert positions(decoded(data, selection=selection, skip=Skip(skip))) == wanted
     assert begun[0] == first
 
@@ -46,7 +46,7 @@ def test_long_gaps_between_the_wanted_rows_are_not_decoded(
     selection: RowSelection, rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 0
-    rows = ParquetColumns.rows
+    rows = ParquetColumns.read_rows
 
     def spied(self: ParquetColumns, *arguments: Any, **more: Any) -> Any:
         nonlocal count
@@ -54,7 +54,7 @@ def test_long_gaps_between_the_wanted_rows_are_not_decoded(
             count += batch.num_rows
             yield batch
 
-    monkeypatch.setattr(ParquetColumns, "rows", spied)
+    monkeypatch.setattr(ParquetColumns, "read_rows", spied)
     total = 40_000
     data = numbers(total, group=total)
     wanted = [i for i in range(total) if selection.count(i, i + 1)]

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
-from tailer.decode.tracking import tracked_rows
+from tailer.decode.tracking import read_tracked_rows
 from tailer.decode.vectors import ALL_ROWS
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.delta.row_groups import RowGroups, chunk_of
+from tailer.delta.row_groups import RowGroups, find_chunk
 from tailer.errors import CorruptLog
 from tests.decode.test_rows import decoded, numbers, order, parquet, values
 from tests.support import thrift
@@ -144,7 +144,7 @@ def test_row_ids_are_not_taken_from_a_file_that_contradicts_itself() -> None:
     data = pa.BufferReader(with_footer(numbers(2000, 1000), in_groups(3, 900)))
     file = order(base_row_id=0, default_row_commit_version=1)
     with pytest.raises(CorruptLog, match="row groups have 1900"):
-        list(tracked_rows(data, file, ALL_ROWS))
+        list(read_tracked_rows(data, file, ALL_ROWS))
 
 
 def test_nested_columns_have_other_numbers_of_values() -> None:
@@ -169,7 +169,7 @@ def test_the_numbers_are_those_that_pyarrow_finds(options: dict[str, Any]) -> No
         assert found is not None
         assert (found.rows, found.bytes) == (group.num_rows, group.total_byte_size)
         for leaf in range(len(SCHEMA)):
-            chunk, column = chunk_of(found, leaf), group.column(leaf)
+            chunk, column = find_chunk(found, leaf), group.column(leaf)
             assert chunk is not None
             assert (chunk.values, chunk.unpacked, chunk.size, chunk.start) == (
                 column.num_values, column.total_uncompressed_size, column.total_compressed_size,

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from tailer.changes import ChangeFile
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.file_opening import SMALL_BYTES, check_nested
-from tailer.decode.output import output_schema
+from tailer.decode.output import build_output_schema
 from tailer.decode.rows import (
     DecodeOptions,
     Rows,
@@ -78,16 +78,16 @@ def positions(batches: list[Rows]) -> list[int]:
 
 
 def only(*rows: int) -> RowSelection:
-    return RowSelection.of(BitMap64(rows), None)
+    return RowSelection.from_sets(BitMap64(rows), None)
 
 
 def without(*rows: int) -> RowSelection:
-    return RowSelection.of(None, BitMap64(rows))
+    return RowSelection.from_sets(None, BitMap64(rows))
 
 
 def test_every_row_has_the_three_metadata_columns_after_its_own() -> None:
     (rows,) = decoded(parquet([{"id": 1}]))
-    assert rows.batch.schema == output_schema(state())
+    assert rows.batch.schema == build_output_schema(state())
     assert rows.batch.to_pylist() == [
         {
             "id": 1,
@@ -202,7 +202,7 @@ def test_only_the_columns_asked_for_come_and_in_that_order() -> None:
     data = parquet([{"id": 1, "s": "x", "p": 3}], WIDE)
     (rows,) = decoded(data, order(state(WIDE)), columns=("s", "id"))
     assert rows.batch.schema.names[:2] == ["s", "id"]
-    assert rows.batch.schema == output_schema(state(WIDE), ("s", "id"))
+    assert rows.batch.schema == build_output_schema(state(WIDE), ("s", "id"))
 
 
 @pytest.mark.parametrize("selection", [ALL_ROWS, without(0, 4), only(1, 2, 3)])
@@ -235,7 +235,7 @@ def test_rows_can_be_cast_to_another_versions_schema() -> None:
     file = order(state(pa.schema([("id", pa.int32())])))
     data = parquet([{"id": 1}], pa.schema([("id", pa.int32())]))
     (rows,) = decoded(data, file, target=state(WIDE))
-    assert rows.batch.schema == output_schema(state(WIDE))
+    assert rows.batch.schema == build_output_schema(state(WIDE))
     assert rows.batch.column("id").to_pylist() == [1]
 
 
@@ -261,7 +261,9 @@ IMAGES = ("update_preimage", "update_postimage", "delete", "insert", "insert")
 def test_a_cdc_file_says_row_by_row_what_each_change_is() -> None:
     found = decoded(*cdc(*IMAGES))
     assert values(found, "_change_type") == list(IMAGES)
-    assert found[0].batch.schema == output_schema(state()), "its own kind column is not doubled"
+    assert found[0].batch.schema == build_output_schema(state()), (
+        "its own kind column is not doubled"
+    )
 
 
 @pytest.mark.parametrize("skip", range(4))

@@ -86,8 +86,8 @@ def together(
     """The places of the files that were decoded in each step, and the step's outcome."""
     small, at = SmallFiles(options, Shapes(options)), 0
     while at < len(files):
-        assert small.takes(files[at])
-        counts, rows = small.rows(files[at:], contents[at:])
+        assert small.can_take(files[at])
+        counts, rows = small.decode_files(files[at:], contents[at:])
         yield range(at, at + len(counts)), counts, rows
         at += len(counts)
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
-from tailer.decode.unreadable_files import unreadable_file
+from tailer.decode.unreadable_files import make_unreadable_error
 from tailer.delta.damaged_bytes import shows_damage
 from tailer.errors import CorruptLog, TableError, TransientError, UnsupportedTable
 from tests.decode.test_rows import decoded, order, parquet
@@ -60,7 +60,7 @@ def test_an_encrypted_file_is_refused_as_what_it_is(*, plaintext_footer: bool) -
     ids=lambda e: str(e)[:30],
 )
 def test_an_error_of_the_library_is_not_called_damage_of_the_table(error: Exception) -> None:
-    found = unreadable_file(order(), error)
+    found = make_unreadable_error(order(), error)
     assert isinstance(found, UnsupportedTable)
     message = str(found)
     assert f"(pyarrow {pa.__version__}: " in message
@@ -71,13 +71,13 @@ def test_an_error_of_the_library_is_not_called_damage_of_the_table(error: Except
 
 def test_too_little_memory_is_no_damage() -> None:
     error = pa.ArrowMemoryError("malloc of size 4611686018427387904 failed")
-    found = unreadable_file(order(), error)
+    found = make_unreadable_error(order(), error)
     assert isinstance(found, UnsupportedTable)
     assert "give it more memory" in str(found)
 
 
 def test_what_the_disk_says_is_no_damage_and_may_heal() -> None:
-    found = unreadable_file(order(), OSError(5, "Input/output error"))
+    found = make_unreadable_error(order(), OSError(5, "Input/output error"))
     assert isinstance(found, TransientError)
     assert "version 5, a.parquet" in str(found)
 

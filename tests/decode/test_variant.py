@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.formats.json import json_values
-from sinks.jsonl import batch_lines
-from tailer.decode.project import converter
-from tailer.decode.variant import canonical_variants, unshredded
+from sinks.jsonl import format_batch
+from tailer.decode.project import make_converter
+from tailer.decode.variant import canonicalize_variants, reassemble_variants
 from tailer.delta.arrow_types import VARIANT, arrow_type, is_arrow_variant
 from tailer.delta.schema import parse_schema
 from tailer.delta.variant import variant_json
@@ -48,7 +48,7 @@ def shredded(rows: Sequence[dict[str, Any] | None], typed: pa.DataType) -> pa.St
 
 
 def json_of(array: pa.StructArray) -> list[Any]:
-    found = unshredded(array, "c")
+    found = reassemble_variants(array, "c")
     found.validate(full=True)
     assert is_arrow_variant(found.type)
     return [
@@ -62,7 +62,7 @@ def test_a_row_is_in_the_one_column_or_the_other() -> None:
     ]  # fmt: skip
     array = shredded(rows, pa.int64())
     assert json_of(array) == [34, None, "n/a", 100, None, None]
-    found = unshredded(array, "c")
+    found = reassemble_variants(array, "c")
     assert found.is_valid().to_pylist() == [True, True, True, True, False, True]
     assert found[0].as_py() == {"value": b"\x0c\x22", "metadata": EMPTY}
     assert found[5].as_py() == {"value": NULL, "metadata": EMPTY}
@@ -108,7 +108,7 @@ def test_an_objects_fields_are_shredded_left_over_null_or_missing() -> None:
 def test_keys_are_numbered_as_they_come_and_listed_in_order() -> None:
     rest = encoded({"a": {"z": 1, "a": 2}})
     array = shredded([event(rest, event_type={"typed_value": "x"})], EVENT)
-    (row,) = unshredded(array, "c").to_pylist()
+    (row,) = reassemble_variants(array, "c").to_pylist()
     assert row["metadata"] == b"\x01\x03\x00\x0a\x0b\x0cevent_typeaz"
     # The shredded field's data come first, whatever the order of the keys.
     inner = b"\x02\x02\x01\x02\x00\x02\x04\x0c\x02\x0c\x01"
@@ -147,7 +147,7 @@ TYPED: list[tuple[pa.DataType, Any, str]] = [
 @pytest.mark.parametrize(("typed", "value", "text"), TYPED, ids=[str(t[0])[:30] for t in TYPED])
 def test_each_type_can_be_shredded(typed: pa.DataType, value: Any, text: str) -> None:
     array = shredded([None, {"typed_value": value}, {"value": NULL}], typed).slice(1)
-    found = unshredded(array, "c").to_pylist()
+    found = reassemble_variants(array, "c").to_pylist()
     texts = [variant_json(row["value"], row["metadata"]) for row in found]
     assert texts == [text, "null"]
 
@@ -181,7 +181,7 @@ def test_a_column_without_value_or_of_an_extension_type_is_read_too() -> None:
 def test_what_no_shredding_gives_is_refused(
     rows: list[dict[str, Any]], typed: pa.DataType, words: str
 ) -> None:
-    assert words in refusal(lambda: unshredded(shredded(rows, typed), "c"), CorruptRow)
+    assert words in refusal(lambda: reassemble_variants(shredded(rows, typed), "c"), CorruptRow)
 
 
 # A shredder, for values that the tests make up.
@@ -287,21 +287,21 @@ def test_shredded_variants_are_read_within_other_types(
     schema = {"type": "struct", "fields": [{"name": "c", "type": delta, "metadata": {}}]}
     target = parse_schema(json.dumps(schema)).fields[0].type
     array = pa.array([None, *map(filled, rows)], file_type).slice(1)
-    found = converter(file_type, target, "none", "c")(array)
+    found = make_converter(file_type, target, "none", "c")(array)
     found.validate(full=True)
     assert found.type == arrow_type(target)
     assert json_values(found).to_pylist() == texts
-    same = canonical_variants(found.slice(1))
+    same = canonicalize_variants(found.slice(1))
     same.validate(full=True)
     assert json_values(same).to_pylist() == texts[1:]
 
 
 def test_what_is_no_variant_stands_for_itself_where_values_are_compared() -> None:
     rows = [{"value": b"\x54", "metadata": b""}, {"value": None, "metadata": EMPTY}, None]
-    assert canonical_variants(pa.array(rows, VARIANT)).to_pylist() == rows
+    assert canonicalize_variants(pa.array(rows, VARIANT)).to_pylist() == rows
     plain = pa.array([{"value": b"\x14\x01\x00\x00\x00", "metadata": EMPTY}],
                      pa.struct([("value", pa.binary()), ("metadata", pa.binary())]))  # fmt: skip
-    assert canonical_variants(plain) is plain
+    assert canonicalize_variants(plain) is plain
 
 
 def variant_table(folder: Path) -> TableBuilder:
@@ -335,10 +335,10 @@ def test_a_line_has_a_variant_as_json_and_a_damaged_one_is_named(tmp_path: Path)
     table = variant_table(tmp_path)
     table.insert([row_of(1, {"b": [True, None], "a": Decimal("1.50")}), {"id": 2, "v": None}])
     (batch,) = batches(table, 1)
-    lines = bytes(batch_lines(batch, ids=False)).decode().splitlines()
+    lines = bytes(format_batch(batch, ids=False)).decode().splitlines()
     assert lines[0].startswith('{"id":1,"v":{"a":1.50,"b":[true,null]},"_change_type":"insert"')
     assert lines[1].startswith('{"id":2,"v":null,')
     table.insert([{"id": 3, "v": {"value": b"\x54", "metadata": EMPTY}}], path="bad.parquet")
     (batch,) = batches(table, 2)
-    message = refusal(lambda: batch_lines(batch, ids=False), CorruptRow)
+    message = refusal(lambda: format_batch(batch, ids=False), CorruptRow)
     assert "version 2, bad.parquet: a variant is damaged" in message

@@ -13,9 +13,9 @@ from pyroaring import BitMap, BitMap64
 from tailer.decode.vectors import (
     ALL_ROWS,
     RowSelection,
+    find_stored_range,
     parse_dv_file,
     parse_inline_dv,
-    stored_length,
 )
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.errors import CorruptLog, TableError
@@ -88,9 +88,11 @@ def test_a_vector_of_a_file_has_its_rows() -> None:
 
 
 def test_what_must_be_read_of_a_file_is_from_size_to_checksum() -> None:
-    assert stored_length(described(b"", 0, size=40, offset=77)) == (77, 48)
-    assert stored_length(described(b"", 0, size=40, offset=1)) == (0, 49), "with the version byte"
-    assert stored_length(described(b"", 0, size=40, offset=None)) == (0, 49)
+    assert find_stored_range(described(b"", 0, size=40, offset=77)) == (77, 48)
+    assert find_stored_range(described(b"", 0, size=40, offset=1)) == (0, 49), (
+        "with the version byte"
+    )
+    assert find_stored_range(described(b"", 0, size=40, offset=None)) == (0, 49)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_what_must_be_read_of_a_file_is_from_size_to_checksum() -> None:
 )
 def test_an_offset_or_size_that_no_file_has_is_refused(size: int, offset: int) -> None:
     with pytest.raises(CorruptLog, match="offset or size"):
-        stored_length(described(b"", 0, size=size, offset=offset))
+        find_stored_range(described(b"", 0, size=size, offset=offset))
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
@@ -212,36 +214,36 @@ def test_an_empty_vector_deletes_nothing() -> None:
 
 
 def selected(selection: RowSelection, first: int, last: int) -> list[int]:
-    indices = selection.indices(first, last)
+    indices = selection.find_indices(first, last)
     offsets = range(last - first) if indices is None else indices.to_pylist()
     return [first + i for i in offsets]
 
 
 def test_the_pair_rule_gives_what_was_deleted_and_what_came_back() -> None:
     old, new = BitMap64([1, 2]), BitMap64([2, 3])
-    assert selected(RowSelection.of(new, old), 0, 6) == [3]
-    assert selected(RowSelection.of(old, new), 0, 6) == [1]
+    assert selected(RowSelection.from_sets(new, old), 0, 6) == [3]
+    assert selected(RowSelection.from_sets(old, new), 0, 6) == [1]
 
 
 def test_without_vectors_all_rows_are_meant() -> None:
-    assert ALL_ROWS.indices(0, 5) is None
+    assert ALL_ROWS.find_indices(0, 5) is None
     assert ALL_ROWS.count(3, 5) == 2
     assert ALL_ROWS.end() == 0
 
 
 def test_an_empty_choice_is_no_row_and_not_every_row() -> None:
-    nothing = RowSelection.of(BitMap64(), None)
+    nothing = RowSelection.from_sets(BitMap64(), None)
     assert selected(nothing, 0, 5) == []
     assert nothing.count(0, 5) == 0
-    assert selected(RowSelection.of(BitMap64([1]), BitMap64([1])), 0, 5) == []
-    assert selected(RowSelection.of(None, BitMap64()), 0, 5) == [0, 1, 2, 3, 4]
+    assert selected(RowSelection.from_sets(BitMap64([1]), BitMap64([1])), 0, 5) == []
+    assert selected(RowSelection.from_sets(None, BitMap64()), 0, 5) == [0, 1, 2, 3, 4]
 
 
 def test_a_window_sees_its_own_rows_also_beyond_32_bits() -> None:
     base = 2**32 - 2
-    selection = RowSelection.of(BitMap64([0, base, base + 3, 2**40]), None)
+    selection = RowSelection.from_sets(BitMap64([0, base, base + 3, 2**40]), None)
     assert selected(selection, base, base + 4) == [base, base + 3]
     assert selection.count(base, base + 4) == 2
     assert selection.end() == 2**40 + 1
-    dropped = RowSelection.of(None, BitMap64([base + 1]))
+    dropped = RowSelection.from_sets(None, BitMap64([base + 1]))
     assert selected(dropped, base, base + 3) == [base, base + 2]

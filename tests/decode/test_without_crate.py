@@ -26,9 +26,9 @@ def test_the_rows_are_those_that_were_written() -> None:
     pq.write_table(rows, sink, row_group_size=4000)
     columns = ParquetColumns(pa.BufferReader(sink.getvalue()))
     assert not columns.skips_rows
-    batches = columns.batches(999, range(3), rows.column_names, threads=True)
+    batches = columns.read_batches(999, range(3), rows.column_names, threads=True)
     assert pa.Table.from_batches(batches).select(rows.column_names).equals(rows)
-    last = columns.rows(999, 1, ["word"], threads=False, first=3999)
+    last = columns.read_rows(999, 1, ["word"], threads=False, first=3999)
     assert pa.Table.from_batches(last).equals(rows.slice(7999, 1).select(["word"]))
 
 
@@ -38,11 +38,11 @@ def test_a_name_with_a_dot_is_not_a_field() -> None:
     rows, sink = pa.table({"a": of_struct, "a.b": ["x"]}), pa.BufferOutputStream()
     pq.write_table(rows, sink)
     columns = ParquetColumns(pa.BufferReader(sink.getvalue()))
-    [both] = columns.rows(10, 0, ["a.b", "a"], threads=False)
+    [both] = columns.read_rows(10, 0, ["a.b", "a"], threads=False)
     assert both.to_pylist() == rows.to_pylist()
-    [dotted] = columns.rows(10, 0, ["a.b"], threads=False)
+    [dotted] = columns.read_rows(10, 0, ["a.b"], threads=False)
     assert dotted.to_pylist() == [{"a.b": "x"}]
-    [field] = columns.rows(10, 0, [("a", "b")], threads=False)
+    [field] = columns.read_rows(10, 0, [("a", "b")], threads=False)
     assert field.to_pylist() == [{"a": {"b": 1}}]
 
 

@@ -22,7 +22,7 @@ from tailer.delta.actions import (
     SetTransaction,
     Sidecar,
 )
-from tailer.delta.parsing import action_of, parse_line
+from tailer.delta.parsing import build_action, parse_line
 from tailer.errors import CorruptLog
 from tests.support.feeds import refusal
 
@@ -292,7 +292,7 @@ def test_statistics_are_hints_so_unreadable_ones_are_as_good_as_none(stats: Any)
 
 
 def test_the_record_count_is_read_from_parsed_statistics_too() -> None:
-    add = action_of("add", {**ADD, "stats_parsed": {"numRecords": 4}, "stats": None})
+    add = build_action("add", {**ADD, "stats_parsed": {"numRecords": 4}, "stats": None})
     assert isinstance(add, AddFile)
     assert add.num_records == 4
 

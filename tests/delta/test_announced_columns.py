@@ -56,7 +56,7 @@ def places(data: bytes, columns: Sequence[str]) -> list[list[tuple[int, int]]]:
     source = pa.BufferReader(data)
     parquet = ParquetColumns(source)
     row_groups = RowGroups(parquet, source)
-    return [row_groups.ranges(group, columns) for group in range(parquet.num_row_groups)]
+    return [row_groups.find_ranges(group, columns) for group in range(parquet.num_row_groups)]
 
 
 def within(source: Remote, data: bytes) -> bool:

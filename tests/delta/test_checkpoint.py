@@ -21,7 +21,7 @@ from tailer.delta.actions import (
     Sidecar,
 )
 from tailer.delta.add_fields import FILES, WITH_STATISTICS
-from tailer.delta.checkpoint import add_batches, adds_of, checkpoint_actions
+from tailer.delta.checkpoint import build_adds, read_add_batches, read_checkpoint_actions
 from tailer.errors import CorruptLog, TableError
 from tailer.testing.table import TableBuilder
 from tests.support.components import require_crate
@@ -65,9 +65,9 @@ def parquet(columns: dict[str, pa.Array], **options: Any) -> bytes:
 def actions(data: bytes, *, files: bool, statistics: bool = False) -> list[Action]:
     source = pa.BufferReader(data)
     if not files:
-        return list(checkpoint_actions(NAME, source))
-    batches = add_batches(NAME, source, WITH_STATISTICS if statistics else FILES)
-    return [action for batch in batches for action in adds_of(batch)]
+        return list(read_checkpoint_actions(NAME, source))
+    batches = read_add_batches(NAME, source, WITH_STATISTICS if statistics else FILES)
+    return [action for batch in batches for action in build_adds(batch)]
 
 
 def adds(rows: Sequence[Any], *more: tuple[str, pa.DataType]) -> bytes:
@@ -136,7 +136,7 @@ def test_a_column_that_may_be_that_of_the_adds_is_refused() -> None:
     data = parquet({"adf": pa.array([ADD], pa.struct(ADD_FIELDS))})
     with pytest.raises(CorruptLog, match=f"{NAME}: the checkpoint has no add column but .* 'adf'"):
         actions(data, files=True)
-    assert not list(add_batches(NAME, pa.BufferReader(data), FILES, required=False))
+    assert not list(read_add_batches(NAME, pa.BufferReader(data), FILES, required=False))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_an_add_that_lacks_something_is_refused_before_any_is_given(
     changed: dict[str, Any], what: str
 ) -> None:
     data = adds([ADD, {**ADD, **changed}], ("deletionVector", DV))
-    batches = add_batches(NAME, pa.BufferReader(data), FILES)
+    batches = read_add_batches(NAME, pa.BufferReader(data), FILES)
     with pytest.raises(CorruptLog, match=what):
         next(batches)
 
@@ -163,7 +163,7 @@ def test_a_path_that_is_not_unicode_is_refused_before_any_is_given() -> None:
         [ADD[name] for name, _ in ADD_FIELDS[1:]], [kind for _, kind in ADD_FIELDS[1:]], strict=True
     )]  # fmt: skip
     rows = pa.StructArray.from_arrays([path, *others], [name for name, _ in ADD_FIELDS])
-    batches = add_batches(NAME, pa.BufferReader(parquet({"add": rows})), FILES)
+    batches = read_add_batches(NAME, pa.BufferReader(parquet({"add": rows})), FILES)
     with pytest.raises(CorruptLog, match="can't be read"):
         next(batches)
 
@@ -299,7 +299,7 @@ def test_a_batch_of_adds_is_bounded_by_bytes() -> None:
     assert len(data) < 300_000
     peak = pa.total_allocated_bytes()
     found = 0
-    for batch in add_batches(NAME, pa.BufferReader(data), WITH_STATISTICS):
+    for batch in read_add_batches(NAME, pa.BufferReader(data), WITH_STATISTICS):
         found += batch.num_rows
         assert batch.nbytes < 9 * 2**20
         peak = max(peak, pa.total_allocated_bytes())

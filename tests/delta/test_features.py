@@ -14,7 +14,7 @@ from tailer.delta.features import (
     column_mapping_mode,
     in_commit_timestamps_enabled,
     row_tracking_enabled,
-    supports,
+    supports_feature,
 )
 from tailer.errors import UnsupportedTable
 from tests.support.feeds import metadata, refusal
@@ -34,7 +34,7 @@ def test_every_feature_of_the_table_is_read(name: str) -> None:
     feature = FEATURES[name]
     protocol = listed(name) if feature.for_readers else listed(writers=(name,))
     check_readable(protocol, metadata())
-    assert supports(protocol, name)
+    assert supports_feature(protocol, name)
 
 
 @pytest.mark.parametrize("name", ["somethingNew", "adaptiveMetadata", "DELETIONVECTORS", ""])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.delta.add_fields import WITH_STATISTICS
-from tailer.delta.checkpoint import add_batches
+from tailer.delta.checkpoint import read_add_batches
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog
@@ -97,7 +97,7 @@ def annotated(number: int) -> Change:
 )  # fmt: skip
 def test_a_schema_that_can_not_be_is_refused_by_the_files_name(name: bytes, change: Change) -> None:
     source = pa.BufferReader(changed(name, change))
-    message = refusal(lambda: list(add_batches(NAME, source, WITH_STATISTICS)), CorruptLog)
+    message = refusal(lambda: list(read_add_batches(NAME, source, WITH_STATISTICS)), CorruptLog)
     assert NAME in message
     if name == b"size":
         assert "UTF8 can only annotate BYTE_ARRAY" in message
@@ -133,4 +133,4 @@ def test_the_places_of_columns_are_those_that_pyarrow_finds(
         (["sx"], "sx."),
         (["a", "s", "sx"], ""),
     ):
-        assert [own.ranges(g, columns) for g in groups] == [found(g, prefixes) for g in groups]
+        assert [own.find_ranges(g, columns) for g in groups] == [found(g, prefixes) for g in groups]

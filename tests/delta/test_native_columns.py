@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tailer.delta.damaged_bytes import UNREADABLE
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.delta.row_groups import RowGroups, chunk_of
+from tailer.delta.row_groups import RowGroups, find_chunk
 from tailer.errors import CorruptLog, UnsupportedTable
 from tests.support.components import require_crate
 from tests.support.extent import examples
@@ -87,7 +87,7 @@ def decoded(path: Path, rows_max: int, names: list[str] | None = None) -> tuple[
     names = names or parquet.schema.names
     batches: list[pa.RecordBatch] = []
     for group in range(parquet.num_row_groups):
-        found = list(parquet.rows(rows_max, group, names, threads=True))
+        found = list(parquet.read_rows(rows_max, group, names, threads=True))
         rows = parquet.groups[group].rows
         assert [b.num_rows for b in found] == [
             min(rows_max, rows - at) for at in range(0, rows, rows_max)
@@ -103,7 +103,7 @@ def whole(path: Path, names: list[str] | None = None) -> pa.Table:
     batches = [
         batch
         for group in range(parquet.num_row_groups)
-        for batch in parquet._pyarrow_rows(1000, group, names, threads=False)
+        for batch in parquet._read_pyarrow_rows(1000, group, names, threads=False)
     ]
     return pa.Table.from_batches(batches).select(names)
 
@@ -202,7 +202,7 @@ def test_change_types_are_numbers(tmp_path: Path) -> None:
         batches = [
             batch
             for group in range(parquet.num_row_groups)
-            for batch in parquet.rows(5000, group, ["kind", "id"], threads=True)
+            for batch in parquet.read_rows(5000, group, ["kind", "id"], threads=True)
         ]
         assert all(pa.types.is_dictionary(batch.schema.field("kind").type) for batch in batches)
         plain = [batch.set_column(0, "kind", batch["kind"].cast(pa.string())) for batch in batches]
@@ -298,7 +298,7 @@ def test_rows_begin_where_they_are_asked_for(tmp_path: Path) -> None:
     pq.write_table(rows, path, row_group_size=4000, data_page_size=3000)
     parquet = ParquetColumns(pa.OSFile(str(path)))
     for first in (0, 1, 999, 3999, 4000):
-        found = list(parquet.rows(700, 0, rows.column_names, threads=True, first=first))
+        found = list(parquet.read_rows(700, 0, rows.column_names, threads=True, first=first))
         assert sum(batch.num_rows for batch in found) == 4000 - first
         if found:
             assert pa.Table.from_batches(found).equals(rows.slice(first, 4000 - first))
@@ -316,10 +316,12 @@ def test_a_dictionary_is_read_ahead_of_its_values(tmp_path: Path) -> None:
     known = RowGroups(parquet, source)
     for group, first in ((0, 0), (1, 0), (1, 300), (0, 2499)):
         for leaf, longest in ((1, 77), (2, 0)):
-            chunk = chunk_of(parquet.groups[group], leaf)
+            chunk = find_chunk(parquet.groups[group], leaf)
             assert chunk is not None
-            assert parquet.longest_text(group, leaf) == known.longest_text(chunk) == longest
-        found = list(parquet.rows(700, group, rows.column_names, threads=True, first=first))
+            assert (
+                parquet.find_longest_text(group, leaf) == known.find_longest_text(chunk) == longest
+            )
+        found = list(parquet.read_rows(700, group, rows.column_names, threads=True, first=first))
         whole = rows.slice(2500 * group, 2500)
         assert pa.Table.from_batches(found).equals(whole.slice(first))
     assert parquet._is_native
@@ -429,7 +431,7 @@ def test_texts_that_go_on_from_the_page_before(writer: str, tmp_path: Path) -> N
     assert found["text"].to_pylist() == texts
     assert is_native
     with pa.OSFile(str(path)) as source:
-        rows = ParquetColumns(source).rows(70, 0, ["text"], threads=False, first=370)
+        rows = ParquetColumns(source).read_rows(70, 0, ["text"], threads=False, first=370)
         assert [text for batch in rows for text in batch["text"].to_pylist()] == texts[370:]
 
 

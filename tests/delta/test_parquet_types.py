@@ -63,7 +63,7 @@ def of_crate(data: bytes) -> tuple[str, list[Any]] | None:
     parquet = ParquetColumns(pa.BufferReader(data))
     if not parquet.skips_rows:
         return None
-    batches = parquet._native_rows(100, 0, ["y"], 0, threads=False)
+    batches = parquet._read_native_rows(100, 0, ["y"], 0, threads=False)
     values = [value for batch in batches for value in batch.column(0).to_pylist()]
     return str(parquet.schema.field(0).type), values
 

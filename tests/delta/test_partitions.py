@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.delta.arrow_types import arrow_type
-from tailer.delta.partitions import partition_scalar, partition_text
+from tailer.delta.partitions import find_partition_text, parse_partition_value
 from tailer.delta.schema import ArrayType, PrimitiveType
 from tailer.errors import CorruptLog
 from tests.support.feeds import refusal
@@ -25,7 +25,7 @@ TYPES = [
 
 
 def value(text: str | None, name: str, zone: str = "UTC") -> Any:
-    return partition_scalar(text, PrimitiveType(name), zone).as_py()
+    return parse_partition_value(text, PrimitiveType(name), zone).as_py()
 
 
 @pytest.fixture(params=["UTC", "America/New_York", "Asia/Kathmandu"])
@@ -87,7 +87,7 @@ def test_each_type_has_its_text(name: str, text: str, expected: object) -> None:
 )
 def test_years_beyond_those_of_python_are_dates_too(name: str, text: str, expected: int) -> None:
     numbers = pa.int32() if name == "date" else pa.int64()
-    assert partition_scalar(text, PrimitiveType(name)).cast(numbers).as_py() == expected
+    assert parse_partition_value(text, PrimitiveType(name)).cast(numbers).as_py() == expected
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,9 @@ def test_years_beyond_those_of_python_are_dates_too(name: str, text: str, expect
 )
 def test_a_zones_summer_time_goes_on_in_far_years(text: str, utc: int) -> None:
     at = (
-        partition_scalar(text, PrimitiveType("timestamp"), "Europe/Berlin").cast(pa.int64()).as_py()
+        parse_partition_value(text, PrimitiveType("timestamp"), "Europe/Berlin")
+        .cast(pa.int64())
+        .as_py()
     )
     assert at // 3_600_000_000 % 24 == utc
 
@@ -107,7 +109,7 @@ def test_nan_is_a_value_and_not_null() -> None:
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("text", [None, ""])
 def test_null_and_the_empty_string_are_null_of_every_type(name: str, text: str | None) -> None:
-    scalar = partition_scalar(text, PrimitiveType(name))
+    scalar = parse_partition_value(text, PrimitiveType(name))
     assert scalar.as_py() is None
     assert scalar.type == arrow_type(PrimitiveType(name))
 
@@ -214,11 +216,11 @@ def test_a_text_that_is_no_such_value_is_refused_with_text_and_type(name: str, t
 
 def test_a_nested_partition_column_is_refused() -> None:
     nested = ArrayType(PrimitiveType("long"), contains_null=True)
-    assert "nested" in refusal(lambda: partition_scalar("1", nested), CorruptLog)
+    assert "nested" in refusal(lambda: parse_partition_value("1", nested), CorruptLog)
 
 
 @pytest.mark.parametrize(("entry", "said"), [("COL-B", ", only one for 'COL-B'"), ("b", "; its w")])
 def test_a_column_without_a_value_is_named_as_users_know_it(entry: str, said: str) -> None:
-    message = refusal(lambda: partition_text({entry: "7"}, "col-b", "b"), CorruptLog)
+    message = refusal(lambda: find_partition_text({entry: "7"}, "col-b", "b"), CorruptLog)
     assert f"no partition value for the column 'b', which is 'col-b' there{said}" in message
-    assert partition_text({"col-b": "7"}, "col-b", "b") == "7"
+    assert find_partition_text({"col-b": "7"}, "col-b", "b") == "7"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailer.delta.actions import DeletionVectorDescriptor
-from tailer.delta.paths import dv_location, location, split_scheme, z85_decode
+from tailer.delta.paths import find_dv_location, parse_location, split_scheme, z85_decode
 from tailer.errors import CorruptLog
 from tailer.testing.table import z85_encode
 from tests.support.feeds import refusal
@@ -39,7 +39,7 @@ def vector(storage: str, path: str) -> DeletionVectorDescriptor:
     ],
 )
 def test_a_path_is_decoded_once_and_says_where_it_points(path: str, expected: str) -> None:
-    assert location(path) == expected
+    assert parse_location(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_path_is_decoded_once_and_says_where_it_points(path: str, expected: st
     ],
 )
 def test_a_path_that_climbs_is_refused(path: str) -> None:
-    message = refusal(lambda: location(path), CorruptLog)
+    message = refusal(lambda: parse_location(path), CorruptLog)
     assert "climbs out of the table" in message
     assert path in message
 
@@ -64,7 +64,7 @@ def test_a_path_that_climbs_is_refused(path: str) -> None:
 @pytest.mark.parametrize("path", ["", "a\x00b", "a%00b", "%FF.parquet", "%C3", "a/%ED%A0%80"])
 def test_a_path_that_no_file_can_have_is_refused(path: str) -> None:
     with pytest.raises(CorruptLog):
-        location(path)
+        parse_location(path)
 
 
 def test_a_scheme_is_cut_off_and_folded() -> None:
@@ -75,10 +75,10 @@ def test_a_scheme_is_cut_off_and_folded() -> None:
 
 def test_the_deletion_vector_file_of_the_protocols_example_is_found() -> None:
     file = "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
-    assert dv_location(vector("u", "ab^-aqEH.-t@S}K{vb[*k^")) == f"ab/{file}"
-    assert dv_location(vector("u", "^-aqEH.-t@S}K{vb[*k^")) == file
-    assert dv_location(vector("p", f"s3://mytable/{file}")) == f"s3://mytable/{file}"
-    assert dv_location(vector("i", "anything")) is None
+    assert find_dv_location(vector("u", "ab^-aqEH.-t@S}K{vb[*k^")) == f"ab/{file}"
+    assert find_dv_location(vector("u", "^-aqEH.-t@S}K{vb[*k^")) == file
+    assert find_dv_location(vector("p", f"s3://mytable/{file}")) == f"s3://mytable/{file}"
+    assert find_dv_location(vector("i", "anything")) is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_deletion_vector_file_of_the_protocols_example_is_found() -> None:
 )
 def test_a_deletion_vector_that_lies_nowhere_is_refused(dv: DeletionVectorDescriptor) -> None:
     with pytest.raises(CorruptLog):
-        dv_location(dv)
+        find_dv_location(dv)
 
 
 def test_z85_is_the_variant_of_the_rfc() -> None:

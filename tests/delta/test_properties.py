@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tailer.delta.actions import Metadata
-from tailer.delta.properties import interval_ms, log_retention_ms, tombstone_retention_ms
+from tailer.delta.properties import log_retention_ms, parse_interval_ms, tombstone_retention_ms
 from tailer.errors import CorruptLog
 
 DAY_MS = 86_400_000
@@ -20,13 +20,13 @@ DAY_MS = 86_400_000
     ],
 )
 def test_intervals_are_read_as_milliseconds(text: str, milliseconds: int) -> None:
-    assert interval_ms(text) == milliseconds
+    assert parse_interval_ms(text) == milliseconds
 
 
 @pytest.mark.parametrize("text", ["", "interval", "1 month", "week", "1 day x", "-1 days"])
 def test_what_is_no_fixed_interval_is_refused(text: str) -> None:
     with pytest.raises(CorruptLog, match="not an interval"):
-        interval_ms(text)
+        parse_interval_ms(text)
 
 
 def test_retention_defaults_are_deltas_own() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tailer.delta.schema import parse_schema
-from tailer.delta.schemadiff import schema_diff, type_name
+from tailer.delta.schemadiff import compare_schemas, format_type
 from tailer.delta.types import StructType
 
 
@@ -28,13 +28,13 @@ def struct(**fields: str) -> dict[str, Any]:
 
 
 def found(old: StructType, new: StructType) -> dict[str, list[object]]:
-    return {k: v for k, v in schema_diff(old, new).to_json().items() if v}
+    return {k: v for k, v in compare_schemas(old, new).to_json().items() if v}
 
 
 def test_equal_schemas_differ_in_nothing() -> None:
     one = schema(("a", "long"), ("b", struct(x="string")))
-    assert not schema_diff(one, one)
-    assert not schema_diff(one, schema(("b", struct(x="string")), ("a", "long"))), "order"
+    assert not compare_schemas(one, one)
+    assert not compare_schemas(one, schema(("b", struct(x="string")), ("a", "long"))), "order"
 
 
 def test_without_ids_a_renamed_column_went_and_came() -> None:
@@ -92,4 +92,4 @@ def test_types_are_named_as_sql_does() -> None:
     tags = {"type": "map", "keyType": "string", "valueType": struct(x="long"),
             "valueContainsNull": True}  # fmt: skip
     (field,) = schema(("a", tags))
-    assert type_name(field.type) == "map<string,struct<x:long>>"
+    assert format_type(field.type) == "map<string,struct<x:long>>"

@@ -8,10 +8,10 @@ from tailer.delta.segment import (
     LogFile,
     LogKind,
     LogSegment,
-    commit_name,
-    commits_of,
-    log_file,
-    segments,
+    find_commits,
+    find_segments,
+    format_commit_name,
+    parse_log_file,
 )
 from tailer.errors import DataLoss
 from tests.support.feeds import refusal
@@ -20,13 +20,13 @@ UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 
 
 def named(name: str, size: int = 1) -> LogFile:
-    found = log_file(name, size, 0)
+    found = parse_log_file(name, size, 0)
     assert found is not None
     return found
 
 
 def commit(version: int) -> LogFile:
-    return named(commit_name(version))
+    return named(format_commit_name(version))
 
 
 def compacted(first: int, last: int) -> LogFile:
@@ -42,7 +42,7 @@ def part(version: int, number: int, parts: int) -> LogFile:
 
 
 def first_segment(version: int, *files: LogFile) -> LogSegment:
-    return next(segments(files, version))
+    return next(find_segments(files, version))
 
 
 def names(segment: LogSegment) -> list[str]:
@@ -91,7 +91,7 @@ def test_each_file_is_known_by_its_name(name: str, kind: LogKind, version: int, 
     ],
 )
 def test_other_names_are_no_files_of_the_log(name: str) -> None:
-    assert log_file(name, 1, 0) is None
+    assert parse_log_file(name, 1, 0) is None
 
 
 def test_a_part_knows_its_number() -> None:
@@ -101,7 +101,7 @@ def test_a_part_knows_its_number() -> None:
 
 def test_commits_are_sorted_whatever_the_listing_says() -> None:
     files = [commit(10), compacted(0, 9), commit(2), checkpoint(2), commit(9)]
-    assert list(commits_of(files)) == [2, 9, 10]
+    assert list(find_commits(files)) == [2, 9, 10]
 
 
 def test_a_snapshot_without_checkpoint_is_all_commits() -> None:
@@ -117,7 +117,7 @@ def test_the_newest_checkpoint_at_or_below_the_version_is_taken() -> None:
 
 def test_older_checkpoints_are_there_for_when_a_newer_one_is_damaged() -> None:
     files = [*map(commit, range(6)), checkpoint(2), checkpoint(4)]
-    found = segments(files, 5)
+    found = find_segments(files, 5)
     assert [names(next(found)) for _ in range(3)] == [
         ["c4", "5"],
         ["c2", "3", "4", "5"],
@@ -147,7 +147,7 @@ def test_an_empty_checkpoint_file_is_none() -> None:
 
 def test_of_several_checkpoints_of_one_version_the_v2_one_comes_first() -> None:
     v2 = named(f"{2:020d}.checkpoint.{UUID}.parquet")
-    found = segments([checkpoint(2), part(2, 1, 1), v2], 2)
+    found = find_segments([checkpoint(2), part(2, 1, 1), v2], 2)
     kinds = [s.checkpoint.files[0].kind for s in (next(found), next(found)) if s.checkpoint]
     assert kinds == [LogKind.UUID_CHECKPOINT, LogKind.CLASSIC_CHECKPOINT]
 
@@ -189,4 +189,4 @@ def test_a_gap_is_named(files: list[LogFile], version: int, missing: int) -> Non
     message = refusal(lambda: first_segment(version, *files), DataLoss)
     assert f"version {version} " in message
     assert f"commit {missing} is missing" in message
-    assert commit_name(missing) in message
+    assert format_commit_name(missing) in message

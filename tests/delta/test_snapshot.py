@@ -17,7 +17,7 @@ from tailer.delta.actions import (
     RemoveFile,
     SetTransaction,
 )
-from tailer.delta.snapshot import Reconciliation, TableState, file_key
+from tailer.delta.snapshot import Reconciliation, TableState, find_file_key
 from tailer.errors import CorruptLog, UnsupportedTable
 from tests.support.feeds import metadata, refusal, state
 
@@ -38,7 +38,7 @@ def remove(path: str, dv: DeletionVectorDescriptor | None = None) -> RemoveFile:
 def live(*commits: list[AddFile | RemoveFile]) -> list[AddFile]:
     """The files that are left after these commits, oldest commit first."""
     reconciliation = Reconciliation()
-    return [a for commit in reversed(commits) for a in reconciliation.live(commit)]
+    return [a for commit in reversed(commits) for a in reconciliation.find_live_files(commit)]
 
 
 def mapped_schema(*fields: dict[str, Any]) -> Metadata:
@@ -64,15 +64,15 @@ def test_within_one_commit_a_files_two_vectors_have_no_order(order: int) -> None
 
 
 def test_a_file_goes_by_its_decoded_path_and_its_vectors_id() -> None:
-    assert file_key(add("a%20b")) == ("a b", "")
-    assert file_key(remove("a b", SECOND)) == ("a b", "ux@9")
+    assert find_file_key(add("a%20b")) == ("a b", "")
+    assert find_file_key(remove("a b", SECOND)) == ("a b", "ux@9")
     assert live([add("a%20b")], [remove("a b")]) == []
 
 
 def test_a_checkpoints_files_are_not_remembered() -> None:
     reconciliation = Reconciliation()
-    list(reconciliation.live([remove("b")]))
-    found = list(reconciliation.live([add("a"), add("b"), add("c")], remember=set()))
+    list(reconciliation.find_live_files([remove("b")]))
+    found = list(reconciliation.find_live_files([add("a"), add("b"), add("c")], remember=set()))
     assert found == [add("a"), add("c")]
     assert len(reconciliation._seen) == 1
 
@@ -93,8 +93,8 @@ def test_the_newest_of_everything_else_wins() -> None:
             DomainMetadata("kept", "{}", removed=False),
         ]
     )
-    assert reconciliation.state().metadata == newest
-    assert reconciliation.state().protocol == Protocol(1, 2)
+    assert reconciliation.build_state().metadata == newest
+    assert reconciliation.build_state().protocol == Protocol(1, 2)
     assert {t.app_id: t.version for t in reconciliation.transactions.values()} == {
         "app": 2,
         "other": 9,
@@ -108,12 +108,12 @@ def test_the_newest_of_everything_else_wins() -> None:
 def test_a_log_without_protocol_or_metadata_is_refused(action: Any, lacking: str) -> None:
     reconciliation = Reconciliation()
     reconciliation.take([action])
-    assert f"no {lacking} action" in refusal(reconciliation.state, CorruptLog)
+    assert f"no {lacking} action" in refusal(reconciliation.build_state, CorruptLog)
 
 
 def test_a_state_is_checked_as_it_is_made() -> None:
     with pytest.raises(UnsupportedTable, match="'new'"):
-        TableState.of(Protocol(3, 7, frozenset({"new"}), frozenset({"new"})), metadata())
+        TableState.from_actions(Protocol(3, 7, frozenset({"new"}), frozenset({"new"})), metadata())
 
 
 def test_a_partition_column_that_the_schema_lacks_is_refused() -> None:
@@ -141,7 +141,10 @@ def test_a_commit_changes_what_it_names() -> None:
 
 def test_physical_names_count_only_under_column_mapping() -> None:
     schema = mapped_schema(mapped("a", "long"))
-    on, off = TableState.of(Protocol(2, 5), schema), TableState.of(Protocol(1, 4), schema)
+    on, off = (
+        TableState.from_actions(Protocol(2, 5), schema),
+        TableState.from_actions(Protocol(1, 4), schema),
+    )
     assert [s.physical_name(s.schema.fields[0]) for s in (on, off)] == ["col-a", "a"]
 
 
@@ -159,5 +162,7 @@ def test_a_mapped_column_without_name_or_id_is_refused_at_any_depth(
         "array": mapped("s", {"type": "array", "elementType": inner}),
         "map": mapped("s", {"type": "map", "keyType": "string", "valueType": inner}),
     }[shape]
-    message = refusal(lambda: TableState.of(Protocol(2, 5), mapped_schema(outer)), UnsupportedTable)
+    message = refusal(
+        lambda: TableState.from_actions(Protocol(2, 5), mapped_schema(outer)), UnsupportedTable
+    )
     assert "'bad'" in message

@@ -6,8 +6,8 @@ import pytest
 
 from tailer.delta.actions import CommitInfo, Protocol
 from tailer.delta.timestamps import (
-    commit_timestamp,
-    enablement,
+    find_commit_timestamp,
+    find_enablement,
     first_at_or_after,
     last_at_or_before,
 )
@@ -23,12 +23,12 @@ def info(timestamp: object = None) -> CommitInfo:
 
 
 def test_in_commit_timestamps_are_off_without_feature_or_property() -> None:
-    assert enablement(WRITER_7, metadata()) is None
-    assert enablement(Protocol(1, 4), metadata(**ON)) is None
+    assert find_enablement(WRITER_7, metadata()) is None
+    assert find_enablement(Protocol(1, 4), metadata(**ON)) is None
 
 
 def test_without_the_enablement_properties_they_hold_from_the_start() -> None:
-    assert enablement(WRITER_7, metadata(**ON)) == (0, None)
+    assert find_enablement(WRITER_7, metadata(**ON)) == (0, None)
 
 
 def test_the_enablement_properties_say_from_when_they_hold() -> None:
@@ -37,36 +37,36 @@ def test_the_enablement_properties_say_from_when_they_hold() -> None:
         delta__inCommitTimestampEnablementVersion="5",
         delta__inCommitTimestampEnablementTimestamp="1700000000000",
     )
-    assert enablement(WRITER_7, late) == (5, 1_700_000_000_000)
+    assert find_enablement(WRITER_7, late) == (5, 1_700_000_000_000)
 
 
 @pytest.mark.parametrize("text", ["five", "1.0", "9" * 5000])
 def test_enablement_properties_that_are_no_numbers_are_refused(text: str) -> None:
     odd = metadata(**ON, delta__inCommitTimestampEnablementVersion=text)
     with pytest.raises(CorruptLog):
-        enablement(WRITER_7, odd)
+        find_enablement(WRITER_7, odd)
 
 
 def test_from_the_enablement_version_on_the_commit_says_its_own_time() -> None:
-    assert commit_timestamp(5, 99, 80, info(70), (5, 60)) == 70
-    assert commit_timestamp(4, 99, 80, info(70), (5, 60)) == 99
-    assert commit_timestamp(5, 99, 80, info(70), None) == 99
+    assert find_commit_timestamp(5, 99, 80, info(70), (5, 60)) == 70
+    assert find_commit_timestamp(4, 99, 80, info(70), (5, 60)) == 99
+    assert find_commit_timestamp(5, 99, 80, info(70), None) == 99
 
 
 @pytest.mark.parametrize("commit_info", [None, info(), info("70"), info(70.0)])
 def test_a_missing_in_commit_timestamp_is_an_error_from_the_enablement_on(
     commit_info: CommitInfo | None,
 ) -> None:
-    message = refusal(lambda: commit_timestamp(5, 99, 80, commit_info, (5, 60)), CorruptLog)
+    message = refusal(lambda: find_commit_timestamp(5, 99, 80, commit_info, (5, 60)), CorruptLog)
     assert "version 5" in message
     assert "inCommitTimestamp" in message
-    assert commit_timestamp(4, 99, 80, commit_info, (5, 60)) == 99
+    assert find_commit_timestamp(4, 99, 80, commit_info, (5, 60)) == 99
 
 
 @pytest.mark.parametrize("timestamp", [2**63 - 1, 10**30, -(2**62), 253_402_300_800_000])
 def test_an_in_commit_timestamp_beyond_all_calendars_is_refused(timestamp: int) -> None:
     assert "not a time" in refusal(
-        lambda: commit_timestamp(5, 99, 80, info(timestamp), (0, None)), CorruptLog
+        lambda: find_commit_timestamp(5, 99, 80, info(timestamp), (0, None)), CorruptLog
     )
 
 
@@ -76,7 +76,7 @@ def test_an_in_commit_timestamp_beyond_all_calendars_is_refused(timestamp: int) 
 def test_file_times_are_raised_so_that_time_never_stands_still(
     mtime: int, floor: int | None, expected: int
 ) -> None:
-    assert commit_timestamp(3, mtime, floor, None, None) == expected
+    assert find_commit_timestamp(3, mtime, floor, None, None) == expected
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailer.delta.variant import DEPTH_MAX, variant_json
-from tailer.delta.variant_builder import VariantBuilder, canonical_variant
+from tailer.delta.variant_builder import VariantBuilder, canonicalize_variant
 from tailer.errors import CorruptRow
 from tests.support.feeds import refusal
 from tests.support.variants import Float, Nanos, as_json, encoded, parsed
@@ -97,7 +97,7 @@ def test_deep_nesting_is_read_up_to_the_limit() -> None:
     for _ in range(DEPTH_MAX):
         deep = array_of(deep)
     assert variant_json(deep, EMPTY) == "[" * DEPTH_MAX + "1" + "]" * DEPTH_MAX
-    assert canonical_variant(deep, EMPTY)[0]
+    assert canonicalize_variant(deep, EMPTY)[0]
     assert "deeper than" in refusal(lambda: variant_json(array_of(deep), EMPTY), CorruptRow)
 
 
@@ -113,7 +113,7 @@ def test_a_value_that_shares_its_parts_is_refused_and_not_unfolded() -> None:
     for _ in range(200):
         bomb = array_of(bomb, 2)
     assert "overlap" in refusal(lambda: variant_json(bomb, EMPTY), CorruptRow)
-    assert "overlap" in refusal(lambda: canonical_variant(bomb, EMPTY), CorruptRow)
+    assert "overlap" in refusal(lambda: canonicalize_variant(bomb, EMPTY), CorruptRow)
     text = array_of(bytes([16 << 2]) + (10**6).to_bytes(4, "little") + b"x" * 10**6, 250)
     assert "overlap" in refusal(lambda: variant_json(text, EMPTY), CorruptRow)
 
@@ -155,9 +155,9 @@ def test_bytes_that_are_no_variant_are_refused(value: bytes, metadata: bytes, wo
 
 
 def test_a_time_and_a_decimal_out_of_range_are_no_crash_when_compared() -> None:
-    canonical_variant(b"\x44" + struct.pack("<q", -1), EMPTY)
+    canonicalize_variant(b"\x44" + struct.pack("<q", -1), EMPTY)
     with pytest.raises(CorruptRow):
-        canonical_variant(b"\x20\x27\x01\x00\x00\x00", EMPTY)
+        canonicalize_variant(b"\x20\x27\x01\x00\x00\x00", EMPTY)
 
 
 TIMES = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1))  # noqa: DTZ001
@@ -199,13 +199,13 @@ def test_all_encodings_of_a_value_have_one_canonical_form(
     value: Any, one: Random, other: Random
 ) -> None:
     first, second = encoded(value, one), encoded(value, other)
-    canonical = canonical_variant(*first)
-    assert canonical == canonical_variant(*second) == canonical_variant(*canonical)
+    canonical = canonicalize_variant(*first)
+    assert canonical == canonicalize_variant(*second) == canonicalize_variant(*canonical)
 
 
 @given(trees(PLAIN), trees(PLAIN))
 def test_different_values_have_different_canonical_forms(one: Any, other: Any) -> None:
-    same = canonical_variant(*encoded(one)) == canonical_variant(*encoded(other))
+    same = canonicalize_variant(*encoded(one)) == canonicalize_variant(*encoded(other))
     assert same == (repr_of(one) == repr_of(other))
 
 
@@ -240,12 +240,12 @@ def repr_of(value: Any) -> str:
     ],
 )
 def test_what_is_equal(one: Any, other: Any, equal: bool) -> None:  # noqa: FBT001
-    same = canonical_variant(*encoded([one])) == canonical_variant(*encoded([other]))
+    same = canonicalize_variant(*encoded([one])) == canonicalize_variant(*encoded([other]))
     assert same is equal
 
 
 def test_a_canonical_variant_has_only_the_keys_it_needs_sorted_and_says_so() -> None:
-    value, metadata = canonical_variant(*encoded({"b": 1, "a": 300}, Random(1)))
+    value, metadata = canonicalize_variant(*encoded({"b": 1, "a": 300}, Random(1)))
     assert metadata == b"\x11\x02\x00\x01\x02ab"
     assert value == b"\x02\x02\x00\x01\x00\x03\x05\x10\x2c\x01\x0c\x01"
 
@@ -273,11 +273,11 @@ def answers_or_refuses(value: bytes, metadata: bytes) -> None:
     json.loads(text)
     builder = VariantBuilder()
     builder.copy(value, metadata)
-    assert variant_json(*canonical_variant(*builder.result()))
+    assert variant_json(*canonicalize_variant(*builder.build_variant()))
 
 
 def test_a_copy_has_its_fields_and_the_names_of_its_keys_in_order() -> None:
     big = {f"key {i:04}": list(range(i % 300)) for i in range(400)}
     builder = VariantBuilder()
     builder.copy(*encoded(dict(reversed(big.items()))))
-    assert builder.result() == encoded(big)
+    assert builder.build_variant() == encoded(big)

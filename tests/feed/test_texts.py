@@ -203,7 +203,7 @@ def test_rows_that_are_said_to_be_utf8_are(
         data_page_size=64,
     )
     parquet = ParquetColumns(pa.BufferReader(output.getvalue()))
-    for batch in parquet.rows(7, 0, ["s"], threads=False):
+    for batch in parquet.read_rows(7, 0, ["s"], threads=False):
         assert not parquet.gives_utf8 or is_utf8(batch.column(0))
     if is_utf8(texts):
         assert parquet.gives_utf8 is parquet.skips_rows, (

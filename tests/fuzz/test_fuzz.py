@@ -40,7 +40,7 @@ FAULTS: dict[str, tuple[str, Any, int]] = {
         property(lambda vector: vector.path_or_inline_dv),
         1026,
     ),
-    "paths_are_not_decoded": ("tailer.delta.snapshot.location", lambda path: path, 1018),
+    "paths_are_not_decoded": ("tailer.delta.snapshot.parse_location", lambda path: path, 1018),
     "removed_domains_stay": (
         "tailer.delta.snapshot.Reconciliation.domains",
         property(lambda found: dict(found._domains)),
@@ -52,7 +52,11 @@ FAULTS: dict[str, tuple[str, Any, int]] = {
         lambda _, metadata: "delta.enableChangeDataFeed" in metadata.configuration,
         1169,
     ),
-    "row_ids_are_those_of_places": ("tailer.decode.tracking.row_id_column", lambda *_: None, 3084),
+    "row_ids_are_those_of_places": (
+        "tailer.decode.tracking.find_row_id_column",
+        lambda *_: None,
+        3084,
+    ),
 }
 
 #: What deltalake reads without Spark's newer features.

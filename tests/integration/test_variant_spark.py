@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sinks.jsonl import batch_lines
+from sinks.jsonl import format_batch
 from tailer.delta.arrow_types import VARIANT
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import batches
@@ -139,7 +139,7 @@ def is_shredded(files: Collection[Path]) -> bool:
 
 def lines(table: Path) -> dict[int, str]:
     """The lines of the table's events, by id."""
-    text = b"".join(bytes(batch_lines(b, ids=False)) for b in batches_of(table)).decode()
+    text = b"".join(bytes(format_batch(b, ids=False)) for b in batches_of(table)).decode()
     return {json.loads(line)["id"]: line for line in text.splitlines()}
 
 

@@ -86,7 +86,7 @@ class Begun:
     broker: KafkaBroker
 
     def commit(self) -> None:
-        self.broker._ended(self.broker.driver.commit)
+        self.broker._end_transaction(self.broker.driver.commit)
 
 
 def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Begun:
@@ -94,7 +94,7 @@ def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Beg
     for."""
     broker, session = broker_of(sink), session_of(sink)
     broker._wait_until_settled()
-    broker.driver.begin()
+    broker.driver.begin_transaction()
     written(sink, batch)
     if progress:
         after = replace(session.transactions.progress, offset=batch.next_offset)
@@ -106,9 +106,9 @@ def begun(sink: KafkaSink, batch: ChangeBatch, *, progress: bool = False) -> Beg
 def written(sink: KafkaSink, batch: ChangeBatch) -> None:
     """Send a batch in the open transaction."""
     broker, session = broker_of(sink), session_of(sink)
-    ((name, _),) = sink.options.data_topics(broker.feed, batch)
+    ((name, _),) = sink.options.split_by_topic(broker.feed, batch)
     if name not in session._open_topics:
-        session._admit(name)
+        session._open_topic(name)
     broker._writers[name].write(broker.encode(name, batch))
 
 

@@ -37,7 +37,7 @@ def driver_to(broker: Broker, compression: str) -> Iterator[tuple[KafkaPythonDri
     settings = {"bootstrap_servers": broker.bootstrap, "topic": topic, "compression": compression}
     table = SettingTable("kafka", {**format_settings("rows"), **SETTINGS})
     checked = table.take(settings)
-    options = KafkaOptions.of(checked, Path.cwd())
+    options = KafkaOptions.from_options(checked, Path.cwd())
     driver = KafkaPythonDriver(options, None)
     try:
         yield driver, topic
@@ -58,14 +58,14 @@ def buffer_of(packed: Packed) -> bytearray:
 
 def test_a_buffer_is_used_again_when_its_batch_is_acknowledged(kafka: Broker) -> None:
     with driver_to(kafka, "none") as (driver, topic):
-        sent = driver.pack(numbered(100_000))
+        sent = driver.pack_records(numbered(100_000))
         for packed in sent:
             driver.send(topic, 0, packed)
         under_way = {id(buffer_of(packed)) for packed in sent}
-        before = driver.pack(numbered(0))
+        before = driver.pack_records(numbered(0))
         assert not under_way & {id(buffer_of(packed)) for packed in before}
         driver.flush()
-        after = driver.pack(numbered(0))
+        after = driver.pack_records(numbered(0))
         assert under_way & {id(buffer_of(packed)) for packed in after}
 
 
@@ -73,7 +73,7 @@ def test_a_buffer_is_used_again_when_its_batch_is_acknowledged(kafka: Broker) ->
 def test_what_is_sent_from_used_buffers_arrives_whole(kafka: Broker, compression: str) -> None:
     with driver_to(kafka, compression) as (driver, topic):
         for turn in range(6):
-            for packed in driver.pack(numbered(turn * 1_000)):
+            for packed in driver.pack_records(numbered(turn * 1_000)):
                 driver.send(topic, turn % 2, packed)
             if turn % 2:
                 driver.flush()

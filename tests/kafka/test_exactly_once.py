@@ -149,7 +149,7 @@ async def test_progress_behind_another_feeds_open_transaction_is_waited_for(
 
         async with anyio.create_task_group() as tasks:
             polls: list[int] = []
-            made_consumer = Cluster._consumer
+            made_consumer = Cluster._open_consumer
 
             def counting(*arguments: Any) -> Any:
                 consumer = made_consumer(*arguments)
@@ -162,7 +162,7 @@ async def test_progress_behind_another_feeds_open_transaction_is_waited_for(
                 consumer.poll = counted
                 return consumer
 
-            monkeypatch.setattr(Cluster, "_consumer", counting)
+            monkeypatch.setattr(Cluster, "_open_consumer", counting)
             tasks.start_soon(reopen)
             await eventually_async(lambda: len(polls) > 5, why="it reads on and on")
             assert found == []
@@ -386,13 +386,13 @@ async def test_a_transaction_that_took_too_long_is_done_again(kafka: Broker) -> 
         cluster, writer = broker_of(sink).cluster, f"{topic}-writer"
 
         def ended() -> bool:
-            found = cluster.transaction(writer)
+            found = cluster.find_transaction(writer)
             return found is not None and found.state == "CompleteAbort"
 
         await eventually_async(ended, why="the broker ends it")
 
         def commit() -> None:
-            with session_of(sink)._watched():
+            with session_of(sink)._watch_failures():
                 late.commit()
 
         with pytest.raises(TransientError):
@@ -410,7 +410,7 @@ class Busy:
         self.sink = sink
         self.version = 2
         self.driver = begun(sink, batch(2, [2]), progress=True)
-        ask = Cluster.transaction
+        ask = Cluster.find_transaction
 
         def asked(cluster: Cluster, transactional_id: str) -> TransactionStatus | None:
             if cluster is broker_of(sink).cluster:
@@ -426,7 +426,7 @@ class Busy:
             self.driver = begun(sink, batch(self.version, [self.version]), progress=True)
             return found
 
-        monkeypatch.setattr(Cluster, "transaction", asked)
+        monkeypatch.setattr(Cluster, "find_transaction", asked)
 
 
 async def test_a_zombie_leaves_the_newer_daemons_transaction_open(
@@ -439,7 +439,7 @@ async def test_a_zombie_leaves_the_newer_daemons_transaction_open(
             busy = Busy(newer, monkeypatch)
             broker = broker_of(older)
             places = [(topic, 0), (f"{topic}-progress", 0)]
-            broker.settlement.after_commit(broker.cluster, places, 5)
+            broker.settlement.settle_after_commit(broker.cluster, places, 5)
             error = await stopped_by(lambda: older.write(batch(2, [2], name="zombie")))
             assert "taken over by a newer daemon" in str(error)
             assert busy.version > 2, "it has looked"
@@ -473,17 +473,17 @@ async def test_who_is_fenced_while_it_opens_leaves_the_newer_one_alone(
     async with opened(kafka.bootstrap, topic, partitions=1) as (sink, _):
         await sink.write(batch(1, [1]))
     newest = made(kafka.bootstrap, topic)
-    look, seen = Settlement.after_fencing, list[list[int]]()
+    look, seen = Settlement.settle_after_fencing, list[list[int]]()
 
     def looked(self: Settlement, *arguments: Any) -> None:
         monkeypatch.undo()  # the newest one looks, too
-        newest._open("orders")
+        newest._open_session("orders")
         driver = begun(newest, batch(2, [2]), progress=True)
         look(self, *arguments)
         seen.append(ids(kafka, topic, stable=True))
         driver.commit()
 
-    monkeypatch.setattr(Settlement, "after_fencing", looked)
+    monkeypatch.setattr(Settlement, "settle_after_fencing", looked)
     sentence = await refused(made(kafka.bootstrap, topic), TransientError)
     assert "Kafka ended the transaction" in sentence
     assert seen == [[1]]

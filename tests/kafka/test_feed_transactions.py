@@ -35,7 +35,7 @@ def fenced(found: Progress | None = BEFORE, **options: object) -> FeedTransactio
 
 def idle(found: Progress | None = BEFORE) -> FeedTransactions:
     transactions = fenced(found)
-    transactions.committed(transactions.claim())
+    transactions.note_commit(transactions.claim())
     return transactions
 
 
@@ -50,7 +50,7 @@ def test_a_claim_keeps_the_offset_and_has_a_higher_epoch_and_our_name() -> None:
     claim = transactions.claim()
     assert claim == Transaction(replace(BEFORE, epoch=4, owner="b"))
     assert (transactions.state, transactions.claimed) == ("CLAIMED", 0)
-    transactions.committed(claim)
+    transactions.note_commit(claim)
     assert (transactions.state, transactions.claimed) == ("IDLE", 4)
     assert transactions.offset == Offset(7)
 
@@ -63,7 +63,7 @@ def test_a_batch_and_the_progress_after_it_are_one_transaction() -> None:
     assert planned.after.offset == rows.next_offset
     assert (planned.after.delivery, planned.after.epoch) == (FORM, 4)
     assert transactions.offset == Offset(7), "it is not committed"
-    transactions.committed(planned)
+    transactions.note_commit(planned)
     assert transactions.offset == rows.next_offset
     assert transactions.catch_up() == []
 
@@ -77,7 +77,7 @@ def test_a_large_batch_is_several_and_each_is_committed_alone(
     assert places([first, second]) == [(7, 6), (8, 0)]
     states: list[str] = []
     for planned in (first, second):
-        transactions.committed(planned)
+        transactions.note_commit(planned)
         states.append(transactions.state)
         assert transactions.offset == planned.after.offset
     assert states == ["IN_TRANSACTION", "IDLE"]
@@ -92,7 +92,7 @@ def test_versions_without_changes_are_saved_when_asked_for() -> None:
     assert transactions.progress.offset == Offset(7)
     (saved,) = transactions.catch_up()
     assert saved.after.offset == skipped.next_offset
-    transactions.committed(saved)
+    transactions.note_commit(saved)
     assert (transactions.catch_up(), transactions.progress.offset) == ([], skipped.next_offset)
 
 
@@ -100,7 +100,7 @@ def test_rows_save_the_versions_without_changes_before_them() -> None:
     transactions = idle()
     transactions.plan(empty_batch(SCHEMA, version=7))
     (planned,) = transactions.plan(batch(8, [1]))
-    transactions.committed(planned)
+    transactions.note_commit(planned)
     assert transactions.skipped_to is None
     assert places([planned]) == [(9, 0)]
 
@@ -121,7 +121,7 @@ def test_a_notice_is_committed_with_the_offset_that_it_moves_to(
 ) -> None:
     notice = Notice(kind, 7, 0, Offset(7), Offset(moves_to), {})  # type: ignore[arg-type]
     told = way == "told"
-    planned = idle().plan(notice, told=told)
+    planned = idle().plan(notice, writes_notice=told)
     assert places(planned) == ([] if expected is None else [expected])
     assert all((t.notice is notice) == told for t in planned)
 
@@ -147,14 +147,14 @@ def test_refused_rows_roll_back_and_what_is_committed_is_not_planned_again(
     monkeypatch.setattr("sinks.kafka.feed_transactions._ROWS_MAX", 4)
     transactions = idle()
     whole = batch(7, range(10))
-    transactions.committed(transactions.plan(whole)[0])
-    assert transactions.failed(error) == "roll back"
+    transactions.note_commit(transactions.plan(whole)[0])
+    assert transactions.note_failure(error) == "roll back"
     assert transactions.state == "IDLE"
     half, other = whole.slice(0, 5), whole.slice(5, 10)
     (left,) = transactions.plan(half)
     assert left.rows is not None
     assert left.rows.rows["id"].to_pylist() == [4]
-    transactions.committed(left)
+    transactions.note_commit(left)
     assert transactions.plan(whole.slice(0, 2)) == []
     assert sum(t.rows.num_rows for t in transactions.plan(other) if t.rows) == 5
 
@@ -187,7 +187,7 @@ def test_after_any_other_error_nothing_more_is_written(
 ) -> None:
     transactions = idle()
     come_to(transactions)
-    assert transactions.failed(error) == verdict
+    assert transactions.note_failure(error) == verdict
     assert transactions.state == "BROKEN"
     said = type(error) if isinstance(error, SinkRejected | ConfigError) else TransientError
     for item in (batch(8, [1]), empty_batch(SCHEMA, version=8)):
@@ -200,7 +200,7 @@ def test_after_any_other_error_nothing_more_is_written(
 def test_a_refusal_while_opening_is_no_roll_back() -> None:
     transactions = fenced()
     transactions.claim()
-    assert transactions.failed(RowsRefused("?")) == "stop"
+    assert transactions.note_failure(RowsRefused("?")) == "stop"
     assert transactions.state == "BROKEN"
 
 
@@ -211,7 +211,7 @@ def test_a_newer_claim_ends_everything() -> None:
     with pytest.raises(TargetRefused, match="taken over by a newer daemon, c"):
         transactions.check_owner(replace(BEFORE, epoch=5, owner="c"))
     assert transactions.state == "TAKEN_OVER"
-    assert transactions.failed(Fenced("so it was")) == "stop"
+    assert transactions.note_failure(Fenced("so it was")) == "stop"
     with pytest.raises(TargetRefused, match="taken over"):
         transactions.plan(batch(7, [1]))
 
@@ -228,7 +228,7 @@ def test_who_has_claimed_nothing_takes_over() -> None:
         (lambda t: t.claim(), "NEW"),
         (lambda t: t.plan(batch(7, [1])), "NEW"),
         (lambda t: t.overwrite(None), "NEW"),
-        (lambda t: t.committed(Transaction(BEFORE)), "NEW"),
+        (lambda t: t.note_commit(Transaction(BEFORE)), "NEW"),
     ],
 )
 def test_what_is_out_of_turn_is_a_bug(
@@ -250,9 +250,9 @@ def test_no_second_transaction_is_planned_while_one_is_open() -> None:
 def test_a_transaction_is_committed_once() -> None:
     transactions = idle()
     (planned,) = transactions.plan(batch(7, [1]))
-    transactions.committed(planned)
-    with pytest.raises(RuntimeError, match="committed in the state IDLE"):
-        transactions.committed(planned)
+    transactions.note_commit(planned)
+    with pytest.raises(RuntimeError, match="note_commit in the state IDLE"):
+        transactions.note_commit(planned)
 
 
 # --- topics and form
@@ -269,7 +269,7 @@ def test_topic_and_progress_belong_together() -> None:
         transactions.check_topic("t", SeenTopic("T2", has_records=False))
     with pytest.raises(TargetRefused, match="there is no progress of feed 'orders' in it"):
         transactions.check_topic("new", SeenTopic("N1", has_records=True))
-    transactions.admit("new", "N1")
+    transactions.note_topic("new", "N1")
     assert transactions.claim().after.topics == {"t": "T1", "new": "N1"}
 
 
@@ -279,7 +279,7 @@ def test_another_form_is_refused_and_what_overwrites_forgets_it() -> None:
         fenced(other)
     transactions = fenced(other, overwrites=True)
     assert transactions.check_topic("new", SeenTopic("N1", has_records=True))
-    transactions.committed(transactions.claim())
+    transactions.note_commit(transactions.claim())
     (planned,) = transactions.overwrite(Offset(2))
     assert (planned.after.offset, planned.after.delivery) == (Offset(2), None)
 

@@ -177,5 +177,5 @@ def test_a_leader_that_does_not_lead_yet_is_asked_again(
             return {taken_for_it.pop(): places} if taken_for_it else await leaders(places)
 
         monkeypatch.setattr(cluster._admin, "_async_get_leader_for_partitions", at_first_others)
-        assert cluster.left_open([(topic, 0)]) == []
+        assert cluster.find_open_transactions([(topic, 0)]) == []
     assert taken_for_it == []

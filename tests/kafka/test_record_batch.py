@@ -16,8 +16,14 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from sinks.formats.json import json_objects_joined
-from sinks.kafka.client.partitioner import murmur2, partitions_of_keys
-from sinks.kafka.client.record_batch import BATCH_OVERHEAD, Body, cut, record_batches, record_sizes
+from sinks.kafka.client.partitioner import hash_by_murmur2, partitions_of_keys
+from sinks.kafka.client.record_batch import (
+    BATCH_OVERHEAD,
+    Body,
+    build_record_batches,
+    measure_records,
+    split_by_bytes,
+)
 from tailer.native.rowbytes import JoinedText, whole_numbers
 from tailer.sink.encoder import Header, Records
 
@@ -80,7 +86,7 @@ def test_a_batch_is_what_kafka_python_writes(
     rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]],
 ) -> None:
     records = by_columns(rows)
-    (body,) = record_batches(records, 1 << 30)
+    (body,) = build_record_batches(records, 1 << 30)
     assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(records)
     assert (body.num_records, body.timestamp_ms) == (len(rows), records.timestamp_ms)
 
@@ -94,13 +100,13 @@ def test_each_record_has_its_time(
         by_columns([row for row, _ in given]),
         timestamp_ms=pa.array([0, *times], pa.int64()).slice(1),
     )
-    (whole,) = record_batches(records, 1 << 30)
+    (whole,) = build_record_batches(records, 1 << 30)
     assert whole.buffer[BATCH_OVERHEAD:] == by_kafka_python(records)
-    bodies = list(record_batches(records, bytes_max))
+    bodies = list(build_record_batches(records, bytes_max))
     assert all(len(body.buffer) <= bytes_max or body.num_records == 1 for body in bodies)
     assert [time for body in bodies for time in by_kafka_pythons_reader(body)] == times
     places = pa.array(range(0, len(times), 2), pa.int64())
-    some = record_batches(records, bytes_max, places)
+    some = build_record_batches(records, bytes_max, places)
     assert [time for body in some for time in by_kafka_pythons_reader(body)] == times[::2]
 
 
@@ -111,7 +117,7 @@ def test_chosen_records_are_those_taken(
     records = by_columns(rows)
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=60))
     places = pa.array([0, *chosen], pa.int64()).slice(1)
-    (body,) = record_batches(records, 1 << 30, places)
+    (body,) = build_record_batches(records, 1 << 30, places)
     assert body.num_records == len(chosen)
     assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(records.take(places))
 
@@ -124,7 +130,7 @@ def test_records_from_the_middle_of_arrays(
     assert whole.keys is not None
     records = whole.slice(1, len(rows) - 2)
     assert records.num_records == len(rows) - 2
-    (body,) = record_batches(records, 1 << 30)
+    (body,) = build_record_batches(records, 1 << 30)
     assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(records)
 
 
@@ -159,12 +165,12 @@ def test_values_that_are_not_put_together_give_the_same_batches(
     records = joined(rows)
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=60))
     for places in (None, pa.array(chosen, pa.int64())):
-        bodies = list(record_batches(records, bytes_max, places))
-        assert bodies == list(record_batches(records.whole(), bytes_max, places))
+        bodies = list(build_record_batches(records, bytes_max, places))
+        assert bodies == list(build_record_batches(records.whole(), bytes_max, places))
     part = records.slice(1, len(rows) - 2)
-    (body,) = record_batches(part, 1 << 30)
+    (body,) = build_record_batches(part, 1 << 30)
     assert body.buffer[BATCH_OVERHEAD:] == by_kafka_python(part)
-    bounds, sizes = record_sizes(records), record_sizes(records.whole())
+    bounds, sizes = measure_records(records), measure_records(records.whole())
     assert pc.all(pc.greater_equal(bounds, sizes)).as_py()
 
 
@@ -178,8 +184,8 @@ def test_a_buffer_that_is_used_again_has_no_old_bytes(
         return spares.pop() if spares else None
 
     for rows in batches:
-        (fresh,) = record_batches(by_columns(rows), 1 << 30)
-        (body,) = record_batches(by_columns(rows), 1 << 30, None, spare)
+        (fresh,) = build_record_batches(by_columns(rows), 1 << 30)
+        (body,) = build_record_batches(by_columns(rows), 1 << 30, None, spare)
         assert body == fresh
         body.buffer[:] = b"\xff" * len(body.buffer)
         spares.append(body.buffer)
@@ -189,17 +195,17 @@ def test_a_buffer_that_is_used_again_has_no_old_bytes(
 def test_records_are_cut_as_batches_hold_them(bytes_max: int) -> None:
     values = pa.array([b"x" * (i * 7919 % 900) for i in range(200)], pa.binary())
     records = Records(None, values, (), 5)
-    found = list(cut(records, bytes_max))
+    found = list(split_by_bytes(records, bytes_max))
     assert [v for part in found for v in part.whole_values().to_pylist()] == values.to_pylist()
     for part in found:
-        assert pc.sum(record_sizes(part)).as_py() <= bytes_max or part.num_records == 1
-    assert not list(cut(records.slice(0, 0), bytes_max))
+        assert pc.sum(measure_records(part)).as_py() <= bytes_max or part.num_records == 1
+    assert not list(split_by_bytes(records.slice(0, 0), bytes_max))
 
 
 def test_many_records_without_keys_or_headers() -> None:
     values = pa.array([b"x" * (i % 200) for i in range(70_000)], pa.binary())
     records = Records(None, values, (), 5)
-    first, second = record_batches(records, 1 << 30)
+    first, second = build_record_batches(records, 1 << 30)
     assert (first.num_records, second.num_records) == (65_536, 4_464)
     head = Records(None, values.slice(0, 65_536), (), 5)
     assert first.buffer[BATCH_OVERHEAD:] == by_kafka_python(head)
@@ -210,9 +216,9 @@ def test_batches_are_in_order_and_within_the_bound(
     rows: list[tuple[bytes | None, bytes | None, bytes | None, bytes]], bytes_max: int
 ) -> None:
     records = by_columns(rows)
-    bodies: list[Body] = list(record_batches(records, bytes_max))
+    bodies: list[Body] = list(build_record_batches(records, bytes_max))
     assert sum(body.num_records for body in bodies) == len(rows)
-    sizes, at = record_sizes(records).to_pylist(), 0
+    sizes, at = measure_records(records).to_pylist(), 0
     for body in bodies:
         size = len(body.buffer)
         assert size <= bytes_max or body.num_records == 1
@@ -224,7 +230,7 @@ def test_batches_are_in_order_and_within_the_bound(
 def test_keys_go_where_kafka_sends_them(keys: list[bytes | None], count: int) -> None:
     array = pa.array(keys, pa.binary())
     wanted = [kafka_murmur2(key or b"") & 0xFFFFFFFF for key in keys]
-    assert murmur2(array).to_pylist() == wanted
+    assert hash_by_murmur2(array).to_pylist() == wanted
     found = partitions_of_keys(array, count).to_pylist()
     assert found == [(h & 0x7FFFFFFF) % count for h in wanted]
 
@@ -234,4 +240,4 @@ def test_many_keys_of_one_length(length: int) -> None:
     numbers = random.Random(length)
     keys = [numbers.randbytes(length) for _ in range(500)]
     sliced = pa.array([b"before", *keys], pa.binary()).slice(1)
-    assert murmur2(sliced).to_pylist() == [kafka_murmur2(key) & 0xFFFFFFFF for key in keys]
+    assert hash_by_murmur2(sliced).to_pylist() == [kafka_murmur2(key) & 0xFFFFFFFF for key in keys]

@@ -196,7 +196,7 @@ async def test_an_odd_issuer_is_an_error_and_gets_no_secret_for_another(
                 sasl_oauthbearer_client_secret="s3cret",
             )
             with pytest.raises(OSError, match=said):
-                await asyncio.to_thread(OAuthTokens(security).token)
+                await asyncio.to_thread(OAuthTokens(security).obtain_token)
         assert len(seen) == 1
         assert not led
 

@@ -114,7 +114,7 @@ async def test_records_arrive_whole(kafka: Broker, delivery: str, compression: s
 async def test_without_private_access_send_does_the_same(
     kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_internals, "usable", lambda _: False)
+    monkeypatch.setattr(producer_internals, "has_known_internals", lambda _: False)
     topic = fresh()
     async with opened(kafka.bootstrap, topic, key=["id"], partitions=1) as (sink, _):
         await sink.write(batch(1, range(50)))
@@ -134,9 +134,9 @@ def test_another_kafka_python_is_not_reached_into(monkeypatch: pytest.MonkeyPatc
     import kafka as library
 
     monkeypatch.setattr(library, "__version__", "3.1.0")
-    assert not producer_internals.usable(object())
+    assert not producer_internals.has_known_internals(object())
     monkeypatch.setattr(library, "__version__", "3.0.12")
-    assert not producer_internals.usable(object())
+    assert not producer_internals.has_known_internals(object())
 
 
 async def test_a_compression_that_is_not_installed_is_named(

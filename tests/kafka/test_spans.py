@@ -37,7 +37,7 @@ async def test_a_run_is_one_transaction_and_keeps_each_commits_time(
     kafka: Broker, way: str, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "by records":
-        monkeypatch.setattr(producer_internals, "usable", lambda _: False)
+        monkeypatch.setattr(producer_internals, "has_known_internals", lambda _: False)
     topic = create_topic(kafka.bootstrap, fresh(), partitions)
     run = run_of([[1, 2], [3]], [[4]], [[5], [6, 7]])
     async with opened(kafka.bootstrap, topic, key=["id"]) as (sink, _):

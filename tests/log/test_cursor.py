@@ -15,7 +15,7 @@ import tailer.log.questions
 from tailer.changes import Offset
 from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.commit import Commit, CommitHeader
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptLog, DataLoss, TableReplaced, TailerError, TransientError
 from tailer.log import questions as ask
@@ -27,7 +27,7 @@ NOTHING = ask.Listing((), ())
 
 
 def state_of(table_id: str) -> TableState:
-    return TableState.of(Protocol(1, 2), Metadata(table_id))
+    return TableState.from_actions(Protocol(1, 2), Metadata(table_id))
 
 
 STATES = {table_id: state_of(table_id) for table_id in ("mine", "other")}
@@ -36,7 +36,8 @@ STATES = {table_id: state_of(table_id) for table_id in ("mine", "other")}
 def commit(version: int, table_id: str = "mine") -> Commit:
     state = STATES[table_id]
     return Commit(
-        version, commit_name(version), version, version, 10, CommitHeader(), list, state, state,
+        version, format_commit_name(version), version, version, 10, CommitHeader(), list,
+        state, state,
         tag(version),
     )  # fmt: skip
 
@@ -91,7 +92,7 @@ def test_the_example_of_the_module() -> None:
     cursor = cursor_at(1)
     assert answered(cursor) == ask.ReadCommit(1, STATES["mine"], None, 0.0)
     assert answered(cursor, ask.CommitsRead([commit(1)])) == ask.StatCommit(0)
-    assert answered(cursor, ask.FileTag(tag(0))) == ask.ListLog(commit_name(1))
+    assert answered(cursor, ask.FileTag(tag(0))) == ask.ListLog(format_commit_name(1))
     assert answered(cursor, listing(1, 2)) == ask.ReadMore(commit(1), 1)
     both = ask.Deliver([commit(1), commit(2)], at_head=True)
     assert answered(cursor, ask.CommitsRead([commit(2)])) == both
@@ -112,7 +113,7 @@ def test_the_example_of_the_module() -> None:
 
 def test_a_bounded_read_ends_after_its_last_version() -> None:
     cursor = cursor_at(3, last=4)
-    assert answered(cursor, newest(3)) == ask.ListLog(commit_name(3))
+    assert answered(cursor, newest(3)) == ask.ListLog(format_commit_name(3))
     assert answered(cursor, listing(3, 4, 5, 6)) == ask.ReadMore(commit(3), 1)
     two = ask.Deliver([commit(3), commit(4)], at_head=False)
     assert answered(cursor, ask.CommitsRead([commit(4)])) == two
@@ -133,7 +134,7 @@ def test_a_backlog_comes_in_spans() -> None:
 
 def test_the_first_version_has_no_predecessor() -> None:
     cursor = cursor_at(0)
-    assert answered(cursor, ask.CommitsRead([commit(0)])) == ask.ListLog(commit_name(0))
+    assert answered(cursor, ask.CommitsRead([commit(0)])) == ask.ListLog(format_commit_name(0))
 
 
 def test_a_gap_is_an_error_once_the_commit_was_looked_up() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.delta.commit import Commit
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.errors import TableError, TableReplaced
 from tailer.log.follow import follow, follow_spans
 from tailer.log.listed import ListedLog, list_once
@@ -75,7 +75,7 @@ async def test_a_bounded_read_lists_once_and_reads_each_commit_once(tmp_path: Pa
     assert [c.version for c in found] == [1, 2, 3, 4]
     assert store.listings == 1
     # The state before the first version is made of version 0 by itself.
-    assert store.reads == {commit_name(v): 1 + (v == 0) for v in range(VERSIONS + 1)}
+    assert store.reads == {format_commit_name(v): 1 + (v == 0) for v in range(VERSIONS + 1)}
 
 
 async def test_a_commit_that_changed_after_it_was_read_is_read_again(
@@ -129,7 +129,7 @@ class GrowingStore(LocalStore):
         self, location: str, offset: int = 0, length: int | None = None
     ) -> tuple[bytes, FileStatus]:
         found = super().read_here(location, offset, length)
-        if location.endswith(commit_name(3)):
+        if location.endswith(format_commit_name(3)):
             with self.path(location).open("a") as file:
                 file.write("\n")
         return found
@@ -154,12 +154,14 @@ async def test_a_folder_that_rests_is_listed_once(tmp_path: Path) -> None:
         await log.files()
     assert store.listings == 2
     os.utime(made.folder / "_delta_log", (1_000_000_000, 1_000_000_000))
-    for start_after in ("", "", commit_name(2), commit_name(2)):
+    for start_after in ("", "", format_commit_name(2), format_commit_name(2)):
         names = [file.name for file in await log.files(start_after)]
-        assert names == [commit_name(v) for v in range(3 if start_after else 0, VERSIONS + 1)]
+        assert names == [
+            format_commit_name(v) for v in range(3 if start_after else 0, VERSIONS + 1)
+        ]
     assert store.listings == 4
     made.insert([{"id": 9}])
-    assert [file.version for file in await log.files(commit_name(2))] == [3, 4, 5]
+    assert [file.version for file in await log.files(format_commit_name(2))] == [3, 4, 5]
 
 
 async def test_a_backup_that_is_unpacked_over_a_log_hides_no_version(tmp_path: Path) -> None:

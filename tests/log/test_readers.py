@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.log.cursor import FollowOptions
 from tailer.log.follow import follow_spans
 from tailer.log.json_files import MEMORY_BYTES_MAX, CommitText
@@ -52,13 +52,13 @@ class MemoryReader:
         self._ahead.discard(version)
         for _ in range(self._random.randrange(5)):
             await anyio.lowlevel.checkpoint()
-        found = self.files.get(f"_delta_log/{commit_name(version)}")
+        found = self.files.get(f"_delta_log/{format_commit_name(version)}")
         if found is None or self._random.random() < 1 / 3:
             return NotThere(asked_at)
         data, status = found
         if not data.endswith(b"\n"):
             return Torn()
-        before = self.files.get(f"_delta_log/{commit_name(version - 1)}")
+        before = self.files.get(f"_delta_log/{format_commit_name(version - 1)}")
         tag = None if before is None else before[1].tag
         return CommitText(partial(io.BytesIO, data), status, FileTag(tag) if requested else None)
 
@@ -155,8 +155,8 @@ async def test_a_commit_is_read_as_it_is(rig: Rig) -> None:
     assert isinstance(text, CommitText)
     assert b"".join(text.lines()) == rig.table.commit_path(2).read_bytes()
     assert b"".join(text.lines()) != b"", "they can be read again"
-    assert text.status == await rig.log.store.stat(f"_delta_log/{commit_name(2)}")
-    assert text.predecessor in (None, FileTag(await rig.log.tag(commit_name(1))))
+    assert text.status == await rig.log.store.stat(f"_delta_log/{format_commit_name(2)}")
+    assert text.predecessor in (None, FileTag(await rig.log.tag(format_commit_name(1))))
 
 
 async def test_a_commit_that_does_not_exist_is_an_answer_until_it_comes(rig: Rig) -> None:
@@ -178,9 +178,9 @@ async def test_a_half_written_commit_is_said_to_be_torn(rig: Rig) -> None:
 
 
 async def test_many_files_are_there_for_a_worker_thread(rig: Rig) -> None:
-    names = [commit_name(version) for version in (2, 3, 9)]
+    names = [format_commit_name(version) for version in (2, 3, 9)]
     reads = [(name, SMALL_BYTES_MAX) for name in names]
-    answers = [await rig.reader.many(reads, commit_name(1)) for _ in range(10)]
+    answers = [await rig.reader.many(reads, format_commit_name(1)) for _ in range(10)]
     for files in [files for files in answers if files is not None]:
         for name in names[:2]:
             try:
@@ -190,8 +190,8 @@ async def test_many_files_are_there_for_a_worker_thread(rig: Rig) -> None:
             assert (data, status) == await rig.log.store.read(f"_delta_log/{name}")
         with pytest.raises((FileNotFoundError, NotFetched)):
             files.read_here(f"_delta_log/{names[2]}")
-        assert files.stat_here(f"_delta_log/{commit_name(1)}").tag == await rig.log.tag(
-            commit_name(1)
+        assert files.stat_here(f"_delta_log/{format_commit_name(1)}").tag == await rig.log.tag(
+            format_commit_name(1)
         )
 
 
@@ -203,7 +203,7 @@ async def test_what_is_requested_ahead_is_the_same(rig: Rig) -> None:
         text = await rig.ask(version)
         assert isinstance(text, CommitText)
         assert b"".join(text.lines()) == rig.table.commit_path(version).read_bytes()
-        before = FileTag(await rig.log.tag(commit_name(version - 1)))
+        before = FileTag(await rig.log.tag(format_commit_name(version - 1)))
         assert text.predecessor in (None, before)
 
 

@@ -130,7 +130,7 @@ def test_no_byte_of_a_column_is_read_twice(page_bytes: int) -> None:
     source = _Noted(data, mode="r")
     parquet = ParquetColumns(source)
     footer_start = len(data.getvalue()) - 8 - parquet.footer.size
-    found = list(parquet.rows(50_000, 0, rows.column_names, threads=True))
+    found = list(parquet.read_rows(50_000, 0, rows.column_names, threads=True))
     assert pa.Table.from_batches(found).equals(rows)
     reads = sorted(read for read in source.reads if read[0] < footer_start)
     assert len(reads) > 3

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from msgspec import structs
 
-from sinks.formats.avro_schema import Names, avro_name, record_schema
+from sinks.formats.avro_schema import Names, build_record_schema, make_avro_name
 from sinks.formats.avro_values import join_parts, record_parts
 from sinks.formats.load import load_encoder
 from tailer.changes import METADATA_FIELDS
@@ -31,7 +31,7 @@ def as_read(value: Any, data_type: pa.DataType) -> Any:
     if types.is_struct(data_type):
         names = Names()
         return {
-            names.unused(avro_name(field.name)): as_read(value[field.name], field.type)
+            names.reserve_name(make_avro_name(field.name)): as_read(value[field.name], field.type)
             for field in data_type
         }
     if types.is_map(data_type):
@@ -57,7 +57,7 @@ def same(found: Any, expected: Any) -> bool:
 
 @given(arrays())
 def test_any_value_is_read_back_by_another_library(array: pa.Array) -> None:
-    schema = fastavro.parse_schema(record_schema([pa.field("x", array.type)], "Row", Names()))
+    schema = fastavro.parse_schema(build_record_schema([pa.field("x", array.type)], "Row", Names()))
     encoded = join_parts(record_parts([array]), len(array)).to_pylist()
     for data, value in zip(encoded, array.to_pylist(), strict=True):
         rest = io.BytesIO(data)

@@ -59,7 +59,7 @@ def data_files(draw: st.DrawFn) -> DataFile:
         for rows in (draw(st.none() | positions_of_a_file), draw(st.none() | positions_of_a_file))
     )
     order = ChangeFile("f", "f", 3, 0, "t", state(), {}, kind, "files", kinds=kinds)
-    return DataFile(bytes(sink.getvalue()), order, RowSelection.of(only, without))
+    return DataFile(bytes(sink.getvalue()), order, RowSelection.from_sets(only, without))
 
 
 def decoded(
@@ -122,7 +122,7 @@ def test_parts_that_meet_have_each_row_once(
 @given(data_files())
 def test_the_rows_are_those_that_sets_say(file: DataFile) -> None:
     table = pq.read_table(pa.BufferReader(file.data)).to_pylist()
-    indices = file.selection.indices(0, len(table))
+    indices = file.selection.find_indices(0, len(table))
     wanted = range(len(table)) if indices is None else indices.to_pylist()
     expected = [(i, table[i].get("_change_type", file.order.change_type), i) for i in wanted]
     if file.order.kinds is not None:

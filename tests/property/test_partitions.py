@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.partitions import partition_scalar
-from tailer.delta.paths import location
+from tailer.delta.partitions import parse_partition_value
+from tailer.delta.paths import parse_location
 from tailer.delta.schema import PrimitiveType
 from tailer.errors import CorruptLog
 
@@ -27,7 +27,7 @@ TYPES = ["byte", "long", "double", "boolean", "date", "timestamp", "timestamp_nt
 
 
 def value(text: str, name: str, zone: str = "UTC") -> Any:
-    return partition_scalar(text, PrimitiveType(name), zone).as_py()
+    return parse_partition_value(text, PrimitiveType(name), zone).as_py()
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,6 @@ def test_any_text_is_a_value_or_an_error_of_the_log(text: str, name: str) -> Non
 def test_any_file_name_survives_its_encoding(name: str) -> None:
     if ".." in name.split("/"):
         with pytest.raises(CorruptLog):
-            location(quote(name))
+            parse_location(quote(name))
     elif not name.startswith("/"):
-        assert location(quote(name)) == name
+        assert parse_location(quote(name)) == name

@@ -17,7 +17,7 @@ from tailer.compare import comparison, diff, stream
 from tailer.compare.comparison import Comparison
 from tailer.compare.engine import Engine
 from tailer.decode.project import find_field
-from tailer.decode.tracking import tracked_rows
+from tailer.decode.tracking import read_tracked_rows
 from tailer.delta.actions import AddFile, CommitInfo, RemoveFile
 from tailer.delta.commit import Commit
 from tailer.delta.parsing import parse_entries, parse_line
@@ -194,7 +194,7 @@ def only_rows_of_this_version_s_commit_came(patch: Patch) -> None:
             file = sides.coming[number]
             source, selection = sides.open_file(file)
             with source:
-                batches = list(tracked_rows(source, file, selection))
+                batches = list(read_tracked_rows(source, file, selection))
             copied = [
                 row["position"]
                 for batch in batches
@@ -229,9 +229,9 @@ def equal_rows_cancel_however_many_they_are(patch: Patch) -> None:
 def the_base_row_id_is_off_by_one(patch: Patch) -> None:
     def shifted(source: Any, file: ChangeFile, *rest: Any) -> Any:
         base = (file.base_row_id or 0) + 1
-        return tracked_rows(source, structs.replace(file, base_row_id=base), *rest)
+        return read_tracked_rows(source, structs.replace(file, base_row_id=base), *rest)
 
-    patch.setattr(comparison, "tracked_rows", shifted)
+    patch.setattr(comparison, "read_tracked_rows", shifted)
 
 
 def materialised_row_ids_are_not_read(patch: Patch) -> None:

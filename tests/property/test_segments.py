@@ -8,20 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.delta.segment import LogFile, LogKind, LogSegment, commit_name, log_file, segments
+from tailer.delta.segment import (
+    LogFile,
+    LogKind,
+    LogSegment,
+    find_segments,
+    format_commit_name,
+    parse_log_file,
+)
 from tailer.errors import DataLoss
 
 VERSIONS = 7
 
 
 def named(name: str) -> LogFile:
-    found = log_file(name, 1, 0)
+    found = parse_log_file(name, 1, 0)
     assert found is not None
     return found
 
 
 versions = st.integers(0, VERSIONS)
-commits = st.sets(versions).map(lambda vs: [named(commit_name(v)) for v in vs])
+commits = st.sets(versions).map(lambda vs: [named(format_commit_name(v)) for v in vs])
 spans = st.sets(st.tuples(versions, versions).filter(lambda s: s[0] < s[1]), max_size=4)
 compactions = spans.map(lambda ss: [named(f"{a:020d}.{b:020d}.compacted.json") for a, b in ss])
 checkpoints = st.sets(versions, max_size=2).map(
@@ -46,7 +53,7 @@ def brute_force(files: list[LogFile], first: int, last: int) -> int | None:
 def found(files: list[LogFile], version: int) -> list[LogSegment]:
     result = []
     try:
-        for segment in segments(files, version):
+        for segment in find_segments(files, version):
             result.append(segment)  # noqa: PERF402 - what came before the error counts
     except DataLoss:
         return result
@@ -81,8 +88,8 @@ def test_the_gap_that_is_named_is_one(files: list[LogFile], version: int) -> Non
     if found(files, version):
         return
     with pytest.raises(DataLoss) as refused:
-        next(segments(files, version))
+        next(find_segments(files, version))
     assert refused.value.path is not None
     missing = int(refused.value.path.removesuffix(".json"))
     assert missing <= version
-    assert commit_name(missing) not in {f.name for f in files}
+    assert format_commit_name(missing) not in {f.name for f in files}

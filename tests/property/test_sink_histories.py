@@ -178,10 +178,10 @@ class OneTopic(DataTopics):
     def __init__(self) -> None:
         self.are_routed = False
 
-    def first(self) -> str:
+    def find_common_topic(self) -> str:
         return "t"
 
-    def of(self, batch: ChangeBatch) -> list[tuple[str, ChangeBatch]]:
+    def split_by_topic(self, batch: ChangeBatch) -> list[tuple[str, ChangeBatch]]:
         return [("t", batch)] if batch.num_rows else []
 
 
@@ -192,13 +192,13 @@ class MemoryBroker:
         self.world = world
         self.epoch = 0
 
-    def check(self) -> None:
+    def check_brokers(self) -> None:
         self.world.step()
 
     def connect(self, data_topic: str | None) -> None:  # noqa: ARG002
         self.world.step()
 
-    def fence(self, written: Any) -> None:  # noqa: ARG002
+    def fence_producers(self, written: Any) -> None:  # noqa: ARG002
         self.world.step()
         self.world.epoch += 1
         self.epoch = self.world.epoch
@@ -213,7 +213,7 @@ class MemoryBroker:
     def check_notice_topic(self) -> None:
         pass
 
-    def topic(self, name: str) -> SeenTopic | None:  # noqa: ARG002
+    def find_topic(self, name: str) -> SeenTopic | None:  # noqa: ARG002
         self.world.step()
         return SeenTopic("T", bool(self.world.events)) if self.world.there else None
 

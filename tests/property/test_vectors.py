@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.decode.vectors import RowSelection, parse_dv_file, parse_inline_dv, stored_length
+from tailer.decode.vectors import RowSelection, find_stored_range, parse_dv_file, parse_inline_dv
 from tailer.delta.actions import DeletionVectorDescriptor
-from tailer.delta.paths import dv_location
+from tailer.delta.paths import find_dv_location
 from tailer.store.local import LocalStore
 from tailer.testing.table import z85_encode
 
@@ -66,10 +66,10 @@ def descriptor(
 
 async def read(root: str, dv: DeletionVectorDescriptor) -> BitMap64:
     """As the feed reads a vector: where it lies, and how much of it."""
-    where = dv_location(dv)
+    where = find_dv_location(dv)
     if where is None:
         return parse_inline_dv(dv)
-    offset, length = stored_length(dv)
+    offset, length = find_stored_range(dv)
     stored, _ = await LocalStore(root).read(where, offset, length)
     return parse_dv_file(stored, dv)
 
@@ -103,7 +103,7 @@ def chosen(selection: RowSelection, edges: list[int]) -> list[int]:
     """The selected rows, asked for in the windows between these edges."""
     found = []
     for first, last in zip([0, *edges], [*edges, 100], strict=True):
-        indices = selection.indices(first, last)
+        indices = selection.find_indices(first, last)
         window = range(last - first) if indices is None else indices.to_pylist()
         assert selection.count(first, last) == len(window)
         found += [first + i for i in window]
@@ -121,8 +121,8 @@ def bitmap(rows: set[int] | None, base: int = 0) -> BitMap64 | None:
 def test_inserts_are_old_less_new_and_deletes_are_new_less_old(
     old: set[int] | None, new: set[int] | None, edges: list[int]
 ) -> None:
-    deletes = RowSelection.of(bitmap(new or set()), bitmap(old))
-    inserts = RowSelection.of(bitmap(old or set()), bitmap(new))
+    deletes = RowSelection.from_sets(bitmap(new or set()), bitmap(old))
+    inserts = RowSelection.from_sets(bitmap(old or set()), bitmap(new))
     assert chosen(deletes, edges) == sorted((new or set()) - (old or set()))
     assert chosen(inserts, edges) == sorted((old or set()) - (new or set()))
 
@@ -131,15 +131,15 @@ def test_inserts_are_old_less_new_and_deletes_are_new_less_old(
 def test_a_selection_is_what_sets_say(
     only: set[int] | None, without: set[int] | None, edges: list[int]
 ) -> None:
-    selection = RowSelection.of(bitmap(only), bitmap(without))
+    selection = RowSelection.from_sets(bitmap(only), bitmap(without))
     everything = set(range(100)) if only is None else only
     assert chosen(selection, edges) == sorted(everything - (without or set()))
 
 
 @given(only=rows_of_a_file, base=st.sampled_from([2**32 - 50, 2**33, 2**62]))
 def test_a_selection_beyond_32_bits_is_the_same_one_further_up(only: set[int], base: int) -> None:
-    selection = RowSelection.of(bitmap(only, base), None)
-    indices = selection.indices(base, base + 100)
+    selection = RowSelection.from_sets(bitmap(only, base), None)
+    indices = selection.find_indices(base, base + 100)
     found = list(range(100)) if indices is None else indices.to_pylist()
     assert found == sorted(only)
     assert selection.end() == (base + max(only) + 1 if only else 0)

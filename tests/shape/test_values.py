@@ -30,7 +30,7 @@ EXPECTED: dict[str, Any] = json.loads(GOLDEN.read_text()) if GOLDEN.exists() els
 def state_of(schema: pa.Schema) -> TableState:
     """The state of a table with this schema."""
     text = delta_schema(schema)
-    return TableState.of(Protocol(1, 2), Metadata("t", text))
+    return TableState.from_actions(Protocol(1, 2), Metadata("t", text))
 
 
 def batch_of(rows: pa.Table) -> ChangeBatch:

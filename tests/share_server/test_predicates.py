@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
 
 def state(partitions: tuple[str, ...] = ("region",)) -> TableState:
     metadata = Metadata("t", delta_schema(SCHEMA), partitions, {})
-    return TableState.of(Protocol(1, 2), metadata)
+    return TableState.from_actions(Protocol(1, 2), metadata)
 
 
 def facts(
@@ -71,7 +71,7 @@ def of_children(op: str, *children: Any) -> dict[str, Any]:
 def may_match(tree: Any, of: FileFacts) -> bool:
     node = parse_json_hint(tree)
     assert node is not None, "not understood"
-    return of.may(node).true
+    return of.evaluate(node).true
 
 
 IDS = facts({"id": 10}, {"id": 20}, {"id": 0})
@@ -198,7 +198,7 @@ JSON = st.recursive(
 def test_no_hint_is_an_error(tree: Any, sql: Any) -> None:
     hints = parse_hints(sql, tree).for_columns({"id", "long"})
     if hints.tree is not None:
-        IDS.may(hints.tree)
+        IDS.evaluate(hints.tree)
 
 
 COLUMNS = st.sampled_from(["id", "small", "ID"])
@@ -259,7 +259,7 @@ def test_no_file_with_a_row_that_matches_is_left_out(
     low = {c: min(v) for c, v in present.items() if v}  # type: ignore[type-var]  # None is left out
     high = {c: max(v) for c, v in present.items() if v}  # type: ignore[type-var]  # None is left out
     nulls = {c: len(rows) - len(v) for c, v in present.items()}
-    may = facts(low, high, nulls, len(rows)).may(node)
+    may = facts(low, high, nulls, len(rows)).evaluate(node)
     found = {value_of(node, row) for row in rows}
     assert may.true or True not in found
     assert may.false or False not in found

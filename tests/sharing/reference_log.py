@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tailer.delta.actions import DeletionVectorDescriptor
-from tailer.delta.paths import dv_location, location
+from tailer.delta.paths import find_dv_location, parse_location
 
 Action = dict[str, Any]
 
@@ -38,7 +38,7 @@ def dv_file(action: Action) -> str | None:
     dv = action.get("deletionVector")
     if dv is None:
         return None
-    return dv_location(
+    return find_dv_location(
         DeletionVectorDescriptor(
             dv["storageType"], dv["pathOrInlineDv"], dv["sizeInBytes"], 0, dv.get("offset")
         )
@@ -128,7 +128,10 @@ class ReferenceTable:
                         continue
                     value = action[kind]
                     dv = value.get("deletionVector") or {}
-                    key = location(value["path"]), f"{dv.get('pathOrInlineDv')}{dv.get('offset')}"
+                    key = (
+                        parse_location(value["path"]),
+                        f"{dv.get('pathOrInlineDv')}{dv.get('offset')}",
+                    )
                     if kind == "remove":
                         live.pop(key, None)
                     else:

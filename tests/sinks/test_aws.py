@@ -14,7 +14,7 @@ from aiohttp import web
 
 from sinks.aws.answers import Refused
 from sinks.aws.sink import AwsSink
-from sinks.messages.messages import told
+from sinks.messages.messages import parse_limit
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink import Sink, make_sink, write_pieces
@@ -79,7 +79,7 @@ class _Refusing:
     """Refuses some messages of each request, by turns of this list."""
 
     def __init__(self, sink: AwsSink, *refused: list[int], code: str) -> None:
-        self.put, self.refused, self.code = sink.put, list(refused), code
+        self.put, self.refused, self.code = sink.put_messages, list(refused), code
         self.sizes: list[int] = []
 
     async def __call__(self, messages: Any) -> Any:
@@ -101,7 +101,7 @@ async def test_only_what_was_refused_is_sent_again(
     sink = make_sink("sqs", aws.options("sqs", name), Path())
     assert isinstance(sink, AwsSink)
     refusing = _Refusing(sink, [1, 3], [0], code="ThrottlingException")
-    monkeypatch.setattr(sink, "put", refusing)
+    monkeypatch.setattr(sink, "put_messages", refusing)
     await write(sink, named(count=5))
     assert refusing.sizes == [5, 2, 1]
     assert ids(aws, "sqs", name) == [0, 2, 4, 3, 1]
@@ -119,7 +119,7 @@ async def test_what_stays_refused_is_an_error(
     assert isinstance(sink, AwsSink)
     monkeypatch.setattr("sinks.aws.sink._PAUSE_MIN_S", 0.001)
     monkeypatch.setattr("sinks.aws.sink._PAUSE_MAX_S", 0.002)
-    monkeypatch.setattr(sink, "put", _Refusing(sink, [0], [0], code=code))
+    monkeypatch.setattr(sink, "put_messages", _Refusing(sink, [0], [0], code=code))
     with pytest.raises(error, match=f"SQS queue {name}: {code}: not now"):
         await write(sink, named())
 
@@ -135,7 +135,7 @@ async def test_requests_that_were_taken_are_not_sent_again(
     assert isinstance(sink, AwsSink)
     monkeypatch.setattr(sink, "limits", replace(sink.limits, messages=5))
     refusing = _Refusing(sink, [], [], [0, 1, 2, 3, 4], code="ServiceUnavailable")
-    monkeypatch.setattr(sink, "put", refusing)
+    monkeypatch.setattr(sink, "put_messages", refusing)
     batch = named(count=17)
     await sink.open("orders")
     saved = []
@@ -289,8 +289,8 @@ async def test_a_question_that_is_not_answered_is_asked_again(name: str) -> None
 
 @pytest.mark.parametrize("limit", [0, -1, "x", "", None, 1e400, float("nan"), 2**31, [1]])
 def test_nonsense_is_no_limit(limit: Any) -> None:
-    assert told(limit, 7) == 7
-    assert told("1048588", 7) == 1_048_588
+    assert parse_limit(limit, 7) == 7
+    assert parse_limit("1048588", 7) == 1_048_588
 
 
 @pytest.mark.parametrize("kind", AWS_SINKS)

@@ -71,7 +71,7 @@ def mapped(batch: ChangeBatch, **physical: str) -> ChangeBatch:
     ]  # fmt: skip
     text = delta_schema(pa.schema(fields))
     metadata = Metadata(batch.state.table_id, text, (), {"delta.columnMapping.mode": "name"})
-    return structs.replace(batch, state=TableState.of(Protocol(2, 5), metadata))
+    return structs.replace(batch, state=TableState.from_actions(Protocol(2, 5), metadata))
 
 
 async def test_a_renamed_column_keeps_its_values(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.shared.merge import PHYSICAL, Merge, merge_of, steps_between
+from sinks.shared.merge import PHYSICAL, Merge, find_steps, fold_batch
 from tailer.changes import ChangeBatch
 from tailer.errors import SinkRejected
 from tailer.testing.batches import change_batch, change_span
@@ -19,7 +19,7 @@ Key = tuple[Any, ...]
 
 
 def plan(batch: ChangeBatch) -> Merge:
-    return merge_of(batch, batch.rows.select(SCHEMA.names), KEY)
+    return fold_batch(batch, batch.rows.select(SCHEMA.names), KEY)
 
 
 def keys_of(table: pa.Table) -> list[Key]:
@@ -100,7 +100,7 @@ def test_a_key_that_is_refused_is_named_with_its_version() -> None:
 def test_a_key_that_compares_differently_elsewhere_is_refused(data_type: pa.DataType) -> None:
     batch = change_batch(pa.schema([("k", data_type)]), [{"k": None}])
     with pytest.raises(SinkRejected, match=r"'k' is of type .* choose other key columns"):
-        merge_of(batch, batch.rows.select(["k"]), ["k"])
+        fold_batch(batch, batch.rows.select(["k"]), ["k"])
 
 
 def columns(**named: tuple[str, pa.DataType]) -> pa.Schema:
@@ -112,7 +112,7 @@ def columns(**named: tuple[str, pa.DataType]) -> pa.Schema:
 
 
 def steps(old: pa.Schema, new: pa.Schema, *, keep: bool = False) -> list[tuple[str, str, str]]:
-    return [(s.kind, s.column, s.field.name) for s in steps_between(old, new, keep=keep)]
+    return [(s.kind, s.column, s.field.name) for s in find_steps(old, new, keep=keep)]
 
 
 LONG, TEXT = pa.int64(), pa.string()

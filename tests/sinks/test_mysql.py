@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinks.mysql.statements import insertions
+from sinks.mysql.statements import format_insertions
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.secrets.urls import parse_url
@@ -109,7 +109,7 @@ async def test_a_crash_behind_a_change_of_the_table_is_made_good(
 
 async def test_columns_change_their_names_at_once(mysql: Mysql, database: str) -> None:
     from sinks.mysql.database import Mysql as Database
-    from sinks.shared.merge import PHYSICAL, steps_between
+    from sinks.shared.merge import PHYSICAL, find_steps
 
     def schema(**physical: pa.DataType) -> pa.Schema:
         return pa.schema(
@@ -123,9 +123,9 @@ async def test_columns_change_their_names_at_once(mysql: Mysql, database: str) -
     now = schema(p1_as_id=pa.int64(), p2_as_b=pa.int64(), p3_as_a=pa.string(), p5_as_d=pa.date32())
     at = Database(parse_url(mysql.url(database), ["mysql"]), tls=False, ca_file=None)
     at.connect()
-    at.execute(at.creation("t", old, ["id"], "_seq"))
+    at.execute(at.format_creation("t", old, ["id"], "_seq"))
     at.append("t", pa.table({"id": [1], "a": [2], "b": ["three"], "c": [4]}))
-    (statement,) = at.alterations("t", steps_between(old, now, keep=False), now)
+    (statement,) = at.format_alterations("t", find_steps(old, now, keep=False), now)
     assert not at.is_done("t", now)
     at.execute(statement)
     assert at.is_done("t", now)
@@ -196,7 +196,7 @@ async def test_a_server_that_ends_is_waited_for() -> None:
 
 def test_statements_are_bounded() -> None:
     table = pa.table({"id": list(range(50_000)), "name": ["x" * 200] * 50_000})
-    found = list(insertions(b"INSERT INTO t VALUES ", table, 1 << 20))
+    found = list(format_insertions(b"INSERT INTO t VALUES ", table, 1 << 20))
     assert max(map(len, found)) < 1 << 19
     assert sum(one.count(b"),(") + 1 for one in found) == 50_000
 

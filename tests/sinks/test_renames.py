@@ -63,7 +63,9 @@ def version_of(names: Sequence[str], version: int, types: Sequence[pa.DataType])
     )  # fmt: skip
     state = table_state(mapped)
     metadata = replace_properties(state.metadata, {"delta.columnMapping.mode": "name"})
-    return structs.replace(batch, state=type(state).of(type(state.protocol)(2, 5), metadata))
+    return structs.replace(
+        batch, state=type(state).from_actions(type(state.protocol)(2, 5), metadata)
+    )
 
 
 def replace_properties(metadata: Any, properties: dict[str, str]) -> Any:

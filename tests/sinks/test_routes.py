@@ -50,18 +50,18 @@ def route(template: str) -> Route:
 
 
 def test_a_name_has_the_values_of_its_row() -> None:
-    names = route("{feed}.{country|none}.{day}").names(rows(), {"feed": "o"}).to_pylist()
+    names = route("{feed}.{country|none}.{day}").name_rows(rows(), {"feed": "o"}).to_pylist()
     assert names == [
         "o.DE.2024-01-01", "o.FR.2024-01-02", "o.none.2024-01-03", "o.DE.2024-01-04",
         "o.a_20b_2F_C3_BC.2024-01-05", "o.none.2024-01-06",
     ]  # fmt: skip
-    assert route("x.{country}").names(rows(3), {}).to_pylist() == ["x.DE", "x.FR", "x.null"]
-    assert route("x.{country}").masked("*") == "x.*"
+    assert route("x.{country}").name_rows(rows(3), {}).to_pylist() == ["x.DE", "x.FR", "x.null"]
+    assert route("x.{country}").mask_columns("*") == "x.*"
     assert not route("{feed}").columns
 
 
 def test_rows_of_a_target_keep_their_order_and_places() -> None:
-    found = dict(route("{country}").split(rows(12), {}))
+    found = dict(route("{country}").split_rows(rows(12), {}))
     assert sorted(found) == ["DE", "FR", "a_20b_2F_C3_BC", "null"]
     assert found["DE"].rows["id"].to_pylist() == [0, 3, 6, 9]
     assert found["DE"].row_indices().to_pylist() == [0, 3, 6, 9]
@@ -99,7 +99,7 @@ def test_groups_are_what_filters_would_give(
 def test_any_value_gives_a_name_that_can_be(values: list[str | None]) -> None:
     data = [{"id": i, "country": v, "day": None} for i, v in enumerate(values)]
     batch = change_batch(SCHEMA, data)
-    names = route("t.{country}").names(batch, {}).to_pylist()
+    names = route("t.{country}").name_rows(batch, {}).to_pylist()
     assert all(re.fullmatch(r"t\.[A-Za-z0-9_-]+", name) for name in names)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from sinks.formats.load import load_encoder
-from sinks.jsonl import batch_lines
-from sinks.shared.encode_ahead import slices
+from sinks.jsonl import format_batch
+from sinks.shared.encode_ahead import slice_batch
 from tailer.changes import CHANGE_TYPES, ChangeBatch, Origin, concat_batches
 from tailer.delta.arrow_types import VARIANT
 from tailer.errors import CorruptRow
@@ -103,8 +103,8 @@ def test_the_records_of_a_run_are_those_of_its_files(name: str, data: st.DataObj
 @given(files(CHANGE_TYPES, row_ids=True))
 def test_the_lines_of_a_run_are_those_of_its_files(batches: list[ChangeBatch]) -> None:
     every: Any = {"ids": True, "origin": True, "row_ids": True}
-    expected = b"".join(bytes(batch_lines(batch, **every)) for batch in batches)
-    assert bytes(batch_lines(concat_batches(batches), **every)) == expected
+    expected = b"".join(bytes(format_batch(batch, **every)) for batch in batches)
+    assert bytes(format_batch(concat_batches(batches), **every)) == expected
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -127,7 +127,7 @@ def cut(run: ChangeBatch, rows_max: int, bytes_max: int) -> list[list[tuple[int,
     """The slices of a run: each part's version and number of rows."""
     return [
         [(each.version, each.num_rows) for each in piece.by_file()]
-        for piece in slices(run, rows_max, bytes_max)
+        for piece in slice_batch(run, rows_max, bytes_max)
     ]
 
 
@@ -141,9 +141,9 @@ def test_a_run_is_cut_between_versions_then_between_files_and_within_a_file_last
     ]  # fmt: skip
     assert cut(run, 4, 1 << 20)[:2] == [[(1, 2)], [(2, 1), (2, 2), (3, 1)]]
     bytes_max = run.rows.nbytes // 2
-    for piece in slices(run, 100, bytes_max):
+    for piece in slice_batch(run, 100, bytes_max):
         assert piece.rows.nbytes <= bytes_max
-    for piece in slices(run, 3, 1 << 20):
+    for piece in slice_batch(run, 3, 1 << 20):
         assert piece.num_rows <= 3
 
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailer.changes import Offset
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.plan.mapping_removals import mapping_removals
 from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.source import TailerSource
@@ -46,7 +46,7 @@ class Growing:
     def grow(self, last: int) -> None:
         """Commit the versions up to ``last``, as they were."""
         for version in range(last + 1):
-            name = f"_delta_log/{commit_name(version)}"
+            name = f"_delta_log/{format_commit_name(version)}"
             if not (self.folder / name).exists():
                 shutil.copy2(self.whole / name, self.folder / name)
 

@@ -41,7 +41,7 @@ async def read_parquet(store: Store, columns: list[str] | None = None) -> pa.Tab
             names = columns or parquet.schema.names
             groups = range(parquet.num_row_groups)
             RowGroups(parquet, source).announce(names, groups)
-            batches = list(parquet.batches(8192, groups, names, threads=True))
+            batches = list(parquet.read_batches(8192, groups, names, threads=True))
             return pa.Table.from_batches(batches)
 
     return await anyio.to_thread.run_sync(read, await store.open("part.parquet", None))

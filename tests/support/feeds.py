@@ -38,7 +38,9 @@ def state(
     schema: pa.Schema = ID, *partitions: str, protocol: Protocol | None = None, **properties: str
 ) -> TableState:
     """The state of a table with these columns."""
-    return TableState.of(protocol or Protocol(1, 4), metadata(schema, *partitions, **properties))
+    return TableState.from_actions(
+        protocol or Protocol(1, 4), metadata(schema, *partitions, **properties)
+    )
 
 
 def log_lines(*actions: Mapping[str, Any]) -> list[bytes]:

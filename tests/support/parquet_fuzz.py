@@ -144,10 +144,10 @@ def outcome(data: bytes) -> str:
         return "the footer is refused before"
     by_crate = None
     if parquet.skips_rows:
-        by_crate = _rows(parquet, partial(parquet._native_rows, first=0, threads=True))
+        by_crate = _rows(parquet, partial(parquet._read_native_rows, first=0, threads=True))
     # Old timestamps are compared here, also those that are refused without the crate.
     parquet.footer = replace(parquet.footer, old_timestamps=frozenset())
-    by_pyarrow = _rows(parquet, partial(parquet._pyarrow_rows, threads=False))
+    by_pyarrow = _rows(parquet, partial(parquet._read_pyarrow_rows, threads=False))
     if by_crate is None:
         return "both refuse" if by_pyarrow is None else "the crate alone refuses"
     if by_pyarrow is None:

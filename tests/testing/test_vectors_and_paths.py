@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailer.decode.vectors import parse_dv_file, parse_inline_dv, stored_length
+from tailer.decode.vectors import find_stored_range, parse_dv_file, parse_inline_dv
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.arrow_types import VARIANT
 from tailer.errors import CorruptLog
@@ -75,7 +75,7 @@ def test_a_vector_holds_positions_beyond_32_bits(table: TableBuilder, storage: s
     if storage == "i":
         assert list(parse_inline_dv(dv)) == LARGE
         return
-    offset, length = stored_length(dv)
+    offset, length = find_stored_range(dv)
     [file] = table.folder.glob("deletion_vector_*.bin")
     assert list(parse_dv_file(file.read_bytes()[offset : offset + length], dv)) == LARGE
 

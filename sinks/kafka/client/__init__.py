@@ -1,1 +1,1 @@
-"""The client libraries of Kafka behind one interface."""
+"""Kafka's client library, with one interface."""

@@ -20,7 +20,7 @@ from tailer.sink import FaultTable
 T = TypeVar("T")
 
 
-def _pattern(mark: str) -> str:
+def _make_pattern(mark: str) -> str:
     return f"*{mark.replace(' ', '?')}*"
 
 
@@ -63,8 +63,8 @@ _UNWELCOME = (
 )
 #: What the names and texts of errors mean; what is in none of these passes.
 FAULTS = FaultTable(
-    for_good=" ".join(_pattern(mark) for mark, _ in (*_REFUSED, *_UNWELCOME, *_MISCONFIGURED)),
-    unclear=" ".join(_pattern(mark) for mark, _ in _NOT_TAKEN),
+    for_good=" ".join(_make_pattern(mark) for mark, _ in (*_REFUSED, *_UNWELCOME, *_MISCONFIGURED)),
+    unclear=" ".join(_make_pattern(mark) for mark, _ in _NOT_TAKEN),
 )
 #: Errors that may pass, and may also mean that the listener speaks another protocol.
 _STRANGE = (("UNEXPECTED_EOF", "check security_protocol: this listener may not speak TLS"),)
@@ -88,46 +88,46 @@ class Fenced(TransientError):
     """
 
 
-def failure(error: BaseException, doing: str) -> TailerError:
+def to_tailer_error(error: BaseException, doing: str) -> TailerError:
     """Return our error for a client's error; ``doing`` says what was being done."""
     if isinstance(error, TailerError):
         return error
     name, text = type(error).__name__, str(error)
     both = f"{name} {text}"
     if any(mark in both for mark in _FENCED):
-        return Fenced(f"Kafka ended the transaction while {doing}: {_short(name, text)}")
+        return Fenced(f"Kafka ended the transaction while {doing}: {_format_cause(name, text)}")
     for mark, remedy in (*_REFUSED, *_UNWELCOME, *_NOT_TAKEN):
         if mark in both:
-            said = f"Kafka refused {doing}: {_short(name, text)}; {remedy}"
+            said = f"Kafka refused {doing}: {_format_cause(name, text)}; {remedy}"
             return FAULTS.error(both, said)
     for mark, remedy in _MISCONFIGURED:
         if mark in both:
-            return ConfigError(f"Kafka refused {doing}{_words(text)}; {remedy}")
-    return TransientError(f"Kafka failed {doing}: {_short(name, text)}")
+            return ConfigError(f"Kafka refused {doing}{_format_broker_message(text)}; {remedy}")
+    return TransientError(f"Kafka failed {doing}: {_format_cause(name, text)}")
 
 
-def _short(name: str, text: str) -> str:
+def _format_cause(name: str, text: str) -> str:
     if name == "NodeNotReadyError":
         return "no broker is reachable"  # its own text speaks of a node_id
     text = _INTERNALS.sub("", " ".join(text.split())).strip().removesuffix(":")[:300]
     return text if name in text else f"{name}: {text}" if text else name
 
 
-def _words(text: str) -> str:
+def _format_broker_message(text: str) -> str:
     """Return the broker's message for people, after a colon; empty if there is none."""
     said = _NAMES.sub("", _INTERNALS.sub("", " ".join(text.split()))).strip(" :.")[:300]
     return f": {said}" if said else ""
 
 
 @contextmanager
-def raised_as_failures(doing: str) -> Iterator[None]:
+def translate_errors(doing: str) -> Iterator[None]:
     """Raise the errors of the block as errors of ours."""
     try:
         yield
     except TailerError:
         raise
     except Exception as e:
-        raise failure(e, doing) from e
+        raise to_tailer_error(e, doing) from e
 
 
 class _Heard(logging.Handler):
@@ -165,7 +165,7 @@ def _runs_in(client: Any, thread: threading.Thread) -> bool:
     return getattr(getattr(client, "_net", None), "_io_thread", thread) is thread
 
 
-def connected(make: Callable[..., T], options: KafkaOptions) -> T:
+def connect_client(make: Callable[..., T], options: KafkaOptions) -> T:
     """Return what ``make`` returns, called with settings of kafka-python that limit its time.
 
     kafka-python keeps trying with a wrong password as it does with an unavailable broker, and in
@@ -176,16 +176,16 @@ def connected(make: Callable[..., T], options: KafkaOptions) -> T:
     left, spell = options.bootstrap_timeout_ms, _FIRST_SPELL_MS
     clients: list[Any] = []
 
-    def client(**settings: Any) -> Any:
+    def make_client(**settings: Any) -> Any:
         clients.append(attentive_client(**settings))
         return clients[-1]
 
-    with _listening(clients) as heard:
+    with _listen_to_log(clients) as heard:
         while True:
             spell = min(spell * 2, left)
             left -= spell
             try:
-                return make(bootstrap_timeout_ms=spell, kafka_client=client)
+                return make(bootstrap_timeout_ms=spell, kafka_client=make_client)
             except Exception as e:  # noqa: BLE001  # all go to _give_up
                 # A client that fails in its constructor leaves its thread and its sockets open.
                 while clients:
@@ -194,7 +194,7 @@ def connected(make: Callable[..., T], options: KafkaOptions) -> T:
 
 
 @contextmanager
-def _listening(clients: list[Any]) -> Iterator[_Heard]:
+def _listen_to_log(clients: list[Any]) -> Iterator[_Heard]:
     heard, logger = _Heard(clients), logging.getLogger("kafka")
     logger.addHandler(heard)
     try:
@@ -205,7 +205,7 @@ def _listening(clients: list[Any]) -> Iterator[_Heard]:
 
 def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bool) -> None:
     servers = options.bootstrap_servers
-    found = failure(error, f"connecting to {servers}")
+    found = to_tailer_error(error, f"connecting to {servers}")
     if isinstance(found, SinkRejected):
         raise found from error
     if heard.refusal is not None:

@@ -18,8 +18,8 @@ from kafka import KafkaProducer, codec
 from kafka.errors import KafkaTimeoutError
 
 from sinks.kafka.client import producer_internals
-from sinks.kafka.client.failures import connected, raised_as_failures
-from sinks.kafka.client.record_batch import Body, cut, record_batches
+from sinks.kafka.client.failures import connect_client, translate_errors
+from sinks.kafka.client.record_batch import Body, build_record_batches, split_by_bytes
 from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import LINGER_MS, KafkaOptions
 from tailer.errors import ConfigError, TransientError
@@ -75,42 +75,50 @@ class KafkaPythonDriver:
         if transactional_id is not None:
             settings["transactional_id"] = transactional_id
             settings["transaction_timeout_ms"] = options.transaction_timeout_ms
-        self._producer: Any = connected(lambda **how: KafkaProducer(**settings, **how), options)
+        self._producer: Any = connect_client(
+            lambda **how: KafkaProducer(**settings, **how), options
+        )
         producer_internals.stay_fenced(self._producer)
-        self.by_batches = producer_internals.usable(self._producer)
+        self.by_batches = producer_internals.has_known_internals(self._producer)
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0
         self._spare: list[bytearray] = []
         self._topics: set[str] = set()
         self._written: set[tuple[str, int]] = set()
-        #: The offsets behind what was acknowledged, by partition.
+        #: The offsets after what was acknowledged, by partition.
         self._ends: dict[tuple[str, int], int] = {}
         self._went_back = False
 
     def init_transactions(self) -> None:
         """Fence every older producer of this transactional id, and end what it left open."""
-        with raised_as_failures("beginning as the one producer of its transactional id"):
+        with translate_errors("beginning as the one producer of its transactional id"):
             self._producer.init_transactions()
 
-    def begin(self) -> None:
+    def begin_transaction(self) -> None:
         """Begin a transaction."""
         self._written = set()
-        with raised_as_failures("beginning a transaction"):
+        with translate_errors("beginning a transaction"):
             self._producer.begin_transaction()
 
-    def pack(self, records: Records, places: pa.Int64Array | None = None) -> list[Packed]:
+    def pack_records(self, records: Records, places: pa.Int64Array | None = None) -> list[Packed]:
         """Return records, in order, as they are sent, ignoring their ``partitions``. With
         ``places`` (int64), only those at these places. It may be called at any time, from several
         threads."""
         if not self.by_batches:
-            return list(cut(records if places is None else records.take(places), self._batch_bytes))
-        return list(record_batches(records, self._batch_bytes, places, self._spare_buffer))
+            return list(
+                split_by_bytes(
+                    records if places is None else records.take(places), self._batch_bytes
+                )
+            )
+        return list(
+            build_record_batches(records, self._batch_bytes, places, self._take_spare_buffer)
+        )
 
     def send(self, topic: str, partition: int, packed: Packed) -> None:
         """Send what was packed, once, to one partition. Returns when it is being sent; before that,
         waits while too many bytes are being sent."""
         self._written.add((topic, partition))
-        with raised_as_failures(f"writing to the topic {topic}"):
+        with translate_errors(f"writing to the topic {topic}"):
             if topic not in self._topics:
                 self._producer.partitions_for(topic)  # the sender needs to know its leader
                 self._topics.add(topic)
@@ -118,7 +126,7 @@ class KafkaPythonDriver:
                 self._send_each(topic, partition, packed)
                 return
             size = len(packed.buffer)
-            self._wait_until_under_way_are(_IN_FLIGHT_BYTES - size)
+            self._limit_bytes_in_flight(_IN_FLIGHT_BYTES - size)
             future = producer_internals.append_batch(
                 self._producer,
                 topic,
@@ -127,18 +135,20 @@ class KafkaPythonDriver:
                 packed.num_records,
                 (packed.timestamp_ms, packed.timestamp_ms_max),
             )
-            self._remember(_Sent(future, size, topic, partition, packed.num_records, packed.buffer))
+            self._note_sent_batch(
+                _Sent(future, size, topic, partition, packed.num_records, packed.buffer)
+            )
 
     def send_records(self, topic: str, partition: int, records: Records) -> None:
         """Send records, in order, to one partition."""
-        for packed in self.pack(records):
+        for packed in self.pack_records(records):
             self.send(topic, partition, packed)
 
-    def written_to(self) -> set[tuple[str, int]]:
+    def list_written_partitions(self) -> set[tuple[str, int]]:
         """Return the partitions that the last transaction has written to."""
         return self._written
 
-    def _spare_buffer(self) -> bytearray | None:
+    def _take_spare_buffer(self) -> bytearray | None:
         """Return the buffer of a batch that was written, if there is one."""
         try:
             return self._spare.pop()
@@ -159,7 +169,7 @@ class KafkaPythonDriver:
             ]
             key, value = None if keys is None else keys[i].as_py(), values[i].as_py()
             size = len(key or b"") + len(value or b"")
-            self._wait_until_under_way_are(_IN_FLIGHT_BYTES - size)
+            self._limit_bytes_in_flight(_IN_FLIGHT_BYTES - size)
             future = self._producer.send(
                 topic,
                 value,
@@ -168,35 +178,35 @@ class KafkaPythonDriver:
                 partition,
                 times if isinstance(times, int) else times[i].as_py(),
             )
-            self._remember(_Sent(future, size, topic, partition, 1))
+            self._note_sent_batch(_Sent(future, size, topic, partition, 1))
 
-    def _remember(self, sent: _Sent) -> None:
+    def _note_sent_batch(self, sent: _Sent) -> None:
         self._sent.append(sent)
         self._sent_bytes += sent.size
 
-    def _wait_until_under_way_are(self, bytes_max: int) -> None:
+    def _limit_bytes_in_flight(self, bytes_max: int) -> None:
         """Wait for the oldest batches until at most ``bytes_max`` bytes are being sent, or none."""
         while self._sent and self._sent_bytes > max(bytes_max, 0):
             sent = self._sent.popleft()
             self._sent_bytes -= sent.size
             # The client gives a batch up after delivery_timeout_ms, and needs a little longer.
             if not self.by_batches:
-                self._stored(sent, sent.future.get(self._patience_s + 5).offset)
+                self._note_stored_offset(sent, sent.future.get(self._patience_s + 5).offset)
                 continue
             if not sent.future.wait(self._patience_s + 5):
                 raise TransientError(
                     f"Kafka has not acknowledged a batch for the topic {sent.topic} in "
                     f"{self._patience_s:g} s"
                 )
-            error = _error_of(sent.future)
+            error = _find_batch_error(sent.future)
             if error is not None:
                 raise error
-            self._stored(sent, sent.future.value[0])
+            self._note_stored_offset(sent, sent.future.value[0])
             # Only now: until a batch is acknowledged the client may send its bytes once more.
             if sent.buffer is not None and sent.size >= _SPARE_BYTES_MIN:
                 self._spare.append(sent.buffer)
 
-    def _stored(self, sent: _Sent, offset: int) -> None:
+    def _note_stored_offset(self, sent: _Sent, offset: int) -> None:
         """Note at which offset something was stored; a negative one says nothing."""
         place = sent.topic, sent.partition
         if offset >= 0:
@@ -208,7 +218,7 @@ class KafkaPythonDriver:
         partition, as in a topic that was made again. Only what was flushed counts."""
         return self._went_back
 
-    def _hurry(self) -> None:
+    def _flush_producer(self) -> None:
         """Send everything now: a batch that is not full would wait for more records."""
         try:
             self._producer.flush(self._patience_s + 5)
@@ -219,13 +229,13 @@ class KafkaPythonDriver:
 
     def flush(self) -> None:
         """Wait until everything sent was acknowledged by all in-sync replicas."""
-        with raised_as_failures("writing"):
+        with translate_errors("writing"):
             if self.by_batches:
-                self._hurry()
-            self._wait_until_under_way_are(0)
+                self._flush_producer()
+            self._limit_bytes_in_flight(0)
             while self._sent:  # of no bytes
                 self._sent_bytes = 1
-                self._wait_until_under_way_are(0)
+                self._limit_bytes_in_flight(0)
             self._sent_bytes = 0
 
     def commit(self) -> None:
@@ -233,11 +243,11 @@ class KafkaPythonDriver:
         committed records see it all once its markers are written (:mod:`sinks.kafka.settlement`).
         """
         self.flush()
-        with raised_as_failures("committing a transaction"):
+        with translate_errors("committing a transaction"):
             if self.by_batches:
                 done = producer_internals.commit_within(self._producer, self._patience_s)
             else:
-                done = _done_within(self._producer.commit_transaction, self._patience_s)
+                done = _run_within(self._producer.commit_transaction, self._patience_s)
         if not done:
             raise TransientError(
                 f"Kafka has not answered in {self._patience_s:g} s whether a transaction is "
@@ -249,8 +259,8 @@ class KafkaPythonDriver:
         # Their buffers too: the client may be sending them still.
         self._sent.clear()
         self._sent_bytes = 0
-        with raised_as_failures("rolling a transaction back"):
-            done = _done_within(self._producer.abort_transaction, self._patience_s)
+        with translate_errors("rolling a transaction back"):
+            done = _run_within(self._producer.abort_transaction, self._patience_s)
         if not done:
             raise TransientError(
                 f"Kafka has not answered in {self._patience_s:g} s whether a transaction is rolled "
@@ -261,11 +271,11 @@ class KafkaPythonDriver:
         """Release everything at once; records that were not flushed or committed are dropped."""
         self._sent.clear()
         self._spare.clear()
-        with raised_as_failures("closing the producer"):
+        with translate_errors("closing the producer"):
             if self.by_batches:
                 producer_internals.close_at_once(self._producer)
             else:
-                _done_within(lambda: self._producer.close(timeout=0), self._patience_s)
+                _run_within(lambda: self._producer.close(timeout=0), self._patience_s)
 
 
 def _check_compression(kind: str) -> None:
@@ -276,7 +286,7 @@ def _check_compression(kind: str) -> None:
         )
 
 
-def _error_of(future: Any) -> Exception | None:
+def _find_batch_error(future: Any) -> Exception | None:
     """Return why a batch was not written, or None if it was."""
     if future.failed():
         return future.exception  # type: ignore[no-any-return]
@@ -284,7 +294,7 @@ def _error_of(future: Any) -> Exception | None:
     return None if error_of_record is None else error_of_record(0)
 
 
-def _done_within(work: Any, seconds: float) -> bool:
+def _run_within(work: Any, seconds: float) -> bool:
     """Return whether a call that may never return has returned in time; its error is raised."""
     errors: list[BaseException] = []
 

@@ -22,13 +22,13 @@ _FEW = 16
 
 def partitions_of_keys(keys: pa.BinaryArray, count: int) -> pa.Int32Array:
     """Return the partition (int32, below ``count``) of each key; a null key counts as empty."""
-    hashes = pc.bit_wise_and(murmur2(keys), pa.scalar(0x7FFFFFFF, pa.uint32()))
+    hashes = pc.bit_wise_and(hash_by_murmur2(keys), pa.scalar(0x7FFFFFFF, pa.uint32()))
     positive = hashes.cast(pa.int32())
     divisor = pa.scalar(count, pa.int32())
     return pc.subtract(positive, pc.multiply(pc.divide(positive, divisor), divisor))
 
 
-def murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
+def hash_by_murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
     """Return Kafka's murmur2 of each key (uint32); a null key counts as an empty one."""
     if rowbytes.native is not None:
         hashes = rowbytes.native.murmur2([array_part(keys, RAW)], len(keys))
@@ -37,11 +37,11 @@ def murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
     lengths = pc.binary_length(keys)
     found = pc.unique(lengths).to_pylist()
     if len(found) == 1:
-        return _of_one_length(keys, found[0])
+        return _hash_keys_of_one_length(keys, found[0])
     # Keys of one length are words of a matrix; the hashes then go back to their keys' places.
     places = [pc.indices_nonzero(pc.equal(lengths, length)) for length in found]
     parts = [
-        _of_one_length(keys.take(place), length)
+        _hash_keys_of_one_length(keys.take(place), length)
         for place, length in zip(places, found, strict=True)
     ]
     if not parts:
@@ -49,24 +49,24 @@ def murmur2(keys: pa.BinaryArray) -> pa.UInt32Array:
     return pa.concat_arrays(parts).take(pc.sort_indices(pa.concat_arrays(places)))
 
 
-def _of_one_length(keys: pa.BinaryArray, length: int) -> pa.UInt32Array:
+def _hash_keys_of_one_length(keys: pa.BinaryArray, length: int) -> pa.UInt32Array:
     if len(keys) < _FEW:
-        return pa.array([_murmur2_of(key) for key in keys.to_pylist()], pa.uint32())
-    m = _word(_M)
-    h: pa.Array | pa.Scalar = _word(_SEED ^ length)
+        return pa.array([_hash_one_key(key) for key in keys.to_pylist()], pa.uint32())
+    m = _make_word(_M)
+    h: pa.Array | pa.Scalar = _make_word(_SEED ^ length)
     words, tail = divmod(length, _WORD)
-    columns = _words(keys, length)
+    columns = _split_into_words(keys, length)
     for column in columns[:words]:
         k = pc.multiply(column, m)
-        k = pc.multiply(_folded(k, 24), m)
+        k = pc.multiply(_fold_bits(k, 24), m)
         h = pc.bit_wise_xor(pc.multiply(h, m), k)
     if tail:
         h = pc.multiply(pc.bit_wise_xor(h, columns[words]), m)
-    h = _folded(pc.multiply(_folded(h, 13), m), 15)
+    h = _fold_bits(pc.multiply(_fold_bits(h, 13), m), 15)
     return h if isinstance(h, pa.Array) else pa.repeat(h, len(keys))
 
 
-def _words(keys: pa.BinaryArray, length: int) -> list[pa.UInt32Array]:
+def _split_into_words(keys: pa.BinaryArray, length: int) -> list[pa.UInt32Array]:
     """Return the keys' 32-bit little-endian words, as one array per place, the last one padded with
     zeros."""
     padding = -length % _WORD
@@ -82,15 +82,15 @@ def _words(keys: pa.BinaryArray, length: int) -> list[pa.UInt32Array]:
     return [pc.list_element(matrix, place) for place in range(per_key)]
 
 
-def _folded(h: pa.Array | pa.Scalar, bits: int) -> pa.Array | pa.Scalar:
-    return pc.bit_wise_xor(h, pc.shift_right(h, _word(bits)))
+def _fold_bits(h: pa.Array | pa.Scalar, bits: int) -> pa.Array | pa.Scalar:
+    return pc.bit_wise_xor(h, pc.shift_right(h, _make_word(bits)))
 
 
-def _word(value: int) -> pa.Scalar:
+def _make_word(value: int) -> pa.Scalar:
     return pa.scalar(value, pa.uint32())
 
 
-def _murmur2_of(key: bytes) -> int:
+def _hash_one_key(key: bytes) -> int:
     """Return one key's hash, computed with integers."""
     mask = 0xFFFFFFFF
     h = _SEED ^ len(key)

@@ -37,14 +37,14 @@ def attentive_client(**settings: Any) -> Any:
     if manager is None or build is None:
         return client
 
-    async def built(*arguments: Any, **how: Any) -> Any:
+    async def build_transport(*arguments: Any, **how: Any) -> Any:
         transport = await build(*arguments, **how)
         receive = getattr(transport, "_sock_recv", None)
         if receive is not None:
-            transport._sock_recv = _end_last(receive)
+            transport._sock_recv = _delay_error(receive)
         return transport
 
-    manager._build_transport = built
+    manager._build_transport = build_transport
     settings_of_metadata = getattr(getattr(manager, "cluster", None), "config", None)
     if isinstance(settings_of_metadata, dict):
         settings_of_metadata["retry_backoff_ms"] = _METADATA_PAUSE_MS
@@ -72,13 +72,13 @@ def _closing_scheme() -> str | None:
     return f"{ClosingSocket.SCHEMES[0]}://"
 
 
-def _end_last(
+def _delay_error(
     receive: Callable[[], tuple[bytes, Exception | None]],
 ) -> Callable[[], tuple[bytes, Exception | None]]:
     """Wrap ``receive`` so that an error that comes with bytes is reported by the next call."""
     held: list[Exception] = []
 
-    def received() -> tuple[bytes, Exception | None]:
+    def receive_bytes() -> tuple[bytes, Exception | None]:
         if held:
             return b"", held[0]
         data, error = receive()
@@ -87,4 +87,4 @@ def _end_last(
             return data, None
         return data, error
 
-    return received
+    return receive_bytes

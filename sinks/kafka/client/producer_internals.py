@@ -7,9 +7,9 @@ compression, checksums, retries. Four smaller things are also here: a fenced pro
 fenced, a commit with a time-out, a close that does not wait for an unavailable broker, and the
 marker of a committed transaction (the public call only writes those of aborted ones).
 
-None of it is public, so :func:`usable` checks once, when a producer is created, whether all is as
-expected; if not, the driver uses ``send()``. Each function says when it can be removed;
-tests/kafka/test_internals.py names what a new release no longer has.
+None of it is public, so :func:`has_known_internals` checks once, when a producer is created,
+whether all is as expected; if not, the driver uses ``send()``. Each function says when it can be
+removed; tests/kafka/test_internals.py names what a new release no longer has.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAGIC = 2
 _JOIN_S = 5.0
 
 
-def usable(producer: Any) -> bool:
+def has_known_internals(producer: Any) -> bool:
     """Return whether this producer's internals match this file."""
     if not kafka.__version__.startswith(VERSIONS):
         return False

@@ -52,34 +52,34 @@ class Body:
     timestamp_ms_max: int
 
 
-def record_sizes(records: Records) -> pa.Int64Array:
+def measure_records(records: Records) -> pa.Int64Array:
     """Return the most bytes (int64) that each record takes, uncompressed, alone in a batch."""
     fixed = RECORD_OVERHEAD + BATCH_OVERHEAD
-    sizes = _sizes(records.values)
+    sizes = _measure_column(records.values)
     if records.keys is not None:
-        sizes = pc.add(sizes, _sizes(records.keys))
+        sizes = pc.add(sizes, _measure_column(records.keys))
     for name, value in records.headers:
         fixed += len(name.encode()) + 10
         if isinstance(value, bytes):
             fixed += len(value)
         else:
-            sizes = pc.add(sizes, _sizes(value))
+            sizes = pc.add(sizes, _measure_column(value))
     return pc.add(sizes, pa.scalar(fixed, pa.int64()))
 
 
-def _sizes(column: pa.Array | JoinedText) -> pa.Int64Array:
+def _measure_column(column: pa.Array | JoinedText) -> pa.Int64Array:
     if isinstance(column, JoinedText):
         return column.sizes()
     return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
 
 
-def cut(records: Records, bytes_max: int) -> Iterator[Records]:
+def split_by_bytes(records: Records, bytes_max: int) -> Iterator[Records]:
     """Yield records, in order, as many at a time as a batch of at most ``bytes_max`` bytes has; a
     larger record is alone."""
     count, at = records.num_records, 0
     if not count:
         return
-    ends = memoryview(pc.cumulative_sum(record_sizes(records)).buffers()[1]).cast("q")
+    ends = memoryview(pc.cumulative_sum(measure_records(records)).buffers()[1]).cast("q")
     while at < count:
         before = ends[at - 1] if at else 0
         end = max(bisect_right(ends, before + bytes_max, at, count), at + 1)
@@ -87,7 +87,7 @@ def cut(records: Records, bytes_max: int) -> Iterator[Records]:
         at = end
 
 
-def record_batches(
+def build_record_batches(
     records: Records,
     bytes_max: int,
     places: pa.Int64Array | None = None,
@@ -101,13 +101,15 @@ def record_batches(
     there is one: new memory costs more than what is written into it.
     """
     if rowbytes.native is None:
-        yield from _by_arrow(records.whole() if places is None else records.take(places), bytes_max)
+        yield from _build_by_arrow(
+            records.whole() if places is None else records.take(places), bytes_max
+        )
         return
-    parts, rows = _native_parts(records), records.num_records
+    parts, rows = _build_native_parts(records), records.num_records
     times = sent = records.timestamp_ms
     if not isinstance(times, int) and places is not None:
         sent = times.take(places)
-    stamps, chosen = _numbers(times), _numbers(places)
+    stamps, chosen = _view_numbers(times), _view_numbers(places)
     room, at = bytes_max - BATCH_OVERHEAD, 0
     for buffer, number in rowbytes.native.records(
         parts, rows, stamps, chosen, RECORDS_MAX, room, BATCH_OVERHEAD, spare
@@ -117,7 +119,7 @@ def record_batches(
         at += number
 
 
-def _numbers(array: pa.Int64Array | int | None) -> pa.Buffer | None:
+def _view_numbers(array: pa.Int64Array | int | None) -> pa.Buffer | None:
     """Return an array's numbers as they lie in memory."""
     return array.buffers()[1].slice(array.offset * 8) if isinstance(array, pa.Array) else None
 
@@ -128,42 +130,42 @@ def _first_and_latest(times: pa.Int64Array | int, at: int, count: int) -> tuple[
     return times[at].as_py(), pc.max(times.slice(at, count)).as_py()
 
 
-def _native_parts(records: Records) -> list[object]:
+def _build_native_parts(records: Records) -> list[object]:
     """Return the part of a record from its key on, in the form of ``_rowbytes.c``."""
     parts: list[object] = [
-        varint(-1) if records.keys is None else array_part(records.keys, SIZED),
-        _sized_part(records.values),
+        encode_varint(-1) if records.keys is None else array_part(records.keys, SIZED),
+        _build_native_part(records.values),
     ]
     always, optional = 0, False
     present, some = b"", list[object]()
     for name, value in records.headers:
-        head = _sized_bytes(name.encode())
+        head = _prefix_size(name.encode())
         if isinstance(value, bytes):
-            present += head + _sized_bytes(value)
+            present += head + _prefix_size(value)
         elif isinstance(value, JoinedText) or not value.null_count:
-            some += [head, _sized_part(value)]
+            some += [head, _build_native_part(value)]
         else:
             some.append(array_part(value, OPTIONAL, head))
             optional = True
             continue
         always += 1
-    return [*parts, always if optional else varint(always), present, *some]
+    return [*parts, always if optional else encode_varint(always), present, *some]
 
 
-def _sized_part(column: pa.Array | JoinedText) -> object:
+def _build_native_part(column: pa.Array | JoinedText) -> object:
     if isinstance(column, JoinedText):
         return native_parts(column.parts)
     return array_part(column, SIZED)
 
 
-def _sized_bytes(data: bytes) -> bytes:
-    return varint(len(data)) + data
+def _prefix_size(data: bytes) -> bytes:
+    return encode_varint(len(data)) + data
 
 
-def _by_arrow(records: Records, bytes_max: int) -> Iterator[Body]:
-    parts, times = _key_value_headers(records), records.timestamp_ms
-    lengths = _total(parts, records.num_records)
-    sizes = pc.add(lengths, pa.scalar(5 + 1 + _timestamp_room(times) + 5, pa.int64()))
+def _build_by_arrow(records: Records, bytes_max: int) -> Iterator[Body]:
+    parts, times = _build_parts(records), records.timestamp_ms
+    lengths = _sum_sizes(parts, records.num_records)
+    sizes = pc.add(lengths, pa.scalar(5 + 1 + _find_timestamp_room(times) + 5, pa.int64()))
     ends = memoryview(pc.cumulative_sum(sizes).buffers()[1]).cast("q")
     room, count, at = bytes_max - BATCH_OVERHEAD, records.num_records, 0
     while at < count:
@@ -174,36 +176,36 @@ def _by_arrow(records: Records, bytes_max: int) -> Iterator[Body]:
         first, latest = _first_and_latest(times, at, number)
         deltas = b"\0"
         if not isinstance(times, int):
-            deltas = _varints(pc.subtract(times.slice(at, number), first))
-        buffer += memoryview(_body(parts, lengths, deltas, at, number))
+            deltas = _encode_varints(pc.subtract(times.slice(at, number), first))
+        buffer += memoryview(_join_body(parts, lengths, deltas, at, number))
         yield Body(buffer, number, first, latest)
         at += number
 
 
-def _body(
+def _join_body(
     parts: list[_Part], lengths: pa.Int64Array, times: _Part, at: int, count: int
 ) -> pa.Buffer:
     """Return records ``at`` to ``at + count``, each after its length: all parts in one copy."""
-    places, widths = (each.slice(0, count) for each in _small_varints())
-    widths = pc.add(widths, _total([b"\0", times], count))
+    places = _list_small_varints().slice(0, count)
+    widths = _sum_sizes([b"\0", times, places], count)
     whole = pc.add(lengths.slice(at, count), widths)
     own = [pa.scalar(p) if isinstance(p, bytes) else p.slice(at, count) for p in parts]
     stamps = pa.scalar(times) if isinstance(times, bytes) else times
     joined = pc.binary_join_element_wise(
-        _varints(whole), _NO_ATTRIBUTES, stamps, places, *own, _EMPTY
+        _encode_varints(whole), _NO_ATTRIBUTES, stamps, places, *own, _EMPTY
     )
     return joined.buffers()[2]
 
 
-def _timestamp_room(times: pa.Int64Array | int) -> int:
+def _find_timestamp_room(times: pa.Int64Array | int) -> int:
     """Return the most bytes of a record's timestamp delta."""
     if isinstance(times, int):
         return 1
     ends = pc.min_max(times)
-    return len(varint(ends["max"].as_py() - ends["min"].as_py()))
+    return len(encode_varint(ends["max"].as_py() - ends["min"].as_py()))
 
 
-def _total(parts: list[_Part], count: int) -> pa.Int64Array:
+def _sum_sizes(parts: list[_Part], count: int) -> pa.Int64Array:
     """Return how many bytes (int64) the parts have together, for each of ``count`` records."""
     total: pa.Array | pa.Scalar = pa.scalar(sum(len(p) for p in parts if isinstance(p, bytes)))
     for part in parts:
@@ -212,37 +214,42 @@ def _total(parts: list[_Part], count: int) -> pa.Int64Array:
     return total if isinstance(total, pa.Array) else pa.repeat(total, count)
 
 
-def _key_value_headers(records: Records) -> list[_Part]:
+def _build_parts(records: Records) -> list[_Part]:
     """Return each record from its key on, in parts that do not depend on its place in a batch."""
-    parts: list[_Part] = [varint(-1)] if records.keys is None else _sized(records.keys)
-    parts += _sized(records.whole_values())
+    parts: list[_Part] = (
+        [encode_varint(-1)] if records.keys is None else _build_sized_parts(records.keys)
+    )
+    parts += _build_sized_parts(records.whole_values())
     # Headers that all records have include their number at the front; a header that a record
     # lacks is left out there, and not counted.
     present, count = b"", None
     optional: list[_Part] = []
     always = sum(isinstance(value, bytes) for _, value in records.headers)
     for name, value in records.whole_headers():
-        head = _sized_bytes(name.encode())
+        head = _prefix_size(name.encode())
         if isinstance(value, bytes):
-            present += head + _sized_bytes(value)
+            present += head + _prefix_size(value)
         elif not value.null_count:
             always += 1
-            optional += [head, *_sized(_binary(value))]
+            optional += [head, *_build_sized_parts(_cast_to_binary(value))]
         else:
             there = value.is_valid()
-            sized = (pa.scalar(p) if isinstance(p, bytes) else p for p in _sized(_binary(value)))
+            sized = (
+                pa.scalar(p) if isinstance(p, bytes) else p
+                for p in _build_sized_parts(_cast_to_binary(value))
+            )
             text = pc.binary_join_element_wise(pa.scalar(head), *sized, _EMPTY)
             optional.append(pc.if_else(there, text, _EMPTY))
             one = there.cast(pa.int32())
             count = one if count is None else pc.add(count, one)
     if count is None:
-        parts.append(varint(always))
+        parts.append(encode_varint(always))
     else:
-        parts.append(_varints(pc.add(count, pa.scalar(always, pa.int32()))))
-    return _merged([*parts, present, *optional])
+        parts.append(_encode_varints(pc.add(count, pa.scalar(always, pa.int32()))))
+    return _merge_constants([*parts, present, *optional])
 
 
-def _merged(parts: list[_Part]) -> list[_Part]:
+def _merge_constants(parts: list[_Part]) -> list[_Part]:
     """Return the same parts, with adjacent constants merged."""
     merged: list[_Part] = []
     for part in parts:
@@ -253,37 +260,35 @@ def _merged(parts: list[_Part]) -> list[_Part]:
     return merged
 
 
-def _binary(array: pa.Array) -> pa.BinaryArray:
+def _cast_to_binary(array: pa.Array) -> pa.BinaryArray:
     return array if array.type == pa.binary() else array.cast(pa.binary())
 
 
-def _sized(array: pa.BinaryArray) -> list[_Part]:
+def _build_sized_parts(array: pa.BinaryArray) -> list[_Part]:
     """Return the lengths and the bytes of an array; a null has the length -1 and no bytes."""
     lengths = pc.binary_length(array)
     if array.null_count:
-        return [_varints(pc.fill_null(lengths, -1)), pc.fill_null(array, b"")]
+        return [_encode_varints(pc.fill_null(lengths, -1)), pc.fill_null(array, b"")]
     ends = pc.min_max(lengths)
     if len(array) and ends["min"] == ends["max"]:
-        return [varint(ends["min"].as_py()), array]
-    return [_varints(lengths), array]
+        return [encode_varint(ends["min"].as_py()), array]
+    return [_encode_varints(lengths), array]
 
 
-def _varints(numbers: pa.Array) -> pa.BinaryArray:
+def _encode_varints(numbers: pa.Array) -> pa.BinaryArray:
     """Encode each number as a zigzag varint. Few numbers differ: each is encoded once."""
     encoded = numbers.dictionary_encode()
-    texts = [varint(number) for number in encoded.dictionary.to_pylist()]
+    texts = [encode_varint(number) for number in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.binary()).take(encoded.indices)
 
 
 @cache
-def _small_varints() -> tuple[pa.BinaryArray, pa.Int64Array]:
-    """Return the varints of 0 to RECORDS_MAX - 1, the offset deltas of a batch, and their
-    lengths."""
-    texts = pa.array([varint(number) for number in range(RECORDS_MAX)], pa.binary())
-    return texts, pc.binary_length(texts).cast(pa.int64())
+def _list_small_varints() -> pa.BinaryArray:
+    """Return the varints of 0 to RECORDS_MAX - 1, the offset deltas of a batch."""
+    return pa.array([encode_varint(number) for number in range(RECORDS_MAX)], pa.binary())
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """Encode a number as a zigzag varint."""
     left = (number << 1) ^ (number >> 63)
     out = bytearray()

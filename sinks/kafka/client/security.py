@@ -89,7 +89,7 @@ class Security:
     # fmt: on
 
     @classmethod
-    def of(cls, taken: Mapping[str, Any], folder: Path) -> Security:
+    def from_options(cls, taken: Mapping[str, Any], folder: Path) -> Security:
         """Return checked options; files are relative to ``folder`` and must exist.
 
         Raises :class:`ConfigError` naming the key.
@@ -161,7 +161,7 @@ class Security:
                 "is sent there, so it must be https"
             )
 
-    def tokens(self) -> OAuthTokens:
+    def make_token_source(self) -> OAuthTokens:
         """Return the source of OAUTHBEARER tokens."""
         return OAuthTokens(self)
 
@@ -175,14 +175,13 @@ class OAuthTokens:
         self._token = security.sasl_oauthbearer_token
         self._renew_at = float("inf") if self._token else 0.0
 
-    def token(self) -> str:
+    def obtain_token(self) -> str:
         """Return a valid token. Raises ``OSError`` if the issuer refuses or is unavailable."""
         if time.time() >= self._renew_at:
-            self._token, lifetime = self._request()
-            self._renew_at = time.time() + lifetime * _RENEW_AT
+            self._renew_token()
         return self._token
 
-    def _request(self) -> tuple[str, float]:
+    def _renew_token(self) -> None:
         s = self._security
         keep_pair(s.sasl_oauthbearer_client_id, s.sasl_oauthbearer_client_secret)
         pair = (
@@ -201,7 +200,7 @@ class OAuthTokens:
             },
         )
         try:
-            with _opener().open(request, timeout=10) as answer:
+            with _make_opener().open(request, timeout=10) as answer:
                 document = json.loads(answer.read(_TOKEN_BYTES_MAX))
             token, lifetime = str(document["access_token"]), float(document.get("expires_in", 300))
             if not 0 < lifetime < math.inf:
@@ -213,7 +212,7 @@ class OAuthTokens:
                 f"no token from {s.sasl_oauthbearer_token_endpoint_url}: {type(e).__name__}: {e}"
             ) from e
         keep_secrets([token])
-        return token, lifetime
+        self._token, self._renew_at = token, time.time() + lifetime * _RENEW_AT
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -223,5 +222,5 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow none."""
 
 
-def _opener() -> urllib.request.OpenerDirector:
+def _make_opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(_NoRedirects)

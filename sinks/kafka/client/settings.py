@@ -46,18 +46,18 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
     if security.sasl:
         settings["sasl_mechanism"] = security.sasl_mechanism
         if security.sasl_mechanism == "OAUTHBEARER":
-            settings["sasl_oauth_token_provider"] = _token_provider(options)
+            settings["sasl_oauth_token_provider"] = _make_token_provider(options)
         else:
             settings["sasl_plain_username"] = security.sasl_username
             settings["sasl_plain_password"] = security.sasl_password
     return settings
 
 
-def _token_provider(options: KafkaOptions) -> Any:
-    tokens = options.security.tokens()
+def _make_token_provider(options: KafkaOptions) -> Any:
+    tokens = options.security.make_token_source()
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
         def token(self) -> str:
-            return tokens.token()
+            return tokens.obtain_token()
 
     return Provider()

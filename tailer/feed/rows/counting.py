@@ -18,7 +18,7 @@ from msgspec import structs
 
 from tailer.changes import CHANGE_TYPE, ChangeFile, Offset
 from tailer.decode.rows import EARLY_KINDS, Skip
-from tailer.decode.unreadable_files import UNREADABLE, unreadable_file
+from tailer.decode.unreadable_files import UNREADABLE, make_unreadable_error
 from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
@@ -65,14 +65,14 @@ def _count(source: pa.NativeFile, file: ChangeFile, selection: RowSelection) -> 
             return selection.count(0, parquet.num_rows)
         return sum(_of_kinds(parquet, file.kinds))
     except UNREADABLE as e:
-        raise unreadable_file(file, e) from None
+        raise make_unreadable_error(file, e) from None
 
 
 def _of_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:
     early = (name for name, kind in EARLY_KINDS.items() if kind in kinds)
     wanted = pa.array([*kinds, *early], pa.string())
     groups = range(parquet.num_row_groups)
-    for batch in parquet.batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=True):
+    for batch in parquet.read_batches(_ROWS_AT_ONCE, groups, [CHANGE_TYPE], threads=True):
         yield pc.sum(pc.is_in(batch.column(0), value_set=wanted)).as_py() or 0
 
 

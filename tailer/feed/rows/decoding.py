@@ -29,7 +29,7 @@ from msgspec import Struct, field, structs
 
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import kept_rows
-from tailer.decode.row_order import whole_pairs
+from tailer.decode.row_order import keep_pairs_whole
 from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
@@ -149,7 +149,7 @@ class SpanDecoder:
         while end < len(self._group):
             entry = self._group[end]
             if entry.file is not None:
-                if entry.is_lost or not self._small.takes(entry.file):
+                if entry.is_lost or not self._small.can_take(entry.file):
                     break
                 files += 1
             elif not files:
@@ -180,7 +180,7 @@ class SpanDecoder:
                 shapes=context.shapes,
             )
             is_plain_cdc = file.change_type is None and file.kinds is None
-            yield from whole_pairs(rows) if is_plain_cdc else rows
+            yield from keep_pairs_whole(rows) if is_plain_cdc else rows
 
     def _open(self, file: ChangeFile) -> Fetched:
         blocking_files = self._context.blocking_files
@@ -215,7 +215,7 @@ class SpanDecoder:
                 places.append(place)
         done = 0
         while done < len(files):
-            counts, rows = self._small.rows(files[done:], contents[done:])
+            counts, rows = self._small.decode_files(files[done:], contents[done:])
             first, done = done, done + len(counts)
             last = places[done] if done < len(files) else len(entries)
             if rows is not None:

@@ -11,16 +11,16 @@ from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile
 from tailer.decode.tracking import OnRead
-from tailer.decode.unreadable_files import UNREADABLE, unreadable_file
+from tailer.decode.unreadable_files import UNREADABLE, make_unreadable_error
 from tailer.decode.vectors import (
     ALL_ROWS,
     RowSelection,
+    find_stored_range,
     parse_dv_file,
     parse_inline_dv,
-    stored_length,
 )
 from tailer.delta.actions import DeletionVectorDescriptor
-from tailer.delta.paths import dv_location
+from tailer.delta.paths import find_dv_location
 from tailer.errors import CorruptLog, FileGone, TableError
 from tailer.store import BlockingFiles, Store
 
@@ -38,7 +38,7 @@ class Fetched(Struct, frozen=True):
             try:
                 return bytes(self.source.read())
             except UNREADABLE as e:
-                raise unreadable_file(self.file, e) from None
+                raise make_unreadable_error(self.file, e) from None
 
 
 async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
@@ -55,7 +55,7 @@ async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -
     stored: dict[DeletionVectorDescriptor, bytes] = {}
     for dv, where in vectors.items():
         with _vector_named(store, file, dv):
-            offset, length = stored_length(dv)
+            offset, length = find_stored_range(dv)
             stored[dv], _ = await store.read(where, offset, length)
     selection = _selection(store, file, stored, on_read)
     with _data_file_named(store, file):
@@ -68,7 +68,7 @@ def fetch_here(store: BlockingFiles, file: ChangeFile, on_read: OnRead | None = 
     stored: dict[DeletionVectorDescriptor, bytes] = {}
     for dv, where in _stored_vectors(store, file).items():
         with _vector_named(store, file, dv):
-            offset, length = stored_length(dv)
+            offset, length = find_stored_range(dv)
             stored[dv], _ = store.read_here(where, offset, length)
     selection = _selection(store, file, stored, on_read)
     with _data_file_named(store, file):
@@ -84,7 +84,7 @@ def _stored_vectors(
     for dv in (file.only, file.without) if file.rows is None else ():
         if dv is not None:
             with _vector_named(store, file, dv):
-                where = dv_location(dv)
+                where = find_dv_location(dv)
             if where is not None:
                 places[dv] = where
     return places
@@ -109,10 +109,10 @@ def _selection(
             return parse_dv_file(stored[dv], dv)
 
     if file.rows is not None:
-        return RowSelection.of(file.rows, None)
+        return RowSelection.from_sets(file.rows, None)
     if file.only is None and file.without is None:
         return ALL_ROWS
-    return RowSelection.of(bitmap(file.only), bitmap(file.without))
+    return RowSelection.from_sets(bitmap(file.only), bitmap(file.without))
 
 
 #: What sizes a Parquet file may have, in bytes: from its two marks and a length on to a pebibyte.
@@ -162,7 +162,7 @@ def _vector_named(
     """Name the deletion vector's file, or the data file of an inline one, in the block's errors."""
     where = None
     try:
-        where = dv_location(dv)
+        where = find_dv_location(dv)
         yield
     except FileNotFoundError:
         raise _gone(store, file, str(where), "deletion vector") from None

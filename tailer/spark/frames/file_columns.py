@@ -15,7 +15,7 @@ from msgspec import Struct
 from pyspark.sql import types as s
 
 from tailer.changes import CHANGE_TYPE, ChangeFile
-from tailer.decode.naming import in_file
+from tailer.decode.naming import find_file_schema
 from tailer.decode.options import DecodeOptions
 from tailer.delta.char import char_length
 from tailer.delta.types import (
@@ -72,7 +72,9 @@ def file_columns(
     state = file.state
     if CHANGE_TYPE in {name for f in state.schema for name in (f.name, state.physical_name(f))}:
         return None  # only in cdc files is that what it says
-    schema, mapping = in_file(options.target, options.target_version, file, options.removals)
+    schema, mapping = find_file_schema(
+        options.target, options.target_version, file, options.removals
+    )
     fields, mapped = {f.name: f for f in schema}, state.mapping != "none"
     written = _Written(state.schema, mapping, mapped=mapped)
     partitions = {state.physical_name(f): f for f in state.partition_fields()}

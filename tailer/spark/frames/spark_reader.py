@@ -29,7 +29,7 @@ from tailer.changes import (
 )
 from tailer.decode.options import DecodeOptions
 from tailer.decode.rows import EARLY_KINDS
-from tailer.delta.partitions import partition_scalar, partition_text
+from tailer.delta.partitions import find_partition_text, parse_partition_value
 from tailer.delta.snapshot import TableState
 from tailer.errors import FileGone, TableError
 from tailer.native.parquet import native
@@ -160,8 +160,8 @@ class SparkFiles:
         cdc, state = file.change_type is None, file.state
         try:
             values = [
-                partition_scalar(
-                    partition_text(
+                parse_partition_value(
+                    find_partition_text(
                         file.partition_values,
                         state.physical_name(own),
                         own.name,

@@ -22,7 +22,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from tailer.changes import ChangeFile, Offset
-from tailer.decode.naming import Removal, in_file
+from tailer.decode.naming import Removal, find_file_schema
 from tailer.delta.arrow_types import arrow_schema, arrow_type
 from tailer.delta.schema import ArrayType, DataType, MapType, StructField, StructType
 from tailer.delta.snapshot import TableState
@@ -119,7 +119,7 @@ class QuerySchema:
             difference = _Difference()
             if not (_alike(state, self._target) and state.mapping == self._target.mapping):
                 removals = await self.removals(first, planned)
-                target, mapping = in_file(self._target, self._version, file, removals)
+                target, mapping = find_file_schema(self._target, self._version, file, removals)
                 difference = _difference(state, target, mapping, self._columns)
             cached = self._known[id(state)] = state, difference
         return cached[1]
@@ -234,10 +234,10 @@ def _compare(
 
 
 def _readable(own: DataType, other: DataType, mapping: str) -> bool:
-    from tailer.decode.project import converter  # on demand: few columns change their type
+    from tailer.decode.project import make_converter  # on demand: few columns change their type
 
     try:
-        converter(arrow_type(own), other, mapping, "")
+        make_converter(arrow_type(own), other, mapping, "")
     except CorruptRow:
         return False
     return True

@@ -7,7 +7,7 @@ from typing import Any
 
 from tailer.delta.actions import Metadata, Protocol
 from tailer.delta.features import FEATURES
-from tailer.delta.parsing import action_of
+from tailer.delta.parsing import build_action
 from tailer.delta.snapshot import TableState
 from tailer.errors import TableError, TransientError
 from tailer.sharing.answers import MetadataLine, ProtocolLine
@@ -38,11 +38,11 @@ class SharedState:
 
         Raises :class:`UnsupportedTable` or :class:`CorruptLog` for a state that can't be read.
         """
-        protocol = action_of("protocol", self.protocol)
-        metadata = action_of("metaData", self.metadata)
+        protocol = build_action("protocol", self.protocol)
+        metadata = build_action("metaData", self.metadata)
         if not isinstance(protocol, Protocol) or not isinstance(metadata, Metadata):
             return set()
-        state = TableState.of(protocol, metadata)
+        state = TableState.from_actions(protocol, metadata)
         return {state.physical_name(f) for f in state.partition_fields()}
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from tailer.delta.segment import commit_name
+from tailer.delta.segment import format_commit_name
 from tailer.errors import TableError, TransientError
 from tailer.store.unity.options import TableName
 from tailer.store.vended import VendedCredential
@@ -115,7 +115,7 @@ def table_of(name: TableName, loaded: Loaded) -> CatalogTable:
                 hint="it is no name of a staged commit: ask the catalog's administrator",
             )
     if commits and sorted(commits) != [*range(min(commits), latest + 1)]:
-        listed = ", ".join(commit_name(version) for version in sorted(commits)[:5])
+        listed = ", ".join(format_commit_name(version) for version in sorted(commits)[:5])
         raise TransientError(
             f"uc://{name}: the catalog's answer has a gap: version {latest} is the newest, and of "
             f"those not yet published it lists {listed}"

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import anyio
 from msgspec import Struct
 
-from tailer.delta.segment import LogKind, commit_name, log_file
+from tailer.delta.segment import LogKind, format_commit_name, parse_log_file
 from tailer.errors import TransientError
 from tailer.process.threads import blocking
 from tailer.store import LOG_DIR, FileStatus, Found, Store
@@ -173,7 +173,7 @@ class CatalogStore(Store):
         newest = -1
         async with aclosing((await self._store()).list(folder, start_after)) as listing:
             async for status in listing:
-                file = log_file(status.name, status.size, status.mtime_ms)
+                file = parse_log_file(status.name, status.size, status.mtime_ms)
                 if not (is_log and table.managed) or file is None:
                     yield status
                     continue
@@ -187,7 +187,7 @@ class CatalogStore(Store):
         if is_log:
             self._check_listed(table, newest, start_after)
             for version, commit in sorted(table.commits.items()):
-                if (name := commit_name(version)) > start_after:
+                if (name := format_commit_name(version)) > start_after:
                     size, mtime_ms = commit.file_size, commit.file_modification_timestamp
                     yield _tagged(FileStatus(name, size, mtime_ms, ""), table, version)
 
@@ -195,7 +195,7 @@ class CatalogStore(Store):
         """Raise :class:`TransientError` if a listing lacks the newest version that is published by
         what the catalog says: with the staged ones, it would be a log with a gap."""
         published = min(table.commits, default=table.latest + 1) - 1
-        if newest < published and commit_name(published) > start_after:
+        if newest < published and format_commit_name(published) > start_after:
             raise TransientError(
                 f"{self.root}: the catalog says that version {published} is published, and the "
                 "listing of _delta_log ends before it"
@@ -264,7 +264,7 @@ def _version_of(location: str) -> int | None:
     name = location.removeprefix(f"{LOG_DIR}/")
     if name == location:
         return None
-    file = log_file(name, 0, 0)
+    file = parse_log_file(name, 0, 0)
     return file.version if file is not None and file.kind is LogKind.COMMIT else None
 
 
@@ -301,7 +301,7 @@ async def _is_passed(files: Store, version: int, latest: int) -> bool:
     was cleaned up rather than not published yet."""
     async with aclosing(files.list(LOG_DIR, f"{version:020d}")) as listing:
         async for status in listing:
-            file = log_file(status.name, status.size, status.mtime_ms)
+            file = parse_log_file(status.name, status.size, status.mtime_ms)
             proves = file is not None and file.kind not in (LogKind.CHECKSUM, LogKind.COMPACTED)
             if file is not None and proves and file.version <= latest:
                 return True
