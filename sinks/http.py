@@ -33,9 +33,9 @@ from sinks.messages.tls import make_tls_context
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.backoff import Backoff
-from tailer.network.http_answers import at_most, retry_after_s
-from tailer.network.reach import unreached
-from tailer.secrets import hidden, keep_secrets
+from tailer.network.http_answers import parse_retry_after, read_at_most
+from tailer.network.reach import explain_unreached
+from tailer.secrets import hide_secrets, keep_secrets
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
@@ -147,7 +147,7 @@ class HttpSink(MessageSink):
     ) -> None:
         super().__init__("cloudevents", {"table": table})
         # As it is written: what is encoded stays so.
-        self.url = URL(url.text(), encoded=True)
+        self.url = URL(url.to_text(), encoded=True)
         self.headers = dict(headers or {})
         self.ca_file = ca_file
         self.limits = limits
@@ -225,10 +225,12 @@ class HttpSink(MessageSink):
                     # The status says that they are taken. A body that ends soon is read, so that
                     # the connection serves the next request.
                     with anyio.move_on_after(_BODY_S), suppress(aiohttp.ClientError, OSError):
-                        await at_most(answer, _BODY_BYTES)
+                        await read_at_most(answer, _BODY_BYTES)
                     return
                 # A secret must not be cut: its beginning would be shown.
-                said = hidden((await at_most(answer, _BODY_BYTES)).decode(errors="replace").strip())
+                said = hide_secrets(
+                    (await read_at_most(answer, _BODY_BYTES)).decode(errors="replace").strip()
+                )
                 raise self._describe_answer(answer, said[:_SAID_CHARACTERS], where)
         except (aiohttp.ClientError, OSError) as e:
             raise self._to_tailer_error(e) from e
@@ -241,7 +243,7 @@ class HttpSink(MessageSink):
         match self.faults.verdict(status):
             case "passing":
                 wish = answer.headers.get("Retry-After", "")
-                return TransientError(what, retry_after_s(wish, time.time()))
+                return TransientError(what, parse_retry_after(wish, time.time()))
             case "for good" if 300 <= status < 400:
                 to = self._describe_redirect(answer.headers.get("Location", ""))
                 return ConfigError(f"{what}{to}: redirects are not followed; set url")
@@ -266,7 +268,7 @@ class HttpSink(MessageSink):
                 f"{self._place}: the certificate is not trusted ({e.certificate_error}); set "
                 "ca_file, or mend the receiver"
             )
-        if (no_way := unreached(self._place, e, "the option 'url'")) is not None:
+        if (no_way := explain_unreached(self._place, e, "the option 'url'")) is not None:
             return no_way
         reason = str(e) or type(e).__name__
         return TransientError(f"{self._place} does not answer ({reason})")

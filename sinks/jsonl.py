@@ -31,7 +31,7 @@ from sinks.shared.line_file import LineFile, try_line_file
 from sinks.shared.own_prefix import add_prefix
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 from tailer.sink.encoder import Encoder
@@ -185,7 +185,7 @@ class JsonlSink(Sink):
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # a file's lines have any columns
         if self.path is not None:
-            await blocking(try_line_file, self.path)
+            await run_blocking(try_line_file, self.path)
 
     async def open(self, feed: str) -> Offset | None:
         self._encoder = load_encoder(self.format, {**self.options, "name": feed})
@@ -193,17 +193,17 @@ class JsonlSink(Sink):
             self._target = _StandardOutput()
         else:
             file = LineFile(self.path, feed, sync=self.sync, private=self.private)
-            await blocking(file.open)
+            await run_blocking(file.open)
             self._target = file
         return None
 
     async def reopen(self) -> None:
         if isinstance(self._target, LineFile):
-            await blocking(self._target.reopen)
+            await run_blocking(self._target.reopen)
 
     async def write(self, batch: ChangeBatch) -> None:
         if batch.num_rows:
-            await blocking(lambda: self._append_lines(self._format_lines(batch)))
+            await run_blocking(lambda: self._append_lines(self._format_lines(batch)))
 
     async def announce(self, notice: Notice) -> None:
         """Write a notice as one line, which has the field ``_notice``."""
@@ -213,7 +213,7 @@ class JsonlSink(Sink):
                 for name, value in notice.to_json().items()
             }
             text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-            await blocking(self._append_lines, text.encode() + b"\n")
+            await run_blocking(self._append_lines, text.encode() + b"\n")
 
     def _append_lines(self, lines: pa.Buffer | bytes) -> None:
         if self._target is None:
@@ -234,7 +234,7 @@ class JsonlSink(Sink):
     async def aclose(self) -> None:
         target, self._target = self._target, None
         if target is not None:
-            await blocking(target.close)
+            await run_blocking(target.close)
 
 
 #: In UTF-8: control characters beyond ASCII, which some terminals obey (U+009B begins a command);

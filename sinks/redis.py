@@ -36,7 +36,7 @@ from tailer.errors import (
     unexpected,
 )
 from tailer.native.rowbytes import Column, join, whole_numbers
-from tailer.network.reach import unreached
+from tailer.network.reach import explain_unreached
 from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
@@ -140,7 +140,7 @@ class RedisSink(MessageSink):
         self._exceptions: Any = redis.exceptions
         try:
             self._pool: Any = redis.asyncio.ConnectionPool.from_url(
-                url.text(), socket_timeout=timeout_s
+                url.to_text(), socket_timeout=timeout_s
             )
             self._pool.connection_class = _bound_connections(redis, self._pool.connection_class)
         except (ValueError, TypeError):
@@ -293,7 +293,7 @@ class RedisSink(MessageSink):
             return ConfigError(f"{what}; check the user and the password in the option 'url'")
         if is_distrusted(e):
             return ConfigError(f"{what}; name the authorities by `?ssl_ca_certs=FILE` in 'url'")
-        if (no_way := unreached(self._location, e, "the option 'url'")) is not None:
+        if (no_way := explain_unreached(self._location, e, "the option 'url'")) is not None:
             return no_way
         # Of its own classes each has a meaning; the others have the server's words.
         return self.faults.error(

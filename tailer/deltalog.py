@@ -33,7 +33,7 @@ from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
 from tailer.log.history import HistoryEntry, history
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_before
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.storage import open_store
 
 __all__ = ["DeltaLog"]
@@ -252,7 +252,7 @@ class DeltaLog:
                         path=format_commit_name(version),
                         hint="the log was cleaned up or a file was lost; start at a newer version",
                     ) from None
-                yield version, await blocking(list, actions)
+                yield version, await run_blocking(list, actions)
 
         return self._stream(commits)
 

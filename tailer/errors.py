@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from tailer.secrets import hidden
+from tailer.secrets import hide_secrets
 
 __all__ = [
     "ConfigError",
@@ -65,7 +65,7 @@ def printable(text: str, most: int = _CHARACTERS_MAX) -> str:
     escaped: control characters, line separators, marks that change the direction of writing. A text
     longer than ``most`` loses its middle.
     """
-    text = hidden(text)
+    text = hide_secrets(text)
     if len(text) > most:
         head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
         text = f"{head}[... {len(text) - len(head) - len(tail)} characters ...]{tail}"

@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import Any
 
 from tailer import errors
-from tailer.cli.main import parser
-from tailer.share_server.openapi import openapi
+from tailer.cli.main import build_parser
+from tailer.share_server.openapi import describe_api
 from tests.house.test_links import anchors
 from tests.house.test_public_api import listed
 from tests.support.source import ROOT, SourceFile, called, python_files
@@ -32,7 +32,7 @@ def commands() -> Iterator[str]:
     """The page of the commands: what each of them says with ``--help``."""
     os.environ["COLUMNS"] = "88"
     yield "# Commands\n\nMade from the code: what `tailer COMMAND --help` prints.\n"
-    whole = parser()
+    whole = build_parser()
     for name, one in {"": whole, **_parsers()}.items():
         yield f"## {f'tailer {name}'.strip()}\n"
         yield f"```text\n{one.format_help()}```\n"
@@ -40,7 +40,7 @@ def commands() -> Iterator[str]:
 
 def _parsers() -> dict[str, Any]:
     """The parsers of the commands, by name."""
-    (choices,) = (each.choices for each in parser()._actions if each.dest == "command")
+    (choices,) = (each.choices for each in build_parser()._actions if each.dest == "command")
     return dict(choices or {})
 
 
@@ -101,7 +101,7 @@ def _http() -> Iterator[str]:
     yield re.sub(r"\]\((?=[\w-]+\.md)", "](../", control)
     yield "\n## The sharing server\n\nMade from its OpenAPI description, which it serves itself.\n"
     yield "| request | what it does |\n| --- | --- |"
-    for path, methods in openapi("https://sharing.example.org")["paths"].items():
+    for path, methods in describe_api("https://sharing.example.org")["paths"].items():
         for method, operation in methods.items():
             if "summary" in operation:
                 yield f"| `{method.upper()} {path}` | {_cell(operation['summary'])} |"

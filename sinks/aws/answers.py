@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from botocore.exceptions import HTTPClientError
 
-from tailer.network.http_answers import Oversize, whole_body
+from tailer.network.http_answers import Oversize, read_whole_body
 
 #: Of an answer for at most 500 records.
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
@@ -85,7 +85,7 @@ def make_bounded_config(**settings: Any) -> Any:
                 raise HTTPClientError(error=f"no answer in {patience_s:g} s") from e
             if not streams:
                 try:
-                    parts = await whole_body(response.raw, _ANSWER_BYTES_MAX)
+                    parts = await read_whole_body(response.raw, _ANSWER_BYTES_MAX)
                 except (Oversize, aiohttp.ClientError, OSError) as e:
                     response.raw.close()
                     raise HTTPClientError(error=e) from e

@@ -32,7 +32,7 @@ from sinks.shared.misread import translate_misreads
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TransientError
 from tailer.network.backoff import Backoff
-from tailer.network.reach import unreached
+from tailer.network.reach import explain_unreached
 from tailer.secrets import keep_secrets
 from tailer.secrets.urls import parse_url
 from tailer.settings import Setting
@@ -251,7 +251,7 @@ class AwsSink(MessageSink):
                 ) from e
             what = f"{self.location}: {' '.join(str(e).split())}"
             address = "endpoint_url and the region"
-            raise (unreached(what, e, address) or TransientError(what)) from e
+            raise (explain_unreached(what, e, address) or TransientError(what)) from e
         except NoAnswer as e:
             raise TransientError(f"{self.location}: {e}") from e
         except KeyError as e:

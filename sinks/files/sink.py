@@ -30,7 +30,7 @@ from tailer.files.durable import make_folder
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import OwnNames, Sink, SinkTraits
 from tailer.storage import open_target
-from tailer.storage.targets import Target, writing
+from tailer.storage.targets import Target, translate_write_errors
 
 _MIB = 1024**2
 SETTINGS: dict[str, Setting] = {
@@ -212,7 +212,7 @@ class FilesSink(Sink):
     def _remove_leftovers(self) -> None:
         """Remove what killed processes left; those that still run have lost the target."""
         spool = self._target.spool()
-        with writing(str(spool)):
+        with translate_write_errors(str(spool)):
             for path in spool.iterdir() if spool.is_dir() else ():
                 path.unlink(missing_ok=True)
 
@@ -265,7 +265,7 @@ class FilesSink(Sink):
             self.check_columns(rows.schema)
             self._schema = batch.rows.schema
         spool = self._target.spool()
-        with writing(str(spool)):
+        with translate_write_errors(str(spool)):
             for folder, part in self._folders.split_rows(rows):
                 if folder not in self._files:
                     self._files[folder] = self._open_spool(spool, part.schema)
@@ -287,7 +287,7 @@ class FilesSink(Sink):
         name = f"{number:010}{ENDINGS[self.format]}"
         named = {f"{folder}/{name}".lstrip("/"): file for folder, file in self._files.items()}
         if named or self._offset != self._manifest.offset:
-            with writing(self._target.root):
+            with translate_write_errors(self._target.root):
                 sizes = await anyio.to_thread.run_sync(
                     lambda: {path: file.finish() for path, file in named.items()}
                 )

@@ -24,8 +24,8 @@ from msgspec import structs
 from yarl import URL
 
 from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError, printable
-from tailer.network.http_answers import Oversize, whole_body
-from tailer.network.reach import unreached
+from tailer.network.http_answers import Oversize, read_whole_body
+from tailer.network.reach import explain_unreached
 from tailer.secrets import keep_pair
 from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting, SettingTable
@@ -167,7 +167,7 @@ class RegistryClient:
         except Oversize as e:
             raise TransientError(f"{self._where} gives too large an answer: {e}") from None
         except (OSError, ValueError, aiohttp.ClientError) as e:
-            raise unreached(self._where, e, "its URL") or TransientError(
+            raise explain_unreached(self._where, e, "its URL") or TransientError(
                 f"{self._where} does not answer ({self._format_reason(e)})"
             ) from e
         unable = answer.status >= 500 and answer.status != _NOT_IMPLEMENTED
@@ -208,7 +208,9 @@ class RegistryClient:
                 method, url, data=data, headers=headers, allow_redirects=False
             ) as response,
         ):
-            return _Answer(response.status, b"".join(await whole_body(response, _ANSWER_BYTES_MAX)))
+            return _Answer(
+                response.status, b"".join(await read_whole_body(response, _ANSWER_BYTES_MAX))
+            )
 
 
 class _Answer:
@@ -273,7 +275,7 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
         pair = f"{taken['user']}:{taken['password']}".encode()
         authorization = f"Basic {base64.b64encode(pair).decode()}"
     return RegistryClient(
-        structs.replace(url, path=url.path.rstrip("/"), query="").text(),
+        structs.replace(url, path=url.path.rstrip("/"), query="").to_text(),
         authorization,
         tls,
         taken["auto_register"],

@@ -22,7 +22,7 @@ from sinks.kafka.client.settings import client_settings
 from sinks.kafka.options import KafkaOptions
 from sinks.messages.messages import parse_limit
 from tailer.errors import SinkRejected, TailerError, TransientError
-from tailer.network.backoff import Backoff, retried
+from tailer.network.backoff import Backoff, call_with_retries
 
 #: The broker's default, for clusters whose configuration may not be read or says nonsense.
 _MESSAGE_BYTES = 1_048_588
@@ -149,7 +149,7 @@ class Cluster:
                 raise _NotThereYet(f"the topic {name} was created and is not there yet")
             return topic
 
-        return retried(
+        return call_with_retries(
             find_created, _NotThereYet, self._options.request_timeout_ms / 1000, _make_backoff()
         )
 
@@ -202,7 +202,7 @@ class Cluster:
             return TransactionStatus(one.producer_id, one.producer_epoch, str(one.state.value))
 
         with translate_errors(f"describing the transactions of {transactional_id}"):
-            return retried(
+            return call_with_retries(
                 describe_transaction,
                 moving,
                 self._options.delivery_timeout_ms / 1000,
@@ -240,7 +240,9 @@ class Cluster:
         with translate_errors(f"describing the producers of {_format_topics(places)}"):
             try:
                 ask = partial(self._admin.describe_producers, asked)
-                by_partition = retried(ask, moves, patience_s, _make_backoff()) if asked else {}
+                by_partition = (
+                    call_with_retries(ask, moves, patience_s, _make_backoff()) if asked else {}
+                )
             except _list_refusal_errors():
                 return []
         return [

@@ -22,7 +22,7 @@ from collections.abc import Collection
 
 from sinks.kafka.cluster import Cluster, OpenTransaction, Partition, TransactionStatus
 from tailer.errors import TargetRefused, TransientError
-from tailer.network.backoff import Backoff, retried
+from tailer.network.backoff import Backoff, call_with_retries
 
 #: The outcome that a transaction's state implies. An ongoing one is aborted by the fencing.
 _OUTCOMES = {
@@ -113,7 +113,7 @@ class Settlement:
                 )
             return status
 
-        return retried(find_ended, _NotEnded, patience_s, Backoff(0.002, 0.05))
+        return call_with_retries(find_ended, _NotEnded, patience_s, Backoff(0.002, 0.05))
 
     def _write_missing_markers(self, cluster: Cluster, places: Collection[Partition]) -> None:
         """Write the markers that the last transaction lacks, if it is over."""

@@ -29,7 +29,7 @@ from sinks.sql.names import TOO_WIDE, NameRules
 from sinks.sql.rows import check_finite, make_json_comparable, read_batches
 from sinks.sql.text import Room, check_times, is_json
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
-from tailer.network.reach import unreached
+from tailer.network.reach import explain_unreached
 from tailer.secrets.urls import Url
 from tailer.sink import FaultTable
 
@@ -203,7 +203,7 @@ class Mysql(Database):
             return ConfigError(f"{what}; see the options 'tls' and 'ca_file' of sink 'mysql'")
         if code in _DENIED:
             what += "; grant the account the rights in docs/sinks/mysql.md"
-        if (no_way := unreached(self.location, e, "the option 'url'")) is not None:
+        if (no_way := explain_unreached(self.location, e, "the option 'url'")) is not None:
             return no_way
         if "timed out" in what:
             what += f", after {self._timeout_s:g} s (timeout_s of the sink)"

@@ -39,7 +39,7 @@ from tailer.errors import (
     TailerError,
     TransientError,
 )
-from tailer.network.reach import unreached
+from tailer.network.reach import explain_unreached
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
@@ -445,7 +445,7 @@ class NatsSink(MessageSink):
             return ConfigError(f"{what}; check the account in the options of the sink")
         if is_distrusted(said):
             return ConfigError(f"{what}; see the option 'ca_file' of sink 'nats'")
-        if no_way := unreached(self._location, said, "the option 'servers'"):
+        if no_way := explain_unreached(self._location, said, "the option 'servers'"):
             return no_way
         if isinstance(e, self._client_module.NoTls):
             return ConfigError(f"{what}; let the server require it, or write nats:// where the "

@@ -25,7 +25,7 @@ from sinks.sql.text import (
     json_text,
 )
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
-from tailer.network.reach import unreached
+from tailer.network.reach import explain_unreached
 from tailer.secrets.urls import UrlError, split_url
 from tailer.sink import FaultTable
 
@@ -204,7 +204,7 @@ class Postgres(Database):
                 return RowsRefused(f"{self.location}: {said}")
             if _FOR_GOOD.search(said):
                 return TargetRefused(f"{self.location}: {said}; check the option 'dsn'")
-            no_way = unreached(self.location, e, "the option 'dsn'")
+            no_way = explain_unreached(self.location, e, "the option 'dsn'")
             return no_way or TransientError(f"{self.location}: {said}")
         column = _COLUMN.search(e.diag.context or "")
         where = f", column {column[1]!r}" if column else ""

@@ -28,7 +28,7 @@ from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import ConfigError, RowsRefused, TailerError, TargetRefused, TransientError
 from tailer.network.backoff import Backoff
-from tailer.network.reach import unreached
+from tailer.network.reach import explain_unreached
 from tailer.secrets.urls import parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import FaultTable
@@ -144,7 +144,7 @@ class RabbitmqSink(MessageSink):
 
     def _build_parameters(self) -> Any:
         try:
-            parameters = self._pika.URLParameters(self._url.text())
+            parameters = self._pika.URLParameters(self._url.to_text())
         except (ValueError, TypeError):
             # Its message may show the password.
             raise ConfigError(
@@ -302,7 +302,7 @@ class RabbitmqSink(MessageSink):
         what = f"{self._location}: {' '.join(said.split())}"
         if is_distrusted(cause):
             return ConfigError(f"{what}; see the option 'ca_file' of sink 'rabbitmq'")
-        if (no_way := unreached(self._location, cause, "the option 'url'")) is not None:
+        if (no_way := explain_unreached(self._location, cause, "the option 'url'")) is not None:
             return no_way
         if isinstance(e, exceptions.AuthenticationError) or "ACCESS_REFUSED" in what:
             return ConfigError(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tailer.cli.main import main, parser, run
+from tailer.cli.main import build_parser, main, run
 
-__all__ = ["main", "parser", "run"]
+__all__ = ["build_parser", "main", "run"]

@@ -42,7 +42,7 @@ _NO_OFFSET += "tailer or tailer.spark"
 
 
 class SparkOffset(Struct, frozen=True):
-    """A place in Spark's Delta source: behind the first ``files`` of a version, or of the initial
+    """A place in Spark's Delta source: after the first ``files`` of a version, or of the initial
     snapshot of one."""
 
     table_id: str
@@ -63,7 +63,7 @@ class Checkpoint(Struct, frozen=True):
     planned: int | None
     places: Sequence[SparkOffset | Offset]
 
-    def sentences(self) -> Iterator[str]:
+    def list_sentences(self) -> Iterator[str]:
         """Yield what was committed, and what was not."""
         time = ""
         if self.time_ms is not None:
@@ -81,7 +81,7 @@ async def read_checkpoint(store: Store) -> Checkpoint:
 
     Raises :class:`OffsetError` if there is none, or no batch of it is committed.
     """
-    commits = await _batches(store, "commits")
+    commits = await _list_batches(store, "commits")
     if not commits:
         raise OffsetError(
             "the checkpoint has no committed batch", path=store.root,
@@ -89,13 +89,15 @@ async def read_checkpoint(store: Store) -> Checkpoint:
             "by `tailer offsets set` with --from snapshot or --from its startingVersion",
         )  # fmt: skip
     batch, path = max(commits), f"offsets/{max(commits)}"
-    planned = max(await _batches(store, "offsets"), default=batch)
+    planned = max(await _list_batches(store, "offsets"), default=batch)
     try:
         version, metadata, *rest = (await store.read(path))[0].decode().splitlines()
-        places = [place for text in _sources(version, rest) if (place := _place(text))]
+        places = [place for text in _split_sources(version, rest) if (place := _parse_place(text))]
         began = json.loads(metadata or "{}").get("batchTimestampMs")
     except (FileNotFoundError, ValueError, AttributeError) as e:
-        raise _damaged(f"the checkpoint's offsets can't be read ({e})", store, path) from None
+        raise _make_damaged_error(
+            f"the checkpoint's offsets can't be read ({e})", store, path
+        ) from None
     except OffsetError as e:
         e.at(path=f"{store.root}/{path}")
         raise
@@ -105,16 +107,16 @@ async def read_checkpoint(store: Store) -> Checkpoint:
     return Checkpoint(query, batch, began, planned if planned > batch else None, places)
 
 
-def _damaged(what: str, store: Store, path: str) -> OffsetError:
+def _make_damaged_error(what: str, store: Store, path: str) -> OffsetError:
     return OffsetError(what, path=f"{store.root}/{path}", hint=_NO_OFFSET)
 
 
-async def _batches(store: Store, folder: str) -> list[int]:
+async def _list_batches(store: Store, folder: str) -> list[int]:
     async with aclosing(store.list(folder)) as files:
         return [int(file.name) async for file in files if re.fullmatch(r"\d+", file.name)]
 
 
-def _sources(version: str, lines: list[str]) -> list[str]:
+def _split_sources(version: str, lines: list[str]) -> list[str]:
     """Return the sources' offsets as JSON; "-" for one without. v2 has them by the sources' names.
 
     Raises ValueError.
@@ -126,16 +128,16 @@ def _sources(version: str, lines: list[str]) -> list[str]:
     return [text or "-" for text in json.loads(lines[0]).values()]
 
 
-def _place(text: str) -> SparkOffset | Offset | None:
+def _parse_place(text: str) -> SparkOffset | Offset | None:
     """Return a source's place; None for a source that reads no Delta table."""
     if text == "-" or not isinstance(found := json.loads(text), dict):
         return None
     if "reservoirId" in found:
-        return _spark_offset(found)
+        return _parse_spark_offset(found)
     return Offset.from_json(found) if found.keys() >= {"format", "table_id"} else None
 
 
-def _spark_offset(found: dict[str, Any]) -> SparkOffset:
+def _parse_spark_offset(found: dict[str, Any]) -> SparkOffset:
     """Return the place that a DeltaSourceOffset names. Raises :class:`OffsetError` for one of a
     format that is not known."""
     if found.get("sourceVersion") not in (1, 3):
@@ -157,7 +159,7 @@ def _spark_offset(found: dict[str, Any]) -> SparkOffset:
     raise OffsetError("an offset of Delta's source lacks a field, or has one of a wrong kind")
 
 
-async def offset_in(
+async def find_offset(
     log: TableLog, checkpoint: Checkpoint, change_source: ChangeSource, *, change_feed: bool
 ) -> Offset:
     """Return where a feed of the table continues after a checkpoint's query.
@@ -168,7 +170,7 @@ async def offset_in(
     table_id = (await log.snapshot()).state.table_id
     places = {place for place in checkpoint.places if place.table_id in (None, table_id)}
     if len(places) != 1:
-        raise _none_or_many(log, checkpoint, table_id, len(places))
+        raise _make_place_error(log, checkpoint, table_id, len(places))
     (place,) = places
     if isinstance(place, Offset):
         return place
@@ -183,7 +185,7 @@ async def offset_in(
         async with aclosing(log.live_files(snapshot, KEYS)) as live:
             files = sum([1 async for _ in live])
     elif place.files:
-        files = await _files(log, place, change_source, change_feed=change_feed)
+        files = await _count_files(log, place, change_source, change_feed=change_feed)
     else:
         return offset
     if place.files >= files:
@@ -191,7 +193,9 @@ async def offset_in(
     return structs.replace(offset, delivered_files=place.files)
 
 
-def _none_or_many(log: TableLog, checkpoint: Checkpoint, table_id: str, found: int) -> OffsetError:
+def _make_place_error(
+    log: TableLog, checkpoint: Checkpoint, table_id: str, found: int
+) -> OffsetError:
     if found:
         what = f"the checkpoint's query reads table {table_id} {found} times, up to other places"
         hint = _SET
@@ -208,7 +212,7 @@ def _none_or_many(log: TableLog, checkpoint: Checkpoint, table_id: str, found: i
     return OffsetError(what, table=log.store.root, hint=hint)
 
 
-async def _files(
+async def _count_files(
     log: TableLog, place: SparkOffset, source: ChangeSource, *, change_feed: bool
 ) -> int:
     """Return the number of a version's files that the query counts; it has delivered some.
@@ -223,7 +227,7 @@ async def _files(
             table=log.store.root, version=place.version, hint=_SET,
         ) from None  # fmt: skip
     header, hint = commit.header, ""
-    files = sum(_counted(commit, change_feed=change_feed))
+    files = sum(_mark_counted(commit, change_feed=change_feed))
     exact = not (header.added_again or header.repeated or header.cdcs)
     exact = exact and header.adds + header.removes == header.data_changes
     if header.removes or header.cdcs:  # or else both kinds of streams count the same
@@ -242,7 +246,7 @@ async def _files(
     return files
 
 
-def _counted(commit: Commit, *, change_feed: bool) -> Iterator[bool]:
+def _mark_counted(commit: Commit, *, change_feed: bool) -> Iterator[bool]:
     """Yield of each file action whether the query counts it."""
     by_cdc = change_feed and commit.header.cdcs > 0
     for action in commit.file_actions():
@@ -252,7 +256,7 @@ def _counted(commit: Commit, *, change_feed: bool) -> Iterator[bool]:
             yield action.data_change and (change_feed or isinstance(action, AddFile))
 
 
-def place_in_words(offset: Offset) -> str:
+def describe_place(offset: Offset) -> str:
     """Return where an offset is."""
     version = f"version {offset.version}"
     if offset.snapshot:
@@ -262,7 +266,7 @@ def place_in_words(offset: Offset) -> str:
     return f"{version}, index {offset.index}" if offset.index else version
 
 
-def difference(
+def describe_difference(
     operations: Sequence[str] | None, *, change_feed: bool, copies: bool
 ) -> Iterator[str]:
     """Yield how a feed of these ``operations`` differs from a Spark stream; ``copies``: its sink

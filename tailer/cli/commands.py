@@ -1,4 +1,4 @@
-"""A command: what is said of it, and how it is run. Its module is loaded then, and no other's."""
+"""A command: its help, and how it runs. Only then its module is loaded, and no other's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from tailer.errors import TableError
 from tailer.files.spill import sweep
 from tailer.process.memory import keep_freed_memory, share_heaps
-from tailer.process.signals import EXIT_INTERRUPTED, GRACE_S, signalled, until_stopped
+from tailer.process.signals import EXIT_INTERRUPTED, GRACE_S, find_signal_status, run_until_stopped
 
 Work: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
@@ -64,7 +64,7 @@ def run_command(command: Command, arguments: argparse.Namespace) -> int:
     if output is not None:
         raise TableError("interrupted; no output file was written", table=arguments.table)
     print(f"tailer: {command.name} was interrupted before its end", file=sys.stderr)
-    return signalled() or EXIT_INTERRUPTED
+    return find_signal_status() or EXIT_INTERRUPTED
 
 
 async def _until_stopped(work: Work, arguments: argparse.Namespace) -> int | None:
@@ -75,5 +75,5 @@ async def _until_stopped(work: Work, arguments: argparse.Namespace) -> int | Non
         nonlocal status
         status = await work(arguments)
 
-    await until_stopped(run, grace_s=GRACE_S)
+    await run_until_stopped(run, grace_s=GRACE_S)
     return status

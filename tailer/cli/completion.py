@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import shtab
 
-from tailer.cli.main import parser
+from tailer.cli.main import build_parser
 
 #: What arguments of these names are completed with.
 _FILES = ("TABLE", "CONFIG.toml", "PROFILE", "FILE")
@@ -19,8 +19,8 @@ _FOLDERS = ("FOLDER",)
 
 async def completion(arguments: argparse.Namespace) -> int:
     """Print the script of a shell; return the exit status."""
-    whole = parser()
-    for action in _actions(whole):
+    whole = build_parser()
+    for action in _list_actions(whole):
         if action.metavar in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar in _FOLDERS:
@@ -29,10 +29,10 @@ async def completion(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _actions(of: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def _list_actions(of: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Yield the arguments of a parser and of its commands."""
     for action in of._actions:  # noqa: SLF001 - argparse has no other way to its arguments
         yield action
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():
-                yield from _actions(command)
+                yield from _list_actions(command)

@@ -7,7 +7,7 @@ from tailer.daemon.assembly import feed_configs
 from tailer.errors import ConfigError
 
 
-async def named_feed(config: Config, name: str) -> FeedConfig:
+async def find_feed(config: Config, name: str) -> FeedConfig:
     """Return a feed, also one of a pattern. Raises :class:`ConfigError` for one that is not
     configured."""
     feeds = await feed_configs(config)

@@ -51,19 +51,23 @@ async def init(arguments: argparse.Namespace, log: TableLog) -> int:
     path = Path(arguments.output)
     _check_free(path)
     state = (await log.snapshot()).state
-    kind = arguments.sink or await _asked(
+    kind = arguments.sink or await _ask_user(
         f"sink ({', '.join(sorted(installed_sinks()))})", default=_SINK
     )
     load_sink(kind)  # an unknown one is refused before anything is asked
-    name = _feed_name(state, log.store.root)
+    name = _make_feed_name(state, log.store.root)
     answers = {
-        option: await _asked(f"{option}, {setting.allowed()}", default=_value(kind, option, name))
+        option: await _ask_user(
+            f"{option}, {setting.allowed()}", default=_suggest_value(kind, option, name)
+        )
         for option, setting in load_sink(kind).listed_settings()[""].items()
         if setting.default is REQUIRED
     }
     options = dict(option.partition("=")[::2] for option in arguments.store_options)
-    text = configuration(name, _seen_from(path, arguments.table), state, kind, answers, options)
-    _write(path, text.replace("FILE", str(path)))
+    text = format_configuration(
+        name, _resolve_from(path, arguments.table), state, kind, answers, options
+    )
+    _write_file(path, text.replace("FILE", str(path)))
     print(f"{path} is written", file=sys.stderr)
     return await check_feeds(load_config(path))
 
@@ -73,14 +77,14 @@ def _check_free(path: Path) -> None:
         raise ConfigError(f"{path} is there already; name another with --output, or remove it")
 
 
-def _seen_from(path: Path, table: str) -> str:
+def _resolve_from(path: Path, table: str) -> str:
     """Return a table's address as a file has it: relative paths are relative to the file's
     folder."""
     here = not is_local(table) or path.parent == Path()
     return table if here else str(Path(table).absolute())
 
 
-def _write(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> None:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -88,7 +92,7 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(f"{path} can't be written ({e.strerror})") from None
 
 
-async def _asked(question: str, *, default: str) -> str:
+async def _ask_user(question: str, *, default: str) -> str:
     """Return what the user answers, or the default: also where there is nobody to ask."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return default
@@ -97,19 +101,19 @@ async def _asked(question: str, *, default: str) -> str:
     return line.strip() or default
 
 
-def _feed_name(state: TableState, root: str) -> str:
+def _make_feed_name(state: TableState, root: str) -> str:
     """Return a name for the feed: the table's, in letters that topics and folders may have."""
     last = state.metadata.name or root.rstrip("/").rpartition("/")[2]
     return re.sub(r"[^\w-]+", "_", last, flags=re.ASCII).strip("_") or "table"
 
 
-def _value(kind: str, option: str, name: str) -> str:
+def _suggest_value(kind: str, option: str, name: str) -> str:
     if option == "path":
         return f"{name}{_SUFFIXES.get(kind, '-' + kind)}"
     return _VALUES.get(option, "").format(name=name)
 
 
-def likely_key(state: TableState, name: str) -> tuple[str, str] | None:
+def find_likely_key(state: TableState, name: str) -> tuple[str, str] | None:
     """Return a column that is likely to identify a row, and how that is known; None if no column
     is. Delta tables declare no keys."""
     fields = [field for field in state.schema if isinstance(field.type, PrimitiveType)]
@@ -124,7 +128,7 @@ def likely_key(state: TableState, name: str) -> tuple[str, str] | None:
     return None
 
 
-def configuration(
+def format_configuration(
     name: str,
     table: str,
     state: TableState,
@@ -136,54 +140,54 @@ def configuration(
 
     ``answers`` are the sink's required options, ``store`` those of the table's store.
     """
-    key = likely_key(state, name)
+    key = find_likely_key(state, name)
     settings = load_sink(kind).listed_settings()
     lines = [_HEAD, "[daemon]"]
     for option in ("http", "state"):
-        lines += _option(option, DAEMON[option], DAEMON[option].default)
-    lines += _option("token", DAEMON["token"])
-    lines += ["", f"[feeds.{name}]", f"table = {_toml(table)}"]
+        lines += _format_option(option, DAEMON[option], DAEMON[option].default)
+    lines += _format_option("token", DAEMON["token"])
+    lines += ["", f"[feeds.{name}]", f"table = {_format_toml(table)}"]
     if store:
-        pairs = ", ".join(f"{option} = {_toml(value)}" for option, value in store.items())
+        pairs = ", ".join(f"{option} = {_format_toml(value)}" for option, value in store.items())
         lines.append(f"store = {{ {pairs} }}")
-    lines += _option("from", FEED["from"], "snapshot")
+    lines += _format_option("from", FEED["from"], "snapshot")
     if cdf_enabled(state.protocol, state.metadata):
-        lines += _option("key", FEED["key"])  # its updates need none
+        lines += _format_option("key", FEED["key"])  # its updates need none
     else:
-        lines += _key(FEED["key"], key)
+        lines += _format_key(FEED["key"], key)
     for option in ("select", "on_schema_change", "on_data_loss", "on_reject"):
-        lines += _option(option, FEED[option])
-    lines += ["", f"[feeds.{name}.sink]", f"type = {_toml(kind)}"]
+        lines += _format_option(option, FEED[option])
+    lines += ["", f"[feeds.{name}.sink]", f"type = {_format_toml(kind)}"]
     for options in settings.values():
         for option, setting in options.items():
             if option == "key":
-                lines += _key(setting, key)
+                lines += _format_key(setting, key)
             elif option in answers:
-                lines += _option(option, setting, answers[option])
+                lines += _format_option(option, setting, answers[option])
             elif not setting.advanced:
-                lines += _option(option, setting)
+                lines += _format_option(option, setting)
     return "\n".join(lines) + "\n"
 
 
-def _key(setting: Setting, key: tuple[str, str] | None) -> Iterator[str]:
+def _format_key(setting: Setting, key: tuple[str, str] | None) -> Iterator[str]:
     if key is None:
-        yield from _option("key", setting)
+        yield from _format_option("key", setting)
         return
     column, how = key
     yield f"# {setting.help} {column!r} is {how}."
-    yield f"key = {_toml([column])}"
+    yield f"key = {_format_toml([column])}"
 
 
-def _option(name: str, setting: Setting, value: Any = None) -> Iterator[str]:
+def _format_option(name: str, setting: Setting, value: Any = None) -> Iterator[str]:
     """Yield the lines of an option: what it is, then its value, or as a comment its default."""
     yield f"# {setting.help} ({setting.allowed()})"
     if value is not None:
-        yield f"{name} = {_toml(value)}"
+        yield f"{name} = {_format_toml(value)}"
     else:
         default = None if setting.default is REQUIRED else setting.default
-        yield f"#{name} = {'' if default is None else _toml(default)}".rstrip()
+        yield f"#{name} = {'' if default is None else _format_toml(default)}".rstrip()
 
 
-def _toml(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     """Return a value as TOML, whose texts, numbers, truths and lists are JSON's."""
     return json.dumps(value, ensure_ascii=False, default=str)

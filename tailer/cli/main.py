@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 import tailer
 from tailer.cli.commands import Command, run_command
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
-from tailer.process.signals import end, install
-from tailer.secrets import hidden
+from tailer.process.signals import end_process, install_receiver
+from tailer.secrets import hide_secrets
 from tailer.settings import OWN_PREFIX_SETTING, WRITER_TIMEZONE_SETTING, Setting
 
 EXIT_REFUSED = 1
@@ -31,7 +31,7 @@ EXIT_USAGE = 2
 _FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
 
 
-def _parser_of(setting: Setting) -> Callable[[str], Any]:
+def _make_argument_type(setting: Setting) -> Callable[[str], Any]:
     """Return a parser of an argument, with the bounds of a setting."""
 
     def parse(text: str) -> Any:
@@ -43,7 +43,7 @@ def _parser_of(setting: Setting) -> Callable[[str], Any]:
     return parse
 
 
-def _moment(text: str) -> str:
+def _parse_moment(text: str) -> str:
     """Check a version or a time."""
     from tailer.log.times import is_moment
 
@@ -54,13 +54,14 @@ def _moment(text: str) -> str:
     return text
 
 
-_zone, _own_prefix = _parser_of(WRITER_TIMEZONE_SETTING), _parser_of(OWN_PREFIX_SETTING)
-_whole = _parser_of(Setting("whole", None, "", least=0))
-_positive = _parser_of(Setting("whole", None, ""))
-_seconds = _parser_of(Setting("number", None, "", unit="seconds"))
+_parse_zone = _make_argument_type(WRITER_TIMEZONE_SETTING)
+_parse_own_prefix = _make_argument_type(OWN_PREFIX_SETTING)
+_whole = _make_argument_type(Setting("whole", None, "", least=0))
+_positive = _make_argument_type(Setting("whole", None, ""))
+_seconds = _make_argument_type(Setting("number", None, "", unit="seconds"))
 
 
-def _read_options(p: argparse.ArgumentParser) -> None:
+def _add_read_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--change-source", choices=("auto", "cdf", "derived"), default="auto",
         help="read change data files, derive changes from data files, or choose by version",
@@ -69,20 +70,20 @@ def _read_options(p: argparse.ArgumentParser) -> None:
         "--key", nargs="+", default=[], metavar="COL",
         help="columns by which derived deletes and inserts are paired into updates",
     )  # fmt: skip
-    _selection_options(p)
+    _add_selection_options(p)
     p.add_argument("--with-ids", action="store_true", help="add _event_id, _origin and _row_id")
     p.add_argument(
-        "--own-prefix", type=_own_prefix, default="_", metavar="TEXT",
+        "--own-prefix", type=_parse_own_prefix, default="_", metavar="TEXT",
         help="prefix of the added columns (default _)",
     )  # fmt: skip
     p.add_argument(
-        "--writer-timezone", type=_zone, default="UTC", metavar="ZONE",
+        "--writer-timezone", type=_parse_zone, default="UTC", metavar="ZONE",
         help="time zone of partition timestamps without one (default UTC)",
     )  # fmt: skip
-    _page_checksums(p)
+    _add_page_checksums(p)
 
 
-def _selection_options(p: argparse.ArgumentParser) -> None:
+def _add_selection_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--where", metavar="CONDITION", help="only the rows that meet this condition")
     p.add_argument(
         "--select", metavar="LIST",
@@ -90,14 +91,14 @@ def _selection_options(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _page_checksums(p: argparse.ArgumentParser) -> None:
+def _add_page_checksums(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--no-page-checksums", dest="page_checksums", action="store_false",
         help="do not verify the checksums of data files' pages",
     )  # fmt: skip
 
 
-def _table(p: argparse.ArgumentParser) -> None:
+def _add_table(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "table",
         metavar="TABLE",
@@ -109,8 +110,8 @@ def _table(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _verify_options(p: argparse.ArgumentParser) -> None:
-    _table(p)
+def _add_verify_options(p: argparse.ArgumentParser) -> None:
+    _add_table(p)
     p.add_argument(
         "feed", nargs="?", metavar="FEED",
         help="compare the copy that this feed keeps with its table; TABLE is then CONFIG.toml",
@@ -122,12 +123,12 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--dry-run", action="store_true", help="with --repair: only say what would be written"
     )
-    _range(p, "the first version, or a time in UTC; default: the earliest")
-    _read_options(p)
+    _add_range(p, "the first version, or a time in UTC; default: the earliest")
+    _add_read_options(p)
 
 
-def _tail_options(p: argparse.ArgumentParser) -> None:
-    _table(p)
+def _add_tail_options(p: argparse.ArgumentParser) -> None:
+    _add_table(p)
     p.add_argument(
         "--from", dest="start", default="latest", metavar="WHERE",
         help="latest (default), earliest, snapshot, a version or a time (in UTC, unless it says "
@@ -139,10 +140,10 @@ def _tail_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--with-notices", action="store_true", help="also print notices, such as schema changes"
     )
-    _read_options(p)
+    _add_read_options(p)
 
 
-def _range(p: argparse.ArgumentParser, first: str, *, required: bool = False) -> None:
+def _add_range(p: argparse.ArgumentParser, first: str, *, required: bool = False) -> None:
     """Add --from and --to, with Spark's words for them."""
     ends = (
         ("--from", "start", first, required),
@@ -150,110 +151,110 @@ def _range(p: argparse.ArgumentParser, first: str, *, required: bool = False) ->
     )
     for name, at, said, needed in ends:
         group = p.add_mutually_exclusive_group(required=needed)
-        group.add_argument(name, dest=at, type=_moment, metavar="WHERE", help=said)
+        group.add_argument(name, dest=at, type=_parse_moment, metavar="WHERE", help=said)
         for word in ("version", "timestamp"):
             spark = f"--{at}ing-{word}"
-            group.add_argument(spark, dest=at, type=_moment, help=argparse.SUPPRESS)
+            group.add_argument(spark, dest=at, type=_parse_moment, help=argparse.SUPPRESS)
 
 
-def _read_command_options(p: argparse.ArgumentParser) -> None:
-    _table(p)
-    _range(p, "the first version, or a time in UTC", required=True)
-    _read_options(p)
+def _add_read_command_options(p: argparse.ArgumentParser) -> None:
+    _add_table(p)
+    _add_range(p, "the first version, or a time in UTC", required=True)
+    _add_read_options(p)
     p.add_argument("--output", required=True, metavar="FILE", help=".arrow, .parquet, .jsonl or -")
 
 
-def _config(p: argparse.ArgumentParser) -> None:
+def _add_config(p: argparse.ArgumentParser) -> None:
     p.add_argument("config", metavar="CONFIG.toml")
 
 
-def _until(text: str) -> Any:
+def _parse_until(text: str) -> Any:
     return text if text == "now" else _whole(text)
 
 
-def _run_options(p: argparse.ArgumentParser) -> None:
-    _config(p)
+def _add_run_options(p: argparse.ArgumentParser) -> None:
+    _add_config(p)
     p.add_argument(
         "--once", action="store_true", help="end when all feeds are at their newest version"
     )
     p.add_argument(
-        "--until", type=_until, metavar="now|VERSION",
+        "--until", type=_parse_until, metavar="now|VERSION",
         help="with --once: the last version; default now, the newest one at the start",
     )  # fmt: skip
     p.add_argument(
         "--give-up-after", dest="patience_s", type=_seconds, metavar="S",
         help="with --once: fail a feed after so many seconds of temporary errors (default 300)",
     )  # fmt: skip
-    _json(p)
+    _add_json(p)
 
 
-def _check_options(p: argparse.ArgumentParser) -> None:
-    _config(p)
-    _json(p)
+def _add_check_options(p: argparse.ArgumentParser) -> None:
+    _add_config(p)
+    _add_json(p)
 
 
-def _preview_options(p: argparse.ArgumentParser) -> None:
-    _config(p)
+def _add_preview_options(p: argparse.ArgumentParser) -> None:
+    _add_config(p)
     p.add_argument("feed", metavar="FEED")
-    _range(p, "the first version, or as for read", required=True)
-    _json(p)
+    _add_range(p, "the first version, or as for read", required=True)
+    _add_json(p)
 
 
-def _json(p: argparse.ArgumentParser) -> None:
+def _add_json(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
-def _init_options(p: argparse.ArgumentParser) -> None:
-    _table(p)
+def _add_init_options(p: argparse.ArgumentParser) -> None:
+    _add_table(p)
     p.add_argument("--sink", metavar="TYPE", help="see `tailer sinks`; asked if it is left out")
     p.add_argument("--output", default="tailer.toml", metavar="FILE", help="default: tailer.toml")
 
 
-def _completion_options(p: argparse.ArgumentParser) -> None:
+def _add_completion_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
 
-def _version_options(p: argparse.ArgumentParser) -> None:
+def _add_version_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--verbose", action="store_true", help="what a report of a problem needs")
 
 
-def _snapshot_options(p: argparse.ArgumentParser) -> None:
-    _selection_options(p)
-    _table(p)
+def _add_snapshot_options(p: argparse.ArgumentParser) -> None:
+    _add_selection_options(p)
+    _add_table(p)
     at = p.add_mutually_exclusive_group()
     at.add_argument(
-        "--to", dest="at", type=_moment, metavar="WHERE",
+        "--to", dest="at", type=_parse_moment, metavar="WHERE",
         help="a version, or a time in UTC; default: the newest version",
     )  # fmt: skip
     for name in ("--version", "--timestamp"):
-        at.add_argument(name, dest="at", type=_moment, help=argparse.SUPPRESS)
+        at.add_argument(name, dest="at", type=_parse_moment, help=argparse.SUPPRESS)
     p.add_argument("--output", metavar="FILE", help="write the rows to .arrow, .parquet, .jsonl, -")
-    p.add_argument("--writer-timezone", type=_zone, default="UTC", metavar="ZONE")
-    _page_checksums(p)
+    p.add_argument("--writer-timezone", type=_parse_zone, default="UTC", metavar="ZONE")
+    _add_page_checksums(p)
 
 
-def _history_options(p: argparse.ArgumentParser) -> None:
-    _table(p)
+def _add_history_options(p: argparse.ArgumentParser) -> None:
+    _add_table(p)
     p.add_argument("--limit", type=_whole, metavar="N")
-    _json(p)
+    _add_json(p)
 
 
-def _sinks_options(p: argparse.ArgumentParser) -> None:
+def _add_sinks_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("type", nargs="?", metavar="TYPE", help="only the sink of this type")
-    _json(p)
+    _add_json(p)
 
 
-def _shares_options(p: argparse.ArgumentParser) -> None:
+def _add_shares_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("profile", metavar="PROFILE", help="the provider's profile file")
     p.add_argument("--share", metavar="NAME", help="only this share")
     p.add_argument("--schema", metavar="NAME", help="only this schema of --share")
-    _json(p)
+    _add_json(p)
     p.add_argument("--ca-file", metavar="FILE", help="PEM file of the trusted authorities")
     p.add_argument("--ca-bundle", dest="ca_file", help=argparse.SUPPRESS)  # as it was called
     p.add_argument("--allow-http", action="store_true", help="allow a token without TLS")
 
 
-def _share_options(p: argparse.ArgumentParser) -> None:
+def _add_share_options(p: argparse.ArgumentParser) -> None:
     p.usage = (
         "tailer share CONFIG.toml\n"
         "       tailer share token new CONFIG.toml RECIPIENT [--expires-in 90d]\n"
@@ -265,7 +266,7 @@ def _share_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--id", metavar="ID", help="with revoke: this token alone")
 
 
-def _offsets_options(p: argparse.ArgumentParser) -> None:
+def _add_offsets_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("action", choices=("show", "set", "rewind", "reset", "export", "import"))
     p.add_argument("config", metavar="CONFIG.toml")
     p.add_argument("feed", metavar="FEED")
@@ -277,7 +278,7 @@ def _offsets_options(p: argparse.ArgumentParser) -> None:
         "--index", type=_whole, default=0, metavar="I", help="with set: the next change in it"
     )
     p.add_argument(
-        "--to", type=_moment, metavar="WHERE",
+        "--to", type=_parse_moment, metavar="WHERE",
         help="with rewind: the version, or time, after which all is delivered again",
     )  # fmt: skip
     p.add_argument(
@@ -290,7 +291,7 @@ def _offsets_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="with show: offset and orders as JSON")
 
 
-def _spark_options(p: argparse.ArgumentParser) -> None:
+def _add_spark_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("config", metavar="CONFIG.toml")
     p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
     p.add_argument(
@@ -322,14 +323,14 @@ class _Parser(argparse.ArgumentParser):
     """A parser that says what was meant."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, behind the usage, and end with the status of a wrong command."""
+        """Print what is wrong, after the usage, and end with the status of a wrong command."""
         unknown = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if unknown:
             close = meant(unknown[1], _COMMANDS)
             message = f"there is no command {unknown[1]!r}{close}; they are {', '.join(_COMMANDS)}"
         super().error(message)
 
-    def unrecognized(self, rest: Sequence[str]) -> NoReturn:
+    def refuse_unrecognized(self, rest: Sequence[str]) -> NoReturn:
         """End for arguments that no option takes."""
         known = [name for action in self._actions for name in action.option_strings]
         hints = [meant(rest[0], known)]
@@ -346,55 +347,55 @@ _COMMANDS = {
     command.name: command
     for command in (
         Command(
-            "tail", "follow one table, its events as JSON lines", _tail_options,
+            "tail", "follow one table, its events as JSON lines", _add_tail_options,
             ends_well=True,
         ),
         Command(
-            "read", "the changes of a range of versions, into a file", _read_command_options,
+            "read", "the changes of a range of versions, into a file", _add_read_command_options,
             writes_rows=True,
         ),
         Command(
             "init", "write a commented configuration file for one table, and check it",
-            _init_options,
+            _add_init_options,
         ),
         Command(
-            "run", "the daemon: all feeds of a configuration file", _run_options, "services",
+            "run", "the daemon: all feeds of a configuration file", _add_run_options, "services",
             handles_signals=True,
         ),
         Command(
-            "check", "validate a configuration; reach its tables and sinks", _check_options,
+            "check", "validate a configuration; reach its tables and sinks", _add_check_options,
             "services",
         ),
         Command(
             "preview", "what a feed would send for some versions, without sending it",
-            _preview_options, writes_rows=True,
+            _add_preview_options, writes_rows=True,
         ),
         Command(
-            "verify", "prove that the events lead from snapshot to snapshot", _verify_options
+            "verify", "prove that the events lead from snapshot to snapshot", _add_verify_options
         ),
         Command(
-            "snapshot", "a table's state at a version", _snapshot_options, writes_rows=True
+            "snapshot", "a table's state at a version", _add_snapshot_options, writes_rows=True
         ),
-        Command("history", "a table's commits, newest first", _history_options),
-        Command("sinks", "the installed sinks and their options", _sinks_options),
-        Command("shares", "what a Delta Sharing profile gives access to", _shares_options),
+        Command("history", "a table's commits, newest first", _add_history_options),
+        Command("sinks", "the installed sinks and their options", _add_sinks_options),
+        Command("shares", "what a Delta Sharing profile gives access to", _add_shares_options),
         Command(
             "share", "share tables over Delta Sharing, or manage its recipients' tokens",
-            _share_options, "services", handles_signals=True,
+            _add_share_options, "services", handles_signals=True,
         ),
-        Command("offsets", "show, set or reset a feed's saved offset", _offsets_options),
+        Command("offsets", "show or change a feed's saved offset", _add_offsets_options),
         Command(
-            "spark", "run a configuration's feeds on a Spark cluster", _spark_options,
+            "spark", "run a configuration's feeds on a Spark cluster", _add_spark_options,
             "services", handles_signals=True,
         ),
-        Command("completion", "print what completes commands in a shell", _completion_options),
-        Command("version", "the version; with --verbose what a report needs", _version_options),
+        Command("completion", "print what completes commands in a shell", _add_completion_options),
+        Command("version", "the version; with --verbose what a report needs", _add_version_options),
     )
 }  # fmt: skip
 
 
 @cache
-def parser(only: str | None = None) -> _Parser:
+def build_parser(only: str | None = None) -> _Parser:
     """Return the argument parser of all commands, or of ``only`` one, which takes a tenth of the
     time; if there is no such command, of all."""
     top = _Parser(
@@ -412,15 +413,15 @@ def parser(only: str | None = None) -> _Parser:
     return top
 
 
-def _parsed(given: Sequence[str]) -> argparse.Namespace:
+def _parse_arguments(given: Sequence[str]) -> argparse.Namespace:
     """Return the arguments; `help COMMAND` is `COMMAND --help`."""
     if given[:1] == ["help"]:
         given = [*given[1:2], "--help"]
-    top = parser(given[0]) if given else parser()
+    top = build_parser(given[0]) if given else build_parser()
     arguments, rest = top.parse_known_args(given)
     if rest:
         of: _Parser = getattr(arguments, "parser", top)
-        of.unrecognized(rest)
+        of.refuse_unrecognized(rest)
     return arguments
 
 
@@ -428,14 +429,14 @@ def _refuse_foreign_owner() -> None:
     """Refuse another distribution that owns the import name ``tailer``: installed beside ours, the
     two overwrite each other's files."""
     # importlib.metadata would take nearly as long to load as pyarrow.
-    if any(map(_FOREIGN.fullmatch, _installed())):
+    if any(map(_FOREIGN.fullmatch, _list_installed())):
         raise ConfigError(
             "the distributions `tailer` and `delta-tailer` are both installed here and overwrite "
             "each other: `pip uninstall tailer delta-tailer`, then install delta-tailer alone"
         )
 
 
-def _installed() -> Iterator[str]:
+def _list_installed() -> Iterator[str]:
     """Yield the names of all that lies in the folders that Python imports from."""
     for folder in sys.path:
         with suppress(OSError):  # an archive, or no folder
@@ -444,7 +445,7 @@ def _installed() -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
-    arguments = _parsed(list(sys.argv[1:] if argv is None else argv))
+    arguments = _parse_arguments(list(sys.argv[1:] if argv is None else argv))
     try:
         _refuse_foreign_owner()
         if arguments.version:
@@ -454,7 +455,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"delta-tailer {tailer.__version__}{slower}")
             return 0
         if arguments.command is None:
-            parser().print_help(sys.stderr)
+            build_parser().print_help(sys.stderr)
             return EXIT_USAGE
         return run_command(_COMMANDS[arguments.command], arguments)
     except TailerError as e:
@@ -473,12 +474,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show_traceback(kind: type[BaseException], e: BaseException, trace: Any) -> None:
     """Write a traceback to standard error, without secrets: libraries put them into messages."""
-    sys.stderr.write(hidden("".join(traceback.format_exception(kind, e, trace))))
+    sys.stderr.write(hide_secrets("".join(traceback.format_exception(kind, e, trace))))
 
 
 def run() -> None:
     """Run the process's command; end the process with its exit status."""
-    install()
+    install_receiver()
     sys.excepthook = _show_traceback
     status = 0
     try:
@@ -495,4 +496,4 @@ def run() -> None:
         # case, nothing more can be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = EXIT_REFUSED
-    end(status)
+    end_process(status)

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from tailer.changes import Offset
-from tailer.cli.feeds import named_feed
+from tailer.cli.feeds import find_feed
 from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import feed_sink, offset_store, table_log
 from tailer.errors import ConfigError, TargetRefused
@@ -32,9 +32,9 @@ async def offsets(arguments: argparse.Namespace) -> int:
     Raises :class:`ConfigError` for a feed that is not configured, or a missing argument.
     """
     config = load_config(Path(arguments.config))
-    feed = await named_feed(config, arguments.feed)
+    feed = await find_feed(config, arguments.feed)
     if arguments.action in ("show", "export"):
-        return await _show(config, arguments)
+        return await _show_offset(config, arguments)
     if arguments.action == "import" and arguments.checkpoint is None:
         raise ConfigError("offsets import needs --checkpoint FOLDER, that of a Spark query")
     if arguments.action == "set" and arguments.start is None:
@@ -46,10 +46,10 @@ async def offsets(arguments: argparse.Namespace) -> int:
     try:
         sink = feed_sink(config, feed)
         if arguments.action == "rewind":
-            await _rewind(arguments, config, feed, store, sink)
+            await _rewind_feed(arguments, config, feed, store, sink)
         else:
-            offset = await _wanted(arguments, config, feed, store, copies=sink.traits.copies)
-            await _keep(offset, feed, store, sink)
+            offset = await _choose_offset(arguments, config, feed, store, copies=sink.traits.copies)
+            await _save_offset(offset, feed, store, sink)
     finally:
         await store.release()
     done = {"import": "imported", "rewind": "rewound"}.get(arguments.action, arguments.action)
@@ -57,7 +57,9 @@ async def offsets(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _keep(offset: Offset | None, feed: FeedConfig, store: OffsetStore, sink: Sink) -> None:
+async def _save_offset(
+    offset: Offset | None, feed: FeedConfig, store: OffsetStore, sink: Sink
+) -> None:
     """Save an offset in the sink, if it keeps one, and in the store; None forgets it."""
     await sink.set_offset(feed.name, offset)
     if offset is None:
@@ -73,7 +75,7 @@ async def _keep(offset: Offset | None, feed: FeedConfig, store: OffsetStore, sin
             await store.save_orders(orders)
 
 
-async def _rewind(
+async def _rewind_feed(
     arguments: argparse.Namespace, config: Config, feed: FeedConfig, store: OffsetStore, sink: Sink
 ) -> None:
     """Go back to an earlier version: what follows it is delivered again, with the same ids. A copy
@@ -82,7 +84,7 @@ async def _rewind(
     try:
         version = await last_version(log, arguments.to)
         offset = await start_to_keep(log, str(version + 1))
-        keep = partial(_keep, offset, feed, store, sink)
+        save = partial(_save_offset, offset, feed, store, sink)
         if not sink.traits.copies:
             now = await sink.look(feed.name) if sink.traits.keeps_offset else await store.load()
             if now is None or now.position < offset.position:
@@ -90,10 +92,10 @@ async def _rewind(
                     f"the feed {feed.name!r} has not passed version {version}, so it can't go back "
                     "to it"
                 )
-            await keep()
+            await save()
             return
         options = feed.options.for_sink(sink)
-        counts = await rewind_mirror(log, sink, feed.name, options, version, keep)
+        counts = await rewind_mirror(log, sink, feed.name, options, version, save)
         print(
             f"the copy is the table's version {version}: {counts.rows} rows written, "
             f"{counts.removed} keys removed"
@@ -104,7 +106,7 @@ async def _rewind(
         await log.store.aclose()
 
 
-async def _show(config: Config, arguments: argparse.Namespace) -> int:
+async def _show_offset(config: Config, arguments: argparse.Namespace) -> int:
     """Print the saved offset, and the orders in force; `export` needs an offset."""
     store = offset_store(config, arguments.feed)
     offset, orders = await store.load(), await store.load_orders()
@@ -121,7 +123,7 @@ async def _show(config: Config, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _wanted(
+async def _choose_offset(
     arguments: argparse.Namespace, config: Config, feed: FeedConfig, kept: OffsetStore,
     *, copies: bool,
 ) -> Offset | None:  # fmt: skip
@@ -131,13 +133,13 @@ async def _wanted(
     log = table_log(config, feed)
     try:
         if arguments.action == "import":
-            return await _imported(arguments, config, feed, log, kept, copies=copies)
+            return await _import_offset(arguments, config, feed, log, kept, copies=copies)
         return structs.replace(await start_to_keep(log, arguments.start), index=arguments.index)
     finally:
         await log.store.aclose()
 
 
-async def _imported(
+async def _import_offset(
     arguments: argparse.Namespace, config: Config, feed: FeedConfig, log: TableLog,
     kept: OffsetStore, *, copies: bool,
 ) -> Offset:  # fmt: skip
@@ -147,13 +149,15 @@ async def _imported(
     """
     from tailer.cli import checkpoint  # loads on demand
 
-    store = _checkpoint_store(config, feed, arguments.checkpoint)
+    store = _open_checkpoint_store(config, feed, arguments.checkpoint)
     try:
         found = await checkpoint.read_checkpoint(store)
     finally:
         await store.aclose()
     change_feed, options = arguments.read_change_feed, feed.options
-    offset = await checkpoint.offset_in(log, found, options.change_source, change_feed=change_feed)
+    offset = await checkpoint.find_offset(
+        log, found, options.change_source, change_feed=change_feed
+    )
     if offset in found.places:  # of our own source, to which the feed was lent
         return offset
     if await kept.load() is not None:
@@ -163,15 +167,15 @@ async def _imported(
         )
     operations = options.selection.operations
     for sentence in (
-        *found.sentences(),
-        f"the feed continues with {checkpoint.place_in_words(offset)}",
-        *checkpoint.difference(operations, change_feed=change_feed, copies=copies),
+        *found.list_sentences(),
+        f"the feed continues with {checkpoint.describe_place(offset)}",
+        *checkpoint.describe_difference(operations, change_feed=change_feed, copies=copies),
     ):
         print(sentence, file=sys.stderr)
     return offset
 
 
-def _checkpoint_store(config: Config, feed: FeedConfig, address: str) -> Store:
+def _open_checkpoint_store(config: Config, feed: FeedConfig, address: str) -> Store:
     """Return the store of a checkpoint: with the feed's options, if its table is in such a one."""
     name = storage_of(address).name
     same = name == storage_of(feed.table).name

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tailer.api.batches import Ids
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.sink import Sink, SinkTraits, make_sink
 
 
@@ -44,13 +44,13 @@ class _ColumnarOutput(Sink):
 
     async def write(self, batch: ChangeBatch) -> None:
         if batch.num_rows:
-            await blocking(self._write, batch)
+            await run_blocking(self._write_batch, batch)
 
-    def _write(self, batch: ChangeBatch) -> None:
+    def _write_batch(self, batch: ChangeBatch) -> None:
         self._writer.write_batch(self._ids.rows(batch))
 
     async def aclose(self) -> None:
-        await blocking(self._writer.close)
+        await run_blocking(self._writer.close)
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def open_output(output: str, kind: str, schema: pa.Schema, ids: Ids) -> As
         try:
             temporary.touch()
             temporary.unlink()  # ext4 would write a file that was emptied to the disk at its end
-            opened = await _open(temporary, kind, schema, ids)
+            opened = await _open_sink(temporary, kind, schema, ids)
         except OSError as e:
             if e.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -146,13 +146,13 @@ def _holds_empty_struct(data_type: pa.DataType) -> bool:
     return empty or any(map(_holds_empty_struct, inside))
 
 
-async def _open(path: Path, kind: str, schema: pa.Schema, ids: Ids) -> Sink:
+async def _open_sink(path: Path, kind: str, schema: pa.Schema, ids: Ids) -> Sink:
     if kind == "parquet":
         _check_parquet(schema)
     if kind != "jsonl":
         return _ColumnarOutput(path, kind, schema, ids)
     sink = make_sink("jsonl", ids.of_jsonl(str(path)), Path())
-    # Nothing goes on from a part of the file.
+    # Nothing continues from a part of the file.
     sink.sync = False  # type: ignore[attr-defined]
     await sink.open("read")
     return sink

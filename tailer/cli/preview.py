@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tailer.api.ranges import find_range
 from tailer.changes import ChangeBatch
-from tailer.cli.feeds import named_feed
+from tailer.cli.feeds import find_feed
 from tailer.config.feeds import load_config
 from tailer.daemon.assembly import feed_sink, table_log
 from tailer.errors import TableError, printable
@@ -28,7 +28,7 @@ from tailer.sink.encoder import Records
 async def preview(arguments: argparse.Namespace) -> int:
     """Print the records; return the exit status."""
     config = load_config(Path(arguments.config))
-    feed = await named_feed(config, arguments.feed)
+    feed = await find_feed(config, arguments.feed)
     sink, log = feed_sink(config, feed), table_log(config, feed)
     try:
         versions = await find_range(log, arguments.start, arguments.end)
@@ -38,9 +38,9 @@ async def preview(arguments: argparse.Namespace) -> int:
         async with aclosing(found) as batches:
             async for batch in batches:
                 fitting.check(batch)
-                for target, records in _records(feed.name, sink, feed.sink.type, batch):
-                    for record in _each(target, records, as_json=arguments.json):
-                        print(_json(record) if arguments.json else _text(record))
+                for target, records in _list_records(feed.name, sink, feed.sink.type, batch):
+                    for record in _make_objects(target, records, as_json=arguments.json):
+                        print(_format_json(record) if arguments.json else _format_record(record))
     except TableError as e:
         raise e.at(table=log.store.root) from None
     finally:
@@ -49,24 +49,26 @@ async def preview(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _records(feed: str, sink: Sink, kind: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
+def _list_records(
+    feed: str, sink: Sink, kind: str, batch: ChangeBatch
+) -> Iterator[tuple[str, Records]]:
     """Yield each target's name and what it would get; from a sink that sends no records, the rows
     as JSON."""
     for part in batch.by_file() if batch.num_rows else ():
         try:
             yield from sink.preview(feed, part)
         except NotImplementedError:
-            yield kind, _as_rows(part)
+            yield kind, _make_row_records(part)
 
 
-def _as_rows(batch: ChangeBatch) -> Records:
+def _make_row_records(batch: ChangeBatch) -> Records:
     """Return the rows themselves, as records without keys."""
     rows = (json.dumps(row, default=str, separators=(",", ":")) for row in batch.rows.to_pylist())
     values = pa.array([row.encode() for row in rows], pa.binary())
     return Records(None, values, (("_event_id", batch.event_ids()),), batch.timestamp_ms)
 
 
-def _each(target: str, records: Records, *, as_json: bool) -> Iterator[dict[str, Any]]:
+def _make_objects(target: str, records: Records, *, as_json: bool) -> Iterator[dict[str, Any]]:
     """Yield the records one by one, as JSON objects; values that are JSON too are texts in them,
     unless ``as_json``."""
     values, headers = records.whole_values(), records.whole_headers()
@@ -74,21 +76,21 @@ def _each(target: str, records: Records, *, as_json: bool) -> Iterator[dict[str,
         key = None if records.keys is None else records.keys[place].as_py()
         yield {
             "target": target,
-            "key": _shown(key, as_json=as_json),
+            "key": _decode_value(key, as_json=as_json),
             "headers": {
-                name: _shown(_at(value, place), as_json=False)
+                name: _decode_value(_value_at(value, place), as_json=False)
                 for name, value in headers
-                if _at(value, place) is not None
+                if _value_at(value, place) is not None
             },
-            "value": _shown(values[place].as_py(), as_json=as_json),
+            "value": _decode_value(values[place].as_py(), as_json=as_json),
         }
 
 
-def _at(value: pa.Array | bytes, place: int) -> Any:
+def _value_at(value: pa.Array | bytes, place: int) -> Any:
     return value if isinstance(value, bytes) else value[place].as_py()
 
 
-def _shown(value: Any, *, as_json: bool) -> Any:
+def _decode_value(value: Any, *, as_json: bool) -> Any:
     """Return bytes as what they are: JSON if it is asked for, a text, or base64."""
     if value is None:
         return None
@@ -102,11 +104,11 @@ def _shown(value: Any, *, as_json: bool) -> Any:
         return text
 
 
-def _json(value: Any) -> str:
+def _format_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _text(record: dict[str, Any]) -> str:
+def _format_record(record: dict[str, Any]) -> str:
     """Return a record for people: where it goes, its key and headers, then the value."""
     first = record["target"]
     if record["key"] is not None:

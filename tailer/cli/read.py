@@ -10,7 +10,7 @@ from tailer.cli.table import on_table
 from tailer.errors import ConfigError
 from tailer.log.listed import list_once
 from tailer.log.table import TableLog
-from tailer.process.threads import loading
+from tailer.process.threads import load_module
 
 SUFFIXES = (".arrow", ".parquet", ".jsonl")
 
@@ -19,7 +19,7 @@ SUFFIXES = (".arrow", ".parquet", ".jsonl")
 async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the changes; return the exit status."""
     kind = output_kind(arguments.output)
-    async with loading("tailer.cli.rows"):
+    async with load_module("tailer.cli.rows"):
         log = await list_once(log)
         versions = await find_range(log, arguments.start, arguments.end)
         await prefetch(log, versions)

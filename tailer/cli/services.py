@@ -63,4 +63,4 @@ async def share(arguments: argparse.Namespace) -> int:
     """Run the sharing server, or manage its tokens; return the exit status."""
     from tailer.share_server import serve
 
-    return await serve.share(arguments)
+    return await serve.run_share_command(arguments)

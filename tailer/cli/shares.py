@@ -23,13 +23,13 @@ async def shares(arguments: argparse.Namespace) -> int:
     options = ClientOptions(ca_file=arguments.ca_file)
     client = SharingClient(profile, time.time, options)
     try:
-        async with aclosing(_shares(client, arguments.share)) as names:
+        async with aclosing(_list_shares(client, arguments.share)) as names:
             async for name in names:
                 found = False
-                async with aclosing(_tables(client, name, arguments.schema)) as tables:
+                async with aclosing(_list_tables(client, name, arguments.schema)) as tables:
                     async for table in tables:
                         found = True
-                        print(_line(arguments, table))
+                        print(_format_line(arguments, table))
                 if not found and not arguments.json:
                     print(printable(f"{arguments.profile}#{name} has no tables"))
     finally:
@@ -37,28 +37,28 @@ async def shares(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _shares(client: SharingClient, name: str | None) -> AsyncGenerator[str, None]:
+async def _list_shares(client: SharingClient, name: str | None) -> AsyncGenerator[str, None]:
     if name is not None:
         yield name
         return
-    async with aclosing(client.shares()) as shares:
+    async with aclosing(client.list_shares()) as shares:
         async for share in shares:
             yield share.name
 
 
-async def _tables(
+async def _list_tables(
     client: SharingClient, share: str, schema: str | None
 ) -> AsyncGenerator[Table, None]:
     """Yield the tables of a share or of one schema; schema by schema if the server can't list all
     tables of a share."""
     if schema is not None:
-        async with aclosing(client.tables(share, schema)) as tables:
+        async with aclosing(client.list_tables(share, schema)) as tables:
             async for table in tables:
                 yield table
         return
     started = False
     try:
-        async with aclosing(client.all_tables(share)) as tables:
+        async with aclosing(client.list_all_tables(share)) as tables:
             async for table in tables:
                 started = True
                 yield table
@@ -67,14 +67,14 @@ async def _tables(
             raise
     else:
         return
-    async with aclosing(client.schemas(share)) as schemas:
+    async with aclosing(client.list_schemas(share)) as schemas:
         async for one in schemas:
-            async with aclosing(client.tables(share, one.name)) as tables:
+            async with aclosing(client.list_tables(share, one.name)) as tables:
                 async for table in tables:
                     yield table
 
 
-def _line(arguments: argparse.Namespace, table: Table) -> str:
+def _format_line(arguments: argparse.Namespace, table: Table) -> str:
     address = f"{arguments.profile}#{table}"
     if arguments.json:
         return json.dumps({"table": address, **table.to_json()})

@@ -20,12 +20,12 @@ async def sinks(arguments: argparse.Namespace) -> int:
         load_sink(arguments.type)  # an unknown one is refused
     for kind in sorted(installed_sinks()):
         if arguments.type in (None, kind):
-            described = _described(kind)
-            print(json.dumps(described) if arguments.json else _text(described))
+            described = _describe_sink(kind)
+            print(json.dumps(described) if arguments.json else _format_sink(described))
     return 0
 
 
-def _described(kind: str) -> dict[str, Any]:
+def _describe_sink(kind: str) -> dict[str, Any]:
     distribution = installed_sinks()[kind].dist
     description = {
         "type": kind,
@@ -40,12 +40,14 @@ def _described(kind: str) -> dict[str, Any]:
         **description,
         "about": (getdoc(sink) or "").partition("\n\n")[0].replace("\n", " "),
         "options": [
-            _option(name, setting, of) for of in tables for name, setting in tables[of].items()
+            _describe_option(name, setting, of)
+            for of in tables
+            for name, setting in tables[of].items()
         ],
     }
 
 
-def _option(name: str, setting: Setting, of: str) -> Mapping[str, Any]:
+def _describe_option(name: str, setting: Setting, of: str) -> Mapping[str, Any]:
     return {
         "name": name,
         "of": of,
@@ -56,11 +58,11 @@ def _option(name: str, setting: Setting, of: str) -> Mapping[str, Any]:
     }
 
 
-def _text(description: Mapping[str, Any]) -> str:
-    return "\n".join(map(printable, _lines(description)))
+def _format_sink(description: Mapping[str, Any]) -> str:
+    return "\n".join(map(printable, _format_lines(description)))
 
 
-def _lines(sink: Mapping[str, Any]) -> Iterator[str]:
+def _format_lines(sink: Mapping[str, Any]) -> Iterator[str]:
     yield f"{sink['type']} ({sink['package']}): {sink.get('about') or sink.get('error')}"
     of = ""
     for option in sink.get("options", ()):

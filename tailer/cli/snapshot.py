@@ -26,11 +26,11 @@ async def snapshot(arguments: argparse.Namespace, log: TableLog) -> int:
 
         await write_rows(arguments, output_kind(arguments.output), log, found)
     else:
-        print(json.dumps(await _describe(log, found), indent=2))
+        print(json.dumps(await _describe_snapshot(log, found), indent=2))
     return 0
 
 
-async def _describe(log: TableLog, snapshot: Snapshot) -> dict[str, Any]:
+async def _describe_snapshot(log: TableLog, snapshot: Snapshot) -> dict[str, Any]:
     files = size = 0
     records: int | None = 0  # unknown if one of the files has no statistics
     async for add in log.live_files(snapshot, WITH_STATISTICS):

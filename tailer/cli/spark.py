@@ -20,7 +20,7 @@ from tailer.daemon.runner import Runner
 from tailer.errors import printable
 from tailer.feed.progress import FeedProgress
 from tailer.process.logs import set_up_logs
-from tailer.process.signals import until_stopped
+from tailer.process.signals import run_until_stopped
 from tailer.spark.pipeline.run import Cluster, PipelineOptions, read_by
 
 
@@ -42,21 +42,23 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
             parts = assemble(config, feed, families)
             parts.read = read_by(cluster, parts.name, feed.store)
             runners[feed.name] = Runner(parts, feed.sink.type, logger=logger)
-        async with _serving(config, registry, runners):
-            works = [partial(_run, runner) for runner in runners.values()]
+        async with _serve_health(config, registry, runners):
+            works = [partial(_run_to_end, runner) for runner in runners.values()]
             every_s = config.progress_s
-            stopped = await until_stopped(partial(log.run_all, works, _progress(runners), every_s))
+            stopped = await run_until_stopped(
+                partial(log.run_all, works, _find_progress(runners), every_s)
+            )
     finally:
         with anyio.CancelScope(shield=True):
             await cluster.aclose()
-    log.end(_progress(runners), "asked to" if stopped else "because every feed has ended")
+    log.end(_find_progress(runners), "asked to" if stopped else "because every feed has ended")
     failed = {name: runner.error for name, runner in runners.items() if runner.error is not None}
     for name, error in failed.items():
         print(printable(f"tailer: feed {name}: {error}"), file=sys.stderr)
     return 1 if failed else 0
 
 
-async def _run(runner: Runner) -> None:
+async def _run_to_end(runner: Runner) -> None:
     """Run a feed until it has come to its end: nobody can give it an order here."""
     async with anyio.create_task_group() as one:
         one.start_soon(runner.run)
@@ -64,11 +66,11 @@ async def _run(runner: Runner) -> None:
         await runner.end()
 
 
-def _progress(runners: Mapping[str, Runner]) -> dict[str, FeedProgress]:
+def _find_progress(runners: Mapping[str, Runner]) -> dict[str, FeedProgress]:
     return {name: runner.feed.progress for name, runner in runners.items()}
 
 
-def _serving(
+def _serve_health(
     config: Config, registry: object, runners: Mapping[str, Runner]
 ) -> AbstractAsyncContextManager[object]:
     """Serve /metrics, /healthz and /readyz, as the daemon does, while the block runs."""

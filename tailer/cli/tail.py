@@ -38,7 +38,7 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     notices = {"notices": arguments.with_notices}
     sink = make_sink("jsonl", {**ids.of_jsonl("-"), **notices}, Path())
     progress = SnapshotProgress("tail", drawn)
-    feed = make_feed(log, offset, arguments.last, options, sink, progress, _say)
+    feed = make_feed(log, offset, arguments.last, options, sink, progress, _print_message)
     # Rows on the same terminal show well enough that they come.
     shown = drawn if offset.snapshot and not sys.stdout.isatty() else nullcontext()
     try:
@@ -51,5 +51,5 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     return 0
 
 
-def _say(text: str) -> None:
+def _print_message(text: str) -> None:
     print(f"tailer: {text}", file=sys.stderr)

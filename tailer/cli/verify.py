@@ -11,7 +11,7 @@ import anyio
 
 from tailer.api.options import ReadOptions
 from tailer.api.ranges import check_range
-from tailer.cli.feeds import named_feed
+from tailer.cli.feeds import find_feed
 from tailer.cli.progress import BytesRead
 from tailer.cli.table import on_table
 from tailer.config.feeds import load_config
@@ -24,7 +24,7 @@ from tailer.sink import Sink
 from tailer.verify.mirror import MirrorVerdict, verify_mirror
 from tailer.verify.repair import repair_mirror
 from tailer.verify.table import Verdict
-from tailer.verify.table import verify as verdicts
+from tailer.verify.table import verify_versions as verdicts
 
 #: How often a copy is compared and repaired, the last time to prove it.
 _REPAIRS_MAX = 4
@@ -50,20 +50,20 @@ async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
         options = ReadOptions.of_command(arguments).feed_options(on_read=drawn)
         async for verdict in verdicts(log, first, last, options):
             drawn.close()  # a verdict is printed where it was drawn
-            status = max(status, _show(verdict))
+            status = max(status, _show_verdict(verdict))
     return status
 
 
 async def _verify_mirror(arguments: argparse.Namespace) -> int:
     """Compare the copy that a feed keeps with its table."""
     config = load_config(Path(arguments.table))
-    feed = await named_feed(config, arguments.feed)
+    feed = await find_feed(config, arguments.feed)
     sink = feed_sink(config, feed)
     log = table_log(config, feed)
     try:
         options = feed.options.for_sink(sink)
         if arguments.repair:
-            return await _repair(arguments, log, sink, options)
+            return await _repair_mirror(arguments, log, sink, options)
         return _show_mirror(await verify_mirror(log, sink, arguments.feed, options))
     except TableError as e:
         raise e.at(table=log.store.root) from None
@@ -72,7 +72,7 @@ async def _verify_mirror(arguments: argparse.Namespace) -> int:
             await log.store.aclose()
 
 
-async def _repair(
+async def _repair_mirror(
     arguments: argparse.Namespace, log: TableLog, sink: Sink, options: FeedOptions
 ) -> int:
     """Write what differs, and prove the copy again; what a feed wrote meanwhile may differ too."""
@@ -107,7 +107,7 @@ def _show_mirror(verdict: MirrorVerdict) -> int:
     return 1
 
 
-def _show(verdict: Verdict) -> int:
+def _show_verdict(verdict: Verdict) -> int:
     """Print a verdict; return its exit status."""
     where = f"versions {verdict.first} to {verdict.last}, {verdict.events} events"
     if verdict.exact:

@@ -28,7 +28,7 @@ async def version(arguments: argparse.Namespace) -> int:
         print(f"system {platform.platform()} {built_for}")
         print(f"decoder {'pyarrow' if '_parquet' in absent() else 'compiled'}")
         print(f"installed in {sys.prefix}")
-        for name in _dependencies():
+        for name in _list_dependencies():
             try:
                 print(f"{name} {version_of(name)}")
             except PackageNotFoundError:
@@ -36,7 +36,7 @@ async def version(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _dependencies() -> Iterator[str]:
+def _list_dependencies() -> Iterator[str]:
     """Yield the names of the packages that are used, those of extras too, in order; not those that
     only its developers need."""
     own = re.compile(r"""extra == ['"](dev|docs|release|demo)['"]""")

@@ -96,18 +96,18 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     document = read_document(path, environment, _OF_THE_SHARING_SERVER)
     top = Section(path, "", document, _TOP)
     daemon = Section(path, "daemon", top["daemon"], DAEMON)
-    stores = _stores(path, top["store"])
+    stores = _parse_stores(path, top["store"])
     if top["catalogs"]:
-        stores["catalogs"] = _catalogs(path, top["catalogs"])
+        stores["catalogs"] = _parse_catalogs(path, top["catalogs"])
     feeds = top["feeds"]
-    state = _state(daemon, path.parent)
+    state = _parse_state(daemon, path.parent)
     if not feeds:
         raise ConfigError(f"{path}: feeds is empty; describe one as [feeds.NAME]")
     found: dict[str, FeedConfig] = {}
     with mistakes() as part:
         for name, values in feeds.items():
             with part():
-                found[name] = _feed(path, name, values, stores)
+                found[name] = _parse_feed(path, name, values, stores)
     return Config(
         path=path,
         http=daemon["http"],
@@ -125,35 +125,35 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
     )
 
 
-def _state(daemon: Section, folder: Path) -> Path | str:
+def _parse_state(daemon: Section, folder: Path) -> Path | str:
     text: str = daemon["state"]
     if not text:
-        raise daemon.wrong("state", "is empty, and must be a folder or s3://bucket/prefix")
+        raise daemon.make_error("state", "is empty, and must be a folder or s3://bucket/prefix")
     return text if "://" in text else folder / text
 
 
-def _feed(path: Path, name: str, values: Any, stores: Stores) -> FeedConfig:
+def _parse_feed(path: Path, name: str, values: Any, stores: Stores) -> FeedConfig:
     if not name or "/" in name:
         raise ConfigError(f"{path}: feeds has the name {name!r}; it must not be empty or hold a /")
     feed = Section(path, f"feeds.{name}", values, FEED)
     table = feed["table"]
     if "**" in table:
-        raise feed.wrong(
+        raise feed.make_error(
             "table", f"is {table!r}; a * stands for one folder's name: write /*/*/ for two levels"
         )
     return FeedConfig(
         name=name,
         table=table,
         start=feed["from"] or None,
-        options=_options(feed),
-        sink=_sink(feed, "sink"),
-        park=_sink(feed, "park") if feed["park"] else None,
-        store=_store(feed, stores),
+        options=_make_feed_options(feed),
+        sink=_parse_sink(feed, "sink"),
+        park=_parse_sink(feed, "park") if feed["park"] else None,
+        store=_merge_store_options(feed, stores),
         discover_s=feed["discover_s"],
     )
 
 
-def _stores(path: Path, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _parse_stores(path: Path, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the tables ``[store.NAME]``, checked."""
     if not values:
         return {}  # the schemes are not looked up
@@ -168,7 +168,7 @@ def _stores(path: Path, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return section.given
 
 
-def _catalogs(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_catalogs(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables ``[catalogs.NAME]``, checked."""
     for name, options in values.items():
         try:
@@ -180,7 +180,7 @@ def _catalogs(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values}
 
 
-def _store(feed: Section, stores: Stores) -> dict[str, Any]:
+def _merge_store_options(feed: Section, stores: Stores) -> dict[str, Any]:
     """Return the options of the table's store."""
     try:
         shared = storage_of(feed["table"]).options_of(feed["table"], stores)
@@ -193,7 +193,7 @@ def _store(feed: Section, stores: Stores) -> dict[str, Any]:
     return options
 
 
-def _options(feed: Section) -> FeedOptions:
+def _make_feed_options(feed: Section) -> FeedOptions:
     return FeedOptions(
         change_source=feed["change_source"],
         key=tuple(feed["key"]),
@@ -209,7 +209,7 @@ def _options(feed: Section) -> FeedOptions:
         ),
         follow=FollowOptions(min(_POLL_MIN_S, feed["poll_max_s"]), feed["poll_max_s"]),
         retry=RetryOptions(pause_max_s=feed["retry_max_s"]),
-        selection=_selection(feed),
+        selection=_parse_selection(feed),
         policies=Policies(
             on_schema_change=feed["on_schema_change"],
             on_data_loss=feed["on_data_loss"],
@@ -220,15 +220,15 @@ def _options(feed: Section) -> FeedOptions:
     )
 
 
-def _selection(feed: Section) -> Selection:
+def _parse_selection(feed: Section) -> Selection:
     masks, key = feed["mask"], feed["mask_key"].encode()
     for column, mask in masks.items():
         if mask not in get_args(Mask):
             allowed = ", ".join(get_args(Mask))
-            raise feed.wrong(f"mask.{column}", f"is {mask!r}, and must be one of {allowed}")
+            raise feed.make_error(f"mask.{column}", f"is {mask!r}, and must be one of {allowed}")
     if "hash" in masks.values() and len(key) not in _KEY_BYTES:
         short = f"has {len(key)} bytes" if key else "is missing, by which masks are hashed"
-        raise feed.wrong("mask_key", f"{short}, and must have 16 to 64 bytes")
+        raise feed.make_error("mask_key", f"{short}, and must have 16 to 64 bytes")
     select: Select | None = None
     where: Condition | None = None
     name = "select"
@@ -236,18 +236,18 @@ def _selection(feed: Section) -> Selection:
         select, name = parse_select(feed["select"]), "where"
         where = parse_condition(feed["where"]) if feed["where"] else None
     except ConfigError as e:
-        raise feed.wrong(name, str(e)) from None
+        raise feed.make_error(name, str(e)) from None
     operations = tuple(feed["operations"]) or None
     return Selection(select, where, masks, key, operations, feed["unchanged"])
 
 
-def _sink(feed: Section, key: str) -> SinkConfig:
+def _parse_sink(feed: Section, key: str) -> SinkConfig:
     if key not in feed.given:
-        raise feed.wrong(key, f"is missing; describe it as [{feed.name}.{key}]")
+        raise feed.make_error(key, f"is missing; describe it as [{feed.name}.{key}]")
     values = feed[key]
     kind = values.get("type")
     if kind is None:
-        raise feed.wrong(f"{key}.type", "is missing")
+        raise feed.make_error(f"{key}.type", "is missing")
     if not isinstance(kind, str):
-        raise feed.wrong(f"{key}.type", f"is {kind!r}, and must be a string")
+        raise feed.make_error(f"{key}.type", f"is {kind!r}, and must be a string")
     return SinkConfig(kind, {k: v for k, v in values.items() if k != "type"})

@@ -30,7 +30,7 @@ _MIB = 1024 * 1024
 TABLE_OF_OPTIONS = Setting("table", {}, "")
 
 
-def address(*, optional: bool = False) -> Callable[[str], tuple[str, int] | None]:
+def make_address_parser(*, optional: bool = False) -> Callable[[str], tuple[str, int] | None]:
     """Return a ``parse`` from host:port to (host, port); ``optional``: from "" to None."""
 
     def parse(text: str) -> tuple[str, int] | None:
@@ -44,7 +44,7 @@ def address(*, optional: bool = False) -> Callable[[str], tuple[str, int] | None
     return parse
 
 
-def _start(text: Any) -> str:
+def _parse_start(text: Any) -> str:
     try:
         if text != "":  # the default, which depends on the sink
             check_start(str(text))
@@ -53,7 +53,7 @@ def _start(text: Any) -> str:
     return str(text)
 
 
-def _operations(names: list[str]) -> list[str]:
+def _check_operations(names: list[str]) -> list[str]:
     if not set(names) <= {"insert", "update", "delete"}:
         raise ValueError(names)
     return names
@@ -63,7 +63,7 @@ DAEMON: dict[str, Setting] = {
     "http": Setting(
         "text", "127.0.0.1:9464",
         "Address of the metrics, health checks, console and control API; empty disables them.",
-        form="host:port, or empty for none", parse=address(optional=True),
+        form="host:port, or empty for none", parse=make_address_parser(optional=True),
     ),
     "state": Setting(
         "text", "state", "Where offsets are saved.", form="a folder, s3://bucket/prefix, az:// or gs://",
@@ -121,7 +121,7 @@ FEED: dict[str, Setting] = {
         "that refers to any other file outside the table is refused.", advanced=True,
     ),
     "from": Setting(
-        "any", "", "Where a feed without a saved offset starts.", form=STARTS, parse=_start,
+        "any", "", "Where a feed without a saved offset starts.", form=STARTS, parse=_parse_start,
         unset="latest; snapshot for a mirror",
     ),
     "change_source": Setting(
@@ -146,7 +146,7 @@ FEED: dict[str, Setting] = {
     ),
     "operations": Setting(
         "texts", [], "Changes to publish; empty means all.", unset="all",
-        form="a list of insert, update, delete", parse=_operations,
+        form="a list of insert, update, delete", parse=_check_operations,
     ),
     "mask": Setting("table", {}, 'Columns to mask: `column = "drop"`, `redact` or `hash`.'),
     "mask_key": Setting("text", "", "Key of the hashes, 16 to 64 bytes.", secret=True),
@@ -233,14 +233,14 @@ class Section:
         self._settings = SettingTable(name, settings, answers=_ANSWERS, place=place)
         self._values = self._settings.take(given)
 
-    def wrong(self, key: str, what: str) -> ConfigError:
+    def make_error(self, key: str, what: str) -> ConfigError:
         """Return the error for one key: a line with file, key and what is wrong."""
         return self._settings.wrong(key, what)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
 
-    def sections(self, key: str, settings: Mapping[str, Setting]) -> dict[str, Section]:
+    def list_sections(self, key: str, settings: Mapping[str, Setting]) -> dict[str, Section]:
         """Return the tables below a key, by name; each with the same keys."""
         place = f"{self.name}.{key}" if self.name else key
         return {n: Section(self.file, f"{place}.{n}", v, settings) for n, v in self[key].items()}
@@ -269,7 +269,7 @@ def read_document(
         remedy = next((then for mark, then in _TOML_REMEDIES.items() if mark in str(e)), "")
         raise ConfigError(f"{path} is not TOML: {e}{remedy}") from e
     document = {key: value for key, value in document.items() if key not in left_alone}
-    replaced: dict[str, Any] = _with_variables(document, path, environment)
+    replaced: dict[str, Any] = _replace_variables(document, path, environment)
     return replaced
 
 
@@ -283,16 +283,16 @@ _TOML_REMEDIES = {
 }
 
 
-def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> Any:
+def _replace_variables(value: Any, path: Path, environment: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {k: _with_variables(inner, path, environment) for k, inner in value.items()}
+        return {k: _replace_variables(inner, path, environment) for k, inner in value.items()}
     if isinstance(value, list):
-        return [_with_variables(inner, path, environment) for inner in value]
+        return [_replace_variables(inner, path, environment) for inner in value]
     if not isinstance(value, str):
         return value
 
     def replaced(match: re.Match[str]) -> str:
-        return _referred(match[1], path, environment)
+        return _resolve_reference(match[1], path, environment)
 
     shell = _SHELL_PATH.match(value)
     if shell is not None and shell[1] in environment:
@@ -300,7 +300,7 @@ def _with_variables(value: Any, path: Path, environment: Mapping[str, str]) -> A
     return _REFERENCE.sub(replaced, value)
 
 
-def _referred(name: str, path: Path, environment: Mapping[str, str]) -> str:
+def _resolve_reference(name: str, path: Path, environment: Mapping[str, str]) -> str:
     """Return the text that ``${name}`` stands for."""
     if name.startswith(_OF_A_FILE):
         file = path.parent / name.removeprefix(_OF_A_FILE)

@@ -20,7 +20,7 @@ from tailer.feed.run import Feed
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
-from tailer.offsets.document import document_name
+from tailer.offsets.document import make_document_name
 from tailer.offsets.owner import keep_place
 from tailer.sink import OWN_PREFIX, Sink, make_sink
 from tailer.storage import is_url, open_offset_store, open_store, storage_of
@@ -108,7 +108,7 @@ def park_sink(config: Config, feed: FeedConfig) -> Sink | None:
             f"{config.path}: feeds.{feed.name}.park is missing; with a state that is not "
             "local there is no folder for refused rows"
         )
-    file = config.state / f"{document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
+    file = config.state / f"{make_document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
     # Its rows have our names as the sink's have: of a table that has these names, it says others.
     options = {
         "path": str(file.absolute()),

@@ -23,7 +23,7 @@ from tailer.feed.read import Sent, read_here
 from tailer.feed.read_context import ReadContext
 from tailer.log.same_table import check_there
 from tailer.log.table import TableLog
-from tailer.process.signals import EXIT_INTERRUPTED, signalled, until_stopped
+from tailer.process.signals import EXIT_INTERRUPTED, find_signal_status, run_until_stopped
 
 #: The exit status if some feeds came to their end, and others did not.
 EXIT_SOME_FAILED = 3
@@ -162,13 +162,13 @@ async def run_once(config: Config, options: OnceOptions) -> int:
     log = ProgressLog(logger)
     progress = {job.runner.feed.name: job.runner.feed.progress for job in jobs}
     runs = partial(log.run_all, [job.run for job in jobs], progress, config.progress_s)
-    stopped = await until_stopped(runs, grace_s=config.stop_s)
+    stopped = await run_until_stopped(runs, grace_s=config.stop_s)
     log.end(progress, "on request" if stopped else "because every feed has ended")
     outcomes = [*(job.outcome() for job in jobs), *refused]
     for outcome in outcomes:
         print(json.dumps(outcome) if options.as_json else printable(_sentence(outcome)))
     if stopped:
-        return signalled() or EXIT_INTERRUPTED
+        return find_signal_status() or EXIT_INTERRUPTED
     failed = [outcome for outcome in outcomes if outcome["error"] is not None]
     if len(failed) < len(outcomes):
         return EXIT_SOME_FAILED if failed else 0

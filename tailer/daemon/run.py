@@ -25,7 +25,7 @@ from tailer.errors import (
     cannot_listen,
     printable,
 )
-from tailer.process.signals import until_stopped
+from tailer.process.signals import run_until_stopped
 from tailer.store.traffic import StoreMetrics
 
 
@@ -44,7 +44,7 @@ async def run_daemon(config: Config) -> int:
     )
 
     async with _serving(config, registry, supervisor, logger):
-        stopped = await until_stopped(
+        stopped = await run_until_stopped(
             supervisor.run, supervisor.hangup, grace_s=config.stop_s, overdue=supervisor.overdue
         )
     failed = supervisor.failures()

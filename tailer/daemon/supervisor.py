@@ -27,7 +27,7 @@ from tailer.errors import (
 )
 from tailer.feed.progress import FeedProgress
 from tailer.process.memory import return_freed_memory
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.shape.columns import TableColumns
 from tailer.shape.expressions import parse_condition
 from tailer.shape.selection import Selection
@@ -237,7 +237,7 @@ class Supervisor:
                     runner.past.sample()
             if due:
                 sampled = anyio.current_time()
-                await blocking(return_freed_memory)
+                await run_blocking(return_freed_memory)
             await anyio.sleep(_STATES_LOOK_S)
 
     def _feeds_progress(self) -> dict[str, FeedProgress]:

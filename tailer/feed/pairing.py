@@ -16,7 +16,7 @@ from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.feed.rows.comparing import compare_files
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 
 
 async def pair_updates(
@@ -57,7 +57,7 @@ async def read_paired(
         nonlocal at
         rows = batch.offset.index + batch.num_rows
         last = batch.next_offset.version != first.version
-        folded = await blocking(pairing.fold, batch)
+        folded = await run_blocking(pairing.fold, batch)
         folded = structs.replace(from_index(folded, first.index), offset=at)
         if last and first.index > rows:
             raise OffsetError(

@@ -22,7 +22,7 @@ from tailer.log.follow import follow_spans
 from tailer.log.same_table import check_same, check_there
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 
 #: Shaping so many rows takes no longer than a hop into a thread.
 _ROWS_HERE = 1000
@@ -112,7 +112,7 @@ def _published(context: ReadContext, emit: Emit) -> Emit:
             if item.num_rows <= _ROWS_HERE:
                 piece = next(pieces, None)
             else:
-                piece = await blocking(next, pieces, None)
+                piece = await run_blocking(next, pieces, None)
             if piece is None:
                 return
             if change_types is not None:

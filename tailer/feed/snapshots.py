@@ -52,7 +52,7 @@ from tailer.feed.rows.span_reader import read_span
 from tailer.log.same_table import check_listed, seen_tag, snapshot_for
 from tailer.plan.rules import FileOrder, by_path, plan_snapshot, snapshot_order
 from tailer.process.json_decoders import json_decoder
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.shape.pruning import Pruning
 from tailer.store import LOG_DIR
 
@@ -78,7 +78,7 @@ async def sorted_files(
         async for add in found:
             held.append(add if statistics else _counted(add))
             if len(held) == run_files:
-                runs.append(await blocking(_spilled, held, spill_folder, key))
+                runs.append(await run_blocking(_spilled, held, spill_folder, key))
                 held = []
     held.sort(key=key)
     if not runs:

@@ -3,7 +3,7 @@
 The bounds apply before a request has a handler, and so before any client is authenticated: to
 connections (TLS handshakes among them), the time until a request is whole, and the bytes that are
 received before its answer. aiohttp itself bounds the lines of a head, the chunks of a body, the
-headers after it, and the requests that wait behind the one being answered.
+headers after it, and the requests that wait after the one being answered.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Watch:
         self._connections = connections
         self.network = network
         #: The connection's beginning, the end of its last answer, or the first byte after that.
-        self.since = connections.now()
+        self.since = connections.current_time()
         #: The scope of the TLS handshake, which is over when there is a transport.
         self.handshake = anyio.CancelScope()
         self.transport: asyncio.Transport | None = None
@@ -90,35 +90,35 @@ class Watch:
         """When the request must be whole, by the loop's clock."""
         return self.since + self._connections.bounds().stall_s
 
-    def endless(self) -> None:
+    def mark_endless(self) -> None:
         """Record that the answer has no end: it is counted apart, as a stream."""
         self._connections.make_stream(self)
 
-    def begin(self) -> None:
+    def begin_answer(self) -> None:
         """Record that a request has its handler."""
         self.waiting = self._idle = False
         self._unsent = 0
 
-    def end(self) -> None:
+    def end_answer(self) -> None:
         """Record that the handler is done."""
         self.waiting = self._idle = True
-        self.since = self._connections.now()
+        self.since = self._connections.current_time()
         self._received = 0
 
-    def receive(self, size: int) -> bool:
+    def count_received(self, size: int) -> bool:
         """Count received bytes. If they are too many, refuse the connection and return False; who
         sends as many again, and so reads no answer, is cut off."""
         if self._idle:
-            self._idle, self.since = False, self._connections.now()
+            self._idle, self.since = False, self._connections.current_time()
         self._received += size
         most = _RECEIVED_BYTES_MAX + 2 * self._connections.bounds().body_bytes
         if self._received > 2 * most:
-            self.drop()
+            self.drop_connection()
         elif self._received > most:
-            self.refuse(431)
+            self.refuse_head(431)
         return not self.refused
 
-    def check(self, now: float) -> None:
+    def check_deadline(self, now: float) -> None:
         """Close the connection if it has been without a whole request for too long."""
         if self.transport is None or not self.waiting or now < self.due:
             return
@@ -126,17 +126,17 @@ class Watch:
         if self._unsent and (not before or self._unsent < before):
             self.since = now  # the client is still reading the last answer
         elif self._received:
-            self.refuse(408)
+            self.refuse_head(408)
         else:
-            self.drop()
+            self.drop_connection()
 
-    def refuse(self, status: int) -> None:
+    def refuse_head(self, status: int) -> None:
         """Send a status for a bad head, unless an answer is being made or sent, and close."""
         transport = self.transport
         if transport is None or self.refused:
             return
         if not self.waiting or transport.get_write_buffer_size():
-            self.drop()
+            self.drop_connection()
             return
         self.refused = True
         transport.write(
@@ -146,7 +146,7 @@ class Watch:
         # Closing at once, with bytes unread, would reset it, and the answer could be lost.
         asyncio.get_running_loop().call_later(_FAREWELL_S, transport.abort)
 
-    def drop(self) -> None:
+    def drop_connection(self) -> None:
         """Close the connection at once, or cancel its handshake."""
         self.refused = True
         if self.transport is None:
@@ -164,7 +164,7 @@ class Connection(web.RequestHandler):
         self.connections = connections
         self._taken = asyncio.Event()
 
-    async def last_taken(self) -> None:
+    async def wait_until_taken(self) -> None:
         """Wait until the client has taken the last answer, as far as it is held here.
 
         A client that sends requests ahead and reads nothing would have answer upon answer made for
@@ -193,13 +193,13 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.connections.gone(self.watch)
+        self.connections.remove_watch(self.watch)
         self._taken.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         # aiohttp calls it with nothing, to parse what waits.
-        if self.watch.receive(len(data)) if data else not self.watch.refused:
+        if self.watch.count_received(len(data)) if data else not self.watch.refused:
             super().data_received(data)
 
     def handle_error(
@@ -236,25 +236,25 @@ class Connections:
         self._streams: dict[Watch, None] = {}
         self._loop = asyncio.get_running_loop()
         self._reserve: int | None = None
-        self._regain()
+        self._open_reserve()
 
-    def now(self) -> float:
+    def current_time(self) -> float:
         """Return the time of the loop's clock."""
         return self._loop.time()
 
-    def gone(self, watch: Watch) -> None:
+    def remove_watch(self, watch: Watch) -> None:
         """Remove a connection that has ended; its descriptor is free soon after."""
         self._open.pop(watch, None)
         self._streams.pop(watch, None)
         if self._reserve is None:
-            self._loop.call_soon(self._regain)
+            self._loop.call_soon(self._open_reserve)
 
-    def _regain(self) -> None:
+    def _open_reserve(self) -> None:
         if self._reserve is None:
             with suppress(OSError):
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def spend(self) -> bool:
+    def spend_reserve(self) -> bool:
         """Close the reserve descriptor, which is kept for the time when there is no other."""
         if self._reserve is None:
             return False
@@ -267,7 +267,7 @@ class Connections:
 
         Returns False if all have requests under way, or have waited for less than ``after_s``.
         """
-        latest = self.now() - after_s
+        latest = self.current_time() - after_s
         waiting = [watch for watch in self._open if watch.waiting and watch.since <= latest]
         if not waiting:
             return False
@@ -282,10 +282,10 @@ class Connections:
                 _drop_one(self._streams, list(self._streams))
             self._streams[watch] = None
 
-    async def accept(self, listener: socket.socket, tasks: TaskGroup) -> None:
+    async def accept_connections(self, listener: socket.socket, tasks: TaskGroup) -> None:
         """Accept connections, for ever."""
         while True:
-            await self._readable(listener)
+            await self._wait_until_readable(listener)
             try:
                 client, address = listener.accept()
             except BlockingIOError:
@@ -294,7 +294,7 @@ class Connections:
                 # Without a descriptor, the reserve accepts one connection, so that health can be
                 # checked; then waiting connections are closed to make room.
                 exhausted = e.errno in _EXHAUSTED
-                if not exhausted or not (self.spend() or self._make_room(_FAREWELL_S)):
+                if not exhausted or not (self.spend_reserve() or self._make_room(_FAREWELL_S)):
                     await asyncio.sleep(_PAUSE_S)
                 continue
             client.setblocking(False)
@@ -305,9 +305,9 @@ class Connections:
                 continue
             watch = Watch(self, network_of(address[0]))
             self._open[watch] = None
-            tasks.start_soon(self._connect, client, watch)
+            tasks.start_soon(self._start_connection, client, watch)
 
-    async def _readable(self, listener: socket.socket) -> None:
+    async def _wait_until_readable(self, listener: socket.socket) -> None:
         """Wait for a connection without accepting it, which would need a descriptor already."""
         there: asyncio.Future[None] = self._loop.create_future()
 
@@ -321,7 +321,7 @@ class Connections:
         finally:
             self._loop.remove_reader(listener)
 
-    async def _connect(self, client: socket.socket, watch: Watch) -> None:
+    async def _start_connection(self, client: socket.socket, watch: Watch) -> None:
         stall_s = self.bounds().stall_s
 
         def connection() -> Connection:
@@ -339,15 +339,15 @@ class Connections:
         finally:
             if watch.transport is None:
                 client.close()
-                self.gone(watch)
+                self.remove_watch(watch)
 
-    async def sweep(self) -> None:
+    async def sweep_connections(self) -> None:
         """Check the connections regularly, for ever."""
         while True:
             await asyncio.sleep(min(_PAUSE_MAX_S, self.bounds().stall_s / 8))
-            now = self.now()
+            now = self.current_time()
             for watch in [*self._open, *self._streams]:
-                watch.check(now)
+                watch.check_deadline(now)
 
 
 def _drop_one(open_: dict[Watch, None], among: list[Watch]) -> None:
@@ -355,7 +355,7 @@ def _drop_one(open_: dict[Watch, None], among: list[Watch]) -> None:
     crowd = Counter(watch.network for watch in open_)
     last = min(among, key=lambda watch: (-crowd[watch.network], watch.since))
     del open_[last]
-    last.drop()
+    last.drop_connection()
 
 
 def network_of(address: str | None) -> str:

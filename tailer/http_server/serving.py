@@ -44,27 +44,27 @@ async def serve_application(
     when its client disconnects. ``shutdown_s``: how long requests under way may continue at the
     end.
     """
-    app.middlewares.append(_admission(bounds))
-    app.on_response_prepare.append(_sign)
+    app.middlewares.append(_make_admission(bounds))
+    app.on_response_prepare.append(_set_server_header)
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=cancels, shutdown_timeout=shutdown_s
     )
     await runner.setup()
     try:
         host, port = address
-        listeners = await _listening(host, port)
+        listeners = await _open_listeners(host, port)
         connections = Connections(runner.server, bounds, tls)
         try:
             async with anyio.create_task_group() as tasks:
                 for listener in listeners:
-                    tasks.start_soon(connections.accept, listener, tasks)
-                tasks.start_soon(connections.sweep)
+                    tasks.start_soon(connections.accept_connections, listener, tasks)
+                tasks.start_soon(connections.sweep_connections)
                 yield listeners[0].getsockname()[1]
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         finally:
-            connections.spend()
+            connections.spend_reserve()
             for listener in listeners:
                 listener.close()
     finally:
@@ -72,7 +72,7 @@ async def serve_application(
             await runner.cleanup()
 
 
-async def _listening(host: str, port: int) -> list[socket.socket]:
+async def _open_listeners(host: str, port: int) -> list[socket.socket]:
     """Return a listening socket for each address of a host."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
@@ -93,16 +93,16 @@ async def _listening(host: str, port: int) -> list[socket.socket]:
     return listeners
 
 
-def _admission(bounds: Callable[[], Bounds]) -> Any:
+def _make_admission(bounds: Callable[[], Bounds]) -> Any:
     """Return the middleware that checks each request's head before its handler runs."""
 
     @web.middleware
     async def admitted(request: web.Request, handler: _Handler) -> web.StreamResponse:
         connection = _connection_of(request)
-        await connection.last_taken()
+        await connection.wait_until_taken()
         await asyncio.sleep(0)  # requests sent ahead don't keep others' from their turn
         watch = connection.watch
-        watch.begin()
+        watch.begin_answer()
         try:
             packed = request.headers.get("Content-Encoding", "").strip().lower()
             if packed not in ("", "identity"):
@@ -114,7 +114,7 @@ def _admission(bounds: Callable[[], Bounds]) -> Any:
             await asyncio.sleep(0)  # requests sent ahead don't keep others from their turn
             return response
         finally:
-            watch.end()
+            watch.end_answer()
 
     return admitted
 
@@ -125,7 +125,7 @@ def _connection_of(request: web.Request) -> Connection:
     return connection
 
 
-async def _sign(_: web.Request, response: web.StreamResponse) -> None:
+async def _set_server_header(_: web.Request, response: web.StreamResponse) -> None:
     """Set the header that names the program, and not its components."""
     response.headers["Server"] = SERVER_NAME
 
@@ -150,7 +150,7 @@ def answer_without_end(request: web.Request) -> None:
 
     Its connection is counted apart from those of other requests.
     """
-    _connection_of(request).watch.endless()
+    _connection_of(request).watch.mark_endless()
 
 
 async def send_chunk(response: web.StreamResponse, chunk: bytes, stall_s: float) -> None:

@@ -58,7 +58,11 @@ class AheadReader:
 
     def _request(self, version: int, last: int | None) -> None:
         within = last is None or version <= last
-        if within and len(self._requests) < _REQUESTS_MAX and self._budget.take(MEMORY_BYTES_MAX):
+        if (
+            within
+            and len(self._requests) < _REQUESTS_MAX
+            and self._budget.try_take(MEMORY_BYTES_MAX)
+        ):
             request = _Request(self._budget)
             # A task of its own: whoever follows a log is a generator, which can't have a group.
             request.task = asyncio.create_task(self._come(request, version, last))
@@ -96,7 +100,7 @@ class _Request:
     def keep(self, size: int) -> None:
         """Give back all bytes but ``size``."""
         size = min(size, self._taken)
-        self._budget.give(self._taken - size)
+        self._budget.give_back(self._taken - size)
         self._taken = size
 
     async def aclose(self) -> None:

@@ -27,7 +27,7 @@ from tailer.delta.paths import parse_location, parse_locations
 from tailer.delta.segment import Checkpoint
 from tailer.delta.snapshot import find_file_key
 from tailer.errors import CorruptLog, TableError, spilling
-from tailer.process.threads import blocking, listed, stepwise
+from tailer.process.threads import list_in_threads, run_blocking, step_in_threads
 from tailer.store import LOG_DIR, Store
 
 T = TypeVar("T")
@@ -49,11 +49,11 @@ class CheckpointReader:
         """Return the actions of a checkpoint's top-level file, except those of data files."""
         if name.endswith(".json"):
             lines = await self._lines(name)
-            return await blocking(
+            return await run_blocking(
                 lambda: [a for a in read_actions(name, lines()) if not isinstance(a, AddFile)]
             )
         with await self._open(name) as source:
-            return await blocking(lambda: list(read_checkpoint_actions(name, source)))
+            return await run_blocking(lambda: list(read_checkpoint_actions(name, source)))
 
     async def listed_files(
         self, checkpoint: Checkpoint, fields: Sequence[str], counts: Mapping[str, int]
@@ -74,7 +74,7 @@ class CheckpointReader:
                 for one in sidecars:
                     name, size = _sidecar_name(one), one.size_in_bytes
                     await self._take(listed, name, size, fields, required=True)
-            await blocking(listed.find_repeated, checkpoint.files[0].name)
+            await run_blocking(listed.find_repeated, checkpoint.files[0].name)
             _check_count(checkpoint, listed, counts)
         except BaseException:
             listed.close()
@@ -179,7 +179,7 @@ class ListedFiles:
             self._note(batch.column(0).field("path").to_pylist())
             return True
 
-        while await blocking(keep):
+        while await run_blocking(keep):
             pass
         if writer is not None:
             with spilling(None):
@@ -193,7 +193,7 @@ class ListedFiles:
             self.count += len(paths)
             self._note(paths)
 
-        await blocking(note)
+        await run_blocking(note)
         self._lines.append((name, lines))
 
     def _note(self, paths: Sequence[str]) -> None:
@@ -237,11 +237,11 @@ class ListedFiles:
         The lists are made in worker threads.
         """
         for name, lines in self._lines:
-            async for chunk in listed(of_lines(name, lines)):
+            async for chunk in list_in_threads(of_lines(name, lines)):
                 yield chunk
-        async with aclosing(stepwise(self._batches())) as batches:
+        async with aclosing(step_in_threads(self._batches())) as batches:
             async for batch in batches:  # it is bounded by bytes, and so is what is made of it
-                async for chunk in listed(of_batch(batch)):
+                async for chunk in list_in_threads(of_batch(batch)):
                     yield chunk
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from tailer.log.questions import CursorAction, CursorAnswer
 from tailer.log.readers import SMALL_BYTES_MAX, LogReader
 from tailer.log.same_table import seen_tag, state_at
 from tailer.log.table import TableLog
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.store import LOG_DIR, Watch
 
 __all__ = ["FollowOptions", "follow", "follow_spans"]
@@ -109,7 +109,7 @@ async def _answer(log: TableLog, reader: LogReader, action: CursorAction) -> Cur
             files = await reader.many(reads, after.name)
             if files is None:
                 return ask.CommitsRead([])
-            return ask.CommitsRead(await blocking(log.commits_here, after, count, files))
+            return ask.CommitsRead(await run_blocking(log.commits_here, after, count, files))
         case ask.StatCommit(version):
             return ask.FileTag(await log.tag(format_commit_name(version)))
         case ask.ListLog(after_name):

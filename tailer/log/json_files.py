@@ -20,7 +20,7 @@ from tailer.delta.segment import format_commit_name
 from tailer.errors import CorruptLog, TableError, TransientError, spilling
 from tailer.files.spill import Spool
 from tailer.log.questions import FileTag, Patience, Torn
-from tailer.process.threads import blocking, stop_if_cancelled
+from tailer.process.threads import run_blocking, stop_if_cancelled
 from tailer.store import LOG_DIR, BlockingFiles, FileStatus, Found, Store
 from tailer.store.fetched_files import FetchedFiles
 
@@ -89,7 +89,7 @@ class JsonFiles:
             except TableError as e:
                 raise e.at(table=self.store.root) from None
             with spilling(None):
-                await blocking(spool.file.write, data)
+                await run_blocking(spool.file.write, data)
             at += len(data)
             if at >= status.size or not data:
                 break
@@ -148,7 +148,7 @@ class JsonFiles:
         seen.) Raises FileNotFoundError."""
         lines, status, last = await self._read(name)
         if (self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size) and (
-            last == b"\n" or await blocking(_ends_whole, lines)
+            last == b"\n" or await run_blocking(_ends_whole, lines)
         ):
             return CommitText(lines, status, self._predecessors.get(name))
         self._kept.pop(name, None)

@@ -72,11 +72,11 @@ class LogListing:
         """Return the files from the last known checkpoint on; all of them if it is unknown, or if
         they are few: a slow store is asked for both at the same time, if that may be."""
         ahead = self.store.ahead()
-        if ahead is not None and ahead.take(_PAGE_BYTES):
+        if ahead is not None and ahead.try_take(_PAGE_BYTES):
             try:
                 few, hint = await _both(self._files_up_to(_PAGE_NAMES), self.last_checkpoint())
             finally:
-                ahead.give(_PAGE_BYTES)
+                ahead.give_back(_PAGE_BYTES)
             if few is not None:
                 return few
         else:
@@ -109,9 +109,11 @@ class LogListing:
         """Return the newest version. Raises :class:`TableError` if there is no table here."""
         versions = versions_of(await self.recent_files())
         if not versions:
-            from tailer.store.surroundings import no_table  # on demand: for this error alone
+            from tailer.store.surroundings import (
+                make_no_table_error,  # on demand: for this error alone
+            )
 
-            raise await no_table(self.store)
+            raise await make_no_table_error(self.store)
         return max(versions)
 
     async def earliest_version(self) -> int:

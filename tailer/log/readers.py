@@ -91,14 +91,14 @@ class BulkReader:
     ) -> BlockingFiles | None:
         """See :class:`LogReader`: as many as the budget has room for."""
         reads = list(takewhile(lambda read: read[1] <= SMALL_BYTES_MAX, reads))
-        while len(reads) > 1 and not self._budget.take(size := sum(size for _, size in reads)):
+        while len(reads) > 1 and not self._budget.try_take(size := sum(size for _, size in reads)):
             reads = reads[: len(reads) // 2]
         if len(reads) < 2:
             return None
         try:
             return await self._json.fetched(reads, after)
         finally:
-            self._budget.give(size)
+            self._budget.give_back(size)
 
     def request_ahead(self, version: int, last: int | None) -> None:
         """Request nothing."""

@@ -12,7 +12,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import CorruptLog, TableError
 from tailer.log.damaged_files import Damaged, read_by_any_way
 from tailer.log.listing import LogListing
-from tailer.process.threads import INLINE_BYTES_MAX, blocking, listed
+from tailer.process.threads import INLINE_BYTES_MAX, list_in_threads, run_blocking
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ class SnapshotFiles:
                     if file.size <= INLINE_BYTES_MAX:
                         yield list(actions)
                         continue
-                    async with aclosing(listed(actions)) as batches:
+                    async with aclosing(list_in_threads(actions)) as batches:
                         async for batch in batches:
                             yield batch
                 except TableError as e:
@@ -115,7 +115,7 @@ class SnapshotFiles:
     async def _check_compaction(self, file: LogFile) -> None:
         """Read a compaction to its end: if it is damaged, commits are read in its place."""
         try:
-            await blocking(check_repeats, file.name, await self._lines(file.name))
+            await run_blocking(check_repeats, file.name, await self._lines(file.name))
         except CorruptLog as e:
             raise Damaged([file], self._log.at(e).at(version=file.version)) from None
         except FileNotFoundError as e:

@@ -26,7 +26,7 @@ from tailer.log.json_files import CommitText, JsonFiles
 from tailer.log.listing import LogListing, buildable, versions_of
 from tailer.log.readers import BulkReader, LogReader, PlainReader
 from tailer.log.snapshot_files import SnapshotFiles
-from tailer.process.threads import blocking, in_thread
+from tailer.process.threads import parse_in_thread, run_blocking
 from tailer.store import LOG_DIR, BlockingFiles, Store
 from tailer.store.fetched_files import NotFetched
 
@@ -117,14 +117,14 @@ class TableLog(LogListing):
             chunk = deltas[at : at + _TAKEN_AT_ONCE]
             files = await reader.many([(file.name, file.size) for file in chunk])
             if files is not None and (
-                taken := await blocking(self._take_small, files, chunk, reconciliation)
+                taken := await run_blocking(self._take_small, files, chunk, reconciliation)
             ):
                 at += taken
                 continue
             file = deltas[at]
             try:
                 steering = await self._steering(file, newest=file.version == segment.version)
-                await blocking(reconciliation.take, steering)
+                await run_blocking(reconciliation.take, steering)
             except CorruptLog as e:
                 raise Damaged([file], e) from None
             except FileNotFoundError as e:
@@ -236,7 +236,7 @@ class TableLog(LogListing):
         """
         text = text or await self._json.whole_commit(version)
         parse = partial(self._commit, version, text, before, floor_ms, digests=digests)
-        return await in_thread(parse, text.status.size)
+        return await parse_in_thread(parse, text.status.size)
 
     def commits_here(self, after: Commit, count: int, files: BlockingFiles) -> list[Commit]:
         """Read the commits after one, in the calling thread: as many as are there and can be read
@@ -307,7 +307,7 @@ class TableLog(LogListing):
         text = await self._json.whole_commit(version)
         check = partial(read_header, name, text.lines, digests=False)
         try:
-            await in_thread(check, text.status.size)
+            await parse_in_thread(check, text.status.size)
         except TableError as e:
             raise self.at(e).at(version=version, path=name) from None
         return read_actions(name, text.lines())
@@ -328,7 +328,7 @@ class TableLog(LogListing):
                 name = format_commit_name(version)
                 lines, status = await self._json.lines(name)
                 read = partial(read_header, name, lines, digests=False)
-                header = await in_thread(read, status.size)
+                header = await parse_in_thread(read, status.size)
             except (TableError, FileNotFoundError):
                 raise loss from None
             if header.protocol is None and header.metadata is None:

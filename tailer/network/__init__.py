@@ -1,2 +1,2 @@
-"""Talking to servers: pauses between attempts, answers read within bounds, and what is said of
+"""Talking to servers: pauses between attempts, answers read within bounds, and errors of
 servers that no connection reaches."""

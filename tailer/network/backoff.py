@@ -38,7 +38,7 @@ class Backoff:
         self._next_s = self.min_s
 
 
-def retried(
+def call_with_retries(
     attempt: Callable[[], _T],
     heals: type[Exception] | tuple[type[Exception], ...],
     patience_s: float,

@@ -31,7 +31,7 @@ class SharedClients(Generic[Options, Client]):
             asyncio.AbstractEventLoop, dict[Options, tuple[Client, int]]
         ] = WeakKeyDictionary()
 
-    def take(self, options: Options) -> Client:
+    def take_client(self, options: Options) -> Client:
         """Return the client of these options, and count one more user."""
         clients = self._all.setdefault(asyncio.get_running_loop(), {})
         client, users = clients.get(options) or (self._make(options), 0)
@@ -50,9 +50,9 @@ class SharedClients(Generic[Options, Client]):
             await client.aclose()
 
     @asynccontextmanager
-    async def lent(self, options: Options) -> AsyncIterator[Client]:
+    async def lend_client(self, options: Options) -> AsyncIterator[Client]:
         """Provide the client of these options for a block."""
-        client = self.take(options)
+        client = self.take_client(options)
         try:
             yield client
         finally:

@@ -44,7 +44,7 @@ class Oversize(Exception):
     """A body has more bytes than the reader takes."""
 
 
-def answering_within(seconds: float) -> ClientMiddlewareType:
+def make_answer_timeout(seconds: float) -> ClientMiddlewareType:
     """Return a middleware of aiohttp by which an answer's status and headers come in time. A server
     can send 100 Continue before each time-out of its socket, for ever.
 
@@ -92,7 +92,7 @@ class BodyParts:
         return part
 
 
-async def whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
+async def read_whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
     """Read a whole body, in the parts in which it came.
 
     Raises :class:`Oversize`, before anything is read if the headers promise too much.
@@ -109,7 +109,7 @@ async def whole_body(response: ClientResponse, bytes_max: int) -> list[bytes]:
     return parts
 
 
-async def at_most(response: ClientResponse, length: int) -> bytes:
+async def read_at_most(response: ClientResponse, length: int) -> bytes:
     """Read the first ``length`` bytes of a body; fewer if it is shorter."""
     parts, size = [], 0
     async for chunk in BodyParts(response):
@@ -120,7 +120,7 @@ async def at_most(response: ClientResponse, length: int) -> bytes:
     return b"".join(parts)
 
 
-def natural(text: str) -> int | None:
+def parse_natural(text: str) -> int | None:
     """Parse a number from 0 to 2^63 - 1; None if the text is not one."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19:
         return None
@@ -135,12 +135,12 @@ class ByteRange(NamedTuple):
     total: int | None
 
 
-def byte_range(text: str) -> ByteRange | None:
+def parse_content_range(text: str) -> ByteRange | None:
     """Parse a Content-Range, ``bytes 0-9/200`` or ``bytes */200``; None if it is not one."""
     found = _BYTE_RANGE.fullmatch(text.strip())
     if found is None:
         return None
-    if any(digits is not None and natural(digits) is None for digits in found.groups()):
+    if any(digits is not None and parse_natural(digits) is None for digits in found.groups()):
         return None  # beyond 2^63
     first, last, total = (None if digits is None else int(digits) for digits in found.groups())
     if first is None or last is None:
@@ -150,7 +150,7 @@ def byte_range(text: str) -> ByteRange | None:
     return ByteRange(first, last + 1, total)
 
 
-def http_date(text: str) -> int | None:
+def parse_http_date(text: str) -> int | None:
     """Parse a date to epoch seconds; None if it is not one, or before 1970 or after 9999."""
     try:
         found = parsedate_tz(text)
@@ -167,7 +167,9 @@ def http_date(text: str) -> int | None:
     return seconds if 0 <= seconds <= _LATEST_S else None
 
 
-def retry_after_s(text: str | None, now: float, most_s: float = _RETRY_AFTER_MAX_S) -> float | None:
+def parse_retry_after(
+    text: str | None, now: float, most_s: float = _RETRY_AFTER_MAX_S
+) -> float | None:
     """Parse a Retry-After, a number or a date, to seconds from ``now``, at most ``most_s``.
 
     None without a header, or for a text that is neither.
@@ -175,11 +177,11 @@ def retry_after_s(text: str | None, now: float, most_s: float = _RETRY_AFTER_MAX
     text = (text or "").strip()
     if text.isascii() and text.isdigit():  # of any length: 31 years and more are ``most_s``
         return most_s if len(text) > 9 else min(float(text), most_s)
-    then = http_date(text)
+    then = parse_http_date(text)
     return None if then is None else min(max(0.0, then - now), most_s)
 
 
-def strong_etag(text: str | None) -> str | None:
+def parse_strong_etag(text: str | None) -> str | None:
     """Return an ETag that names one state of an object, byte by byte, and may be sent back.
 
     None for a weak one, an empty one, or a text that is no ETag.
@@ -188,13 +190,13 @@ def strong_etag(text: str | None) -> str | None:
     return text if _STRONG_ETAG.fullmatch(text) else None
 
 
-def packing(text: str | None) -> str | None:
+def find_packing(text: str | None) -> str | None:
     """Return the Content-Encoding of a body, fit for a message; None if it comes as it is."""
     said = (text or "").strip().lower()
     return None if said in ("", "identity", "aws-chunked") else printable(said, 100)
 
 
-def not_too_many(listed: int, what: str) -> None:
+def check_listing_size(listed: int, what: str) -> None:
     """Raise :class:`TransientError` for a listing of more files than a log has, and than memory
     has room for."""
     if listed > _LISTED_FILES_MAX:
@@ -212,7 +214,7 @@ class Rounds:
         self._idle_max = idle_max
         self._idle = 0
 
-    def closed_by(self, token: str, *, empty: bool) -> bool:
+    def add_token(self, token: str, *, empty: bool) -> bool:
         """Return whether the pages loop: the token repeats, or too many pages were empty."""
         mark = blake2b(token.encode(errors="surrogatepass"), digest_size=16).digest()
         again = mark in self._seen

@@ -16,14 +16,14 @@ _UNKNOWN_NAME = re.compile(
 )
 
 
-def unreached(where: str, e: BaseException, check: str) -> TransientError | None:
+def explain_unreached(where: str, e: BaseException, check: str) -> TransientError | None:
     """Return the error of a server at which nothing listens, or whose name nobody knows; None if
     ``e`` is of another kind. ``check`` is where its address stands, such as "the option 'url'"."""
     named = next(
-        (each for each in _causes(e) if isinstance(getattr(each, "host", None), str)), None
+        (each for each in _list_causes(e) if isinstance(getattr(each, "host", None), str)), None
     )
     there = f"at {named.host}:{named.port}" if named else "there"  # type: ignore[attr-defined]
-    for cause in _causes(e):
+    for cause in _list_causes(e):
         if isinstance(cause, ConnectionRefusedError) or _REFUSED.search(str(cause)):
             return TransientError(
                 f"{where}: nothing listens {there}; check {check}, and that the server runs"
@@ -36,7 +36,7 @@ def unreached(where: str, e: BaseException, check: str) -> TransientError | None
     return None
 
 
-def _causes(e: BaseException | None) -> Iterator[BaseException]:
+def _list_causes(e: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and those that it wraps: as its cause, or as aiohttp does."""
     while e is not None:
         yield e

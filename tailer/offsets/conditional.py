@@ -72,7 +72,7 @@ class Refusals:
         self._count = 0
         self._last: Seen | None = None
 
-    async def one_more(self, seen: Seen) -> None:
+    async def pause_after(self, seen: Seen) -> None:
         """Pause after a refusal, with the object as it was seen.
 
         Raises :class:`ConditionRefused` after some with one content: nobody else was faster. Its

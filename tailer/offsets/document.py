@@ -16,7 +16,7 @@ _NAME_BYTES_MAX = 255
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-def document_name(feed: str, ending: str = ".offset.json") -> str:
+def make_document_name(feed: str, ending: str = ".offset.json") -> str:
     """Return the name of a feed's document, without its ending; it is unique for each feed.
 
     A name that would be too long ends with a digest of the feed's name, after a ``~``, which no
@@ -31,12 +31,12 @@ def document_name(feed: str, ending: str = ".offset.json") -> str:
     return f"{name[: most - len(digest) - 1]}~{digest}"
 
 
-def to_bytes(document: dict[str, Any]) -> bytes:
+def encode_document(document: dict[str, Any]) -> bytes:
     """Return the document with its checksum, as one line."""
-    return json.dumps({**document, "checksum": _checksum(document)}).encode() + b"\n"
+    return json.dumps({**document, "checksum": _compute_checksum(document)}).encode() + b"\n"
 
 
-def from_bytes(text: bytes, feed: str, path: str) -> dict[str, Any]:
+def decode_document(text: bytes, feed: str, path: str) -> dict[str, Any]:
     """Parse the document, and drop its checksum.
 
     Raises :class:`OffsetError` if it is damaged, or another feed's.
@@ -46,15 +46,15 @@ def from_bytes(text: bytes, feed: str, path: str) -> dict[str, Any]:
         checksum = document.pop("checksum")
         epoch, known = document["epoch"], document["format"] == FORMAT
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise damaged(feed, path, "it is not what was written") from None
-    if checksum != _checksum(document) or not isinstance(epoch, int) or not known:
-        raise damaged(feed, path, "its checksum does not fit")
+        raise make_damaged_error(feed, path, "it is not what was written") from None
+    if checksum != _compute_checksum(document) or not isinstance(epoch, int) or not known:
+        raise make_damaged_error(feed, path, "its checksum does not fit")
     if document.get("feed") != feed:
-        raise damaged(feed, path, f"it belongs to feed {document.get('feed')!r}")
+        raise make_damaged_error(feed, path, f"it belongs to feed {document.get('feed')!r}")
     return document
 
 
-def damaged(feed: str, path: str, what: str) -> OffsetError:
+def make_damaged_error(feed: str, path: str, what: str) -> OffsetError:
     """Return the error for a damaged document."""
     return OffsetError(
         f"the offset file of feed {feed!r} is damaged: {what}",
@@ -63,5 +63,5 @@ def damaged(feed: str, path: str, what: str) -> OffsetError:
     )
 
 
-def _checksum(document: dict[str, Any]) -> str:
+def _compute_checksum(document: dict[str, Any]) -> str:
     return sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

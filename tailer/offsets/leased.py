@@ -18,8 +18,8 @@ An example, with a lease of 30 s. A and B are processes, "e1 #5" is epoch 1, wri
     10 s  A saves an offset                 e1 #1
     12 s  A stands still; B sees e1 #1 and waits for a lease from here
     42 s  B writes on condition of e1 #1    e2 #0: B is the owner
-    50 s  A goes on. Its lease is older than 24 s, so check() writes before the batch, on condition
-          of e1 #1: refused, the object is B's, and A writes nothing any more.
+    50 s  A continues. Its lease is older than 24 s, so check() writes before the batch, on
+          condition of e1 #1: refused, the object is B's, and A writes nothing any more.
 
 What must never happen: a batch that is written by two owners. A server that ignores conditions is
 therefore found when the object is claimed, by a write that has to be refused.
@@ -36,7 +36,7 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, OffsetHeld, TableError, TransientError
-from tailer.network.http_answers import strong_etag
+from tailer.network.http_answers import parse_strong_etag
 from tailer.offsets import LEASE_S, OffsetStore
 from tailer.offsets.conditional import (
     ConditionalObject,
@@ -45,8 +45,8 @@ from tailer.offsets.conditional import (
     Seen,
     steady_now,
 )
-from tailer.offsets.document import FORMAT, damaged, to_bytes
-from tailer.offsets.owner import describe, is_dead, this_process
+from tailer.offsets.document import FORMAT, encode_document, make_damaged_error
+from tailer.offsets.owner import describe_owner, is_dead, this_process
 
 #: The part of the lease during which its owner trusts it. A standby waits for the whole lease.
 _TRUSTED_PART = 0.8
@@ -110,14 +110,14 @@ class LeasedOffsetStore(OffsetStore):
                 seen = await self._object.get()
                 if seen.owner is not None and seen.owner.get("id") == self._id:
                     # Claimed before; only the answer was lost.
-                    return await self._checked(seen)
+                    return await self._check_conditions(seen)
                 if first is None or first.document != seen.document:
                     first = seen
-                if (left := self._left_s(seen, since=first.at)) <= 0:
-                    claimed = await self._claim(seen)
+                if (left := self._remaining_s(seen, since=first.at)) <= 0:
+                    claimed = await self._claim_object(seen)
                     if claimed is not None:
-                        return await self._checked(claimed)
-                    await refusals.one_more(seen)  # perhaps another process was faster
+                        return await self._check_conditions(claimed)
+                    await refusals.pause_after(seen)  # perhaps another process was faster
                     continue
             except ConditionRefused:
                 raise
@@ -126,13 +126,13 @@ class LeasedOffsetStore(OffsetStore):
                     raise
                 self._waiting_for, left = str(e), self._lease_s / 3
             else:
-                who = describe(seen.owner or {})
+                who = describe_owner(seen.owner or {})
                 if not self._standby:
                     raise OffsetHeld(who, self._feed, path=self.path)
                 self._waiting_for = who
             await anyio.sleep(max(0.05, min(left, self._lease_s / 3)))
 
-    def _left_s(self, seen: Seen, since: float) -> float:
+    def _remaining_s(self, seen: Seen, since: float) -> float:
         """Return how long the owner's lease still runs, as far as known, in seconds.
 
         ``since`` is when this state was first seen: no answer has the server's time.
@@ -142,10 +142,10 @@ class LeasedOffsetStore(OffsetStore):
         lease_s = float((seen.document or {}).get("lease_s", self._lease_s))
         return lease_s - (seen.at - since)
 
-    async def _claim(self, seen: Seen) -> Seen | None:
+    async def _claim_object(self, seen: Seen) -> Seen | None:
         """Claim the free object; return None if it is no longer free, or what it is now says."""
         known = seen.document or {}
-        document = self._document(
+        document = self._build_document(
             epoch=seen.epoch + 1,
             sequence=0,
             offset=known.get("offset"),
@@ -153,38 +153,38 @@ class LeasedOffsetStore(OffsetStore):
             damaged=known.get("damaged"),
         )
         started = steady_now()
-        etag = await self._object.put(_body(document), self._condition(seen))
+        etag = await self._object.put(_encode_body(document), self._require_etag(seen))
         if etag is None:
             return None
         self._renewed_at = started
         return None if not etag else Seen(document, etag, started)
 
-    def _document(self, **fields: Any) -> dict[str, Any]:
+    def _build_document(self, **fields: Any) -> dict[str, Any]:
         owner = {"id": self._id, **this_process()}
         known = {"format": FORMAT, "feed": self._feed, "owner": owner, "lease_s": self._lease_s}
         return {**known, **fields}
 
-    async def _checked(self, held: Seen) -> Seen:
+    async def _check_conditions(self, held: Seen) -> Seen:
         """Refuse a server that ignores conditions: it would let two owners write."""
         assert held.document is not None
-        self._condition(held)
-        if await self._object.put(_body(held.document), _NO_ETAG) is not None:
-            raise self._without_conditions("the server ignores If-Match")
+        self._require_etag(held)
+        if await self._object.put(_encode_body(held.document), _NO_ETAG) is not None:
+            raise self._make_condition_error("the server ignores If-Match")
         return held
 
-    def _condition(self, seen: Seen) -> str | None:
+    def _require_etag(self, seen: Seen) -> str | None:
         """Return the ETag with which a write succeeds only on what was seen; None: on nothing."""
         if seen.document is None:
             return None
-        if (etag := strong_etag(seen.etag)) is None:
-            raise self._without_conditions(
+        if (etag := parse_strong_etag(seen.etag)) is None:
+            raise self._make_condition_error(
                 f"the ETag that comes with the object, {seen.etag!r}, does not name its state"
                 if seen.etag
                 else "the object comes without an ETag"
             )
         return etag
 
-    def _without_conditions(self, what: str) -> OffsetError:
+    def _make_condition_error(self, what: str) -> OffsetError:
         return OffsetError(
             f"{what}, so that two daemons can't be kept apart",
             path=self.path,
@@ -201,18 +201,18 @@ class LeasedOffsetStore(OffsetStore):
                 await anyio.sleep(pause - idle)
                 continue
             try:
-                await self._write()
+                await self._write_object()
             except TableError:
                 return  # the next writer gets the error
             except TransientError:
                 await anyio.sleep(pause / 4)
 
     async def check(self) -> None:
-        self._owned()
+        self._require_held()
         if steady_now() - self._renewed_at > self._lease_s * _TRUSTED_PART:
-            await self._write()  # refused if another one has taken over meanwhile
+            await self._write_object()  # refused if another one has taken over meanwhile
 
-    def _owned(self) -> Seen:
+    def _require_held(self) -> Seen:
         if self._lost is not None:
             raise self._lost
         if self._held is None:
@@ -228,7 +228,7 @@ class LeasedOffsetStore(OffsetStore):
         if self._held is not None:
             # A lease that can't be released now expires.
             with suppress(TransientError, TableError):
-                await self._write(owner=None)
+                await self._write_object(owner=None)
         self._held = None
 
     # The offset
@@ -237,7 +237,7 @@ class LeasedOffsetStore(OffsetStore):
         """See :class:`tailer.offsets.OffsetStore`.
 
         To its owner it is refused once another one has taken over: a feed that tries again would
-        go on from the other's offset.
+        continue from the other's offset.
         """
         seen = await self._object.get()
         if self._held is not None:
@@ -245,7 +245,7 @@ class LeasedOffsetStore(OffsetStore):
         document = seen.document
         if document is None or document.get("offset") is None:
             if document is not None and document.get("damaged"):
-                raise damaged(self._feed, self.path, str(document["damaged"]))
+                raise make_damaged_error(self._feed, self.path, str(document["damaged"]))
             return None
         try:
             return Offset.from_json(document["offset"])
@@ -254,30 +254,30 @@ class LeasedOffsetStore(OffsetStore):
             raise
 
     async def save(self, offset: Offset) -> None:
-        await self._write(offset=offset.to_json(), damaged=None)
+        await self._write_object(offset=offset.to_json(), damaged=None)
 
     async def clear(self) -> None:
-        await self._write(offset=None, orders=None, damaged=None)
+        await self._write_object(offset=None, orders=None, damaged=None)
 
     async def load_orders(self) -> dict[str, Any]:
         document = (self._held or await self._object.get()).document or {}
         return dict(document.get("orders") or {})
 
     async def save_orders(self, orders: dict[str, Any]) -> None:
-        await self._write(orders=orders or None)
+        await self._write_object(orders=orders or None)
 
-    async def _write(self, **changes: Any) -> None:
+    async def _write_object(self, **changes: Any) -> None:
         """Write the object with some fields changed, on condition that it is still this owner's."""
         async with self._writing:
-            held = self._owned()
+            held = self._require_held()
             refusals = Refusals(self.path)
             while True:
                 assert held.document is not None
                 # Of this attempt alone, so that an object with it shows that it has arrived.
                 self._sequence = sequence = max(held.document["sequence"], self._sequence) + 1
                 document = {**held.document, **changes, "sequence": sequence}
-                body, started = _body(document), steady_now()
-                etag = await self._object.put(body, self._condition(held))
+                body, started = _encode_body(document), steady_now()
+                etag = await self._object.put(body, self._require_etag(held))
                 if etag:
                     self._held, self._renewed_at = Seen(document, etag, started), started
                     return
@@ -286,28 +286,28 @@ class LeasedOffsetStore(OffsetStore):
                 seen = await self._object.get()
                 self._check_mine(seen)
                 self._held = held = seen
-                if seen.document is not None and to_bytes(seen.document) == body:
+                if seen.document is not None and encode_document(seen.document) == body:
                     self._renewed_at = started
                     return
-                await refusals.one_more(seen)
+                await refusals.pause_after(seen)
 
     def _check_mine(self, seen: Seen) -> None:
         """Raise :class:`OffsetError`, now and from now on, if the object is another owner's."""
         if (seen.owner or {}).get("id") != self._id or seen.epoch != self.epoch:
-            self._lost = self._taken(seen)
+            self._lost = self._make_loss_error(seen)
             raise self._lost
 
-    def _taken(self, seen: Seen) -> OffsetError:
+    def _make_loss_error(self, seen: Seen) -> OffsetError:
         if seen.document is None:
             what = f"the offset of feed {self._feed!r} was removed"
         else:
-            who = describe(seen.owner) if seen.owner else "another process"
+            who = describe_owner(seen.owner) if seen.owner else "another process"
             what = f"{who} has taken feed {self._feed!r} over, with epoch {seen.epoch}"
         return OffsetError(
             what, path=self.path, hint="this process has stopped it, and writes no more"
         )
 
 
-def _body(document: dict[str, Any]) -> bytes:
+def _encode_body(document: dict[str, Any]) -> bytes:
     """Return what the object has of a document."""
-    return to_bytes({name: value for name, value in document.items() if value is not None})
+    return encode_document({name: value for name, value in document.items() if value is not None})

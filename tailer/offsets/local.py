@@ -29,11 +29,11 @@ from tailer.files.durable import make_folder, make_private, open_private, sync_f
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import (
     FORMAT,
-    document_name,
-    from_bytes,
-    to_bytes,
+    decode_document,
+    encode_document,
+    make_document_name,
 )
-from tailer.offsets.lock_holder import lock_holder
+from tailer.offsets.lock_holder import find_lock_holder
 
 _STANDBY_PAUSE_S = 0.5
 
@@ -48,7 +48,7 @@ class LocalOffsetStore(OffsetStore):
     def __init__(
         self, folder: Path, name: str, *, standby: bool = False, file: str | None = None
     ) -> None:
-        stem = file or f"{document_name(name)}.offset"
+        stem = file or f"{make_document_name(name)}.offset"
         self.path = folder / (file or f"{stem}.json")
         self._lock_path = folder / f"{stem}.lock"
         self._temporary = folder / f"{stem}.tmp"
@@ -66,7 +66,7 @@ class LocalOffsetStore(OffsetStore):
 
     async def acquire(self) -> None:
         try:
-            while not await anyio.to_thread.run_sync(self._acquire):
+            while not await anyio.to_thread.run_sync(self._try_lock):
                 if not self._standby:
                     who = self._holder or "another process"
                     raise OffsetHeld(who, self.name, path=str(self.path))
@@ -79,7 +79,7 @@ class LocalOffsetStore(OffsetStore):
     def waiting_for(self) -> str | None:
         return self._waiting_for
 
-    def _acquire(self) -> bool:
+    def _try_lock(self) -> bool:
         if self._lock is not None:
             return True
         lock = self._open_lock()
@@ -87,24 +87,24 @@ class LocalOffsetStore(OffsetStore):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             try:
-                self._look_at_holder(lock)
+                self._check_holder(lock)
             finally:
                 os.close(lock)
             return False
         except OSError as e:  # a file system without locks
             os.close(lock)
-            raise self._not_there(e) from None
+            raise self._make_lock_error(e) from None
         damage = None
         try:
             with suppress(FileNotFoundError):
                 make_private(self.path)
-            document = self._read()
+            document = self._read_document()
         except OffsetError as e:
             # load() raises it; the owner of the offset may set it again.
             document, damage = None, e
         except OSError as e:
             os.close(lock)
-            raise self._not_there(e) from None
+            raise self._make_lock_error(e) from None
         except BaseException:
             os.close(lock)  # or a second attempt would own what it has not read
             raise
@@ -119,11 +119,11 @@ class LocalOffsetStore(OffsetStore):
             make_folder(self.path.parent, private=True)
             return open_private(self._lock_path, os.O_RDWR | os.O_CREAT)
         except OSError as e:
-            raise self._not_there(e) from None
+            raise self._make_lock_error(e) from None
 
-    def _look_at_holder(self, lock: int) -> None:
+    def _check_holder(self, lock: int) -> None:
         """Note who holds the lock; refuse to stand by for somebody who can't be a daemon."""
-        holder = lock_holder(lock)
+        holder = find_lock_holder(lock)
         if holder is not None and holder.strange:
             raise TransientError(
                 f"{self._lock_path}: {holder} holds the lock of feed "
@@ -131,7 +131,7 @@ class LocalOffsetStore(OffsetStore):
             )
         self._holder = "" if holder is None else str(holder)
 
-    def _not_there(self, e: OSError) -> TailerError:
+    def _make_lock_error(self, e: OSError) -> TailerError:
         if may_heal(e):
             return out_of_reach(f"{self.path}: the offset's lock is unavailable", e)
         return OffsetError(
@@ -141,7 +141,7 @@ class LocalOffsetStore(OffsetStore):
         )
 
     async def load(self) -> Offset | None:
-        document = await anyio.to_thread.run_sync(self._read)
+        document = await anyio.to_thread.run_sync(self._read_document)
         if document is None or document["offset"] is None:
             return None
         try:
@@ -150,7 +150,7 @@ class LocalOffsetStore(OffsetStore):
             e.at(path=str(self.path))
             raise
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read_document(self) -> dict[str, Any] | None:
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
@@ -163,23 +163,25 @@ class LocalOffsetStore(OffsetStore):
                 path=str(self.path),
                 hint="it must be a file that this user may read",
             ) from None
-        return from_bytes(text, self.name, str(self.path))
+        return decode_document(text, self.name, str(self.path))
 
     async def save(self, offset: Offset) -> None:
-        await self._save(offset.to_json(), None)
+        await self._save_document(offset.to_json(), None)
 
     async def load_orders(self) -> dict[str, Any]:
         if self._lock is not None:
             return self._orders
-        document = await anyio.to_thread.run_sync(self._read)
+        document = await anyio.to_thread.run_sync(self._read_document)
         return {} if document is None else dict(document.get("orders", {}))
 
     async def save_orders(self, orders: dict[str, Any]) -> None:
         if self._damage is not None:
             raise self._damage  # or the file would be whole again, without an offset
-        await self._save(None, orders)
+        await self._save_document(None, orders)
 
-    async def _save(self, offset: dict[str, Any] | None, orders: dict[str, Any] | None) -> None:
+    async def _save_document(
+        self, offset: dict[str, Any] | None, orders: dict[str, Any] | None
+    ) -> None:
         """Write the document with another offset or other orders; None: unchanged.
 
         What waits here while the offset is released must not overwrite the next owner's.
@@ -191,14 +193,14 @@ class LocalOffsetStore(OffsetStore):
             offset = self._offset if offset is None else offset
             orders = self._orders if orders is None else orders
             try:
-                await anyio.to_thread.run_sync(self._write, offset, orders)
+                await anyio.to_thread.run_sync(self._write_document, offset, orders)
             except OSError as e:
                 raise TransientError(
                     f"{self.path}: the offset can't be saved ({e.strerror})"
                 ) from e
             self._offset, self._orders, self._damage = offset, orders, None
 
-    def _write(self, offset: dict[str, Any] | None, orders: dict[str, Any]) -> None:
+    def _write_document(self, offset: dict[str, Any] | None, orders: dict[str, Any]) -> None:
         document: dict[str, Any] = {
             "format": FORMAT,
             "feed": self.name,
@@ -210,7 +212,7 @@ class LocalOffsetStore(OffsetStore):
         make_folder(self.path.parent, private=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(open_private(self._temporary, flags), "wb") as f:
-            f.write(to_bytes(document))
+            f.write(encode_document(document))
             f.flush()
             os.fsync(f.fileno())
         self._temporary.replace(self.path)
@@ -218,12 +220,12 @@ class LocalOffsetStore(OffsetStore):
 
     async def clear(self) -> None:
         try:
-            await anyio.to_thread.run_sync(self._remove)
+            await anyio.to_thread.run_sync(self._remove_document)
         except OSError as e:
             raise TransientError(f"{self.path}: the offset can't be removed ({e.strerror})") from e
         self._offset, self._orders, self._damage = None, {}, None
 
-    def _remove(self) -> None:
+    def _remove_document(self) -> None:
         self.path.unlink(missing_ok=True)
         if self.path.parent.is_dir():
             sync_folder(self.path.parent)

@@ -28,7 +28,7 @@ class LockHolder:
         return f"process {self.pid} of {self.user}{own}"
 
 
-def lock_holder(file: int) -> LockHolder | None:
+def find_lock_holder(file: int) -> LockHolder | None:
     """Return the process that holds a lock on an open file; None if the system does not say."""
     status = os.fstat(file)
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
@@ -39,21 +39,21 @@ def lock_holder(file: int) -> LockHolder | None:
     for line in lines:
         fields = line.split()  # number, kind, strength, access, pid, device:file, from, to
         if len(fields) == 8 and fields[1] == "FLOCK" and fields[5] == f"{device}:{status.st_ino}":
-            return _known(int(fields[4]), status.st_uid)
+            return _find_process(int(fields[4]), status.st_uid)
     return None
 
 
-def _known(pid: int, owner: int) -> LockHolder | None:
+def _find_process(pid: int, owner: int) -> LockHolder | None:
     if pid <= 0:  # of another pid namespace, or of a lock that several processes inherited
         return None
     try:
         uid = (_PROC / str(pid)).stat().st_uid
     except OSError:  # it has ended, or is hidden: by ProtectProc or hidepid
-        return _hidden(pid, owner)
-    return LockHolder(pid, _name(uid), strange=uid not in (0, os.geteuid(), owner))
+        return _find_hidden_process(pid, owner)
+    return LockHolder(pid, _find_user_name(uid), strange=uid not in (0, os.geteuid(), owner))
 
 
-def _hidden(pid: int, owner: int) -> LockHolder | None:
+def _find_hidden_process(pid: int, owner: int) -> LockHolder | None:
     """Return a process that is not shown, if it is another user's: the kernel hides no process
     from one that may not signal it. It may be root's, unless root owns nothing here."""
     try:
@@ -65,7 +65,7 @@ def _hidden(pid: int, owner: int) -> LockHolder | None:
     return None
 
 
-def _name(uid: int) -> str:
+def _find_user_name(uid: int) -> str:
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:

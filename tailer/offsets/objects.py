@@ -11,7 +11,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionErr
 
 from tailer.errors import OffsetError, TransientError
 from tailer.offsets.conditional import Seen, steady_now
-from tailer.offsets.document import document_name, from_bytes
+from tailer.offsets.document import decode_document, make_document_name
 from tailer.store.objects.requests import Client, Requests
 
 #: How obstore says that a write was done, and its answer named no state.
@@ -25,7 +25,7 @@ class CloudObject:
     """
 
     def __init__(self, address: str, feed: str, client: Client) -> None:
-        self._name = name = f"{document_name(feed)}.offset.json"
+        self._name = name = f"{make_document_name(feed)}.offset.json"
         self._requests, self._feed = Requests(address, client), feed
         folder = self._requests.place
         self._place = structs.replace(folder, key=f"{folder.key}/{name}" if folder.key else name)
@@ -46,26 +46,28 @@ class CloudObject:
             return Seen(None, "", steady_now())
         now = steady_now()
         try:
-            document = from_bytes(body, self._feed, self.path)
+            document = decode_document(body, self._feed, self.path)
         except OffsetError as e:
             document = {"epoch": 0, "damaged": e.what.partition(": ")[2]}
-        return Seen(document, _etag(meta), now)
+        return Seen(document, _join_etag(meta), now)
 
     async def put(self, body: bytes, etag: str | None) -> str | None:
         """See :class:`~tailer.offsets.conditional.ConditionalObject`. A write whose answer was lost
         is not repeated by obstore; the second one is refused if the first was done, and the caller
         finds that its own document is there."""
         try:
-            return await self._put(body, etag)
+            return await self._put_once(body, etag)
         except TransientError:
-            return await self._put(body, etag)
+            return await self._put_once(body, etag)
 
-    async def _put(self, body: bytes, etag: str | None) -> str | None:
-        mode: Any = "create" if etag is None else _condition(etag)
+    async def _put_once(self, body: bytes, etag: str | None) -> str | None:
+        mode: Any = "create" if etag is None else _parse_condition(etag)
 
         async def write(container: Any) -> str:
             try:
-                return _etag(await obstore.put_async(container, self._place.key, body, mode=mode))
+                return _join_etag(
+                    await obstore.put_async(container, self._place.key, body, mode=mode)
+                )
             except GenericError as e:
                 if _NO_ETAG not in str(e):
                     raise
@@ -78,7 +80,7 @@ class CloudObject:
             return None
 
 
-def _etag(meta: Any) -> str:
+def _join_etag(meta: Any) -> str:
     """Return ETag and version as one quoted text; "" or a weak ETag if the server names no
     state."""
     etag, version = meta["e_tag"] or "", meta["version"] or ""
@@ -87,7 +89,7 @@ def _etag(meta: Any) -> str:
     return f'"{etag.strip(chr(34))}|{version}"'
 
 
-def _condition(etag: str) -> dict[str, str]:
-    """Return obstore's condition for an ETag of :func:`_etag`. No object is of generation 1."""
+def _parse_condition(etag: str) -> dict[str, str]:
+    """Return obstore's condition for a joined ETag. No object is of generation 1."""
     plain, _, version = etag.strip('"').partition("|")
     return {"e_tag": f'"{plain}"', "version": version or "1"}

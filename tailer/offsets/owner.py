@@ -34,7 +34,7 @@ import socket
 import uuid
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailer.errors import ConfigError, may_heal, out_of_reach
 from tailer.files.durable import make_folder, open_private
@@ -43,7 +43,7 @@ _PROC = Path("/proc")
 
 
 @cache
-def _run() -> str:
+def _make_run_id() -> str:
     """Return the id of this process among all that ever have the same place. It is made on first
     use, because a process that is forked later has another one."""
     return uuid.uuid4().hex
@@ -65,19 +65,19 @@ class _Place:
             ) from e
         self._name: str | None = None
 
-    def name(self) -> str | None:
+    def acquire_id(self) -> str | None:
         """Return the id of the place once this process has the lock, which it keeps until it ends.
 
         The file's number is a part of it, because the file may be a copy; so is the boot, because a
         file server may have given the lock to another machine.
         """
-        if self._name is None and (boot := _boot()):
+        if self._name is None and (boot := _read_boot_id()):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 return None
             found = os.pread(self._file, 64, 0).decode("ascii", "replace")
-            if len(found) != len(_run()):
+            if len(found) != len(_make_run_id()):
                 found = uuid.uuid4().hex
                 os.ftruncate(self._file, 0)
                 os.pwrite(self._file, found.encode(), 0)
@@ -107,31 +107,36 @@ def keep_place(folder: Path | None) -> None:
 
 def this_process() -> dict[str, Any]:
     """Describe this process to others: host name and process id, and what proves them."""
-    here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "run": _run()}
-    if (machine := _machine()) and (status := _status("self")):
-        here |= {"machine": machine, "started": status[1]}
-    place = _place.name() if _place else None
+    here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "run": _make_run_id()}
+    if (machine := _read_machine_id()) and (status := _read_status("self")):
+        here |= {"machine": machine, "started": status.started}
+    place = _place.acquire_id() if _place else None
     return {**here, "place": place} if place else here
 
 
 def is_dead(owner: dict[str, Any]) -> bool:
     """Return whether a process is known to have ended. False if that can't be known from here."""
     place = owner.get("place")
-    if place and _place and _place.name() == place and owner.get("run") not in (None, _run()):
+    if (
+        place
+        and _place
+        and _place.acquire_id() == place
+        and owner.get("run") not in (None, _make_run_id())
+    ):
         return True
-    pid, started, machine = owner.get("pid"), owner.get("started"), _machine()
+    pid, started, machine = owner.get("pid"), owner.get("started"), _read_machine_id()
     if type(pid) is not int or type(started) is not int or pid <= 0:
         return False
     return machine != "" and owner.get("machine") == machine and _is_gone(pid, started)
 
 
-def describe(owner: dict[str, Any]) -> str:
+def describe_owner(owner: dict[str, Any]) -> str:
     """Return the owner's name for messages."""
-    own = " (this one)" if owner.get("run") == _run() else ""
+    own = " (this one)" if owner.get("run") == _make_run_id() else ""
     return f"process {owner.get('pid')} on {owner.get('host')}{own}"
 
 
-def _boot() -> str:
+def _read_boot_id() -> str:
     """Return the id of the running kernel's boot; empty if the system hides it."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -139,12 +144,12 @@ def _boot() -> str:
         return ""
 
 
-def _machine() -> str:
+def _read_machine_id() -> str:
     """Return the scope in which process numbers are comparable; empty if the system hides it.
 
     It consists of the boot, and the namespaces of process numbers and of clocks.
     """
-    boot, namespaces = _boot(), _PROC / "self/ns"
+    boot, namespaces = _read_boot_id(), _PROC / "self/ns"
     try:
         numbers = (namespaces / "pid").readlink()
         clocks = (namespaces / "time").readlink() if (namespaces / "time").is_symlink() else ""
@@ -161,12 +166,11 @@ def _is_gone(pid: int, started: int) -> bool:
         return True
     except OSError:
         pass  # it exists, as another user's
-    status = _status(str(pid)) if _shows_this_namespace() else None
+    status = _read_status(str(pid)) if _shows_this_namespace() else None
     if status is None:
         return False
-    state, found = status
     # Z and X: it has ended, and its parent has not collected it yet.
-    return state in "ZX" or found != started
+    return status.state in "ZX" or status.started != started
 
 
 def _shows_this_namespace() -> bool:
@@ -177,11 +181,18 @@ def _shows_this_namespace() -> bool:
         return False
 
 
-def _status(process: str) -> tuple[str, int] | None:
-    """Return a process's state and start time; None if the system does not show them."""
+class _Status(NamedTuple):
+    """The state of a process by its letter in ``/proc``, and its start in ticks since the boot."""
+
+    state: str
+    started: int
+
+
+def _read_status(process: str) -> _Status | None:
+    """Return a process's status; None if the system does not show it."""
     try:
         # The name, in brackets, may have spaces in it; the start is the 22nd field of all.
         fields = (_PROC / process / "stat").read_text().rpartition(")")[2].split()
-        return fields[0], int(fields[19])
+        return _Status(fields[0], int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None

@@ -20,7 +20,7 @@ from tailer.delta.digests import KEY_BYTES, file_digest, split_digests
 from tailer.errors import DataLoss, TransientError
 from tailer.log.table import TableLog
 from tailer.plan.rules import ChangeSource, counts_files
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 
 if TYPE_CHECKING:
     from tailer.plan.live_database import Database
@@ -80,7 +80,7 @@ class LiveFiles:
         assert keys is not None
         header = commit.header
         if len(header.added) + len(header.removed) > _FILES_INLINE_MAX * KEY_BYTES:
-            ineffective = await blocking(keys.follow, header.added, header.removed)
+            ineffective = await run_blocking(keys.follow, header.added, header.removed)
         else:
             ineffective = keys.follow(header.added, header.removed)
         self._at = reached
@@ -125,7 +125,7 @@ class LiveFiles:
                 async for add in files:
                     found.append(file_digest(add))
                     if len(found) == _LOADED_AT_ONCE:
-                        await blocking(keys.load, found)
+                        await run_blocking(keys.load, found)
                         found = []
             keys.load(found)
         self._keys = keys

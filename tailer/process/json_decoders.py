@@ -1,7 +1,7 @@
 """Decoders of JSON to Structs, each made once and by one thread at a time.
 
-msgspec looks at a Struct's fields when a decoder of it is first made. It runs Python code
-meanwhile, and another thread then finds the Struct half looked at: the process ends by SIGSEGV.
+msgspec inspects a Struct's fields when its first decoder is made. It runs Python code meanwhile,
+and another thread then finds the Struct half inspected: the process ends by SIGSEGV.
 A daemon's feeds begin to read their logs at the same moment, so that this is not rare.
 """
 

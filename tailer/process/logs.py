@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from tailer.errors import printable
-from tailer.secrets import hidden
+from tailer.secrets import hide_secrets
 
 _LOGGER = "tailer"
 
@@ -45,7 +45,7 @@ class _JsonFormatter(logging.Formatter):
         line |= {k: v for k, v in record.__dict__.items() if k not in self._OWN}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        text = hidden(json.dumps(line, ensure_ascii=False, default=str))
+        text = hide_secrets(json.dumps(line, ensure_ascii=False, default=str))
         if text.isprintable():
             return text
         # JSON's escapes, so that readers get the original names back.

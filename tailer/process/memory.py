@@ -19,7 +19,7 @@ def keep_freed_memory() -> None:
     """Let each batch reuse the memory of the one before it; to be called before the first thread.
 
     glibc returns freed memory to the system, and the next rows fault it in again page by page,
-    unless it is told to keep it. Threads decode here what another one writes, so they share heaps;
+    unless it is set to keep it. Threads decode here what another one writes, so they share heaps;
     in a single one they would wait for each other.
     """
     _choose_pool("system")  # the same heaps

@@ -5,9 +5,9 @@ What does not end within a grace, for a thread that is stuck in a client's call,
 process.
 SIGHUP makes a command that has a configuration read it again, and ends any other.
 
-A signal is recorded from :func:`install` on, even while the command is still being loaded, and the
-record is kept. The handlers are never removed: between two receivers a signal would have its
-default effect, which is to kill the process while it is ending.
+A signal is recorded from :func:`install_receiver` on, even while the command is still being loaded,
+and the record is kept. The handlers are never removed: between two receivers a signal would have
+its default effect, which is to kill the process while it is ending.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SignalReceiver:
         self.stopped_by: int | None = None
         #: The exit status of the command, once it is done.
         self.exit_status: int | None = None
-        #: Whether others may want to see the end of the process, behind :meth:`finish`.
+        #: Whether others may want to see the end of the process, after :meth:`finish_process`.
         self.watched = False
         #: Whether a SIGHUP came that is not handled yet.
         self.hangup = False
@@ -61,12 +61,12 @@ class SignalReceiver:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
 
-    def listen(self) -> None:
+    def install_handlers(self) -> None:
         """Install this receiver's handlers."""
         for number in _RECEIVED:
-            signal.signal(number, self._receive)
+            signal.signal(number, self._record_signal)
 
-    def _receive(self, number: int, _: FrameType | None) -> None:
+    def _record_signal(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT:
             self._interrupts += 1
             if self._interrupts > 1:
@@ -78,12 +78,12 @@ class SignalReceiver:
         for wake in list(self._waiting):
             wake()
 
-    def finish(self) -> None:
+    def finish_process(self) -> None:
         """Ignore all signals, because the command is done and its exit status must not change.
 
         Its threads have ended, and so has all that was registered for the end: the process ends
         here. Python would first take apart what was loaded, which takes longer than a small read's
-        own end; so it does only behind a command that has failed unexpectedly, or for others that
+        own end; so it does only after a command that has failed unexpectedly, or for others that
         want to see the end. It then restores the default handlers before the process is gone, and
         if a library's shutdown takes for ever, an alarm ends the process.
         """
@@ -101,7 +101,7 @@ class SignalReceiver:
             self.stopped_by = signal.SIGHUP
         return self.stopped_by is not None
 
-    async def until(self, asked: Callable[[], bool]) -> None:
+    async def wait_until(self, asked: Callable[[], bool]) -> None:
         """Wait until ``asked`` returns True; it is called after each signal."""
         import asyncio  # only now: signals are received before an event loop is loaded
 
@@ -114,7 +114,7 @@ class SignalReceiver:
 
         main = threading.current_thread() is threading.main_thread()
         if main:
-            loop.add_reader(self._wake, self._drain)
+            loop.add_reader(self._wake, self._drain_pipe)
         self._waiting.append(wake)
         try:
             while not asked():
@@ -124,7 +124,7 @@ class SignalReceiver:
             self._waiting.remove(wake)
 
     @contextmanager
-    def watch(self, begin_grace: Callable[[], None], *, on_hangup: bool) -> Iterator[None]:
+    def watch_signals(self, begin_grace: Callable[[], None], *, on_hangup: bool) -> Iterator[None]:
         """Let another thread see signals before the main thread, which runs no handler while it
         waits for a file system that does not answer. The first signal that requests the end begins
         the grace, a second SIGINT ends the process. ``on_hangup``: see :meth:`must_stop`.
@@ -140,7 +140,7 @@ class SignalReceiver:
         if on_hangup and not self.hangup_ignored:
             ending.add(signal.SIGHUP)
         watching = threading.Thread(
-            target=self._watch, args=(seen, ending, begin_grace), daemon=True
+            target=self._pass_signals_on, args=(seen, ending, begin_grace), daemon=True
         )
         watching.start()
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
@@ -150,7 +150,9 @@ class SignalReceiver:
             signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
             os.close(wakeup)  # which ends the thread
 
-    def _watch(self, seen: int, ending: set[int], begin_grace: Callable[[], None]) -> None:
+    def _pass_signals_on(
+        self, seen: int, ending: set[int], begin_grace: Callable[[], None]
+    ) -> None:
         interrupts = self._interrupts
         while found := os.read(seen, 1):
             number = found[0]
@@ -164,14 +166,14 @@ class SignalReceiver:
                 os.write(self._wakeup, found)
         os.close(seen)
 
-    def _drain(self) -> None:
+    def _drain_pipe(self) -> None:
         """Read the pipe's bytes, which only wake: the handler has recorded the signal."""
         with suppress(BlockingIOError):
             while os.read(self._wake, 4096):
                 pass
 
 
-def install() -> None:
+def install_receiver() -> None:
     """Receive signals from now on, for the life of the process.
 
     The main thread calls this before anything else; another call has no effect.
@@ -183,42 +185,42 @@ def install() -> None:
         receiver.watched = "atexit" in sys.modules
         import atexit
 
-        atexit.register(receiver.finish)
-        receiver.listen()
+        atexit.register(receiver.finish_process)
+        receiver.install_handlers()
 
 
-def end(status: int) -> NoReturn:
+def end_process(status: int) -> NoReturn:
     """End the process with the command's exit status."""
     if SignalReceiver.installed is not None:
         SignalReceiver.installed.exit_status = status
     sys.exit(status)
 
 
-def listen() -> None:
+def reinstall_handlers() -> None:
     """Install the handlers again after a library has set its handlers, if signals are received."""
     if SignalReceiver.installed is not None:
-        SignalReceiver.installed.listen()
+        SignalReceiver.installed.install_handlers()
 
 
-async def stop_asked(*, on_hangup: bool = False) -> None:
+async def wait_for_stop_signal(*, on_hangup: bool = False) -> None:
     """Return as soon as a signal requests the end; never, if no signals are received."""
     receiver = SignalReceiver.installed
     if receiver is None:
-        import anyio  # see :meth:`SignalReceiver.until`
+        import anyio  # see :meth:`SignalReceiver.wait_until`
 
         await anyio.sleep(math.inf)
     else:
-        await receiver.until(lambda: receiver.must_stop(on_hangup=on_hangup))
+        await receiver.wait_until(lambda: receiver.must_stop(on_hangup=on_hangup))
 
 
-def signalled() -> int | None:
+def find_signal_status() -> int | None:
     """Return the exit status for the signal that requested the end; None without one."""
     receiver = SignalReceiver.installed
     return None if receiver is None or receiver.stopped_by is None else 128 + receiver.stopped_by
 
 
 @contextmanager
-def _grace(seconds: float | None, overdue: Callable[[], int]) -> Iterator[Callable[[], None]]:
+def _limit_grace(seconds: float | None, overdue: Callable[[], int]) -> Iterator[Callable[[], None]]:
     """Provide what starts the grace. If the block has not ended by then, the process ends, with
     the status that ``overdue`` returns. It is called in a thread: the event loop may be stuck."""
     if seconds is None:
@@ -249,10 +251,10 @@ def _grace(seconds: float | None, overdue: Callable[[], int]) -> Iterator[Callab
 def _say_overdue() -> int:
     sys.stderr.write("tailer: the current work does not end and is abandoned\n")
     sys.stderr.flush()
-    return signalled() or 1
+    return find_signal_status() or 1
 
 
-async def until_stopped(
+async def run_until_stopped(
     work: Callable[[], Awaitable[None]],
     on_hangup: Callable[[], Awaitable[None]] | None = None,
     *,
@@ -267,7 +269,7 @@ async def until_stopped(
     ended ``grace_s`` seconds after the signal, if there is a limit, ends with the process:
     ``overdue`` says so, and returns the exit status.
     """
-    import anyio  # see :meth:`SignalReceiver.until`
+    import anyio  # see :meth:`SignalReceiver.wait_until`
 
     receiver = SignalReceiver.installed
     if receiver is None:
@@ -278,21 +280,21 @@ async def until_stopped(
     stopped = False
     try:
         with (
-            _grace(grace_s, overdue) as begin_grace,
-            receiver.watch(begin_grace, on_hangup=on_hangup is None),
+            _limit_grace(grace_s, overdue) as begin_grace,
+            receiver.watch_signals(begin_grace, on_hangup=on_hangup is None),
         ):
             async with anyio.create_task_group() as tasks:
 
                 async def wait_for_stop() -> None:
                     nonlocal stopped
-                    await stop_asked(on_hangup=on_hangup is None)
+                    await wait_for_stop_signal(on_hangup=on_hangup is None)
                     stopped = True
                     begin_grace()
                     tasks.cancel_scope.cancel()
 
                 async def wait_for_hangups(answer: Callable[[], Awaitable[None]]) -> None:
                     while True:
-                        await receiver.until(lambda: receiver.hangup)
+                        await receiver.wait_until(lambda: receiver.hangup)
                         receiver.hangup = False
                         await answer()
 

@@ -19,11 +19,11 @@ import anyio.to_thread
 T = TypeVar("T")
 
 _LIST = 2048
-#: Parsing so many bytes takes about as long as the hop into a thread.
+#: Parsing this number of bytes takes about as long as the hop into a thread.
 INLINE_BYTES_MAX = 16 * 1024
 
 
-async def blocking(work: Callable[..., T], *arguments: Any) -> T:
+async def run_blocking(work: Callable[..., T], *arguments: Any) -> T:
     """Call a function that blocks, in a worker thread."""
     return await anyio.to_thread.run_sync(work, *arguments)
 
@@ -37,25 +37,25 @@ def stop_if_cancelled() -> None:
 
 
 @asynccontextmanager
-async def loading(module: str) -> AsyncIterator[None]:
+async def load_module(module: str) -> AsyncIterator[None]:
     """Load a module in a worker thread during the block: a block that waits for a server leaves the
     processor to it."""
-    loaded = asyncio.create_task(blocking(import_module, module))
+    loaded = asyncio.create_task(run_blocking(import_module, module))
     try:
         yield
     finally:
         await loaded
 
 
-async def in_thread(parse: Callable[[], T], size: int) -> T:
+async def parse_in_thread(parse: Callable[[], T], size: int) -> T:
     """Parse ``size`` bytes, in a worker thread unless they are few."""
-    return parse() if size <= INLINE_BYTES_MAX else await blocking(parse)
+    return parse() if size <= INLINE_BYTES_MAX else await run_blocking(parse)
 
 
-async def stepwise(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
+async def step_in_threads(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
     """Iterate in worker threads, one step for each item: each takes long to make."""
     try:
-        while (item := await blocking(next, iterator, None)) is not None:
+        while (item := await run_blocking(next, iterator, None)) is not None:
             yield item
     finally:
         close = getattr(iterator, "close", None)
@@ -63,14 +63,14 @@ async def stepwise(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
             close()
 
 
-async def listed(items: Iterator[T], size: int = _LIST) -> AsyncGenerator[list[T], None]:
+async def list_in_threads(items: Iterator[T], size: int = _LIST) -> AsyncGenerator[list[T], None]:
     """Yield small items in lists of ``size``, each made in a worker thread.
 
     An error is raised after the items before it.
     """
     error = None
     while error is None:
-        found, error = await blocking(_next, items, size)
+        found, error = await run_blocking(_take_items, items, size)
         if found:
             yield found
         if error is None and len(found) < size:
@@ -78,7 +78,7 @@ async def listed(items: Iterator[T], size: int = _LIST) -> AsyncGenerator[list[T
     raise error
 
 
-def _next(items: Iterator[T], size: int) -> tuple[list[T], Exception | None]:
+def _take_items(items: Iterator[T], size: int) -> tuple[list[T], Exception | None]:
     """Take the next items, and the error that comes after them, if any."""
     found: list[T] = []
     try:
@@ -89,11 +89,11 @@ def _next(items: Iterator[T], size: int) -> tuple[list[T], Exception | None]:
 
 
 async def one_by_one(items: Iterable[T]) -> AsyncGenerator[T, None]:
-    """Yield small items, made as :func:`listed` makes them; those of a list without a thread."""
+    """Yield small items, made as by :func:`list_in_threads`; those of a list without a thread."""
     if isinstance(items, list):
         for item in items:
             yield item
         return
-    async for found in listed(iter(items)):
+    async for found in list_in_threads(iter(items)):
         for item in found:
             yield item

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
 from msgspec import Struct
@@ -55,7 +56,7 @@ class Url(Struct, frozen=True):
         """Return host and port for messages; ``port`` is the scheme's own."""
         return f"{self.server}:{self.port or port}"
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """Return the URL with its user and password encoded: a secret."""
         login = "" if self.user is None and self.password is None else quote(self.user or "", "")
         login += "" if self.password is None else f":{quote(self.password, '')}"
@@ -96,11 +97,17 @@ def parse_url(
     )  # fmt: skip
 
 
-def split_url(
-    text: str, schemes: Collection[str], *, login: bool = True
-) -> tuple[str, str | None, str | None, str]:
-    """Return scheme, user and password of a URL, and what follows them: hosts, path and the rest,
-    as they are written. Raises :class:`UrlError`."""
+class SplitUrl(NamedTuple):
+    """A URL with its login apart; ``rest`` is all after it, as written: hosts, path and query."""
+
+    scheme: str
+    user: str | None
+    password: str | None
+    rest: str
+
+
+def split_url(text: str, schemes: Collection[str], *, login: bool = True) -> SplitUrl:
+    """Split a URL after its login, which is decoded. Raises :class:`UrlError`."""
     if not text.isprintable() or text != text.strip():
         raise UrlError("it has a line break in it, or a blank at an end")
     scheme, mark, rest = text.partition("://")
@@ -114,17 +121,17 @@ def split_url(
         raise UrlError(_ENCODE)
     info, at, hosts = authority.rpartition("@")
     if not at:
-        return scheme, None, None, hosts + rest
+        return SplitUrl(scheme, None, None, hosts + rest)
     if not login:
         raise UrlError("it has a user in it, which belongs into other options")
     user, colon, password = info.partition(":")
-    user, password = _decoded(user), _decoded(password)
+    user, password = _decode_part(user), _decode_part(password)
     if colon:
         keep_pair(user, password)
-    return scheme, user, password if colon else None, hosts + rest
+    return SplitUrl(scheme, user, password if colon else None, hosts + rest)
 
 
-def _decoded(text: str) -> str:
+def _decode_part(text: str) -> str:
     if re.search(_BAD_ESCAPE, text):
         raise UrlError(_ENCODE)
     try:

@@ -45,21 +45,21 @@ class Audit:
         self._at = self._summed_at = ticks()
         self._unwritten: Counter[tuple[str, int]] = Counter()
         try:
-            self._file = self._opened()
+            self._file = self._open_file()
         except OSError as e:
             raise ConfigError(f"{path}: the audit log can't be written ({e.strerror})") from e
 
-    def _opened(self) -> FileIO:
+    def _open_file(self) -> FileIO:
         make_folder(self._path.parent, private=True)
         # Unbuffered: data that the disk refused must not be written again later. The mode of a
         # file that exists is its rotation's.
         os.close(create_private(self._path))
         return self._path.open("ab", buffering=0)
 
-    def reopen(self) -> None:
+    def reopen_file(self) -> None:
         """Open the file of that name again; it is a new one if the old one was moved away."""
         try:
-            file = self._opened()
+            file = self._open_file()
         except OSError as e:
             self._logger.error(  # noqa: TRY400  # no internal error
                 "%s: the audit log can't be opened again (%s), and continues in the old file",
@@ -69,18 +69,20 @@ class Audit:
         self._file.close()
         self._file, self._whole = file, True
 
-    def request(self, *, endpoint: str, status: int, recipient: str | None, **facts: Any) -> None:
+    def record_request(
+        self, *, endpoint: str, status: int, recipient: str | None, **facts: Any
+    ) -> None:
         """Record a request. Facts that are None are left out."""
         self.sum_up(SUMMED_S)
         if recipient is None:
-            if not self._may_write():
+            if not self._take_allowance():
                 self._unwritten[endpoint, status] += 1
                 return
             facts = {
                 key: value[:_CHARACTERS_MAX] if isinstance(value, str) else value
                 for key, value in facts.items()
             }
-        self._write(recipient=recipient, endpoint=endpoint, status=status, **facts)
+        self._write_line(recipient=recipient, endpoint=endpoint, status=status, **facts)
 
     def sum_up(self, after_s: float = 0.0) -> None:
         """Write the counts of requests without a line, at most every ``after_s`` seconds."""
@@ -90,9 +92,9 @@ class Audit:
         self._summed_at = now
         counts, self._unwritten = self._unwritten, Counter()
         for (endpoint, status), number in counts.items():
-            self._write(endpoint=endpoint, status=status, requests=number)
+            self._write_line(endpoint=endpoint, status=status, requests=number)
 
-    def _may_write(self) -> bool:
+    def _take_allowance(self) -> bool:
         now = self._ticks()
         self._left = min(_STRANGERS_BURST, self._left + (now - self._at) / _STRANGERS_EVERY_S)
         self._at = now
@@ -101,7 +103,7 @@ class Audit:
         self._left -= 1
         return True
 
-    def _write(self, **facts: Any) -> None:
+    def _write_line(self, **facts: Any) -> None:
         moment = dt.datetime.fromtimestamp(self._wall(), dt.UTC)
         line = {"time": moment.isoformat(timespec="milliseconds")}
         line |= {key: value for key, value in facts.items() if value is not None}

@@ -32,13 +32,13 @@ from tailer.share_server.query import (
     Links,
     QueryBody,
     QueryResult,
-    broken_off,
-    line_writer,
-    timestamp_of,
+    make_broken_end,
+    make_line_writer,
+    parse_timestamp_parameter,
 )
-from tailer.share_server.refusals import Refusal, invalid
-from tailer.share_server.tables import SharedTable, missing_commit, raw_actions
-from tailer.sharing.model import Capabilities, EndOfStream, ndjson_line
+from tailer.share_server.refusals import Refusal, invalid_parameter
+from tailer.share_server.tables import SharedTable, list_raw_actions, make_missing_error
+from tailer.sharing.model import Capabilities, EndOfStream, encode_ndjson_line
 
 _BATCH = 512
 
@@ -53,56 +53,62 @@ class ChangesRange:
     ending_timestamp: str | None
     historical_metadata: bool
 
-    async def versions(self, table: SharedTable) -> tuple[int, int]:
+    async def find_versions(self, table: SharedTable) -> tuple[int, int]:
         """Return the first and last version, both inclusive. Raises a :class:`Refusal`."""
         if self.starting_version is None and self.starting_timestamp is None:
-            raise invalid("startingVersion or startingTimestamp is missing")
+            raise invalid_parameter("startingVersion or startingTimestamp is missing")
         if self.starting_version is not None and self.starting_timestamp is not None:
-            raise invalid("startingVersion and startingTimestamp exclude each other")
+            raise invalid_parameter("startingVersion and startingTimestamp exclude each other")
         if self.ending_version is not None and self.ending_timestamp is not None:
-            raise invalid("endingVersion and endingTimestamp exclude each other")
+            raise invalid_parameter("endingVersion and endingTimestamp exclude each other")
         newest = await table.latest_version()
         if self.starting_version is not None:
             first = self.starting_version
         else:
             first = await version_at_or_after(
-                table.log, timestamp_of(self.starting_timestamp or "")
+                table.log, parse_timestamp_parameter(self.starting_timestamp or "")
             )
         last = newest
         if self.ending_version is not None:
             last = min(self.ending_version, newest)
         elif self.ending_timestamp is not None:
-            last = await version_at_or_before(table.log, timestamp_of(self.ending_timestamp))
+            last = await version_at_or_before(
+                table.log, parse_timestamp_parameter(self.ending_timestamp)
+            )
         if first > newest:
-            raise invalid(f"the range starts at version {first}, and the newest is {newest}")
+            raise invalid_parameter(
+                f"the range starts at version {first}, and the newest is {newest}"
+            )
         if last < first:
-            raise invalid(f"the range ends at version {last}, before it starts at {first}")
+            raise invalid_parameter(
+                f"the range ends at version {last}, before it starts at {first}"
+            )
         return first, last
 
 
-async def changes_answer(
+async def answer_changes(
     table: SharedTable, asked_range: ChangesRange, asked: Capabilities, links: Links
 ) -> QueryResult:
     """Answer with the change feed of a range of versions."""
     if not table.config.cdf:
-        raise invalid("the change data feed of this table is not shared")
-    first, last = await asked_range.versions(table)
+        raise invalid_parameter("the change data feed of this table is not shared")
+    first, last = await asked_range.find_versions(table)
     walk = _Walk(table, first, last, feed=True, historical=asked_range.historical_metadata)
-    return await walk.answer(asked, links)
+    return await walk.make_answer(asked, links)
 
 
-async def stream_answer(
+async def answer_stream(
     table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
 ) -> QueryResult:
     """Answer with the files added and removed since startingVersion, and the metadata between."""
     if not table.config.history:
-        raise invalid("startingVersion needs a table whose history is shared")
+        raise invalid_parameter("startingVersion needs a table whose history is shared")
     newest = await table.latest_version()
     first = body.starting_version or 0
     if first > newest:
-        raise invalid(f"startingVersion is {first}, and the newest version is {newest}")
+        raise invalid_parameter(f"startingVersion is {first}, and the newest version is {newest}")
     last = newest if body.ending_version is None else min(body.ending_version, newest)
-    return await _Walk(table, first, last, feed=False, historical=True).answer(asked, links)
+    return await _Walk(table, first, last, feed=False, historical=True).make_answer(asked, links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,75 +125,79 @@ class _Walk:
     feed: bool
     historical: bool
 
-    async def answer(self, asked: Capabilities, links: Links) -> QueryResult:
-        end = (await self.table.snapshot(self.last)).state
+    async def make_answer(self, asked: Capabilities, links: Links) -> QueryResult:
+        end = (await self.table.load_snapshot(self.last)).state
         before = await self.table.log.state_before(self.first)
-        opening = await self._commit(self.first, before, await self._floor())
+        opening = await self._read_commit(self.first, before, await self._find_time_before())
         start = opening.after
         form = choose_format(asked, start, end)
         # One range has one schema, its end's; a client that replays the log begins with the
         # start's.
         shown, at = (start, self.first) if self.historical else (end, self.last)
-        writer = line_writer(self.table, links, form, versioned=True)
-        head = writer.protocol(end.protocol)
-        sums = None if self.historical else await self.table.sums(at)
+        writer = make_line_writer(self.table, links, form, versioned=True)
+        head = writer.make_protocol_line(end.protocol)
+        sums = None if self.historical else await self.table.find_checksum(at)
         # The version is sent only if metadata of other versions may follow.
-        head += writer.metadata(shown, at if self.historical else None, sums)
-        chunks = self._chunks(opening, writer, asked, links)
+        head += writer.make_metadata_line(shown, at if self.historical else None, sums)
+        chunks = self._make_chunks(opening, writer, asked, links)
         return QueryResult(self.first, form, asked.end_of_stream, head, chunks, hold=True)
 
-    async def _floor(self) -> int | None:
-        return (await self.table.times()).get(self.first - 1)
+    async def _find_time_before(self) -> int | None:
+        return (await self.table.list_times()).get(self.first - 1)
 
-    async def _commit(self, version: int, before: Any, floor: int | None) -> Commit:
+    async def _read_commit(self, version: int, before: Any, floor: int | None) -> Commit:
         try:
             commit = await self.table.log.commit(version, before, floor)
         except FileNotFoundError:
-            raise missing_commit(version) from None
+            raise make_missing_error(version) from None
         if self.feed:
             source_of(commit, "cdf")
         return commit
 
-    async def _chunks(
+    async def _make_chunks(
         self, opening: Commit, writer: LineWriter, asked: Capabilities, links: Links
     ) -> AsyncGenerator[bytes, None]:
         commit = opening
         try:
-            with self.table.following(self.first) as live:
+            with self.table.borrow_live_files(self.first) as live:
                 while True:
-                    async with aclosing(self._version(commit, live, writer, asked)) as chunks:
+                    async with aclosing(
+                        self._make_version_chunks(commit, live, writer, asked)
+                    ) as chunks:
                         async for chunk in chunks:
                             yield chunk
                     if commit.version >= self.last:
                         break
-                    commit = await self._commit(
+                    commit = await self._read_commit(
                         commit.version + 1, commit.after, commit.timestamp_ms
                     )
         except (TailerError, Refusal) as e:
             # A client that supports the action gets the reason; for others the stream breaks off.
             if asked.end_of_stream and commit is not opening:
-                yield ndjson_line(broken_off(e).to_json())
+                yield encode_ndjson_line(make_broken_end(e).to_json())
                 return
             raise
         if asked.end_of_stream:
-            yield ndjson_line(EndOfStream(None, None, links.expires_ms).to_json())
+            yield encode_ndjson_line(EndOfStream(None, None, links.expires_ms).to_json())
 
-    async def _version(
+    async def _make_version_chunks(
         self, commit: Commit, live: LiveFiles, writer: LineWriter, asked: Capabilities
     ) -> AsyncGenerator[bytes, None]:
         # A feature may be added and dropped within the range.
         if choose_format(asked, commit.after) != writer.form and writer.form == "parquet":
-            raise invalid(f"version {commit.version} can't be sent in the parquet format")
+            raise invalid_parameter(f"version {commit.version} can't be sent in the parquet format")
         changed = commit.header.metadata is not None or commit.header.protocol is not None
         if self.historical and changed and commit.version > self.first:
-            yield writer.metadata(commit.after, commit.version, None)
+            yield writer.make_metadata_line(commit.after, commit.version, None)
         source: ChangeSource = "cdf" if self.feed else "derived"
         ineffective = await live.apply(self.table.log, commit, source)
-        lines = self._lines(await plan_commit(self.table.log, commit, source, ineffective), writer)
-        while chunk := await anyio.to_thread.run_sync(partial(_join, lines)):
+        lines = self._make_lines(
+            await plan_commit(self.table.log, commit, source, ineffective), writer
+        )
+        while chunk := await anyio.to_thread.run_sync(partial(_join_batch, lines)):
             yield chunk
 
-    def _lines(self, plan: CommitPlan, writer: LineWriter) -> Iterator[bytes]:
+    def _make_lines(self, plan: CommitPlan, writer: LineWriter) -> Iterator[bytes]:
         commit = plan.commit
         by_cdc = self.feed and commit.header.cdcs > 0
         # Clients that process the lines in order see removed rows before added ones.
@@ -195,33 +205,39 @@ class _Walk:
             if wanted == "remove" and not commit.header.removes:
                 continue
             is_first = commit.first_mentions()
-            for kind, values in raw_actions(commit.name, commit.lines):
+            for kind, values in list_raw_actions(commit.name, commit.lines):
                 if kind != wanted or (kind != "cdc" and not values.get("dataChange", True)):
                     continue
                 if not is_first(kind, values["path"]):
                     continue
-                if plan.ineffective and kind != "cdc" and _digest(kind, values) in plan.ineffective:
+                if (
+                    plan.ineffective
+                    and kind != "cdc"
+                    and _compute_digest(kind, values) in plan.ineffective
+                ):
                     continue
                 action = values
                 if kind == "remove":
-                    action = _completed(values, plan.completions)
+                    action = _complete_remove(values, plan.completions)
                     if action.get("partitionValues") is None and writer.form == "parquet":
                         action = {**action, "partitionValues": {}}
-                yield writer.file(kind, action, commit.version, commit.timestamp_ms, snapshot=False)
+                yield writer.make_file_line(
+                    kind, action, commit.version, commit.timestamp_ms, snapshot=False
+                )
 
 
-def _join(lines: Iterator[bytes]) -> bytes:
+def _join_batch(lines: Iterator[bytes]) -> bytes:
     return b"".join(islice(lines, _BATCH))
 
 
-def _digest(kind: str, values: dict[str, Any]) -> bytes:
+def _compute_digest(kind: str, values: dict[str, Any]) -> bytes:
     """Return the digest of the logical file of an add or remove, given as in the log."""
     action = build_action(kind, values)
     assert isinstance(action, AddFile | RemoveFile)
     return file_digest(action)
 
 
-def _completed(remove: dict[str, Any], completions: Completions) -> dict[str, Any]:
+def _complete_remove(remove: dict[str, Any], completions: Completions) -> dict[str, Any]:
     """Complete a remove with fields that only the removed add has (:mod:`tailer.plan.rules`)."""
     action = build_action("remove", remove) if completions else None
     add = completions.get(find_file_key(action)) if isinstance(action, RemoveFile) else None

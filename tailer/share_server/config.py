@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tailer.config.settings import TABLE_OF_OPTIONS, Section, address, read_document
+from tailer.config.settings import TABLE_OF_OPTIONS, Section, make_address_parser, read_document
 from tailer.secrets.urls import UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.share_server.grants import Catalog, Grants, TableConfig
@@ -52,7 +52,8 @@ _USUAL = Limits()
 
 SHARE: dict[str, Setting] = {
     "address": Setting(
-        "text", "127.0.0.1:8080", "Address to listen on.", form="host:port", parse=address(),
+        "text", "127.0.0.1:8080", "Address to listen on.", form="host:port",
+        parse=make_address_parser(),
     ),
     "public_url": Setting(
         "text", "", "URL at which clients reach the server; its path is the API "
@@ -132,7 +133,7 @@ class ShareConfig:
     limits: Limits
     key: bytes | None = field(repr=False)
 
-    def at_port(self, port: int) -> ShareConfig:
+    def with_port(self, port: int) -> ShareConfig:
         """Return the configuration with the port that the system has chosen for port 0."""
         host, wanted = self.address
         if wanted:
@@ -160,7 +161,7 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
     share = Section(path, "share", top["share"], SHARE)
     host, port = share["address"]
     state = path.parent / share["state"]
-    tls = _tls(share, path.parent)
+    tls = _find_tls_files(share, path.parent)
     scheme = "https" if tls else "http"
     shown_host = f"[{host}]" if ":" in host else host
     public_url = share["public_url"] or f"{scheme}://{shown_host}:{port}"
@@ -169,8 +170,8 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
             parse_url(public_url, ("http", "https"), login=False)
     except UrlError:
         shown = f"is {public_url!r}, and must be http(s)://host[/prefix]"
-        raise share.wrong("public_url", shown) from None
-    catalog = _catalog(top, path.parent)
+        raise share.make_error("public_url", shown) from None
+    catalog = _build_catalog(top, path.parent)
     return ShareConfig(
         path=path,
         address=(host, port),
@@ -180,67 +181,69 @@ def load_share_config(path: Path, environment: Mapping[str, str] = os.environ) -
         state=state,
         audit=path.parent / (share["audit"] or state.absolute() / "audit.jsonl"),
         catalog=catalog,
-        grants=_grants(top, catalog),
+        grants=_build_grants(top, catalog),
         limits=Limits(requests_per_s=share["requests_per_s"], stall_s=share["stall_s"]),
-        key=_key(share),
+        key=_find_signing_key(share),
     )
 
 
-def _tls(share: Section, folder: Path) -> tuple[Path, Path] | None:
+def _find_tls_files(share: Section, folder: Path) -> tuple[Path, Path] | None:
     certificate, key = share["tls_cert"], share["tls_key"]
     if bool(certificate) != bool(key):
-        raise share.wrong("tls_cert", "and tls_key go together")
+        raise share.make_error("tls_cert", "and tls_key go together")
     return (folder / certificate, folder / key) if certificate else None
 
 
-def _key(share: Section) -> bytes | None:
+def _find_signing_key(share: Section) -> bytes | None:
     """Return the key that signs URLs and page tokens; None: it is made and kept in `state`."""
     key: bytes = share["signing_key"].encode()
     if key and len(key) < _KEY_BYTES_MIN:
-        raise share.wrong("signing_key", f"has fewer than {_KEY_BYTES_MIN} bytes")
+        raise share.make_error("signing_key", f"has fewer than {_KEY_BYTES_MIN} bytes")
     return key or None
 
 
-def _catalog(top: Section, folder: Path) -> Catalog:
+def _build_catalog(top: Section, folder: Path) -> Catalog:
     catalog = Catalog()
-    shares = top.sections("shares", _SCHEMAS)
+    shares = top.list_sections("shares", _SCHEMAS)
     if not shares:
-        raise top.wrong(
+        raise top.make_error(
             "shares", "is empty; describe a table as [shares.NAME.schemas.SCHEMA.tables.TABLE]"
         )
     for share_name, share in shares.items():
-        catalog.add_share(share_name, share.wrong)
-        for schema_name, schema in share.sections("schemas", _TABLES).items():
-            catalog.add_schema(share_name, schema_name, schema.wrong)
-            for name, table in schema.sections("tables", TABLE).items():
+        catalog.add_share(share_name, share.make_error)
+        for schema_name, schema in share.list_sections("schemas", _TABLES).items():
+            catalog.add_schema(share_name, schema_name, schema.make_error)
+            for name, table in schema.list_sections("tables", TABLE).items():
                 catalog.add_table(
                     TableConfig(
                         share=share_name,
                         schema=schema_name,
                         name=name,
-                        location=_location(table["location"], folder),
+                        location=_resolve_location(table["location"], folder),
                         history=table["history"],
                         cdf=table["cdf"],
-                        also=tuple(_location(also, folder) for also in table["also"]),
+                        also=tuple(_resolve_location(also, folder) for also in table["also"]),
                         proxy=table["proxy"],
                         store=table["store"],
                     ),
-                    table.wrong,
+                    table.make_error,
                 )
     return catalog
 
 
-def _location(text: str, folder: Path) -> str:
+def _resolve_location(text: str, folder: Path) -> str:
     local = "://" not in text and not text.startswith(("file:", "~"))
     return str((folder / text).absolute()) if local else text
 
 
-def _grants(top: Section, catalog: Catalog) -> Grants:
+def _build_grants(top: Section, catalog: Catalog) -> Grants:
     grants = Grants(catalog)
-    for name, recipient in top.sections("recipients", _RECIPIENT).items():
-        grants.known(name)
+    for name, recipient in top.list_sections("recipients", _RECIPIENT).items():
+        grants.add_recipient(name)
         for grant in recipient["grants"]:
-            if not grants.add(name, grant):
-                raise recipient.wrong("grants", f"names {grant!r}, which is no share, schema or "
-                                      "table of this file")  # fmt: skip
+            if not grants.add_grant(name, grant):
+                raise recipient.make_error(
+                    "grants",
+                    f"names {grant!r}, which is no share, schema or table of this file",
+                )
     return grants

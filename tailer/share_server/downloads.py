@@ -13,6 +13,7 @@ from tailer.errors import TableError
 from tailer.http_server.serving import send_chunk
 from tailer.share_server.query import may_be_read
 from tailer.share_server.refusals import Refusal, not_found
+from tailer.share_server.request import Request
 from tailer.share_server.tables import SharedTable
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ _CHUNK_BYTES = 1024 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
-def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
+def parse_byte_range(header: str | None, size: int) -> tuple[int, int] | None:
     """Parse a Range header to (first, last) byte, both inclusive; None for the whole file.
 
     A header that is not a single range is ignored, as HTTP requires. Raises a :class:`Refusal`
-    (416) for a range that begins behind the file's end.
+    (416) for a range that begins at the file's end or later.
     """
     match = _RANGE.fullmatch((header or "").strip())
     if match is None or not (match[1] or match[2]):
@@ -63,12 +64,13 @@ def _check_inside(table: SharedTable, where: str) -> None:
 
 
 async def send_file(
-    request: web.Request, table: SharedTable, where: str, stall_s: float
-) -> tuple[web.StreamResponse, int]:
-    """Answer with a file or a range of it; return the response and the bytes sent.
+    request: Request, table: SharedTable, where: str, stall_s: float
+) -> web.StreamResponse:
+    """Answer with a file or a range of it, and count its bytes in ``request.sent``.
 
     Raises a :class:`Refusal` for a file that does not exist.
     """
+    http = request.http
     try:
         await anyio.to_thread.run_sync(_check_inside, table, where)
         source = await table.store.open(where, None)
@@ -77,11 +79,11 @@ async def send_file(
     with source:
         size = source.size()
         try:
-            wanted = byte_range(request.headers.get("Range"), size)
+            wanted = parse_byte_range(http.headers.get("Range"), size)
         except Refusal as refusal:
             body = refusal.body.to_json()
             headers = {"Content-Range": f"bytes */{size}"}
-            return web.json_response(body, status=416, headers=headers), 0
+            return web.json_response(body, status=416, headers=headers)
         first, last = wanted or (0, size - 1)
         response = web.StreamResponse(status=206 if wanted else 200)
         response.content_type = "application/octet-stream"
@@ -89,15 +91,14 @@ async def send_file(
         response.headers["Accept-Ranges"] = "bytes"
         if wanted:
             response.headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-        await response.prepare(request)
-        sent = 0
-        if request.method != "HEAD":
-            sent = await _send(response, source, first, last + 1, stall_s)
+        await response.prepare(http)
+        if http.method != "HEAD":
+            request.sent = await _send_range(response, source, first, last + 1, stall_s)
         await response.write_eof()
-        return response, sent
+        return response
 
 
-async def _send(
+async def _send_range(
     response: web.StreamResponse, source: pa.NativeFile, start: int, end: int, stall_s: float
 ) -> int:
     at = start

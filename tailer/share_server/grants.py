@@ -44,11 +44,15 @@ class TableConfig:
     def to_wire(self) -> Table:
         """Return the table as lists show it; its ids come from the names, so they are stable."""
         return Table(
-            self.name, self.schema, self.share, _id("share", self.key[:1]), _id("table", self.key)
+            self.name,
+            self.schema,
+            self.share,
+            _make_id("share", self.key[:1]),
+            _make_id("table", self.key),
         )
 
 
-def _id(kind: str, names: tuple[str, ...]) -> str:
+def _make_id(kind: str, names: tuple[str, ...]) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"delta-sharing:{kind}:" + "/".join(names)))
 
 
@@ -60,7 +64,7 @@ class _Node:
     children: dict[str, _Node | TableConfig] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
-    def add(self, name: str, child: _Node | TableConfig, wrong: Wrong) -> None:
+    def add_child(self, name: str, child: _Node | TableConfig, wrong: Wrong) -> None:
         lowered = name.lower()
         # A dot would make a client's address `share.schema.table` ambiguous.
         if not name or set(name) & set("./\\") or not name.isprintable():
@@ -82,37 +86,37 @@ class Catalog:
 
     def add_share(self, name: str, wrong: Wrong) -> None:
         """Add a share; ``wrong`` makes the error for a name that collides or is invalid."""
-        self._root.add(name, _Node(name), wrong)
+        self._root.add_child(name, _Node(name), wrong)
 
     def add_schema(self, share: str, name: str, wrong: Wrong) -> None:
         """Add a schema to an existing share."""
-        self._node(share).add(name, _Node(name), wrong)
+        self._require_node(share).add_child(name, _Node(name), wrong)
 
     def add_table(self, table: TableConfig, wrong: Wrong) -> None:
         """Add a table to an existing schema."""
-        self._node(table.share, table.schema).add(table.name, table, wrong)
+        self._require_node(table.share, table.schema).add_child(table.name, table, wrong)
 
-    def _node(self, *names: str) -> _Node:
-        node = self.find(*names)
+    def _require_node(self, *names: str) -> _Node:
+        node = self.find_entry(*names)
         assert isinstance(node, _Node)
         return node
 
-    def find(self, *names: str) -> _Node | TableConfig | None:
+    def find_entry(self, *names: str) -> _Node | TableConfig | None:
         """Return a share, schema or table by its names; None if it does not exist."""
         node: _Node | TableConfig | None = self._root
         for name in names:
             node = node.children.get(name.lower()) if isinstance(node, _Node) else None
         return node
 
-    def children(self, *names: str) -> list[str]:
+    def list_children(self, *names: str) -> list[str]:
         """Return the names below, without case, in order; for the pages of a list."""
-        node = self.find(*names)
+        node = self.find_entry(*names)
         if not isinstance(node, _Node):
             return []
         node.order.sort()  # names are only added at the start; sorting a sorted list costs nothing
         return node.order
 
-    def tables(self) -> list[TableConfig]:
+    def list_tables(self) -> list[TableConfig]:
         """Return every table of every share."""
         tables: list[TableConfig] = []
         stack: list[_Node | TableConfig] = [self._root]
@@ -132,7 +136,7 @@ class Grants:
         self.catalog = catalog
         self._granted: dict[str, set[tuple[str, ...]]] = {}
 
-    def known(self, recipient: str) -> None:
+    def add_recipient(self, recipient: str) -> None:
         """Register a recipient, who may have no grant yet."""
         self._granted.setdefault(recipient, set())
 
@@ -141,47 +145,47 @@ class Grants:
         """All recipients of the configuration."""
         return sorted(self._granted)
 
-    def add(self, recipient: str, grant: str) -> bool:
+    def add_grant(self, recipient: str, grant: str) -> bool:
         """Grant ``share``, ``share.schema`` or ``share.schema.table``.
 
         Return False if it does not exist.
         """
         names = tuple(grant.lower().split("."))
-        if len(names) > 3 or self.catalog.find(*names) is None:
+        if len(names) > 3 or self.catalog.find_entry(*names) is None:
             return False
         self._granted.setdefault(recipient, set()).add(names)
         return True
 
-    def sees(self, recipient: str, *names: str) -> bool:
+    def can_see(self, recipient: str, *names: str) -> bool:
         """Return whether a share, schema or table is granted, or anything in it is."""
         wanted = tuple(name.lower() for name in names)
-        if self.catalog.find(*wanted) is None:
+        if self.catalog.find_entry(*wanted) is None:
             return False
         return any(
             wanted[: len(grant)] == grant[: len(wanted)]
             for grant in self._granted.get(recipient, ())
         )
 
-    def share(self, recipient: str, share: str) -> Share | None:
+    def find_share(self, recipient: str, share: str) -> Share | None:
         """Return a share that the recipient sees, else None."""
-        node = self.catalog.find(share) if self.sees(recipient, share) else None
-        return Share(node.name, _id("share", (share.lower(),))) if node else None
+        node = self.catalog.find_entry(share) if self.can_see(recipient, share) else None
+        return Share(node.name, _make_id("share", (share.lower(),))) if node else None
 
-    def schema(self, recipient: str, share: str, schema: str) -> Schema | None:
+    def find_schema(self, recipient: str, share: str, schema: str) -> Schema | None:
         """Return a schema that the recipient sees, else None."""
-        if not self.sees(recipient, share, schema):
+        if not self.can_see(recipient, share, schema):
             return None
-        above, node = self.catalog.find(share), self.catalog.find(share, schema)
+        above, node = self.catalog.find_entry(share), self.catalog.find_entry(share, schema)
         return Schema(node.name, above.name) if above and node else None
 
-    def table(self, recipient: str, share: str, schema: str, table: str) -> TableConfig | None:
+    def find_table(self, recipient: str, share: str, schema: str, table: str) -> TableConfig | None:
         """Return a table that the recipient may read, else None."""
-        if not self.sees(recipient, share, schema, table):
+        if not self.can_see(recipient, share, schema, table):
             return None
-        node = self.catalog.find(share, schema, table)
+        node = self.catalog.find_entry(share, schema, table)
         return node if isinstance(node, TableConfig) else None
 
-    def after(
+    def list_after(
         self, recipient: str, parent: tuple[str, ...], last: tuple[str, ...], *, deep: bool
     ) -> list[tuple[str, ...]]:
         """Return the paths below ``parent`` that the recipient sees, after ``last``, in order.
@@ -189,18 +193,18 @@ class Grants:
         An empty ``last``: from the first. ``deep``: the tables of a share, in all of its schemas.
         """
         following: list[tuple[str, ...]] = []
-        names = self.catalog.children(*parent)
+        names = self.catalog.list_children(*parent)
         first = bisect_right(names, last[0]) if last and not deep else 0
         for name in names[first:]:
             path = (*parent, name)
-            if not self.sees(recipient, *path):
+            if not self.can_see(recipient, *path):
                 continue
             if not deep:
                 following.append((name,))
                 continue
             if last and name < last[0]:
                 continue
-            inner = self.after(recipient, path, last[1:] if last and name == last[0] else (),
+            inner = self.list_after(recipient, path, last[1:] if last and name == last[0] else (),
                                deep=False)  # fmt: skip
             following += [(name, *tail) for tail in inner]
         return following

@@ -48,7 +48,7 @@ class RateLimits:
         self._downloads: dict[str, int] = {}
 
     @contextmanager
-    def admit(self, recipient: str) -> Iterator[None]:
+    def admit_request(self, recipient: str) -> Iterator[None]:
         """Admit a recipient's request while the block runs.
 
         Raises a :class:`Refusal` (429) with the seconds to wait.
@@ -56,15 +56,15 @@ class RateLimits:
         now = self._clock()
         party = self._recipients.setdefault(recipient, _Party(self.limits.burst, now))
         if party.under_way >= self.limits.concurrent:
-            raise _too_many("too many requests are under way", 1.0)
-        self._spend(party, now)
+            raise _make_rate_refusal("too many requests are under way", 1.0)
+        self._spend_token(party, now)
         party.under_way += 1
         try:
             yield
         finally:
             party.under_way -= 1
 
-    def guess(self, address: str | None) -> None:
+    def count_guess(self, address: str | None) -> None:
         """Count a bad token or signature.
 
         Raises a :class:`Refusal` (429) if one network sends too many.
@@ -74,33 +74,35 @@ class RateLimits:
         self._strangers.move_to_end(name)
         while len(self._strangers) > _STRANGERS_KEPT:
             self._strangers.popitem(last=False)
-        self._spend(party, now)
+        self._spend_token(party, now)
 
     @contextmanager
-    def download(self, recipient: str) -> Iterator[None]:
+    def count_download(self, recipient: str) -> Iterator[None]:
         """Count a file's download while the block runs.
 
         Raises a :class:`Refusal` (429) if a recipient has too many under way: each holds a file and
         a connection.
         """
         if self._downloads.get(recipient, 0) >= self.limits.downloads:
-            raise _too_many("too many downloads are under way", 1.0)
+            raise _make_rate_refusal("too many downloads are under way", 1.0)
         self._downloads[recipient] = self._downloads.get(recipient, 0) + 1
         try:
             yield
         finally:
             self._downloads[recipient] -= 1
 
-    def _spend(self, party: _Party, now: float) -> None:
+    def _spend_token(self, party: _Party, now: float) -> None:
         limits = self.limits
         party.tokens = min(limits.burst, party.tokens + (now - party.at) * limits.requests_per_s)
         party.at = now
         if party.tokens < 1:
-            raise _too_many("too many requests", (1 - party.tokens) / limits.requests_per_s)
+            raise _make_rate_refusal(
+                "too many requests", (1 - party.tokens) / limits.requests_per_s
+            )
         party.tokens -= 1
 
 
-def _too_many(what: str, wait_s: float) -> Refusal:
+def _make_rate_refusal(what: str, wait_s: float) -> Refusal:
     return Refusal(429, "RESOURCE_EXHAUSTED", f"{what}; try again later", wait_s)
 
 

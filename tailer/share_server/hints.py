@@ -63,37 +63,37 @@ def parse_hints(sql: Any, tree: Any) -> Hints:
 def parse_json_hint(text: Any) -> Node | None:
     """Parse a JSON predicate, as text or already decoded; None if it is not understood."""
     try:
-        return _tree(json.loads(text) if isinstance(text, str) else text, 0)
+        return _parse_tree(json.loads(text) if isinstance(text, str) else text, 0)
     except (NotUnderstood, ValueError, RecursionError):
         return None
 
 
-def _tree(value: Any, depth: int) -> Node:
+def _parse_tree(value: Any, depth: int) -> Node:
     if not isinstance(value, dict) or depth > _DEPTH_MAX:
         raise NotUnderstood("tree")
     op, children = value.get("op"), value.get("children")
     if not isinstance(children, list) or not isinstance(op, str):
         raise NotUnderstood("tree")
     if op in ("and", "or") and len(children) >= 2:
-        inner = tuple(_tree(child, depth + 1) for child in children)
+        inner = tuple(_parse_tree(child, depth + 1) for child in children)
         return And(inner) if op == "and" else Or(inner)
     if op == "not" and len(children) == 1:
-        return Not(_tree(children[0], depth + 1))
+        return Not(_parse_tree(children[0], depth + 1))
     if op == "isNull" and len(children) == 1:
-        return IsNull(_leaf(children[0], "column")["name"])
+        return IsNull(_parse_leaf(children[0], "column")["name"])
     if op in _JSON_OPS and len(children) == 2:
         kinds = [c.get("op") if isinstance(c, dict) else None for c in children]
         sign = _JSON_OPS[op]
         if kinds == ["literal", "column"]:
             children, sign = children[::-1], FLIPPED[sign]
-        column, literal = _leaf(children[0], "column"), _leaf(children[1], "literal")
+        column, literal = _parse_leaf(children[0], "column"), _parse_leaf(children[1], "literal")
         if column["valueType"] != literal["valueType"]:
             raise NotUnderstood("tree")
         return Comparison(sign, column["name"], (Literal(literal["value"], literal["valueType"]),))
     raise NotUnderstood("tree")
 
 
-def _leaf(value: Any, op: str) -> dict[str, str]:
+def _parse_leaf(value: Any, op: str) -> dict[str, str]:
     wanted = ("name" if op == "column" else "value", "valueType")
     if not isinstance(value, dict) or value.get("op") != op or value.get("children"):
         raise NotUnderstood("tree")

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailer.delta.actions import DeletionVectorDescriptor, Metadata, Protocol
 from tailer.delta.checksum import VersionChecksum
@@ -19,7 +19,7 @@ from tailer.delta.features import FEATURES, supports_feature
 from tailer.delta.paths import find_dv_location, parse_location
 from tailer.delta.schema import ArrayType, DataType, MapType, PrimitiveType, StructType
 from tailer.delta.snapshot import TableState
-from tailer.share_server.refusals import unsupported
+from tailer.share_server.refusals import unsupported_operation
 from tailer.sharing.model import Capabilities, ResponseFormat
 
 #: Features for reading the log do not concern clients, which get files.
@@ -37,11 +37,11 @@ _PARQUET_TYPES = {
 }  # fmt: skip
 
 
-#: What a recipient is not told: this server asks the catalog.
+#: Features that recipients do not see: this server asks the catalog.
 _OF_CATALOGS = frozenset(f.name for f in FEATURES.values() if f.by_catalog)
 
 
-def _asked_of_readers(state: TableState) -> set[str]:
+def _find_needed_features(state: TableState) -> set[str]:
     """Return the reader features that a client needs for this table's files, in lower case."""
     found = {
         f.name.lower()
@@ -53,21 +53,21 @@ def _asked_of_readers(state: TableState) -> set[str]:
     return found - _SERVER_SIDE
 
 
-def _plain_types(data_type: DataType) -> bool:
+def _has_plain_types(data_type: DataType) -> bool:
     match data_type:
         case PrimitiveType(name):
             return name in _PARQUET_TYPES or name.startswith(("decimal", "char", "varchar"))
         case ArrayType(element):
-            return _plain_types(element)
+            return _has_plain_types(element)
         case MapType(key, value):
-            return _plain_types(key) and _plain_types(value)
+            return _has_plain_types(key) and _has_plain_types(value)
         case StructType(fields):
-            return all(_plain_types(f.type) for f in fields)
+            return all(_has_plain_types(f.type) for f in fields)
 
 
 def needs_delta(state: TableState) -> bool:
     """Return whether the parquet format can't express this version of a table."""
-    return bool(_asked_of_readers(state)) or not _plain_types(state.schema)
+    return bool(_find_needed_features(state)) or not _has_plain_types(state.schema)
 
 
 def choose_format(asked: Capabilities, *states: TableState) -> ResponseFormat:
@@ -77,33 +77,40 @@ def choose_format(asked: Capabilities, *states: TableState) -> ResponseFormat:
     that fits, or lacks a reader feature.
     """
     needed = any(needs_delta(state) for state in states)
-    chosen = asked.choose(needs_delta=needed)
-    features = set().union(*(_asked_of_readers(state) for state in states))
+    chosen = asked.choose_format(needs_delta=needed)
+    features = set().union(*(_find_needed_features(state) for state in states))
     if chosen is None:
         why = ", ".join(sorted(features)) or "types that the parquet format lacks"
-        raise unsupported(
+        raise unsupported_operation(
             f"the table needs responseformat=delta ({why}), and the client takes "
             f"{', '.join(asked.response_formats) or 'parquet'} only"
         )
     missing = features - asked.reader_features
     if chosen == "delta" and missing:
-        raise unsupported(
+        raise unsupported_operation(
             f"the table needs the reader features {', '.join(sorted(missing))}, which the client "
             "does not announce in delta-sharing-capabilities"
         )
     return chosen
 
 
-def _line(document: dict[str, Any]) -> bytes:
+def _encode_line(document: dict[str, Any]) -> bytes:
     return _ENCODER.encode(document).encode() + b"\n"
 
 
-def _file_id(root: str, where: str) -> str:
+def _compute_file_id(root: str, where: str) -> str:
     """Return a file's id, which does not reveal its location.
 
     It is the same for the same file in every answer, even if the table was replaced in between.
     """
     return hashlib.blake2b(f"{root}\0{where}".encode(), digest_size=16).hexdigest()
+
+
+class _SentVector(NamedTuple):
+    """A deletion vector as it is sent, and the id of its file; None: it is inline."""
+
+    values: dict[str, Any]
+    file_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +129,10 @@ class LineWriter:
     versioned: bool
     feed: bool
 
-    def protocol(self, protocol: Protocol) -> bytes:
+    def make_protocol_line(self, protocol: Protocol) -> bytes:
         """Return the first line, with the protocol."""
         if self.form == "parquet":
-            return _line({"protocol": {"minReaderVersion": 1}})
+            return _encode_line({"protocol": {"minReaderVersion": 1}})
         values: dict[str, Any] = {
             "minReaderVersion": protocol.min_reader_version,
             "minWriterVersion": protocol.min_writer_version,
@@ -134,9 +141,9 @@ class LineWriter:
             values["readerFeatures"] = sorted(protocol.reader_features - _OF_CATALOGS)
         if protocol.writer_features is not None:
             values["writerFeatures"] = sorted(protocol.writer_features - _OF_CATALOGS)
-        return _line({"protocol": {"deltaProtocol": values}})
+        return _encode_line({"protocol": {"deltaProtocol": values}})
 
-    def metadata(
+    def make_metadata_line(
         self, state: TableState, version: int | None, sums: VersionChecksum | None
     ) -> bytes:
         """Return the line of a version's metadata; ``sums`` add its size if the log has them."""
@@ -145,16 +152,16 @@ class LineWriter:
             more["version"] = version
         if sums is not None:
             more |= {"size": sums.table_size_bytes, "numFiles": sums.num_files}
-        metadata = _metadata(state.metadata)
+        metadata = _make_metadata(state.metadata)
         if self.form == "delta":
-            return _line({"metaData": {"deltaMetadata": metadata, **more}})
+            return _encode_line({"metaData": {"deltaMetadata": metadata, **more}})
         metadata.pop("createdTime", None)
         metadata["format"].pop("options")
         feed = self.feed and state.cdf
         metadata["configuration"] = {"enableChangeDataFeed": "true"} if feed else {}
-        return _line({"metaData": {**metadata, **more}})
+        return _encode_line({"metaData": {**metadata, **more}})
 
-    def file(
+    def make_file_line(
         self, kind: str, action: dict[str, Any], version: int, timestamp_ms: int, *, snapshot: bool
     ) -> bytes:
         """Return the line of an add, remove or cdc action.
@@ -162,20 +169,21 @@ class LineWriter:
         ``snapshot``: of a table's files instead of its changes.
         """
         where = parse_location(action["path"])
-        document: dict[str, Any] = {"id": _file_id(self.root, where)}
+        document: dict[str, Any] = {"id": _compute_file_id(self.root, where)}
         if self.form == "delta":
             changed = dict(action)
             changed["path"] = self.url(where)
             dv = action.get("deletionVector")
             if dv is not None:
-                changed["deletionVector"], dv_id = self._vector(dv)
-                if dv_id is not None:
-                    document["deletionVectorFileId"] = dv_id
+                vector = self._move_vector(dv)
+                changed["deletionVector"] = vector.values
+                if vector.file_id is not None:
+                    document["deletionVectorFileId"] = vector.file_id
             if self.versioned:
                 document |= {"version": version, "timestamp": timestamp_ms}
             document["expirationTimestamp"] = self.expires_ms
             document["deltaSingleAction"] = {kind: changed}
-            return _line({"file": document})
+            return _encode_line({"file": document})
         document = {"url": self.url(where), **document}
         document["partitionValues"] = action.get("partitionValues") or {}
         document["size"] = action.get("size") or 0
@@ -185,21 +193,21 @@ class LineWriter:
             document |= {"version": version, "timestamp": timestamp_ms}
         document["expirationTimestamp"] = self.expires_ms
         name = "file" if snapshot else {"cdc": "cdf"}.get(kind, kind)
-        return _line({name: document})
+        return _encode_line({name: document})
 
-    def _vector(self, values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    def _move_vector(self, values: dict[str, Any]) -> _SentVector:
         descriptor = DeletionVectorDescriptor(
             values["storageType"], values["pathOrInlineDv"], values["sizeInBytes"],
             values["cardinality"], values.get("offset"),
         )  # fmt: skip
         where = find_dv_location(descriptor)
         if where is None:
-            return values, None
+            return _SentVector(values, None)
         moved = {**values, "storageType": "p", "pathOrInlineDv": self.url(where)}
-        return moved, _file_id(self.root, where)
+        return _SentVector(moved, _compute_file_id(self.root, where))
 
 
-def _metadata(metadata: Metadata) -> dict[str, Any]:
+def _make_metadata(metadata: Metadata) -> dict[str, Any]:
     # Commits are not sent, and so neither are the timestamps in them: a client that builds a log
     # from these lines would miss them. A line's `timestamp` is the one that counts.
     configuration = {k: v for k, v in metadata.configuration.items() if k not in _IN_COMMIT}

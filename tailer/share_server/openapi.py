@@ -17,7 +17,7 @@ def _object(required: list[str], /, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "required": required, "properties": properties}
 
 
-def _schemas() -> dict[str, Any]:
+def _make_schemas() -> dict[str, Any]:
     share = _object(["name"], name=_TEXT, id=_TEXT)
     schema = _object(["name", "share"], name=_TEXT, share=_TEXT)
     table = _object(
@@ -91,7 +91,7 @@ def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-def _paths() -> dict[str, Any]:
+def _make_paths() -> dict[str, Any]:
     paging = (_query("maxResults", _COUNT), _query("pageToken", _TEXT))
     lines: dict[str, Any] = {
         "headers": _VERSION_HEADER,
@@ -156,16 +156,16 @@ def _paths() -> dict[str, Any]:
     return found
 
 
-def openapi(public_url: str) -> dict[str, Any]:
+def describe_api(public_url: str) -> dict[str, Any]:
     """Return the description, with the server's public URL."""
     return {
         "openapi": "3.0.3",
         "info": {"title": "Delta Sharing, served by delta-tailer", "version": __version__},
         "servers": [{"url": public_url}],
         "security": [{"bearer": []}],
-        "paths": _paths(),
+        "paths": _make_paths(),
         "components": {
-            "schemas": _schemas(),
+            "schemas": _make_schemas(),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }

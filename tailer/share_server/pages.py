@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tailer.share_server.refusals import invalid
+from tailer.share_server.refusals import invalid_parameter
 from tailer.share_server.signing import Forged, Signer
 from tailer.sharing.model import Page
 
@@ -17,7 +17,7 @@ _INT32_MAX = 2**31 - 1
 Path = tuple[str, ...]
 
 
-def max_results(text: str | None, largest: int) -> int:
+def parse_max_results(text: str | None, largest: int) -> int:
     """Return the page size that a request asks for, at most ``largest``; 0 is allowed.
 
     Raises a :class:`Refusal` unless it is a non-negative Int32.
@@ -25,7 +25,7 @@ def max_results(text: str | None, largest: int) -> int:
     if text is None:
         return largest
     if not (text.isascii() and text.isdigit()) or len(text) > 10 or int(text) > _INT32_MAX:
-        raise invalid("maxResults must be a number of 0 or more")
+        raise invalid_parameter("maxResults must be a number of 0 or more")
     return min(int(text), largest)
 
 
@@ -35,7 +35,7 @@ class Pager:
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
 
-    def page(
+    def make_page(
         self,
         scope: Sequence[str],
         size: int,
@@ -54,14 +54,14 @@ class Pager:
             try:
                 value = self._signer.open_token("page", token)
             except Forged:
-                raise invalid("the pageToken was not issued by this server") from None
+                raise invalid_parameter("the pageToken was not issued by this server") from None
             if value["of"] != list(scope):
-                raise invalid("the pageToken belongs to another list")
+                raise invalid_parameter("the pageToken belongs to another list")
             last = tuple(value["last"])
         paths = after(last)
         shown = paths[:size]
         following = None
         if len(paths) > size:
             place = list(shown[-1]) if shown else list(last)
-            following = self._signer.token("page", {"of": list(scope), "last": place})
+            following = self._signer.make_token("page", {"of": list(scope), "last": place})
         return Page(tuple(item(path) for path in shown), following)

@@ -21,10 +21,10 @@ from tailer.errors import ConfigError, CorruptLog, TailerError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.share_server.hints import Hints, parse_hints
 from tailer.share_server.lines import LineWriter, choose_format
-from tailer.share_server.refusals import Refusal, invalid, refusal_of
+from tailer.share_server.refusals import Refusal, invalid_parameter, refusal_of
 from tailer.share_server.signing import Forged, Signer
 from tailer.share_server.tables import SharedTable
-from tailer.sharing.model import Capabilities, EndOfStream, ResponseFormat, ndjson_line
+from tailer.sharing.model import Capabilities, EndOfStream, ResponseFormat, encode_ndjson_line
 
 _INT32_MAX = 2**31 - 1
 _REFRESHED_MS_MAX = 7 * 86_400_000
@@ -76,28 +76,28 @@ class QueryBody:
     refresh_token: str | None = None
 
     @classmethod
-    def parse(cls, body: Any) -> QueryBody:
+    def from_json(cls, body: Any) -> QueryBody:
         """Parse a body. Raises a :class:`Refusal` if it is malformed; bad hints are ignored."""
         if not isinstance(body, Mapping):
             raise Refusal(400, "MALFORMED_REQUEST", "the body must be a JSON object")
         refresh = body.get("refreshToken")
         timestamp = body.get("timestamp")
         if not isinstance(timestamp, str | None) or not isinstance(refresh, str | None):
-            raise invalid("timestamp and refreshToken must be strings")
+            raise invalid_parameter("timestamp and refreshToken must be strings")
         parsed = cls(
-            version=_count(body, "version"),
+            version=_parse_count(body, "version"),
             timestamp=timestamp,
-            starting_version=_count(body, "startingVersion"),
-            ending_version=_count(body, "endingVersion"),
-            limit=_count(body, "limitHint", _INT32_MAX),
+            starting_version=_parse_count(body, "startingVersion"),
+            ending_version=_parse_count(body, "endingVersion"),
+            limit=_parse_count(body, "limitHint", _INT32_MAX),
             hints=parse_hints(body.get("predicateHints"), body.get("jsonPredicateHints")),
             include_refresh_token=body.get("includeRefreshToken") is True,
             refresh_token=refresh,
         )
-        parsed.check()
+        parsed.check_exclusive()
         return parsed
 
-    def check(self) -> None:
+    def check_exclusive(self) -> None:
         """Refuse parameters that exclude each other."""
         exclusive = [
             name
@@ -110,28 +110,28 @@ class QueryBody:
             if value is not None
         ]
         if len(exclusive) > 1:
-            raise invalid(f"{' and '.join(exclusive)} exclude each other")
+            raise invalid_parameter(f"{' and '.join(exclusive)} exclude each other")
         # Without a start, the end is not used.
         start, end = self.starting_version, self.ending_version
         if start is not None and end is not None and end < start:
-            raise invalid("endingVersion is before startingVersion")
+            raise invalid_parameter("endingVersion is before startingVersion")
 
 
-def _count(body: Mapping[str, Any], key: str, largest: int = LONG_MAX) -> int | None:
+def _parse_count(body: Mapping[str, Any], key: str, largest: int = LONG_MAX) -> int | None:
     value = body.get(key)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
-        raise invalid(f"{key} must be a number of 0 or more")
+        raise invalid_parameter(f"{key} must be a number of 0 or more")
     return value
 
 
-def timestamp_of(text: str) -> int:
+def parse_timestamp_parameter(text: str) -> int:
     """Parse a timestamp parameter to epoch ms ("Timestamp Format"). Raises a :class:`Refusal`."""
     try:
         return parse_timestamp(text)
     except (ConfigError, OverflowError) as e:
-        raise invalid(str(e)) from None
+        raise invalid_parameter(str(e)) from None
 
 
 async def find_version(table: SharedTable, starting_timestamp: str | None) -> int:
@@ -139,12 +139,12 @@ async def find_version(table: SharedTable, starting_timestamp: str | None) -> in
     if starting_timestamp is None:
         return await table.latest_version()
     if not (table.config.history or table.config.cdf):
-        raise _no_history("startingTimestamp")
-    return await version_at_or_after(table.log, timestamp_of(starting_timestamp))
+        raise _make_history_refusal("startingTimestamp")
+    return await version_at_or_after(table.log, parse_timestamp_parameter(starting_timestamp))
 
 
-def _no_history(what: str) -> Refusal:
-    return invalid(f"{what} needs a table whose history is shared, and this one's is not")
+def _make_history_refusal(what: str) -> Refusal:
+    return invalid_parameter(f"{what} needs a table whose history is shared, and this one's is not")
 
 
 def may_be_read(table: SharedTable, where: str) -> bool:
@@ -160,7 +160,7 @@ def may_be_read(table: SharedTable, where: str) -> bool:
     return any(where.startswith(root.rstrip("/") + "/") for root in roots)
 
 
-def line_writer(
+def make_line_writer(
     table: SharedTable, links: Links, form: ResponseFormat, *, versioned: bool
 ) -> LineWriter:
     """Return a writer of lines whose URLs name only files of the table."""
@@ -173,7 +173,7 @@ def line_writer(
     return LineWriter(form, table.store.root, url, links.expires_ms, versioned, table.config.cdf)
 
 
-async def metadata_answer(
+async def answer_metadata(
     table: SharedTable,
     version: int | None,
     timestamp: str | None,
@@ -185,60 +185,66 @@ async def metadata_answer(
     They are the current version's, unless another one is requested, as newer clients do. The answer
     is two lines, and never a third.
     """
-    travelled = await _travelled(table, version, timestamp)
+    travelled = await _find_travelled_version(table, version, timestamp)
     travels = travelled is not None
     at = await table.latest_version() if travelled is None else travelled
-    state = (await table.snapshot(at)).state
+    state = (await table.load_snapshot(at)).state
     form = choose_format(asked, state)
-    writer = line_writer(table, links, form, versioned=travels)
-    head = writer.protocol(state.protocol) + writer.metadata(state, at, await table.sums(at))
+    writer = make_line_writer(table, links, form, versioned=travels)
+    head = writer.make_protocol_line(state.protocol) + writer.make_metadata_line(
+        state, at, await table.find_checksum(at)
+    )
     return QueryResult(at, form, end_of_stream=False, head=head)
 
 
-async def _travelled(table: SharedTable, version: int | None, timestamp: str | None) -> int | None:
+async def _find_travelled_version(
+    table: SharedTable, version: int | None, timestamp: str | None
+) -> int | None:
     """Return the version that ``version`` or ``timestamp`` name; None if neither is given."""
     if version is None and timestamp is None:
         return None
     if not table.config.history:
-        raise _no_history("version or timestamp")
+        raise _make_history_refusal("version or timestamp")
     if version is not None and timestamp is not None:
-        raise invalid("version and timestamp exclude each other")
+        raise invalid_parameter("version and timestamp exclude each other")
     newest = await table.latest_version()
     if version is None:
-        version = await version_at_or_before(table.log, timestamp_of(timestamp or ""))
+        version = await version_at_or_before(table.log, parse_timestamp_parameter(timestamp or ""))
     if version > newest:
-        raise invalid(f"there is no version {version}: the newest is {newest}")
+        raise invalid_parameter(f"there is no version {version}: the newest is {newest}")
     return version
 
 
-async def query_answer(
+async def answer_query(
     table: SharedTable, body: QueryBody, asked: Capabilities, links: Links
 ) -> QueryResult:
     """Answer with the files of a snapshot ("Read Data from a Table", without startingVersion)."""
-    travelled = await _travelled(table, body.version, body.timestamp)
+    travelled = await _find_travelled_version(table, body.version, body.timestamp)
     travels = travelled is not None
     first_ms = links.now_ms
     if travelled is not None:
         version = travelled
     elif body.refresh_token is not None:
-        version, first_ms = _refreshed(table, body.refresh_token, links)
+        version, first_ms = _open_refresh_token(table, body.refresh_token, links)
     else:
         version = await table.latest_version()
-    snapshot = await table.snapshot(version)
+    snapshot = await table.load_snapshot(version)
     state = snapshot.state
     form = choose_format(asked, state)
-    timestamp_ms = await table.timestamp(version, snapshot) if travels else 0
-    writer = line_writer(table, links, form, versioned=travels)
-    head = writer.protocol(state.protocol)
-    head += writer.metadata(state, version, await table.sums(version))
+    timestamp_ms = await table.find_timestamp(version, snapshot) if travels else 0
+    writer = make_line_writer(table, links, form, versioned=travels)
+    head = writer.make_protocol_line(state.protocol)
+    head += writer.make_metadata_line(state, version, await table.find_checksum(version))
     refresh = None
     if body.include_refresh_token:
-        refresh = _refresh_token(table, version, first_ms, links)
-    files = _files(table, snapshot, body, writer, timestamp_ms)
-    return QueryResult(version, form, asked.end_of_stream, head, _end(asked, links, files, refresh))
+        refresh = _make_refresh_token(table, version, first_ms, links)
+    files = _make_file_lines(table, snapshot, body, writer, timestamp_ms)
+    return QueryResult(
+        version, form, asked.end_of_stream, head, _add_end(asked, links, files, refresh)
+    )
 
 
-def _refresh_token(table: SharedTable, version: int, first_ms: int, links: Links) -> str:
+def _make_refresh_token(table: SharedTable, version: int, first_ms: int, links: Links) -> str:
     """Return a token for the same version's files, valid for twice as long as their URLs.
 
     Each use gives another one, but all of them expire a week after the first: a reader is done by
@@ -246,34 +252,34 @@ def _refresh_token(table: SharedTable, version: int, first_ms: int, links: Links
     """
     until_ms = 2 * links.expires_ms - links.now_ms
     until_ms = min(until_ms, first_ms + _REFRESHED_MS_MAX)
-    return links.signer.token(
+    return links.signer.make_token(
         "refresh", [*table.config.key, links.recipient, version, first_ms, until_ms]
     )
 
 
-def _refreshed(table: SharedTable, token: str, links: Links) -> tuple[int, int]:
+def _open_refresh_token(table: SharedTable, token: str, links: Links) -> tuple[int, int]:
     """Return (version, time of the first answer) that a refresh token requests again."""
     try:
         *key, recipient, version, first_ms, until_ms = links.signer.open_token("refresh", token)
     except (Forged, ValueError):
-        raise invalid("the refreshToken was not issued by this server") from None
+        raise invalid_parameter("the refreshToken was not issued by this server") from None
     if tuple(key) != table.config.key or recipient != links.recipient:
-        raise invalid("the refreshToken belongs to another table")
+        raise invalid_parameter("the refreshToken belongs to another table")
     if links.now_ms >= until_ms:
-        raise invalid("the refreshToken has expired; ask for the table without it")
+        raise invalid_parameter("the refreshToken has expired; ask for the table without it")
     return int(version), int(first_ms)
 
 
-async def _files(
+async def _make_file_lines(
     table: SharedTable, snapshot: Snapshot, body: QueryBody, writer: LineWriter, timestamp_ms: int
 ) -> AsyncGenerator[bytes, None]:
     """Yield the lines of the snapshot's files, in chunks."""
     selection = _Selection(snapshot, body, writer, timestamp_ms)
-    async with aclosing(table.live_files(snapshot)) as batches:
+    async with aclosing(table.list_live_files(snapshot)) as batches:
         if selection.is_full():
             return
         async for batch in batches:
-            chunk = await anyio.to_thread.run_sync(partial(selection.lines, batch))
+            chunk = await anyio.to_thread.run_sync(partial(selection.make_lines, batch))
             if chunk:
                 yield chunk
             if selection.is_full():
@@ -298,7 +304,7 @@ class _Selection:
     def is_full(self) -> bool:
         return self.body.limit is not None and self.rows >= self.body.limit
 
-    def lines(self, batch: list[dict[str, Any]]) -> bytes:
+    def make_lines(self, batch: list[dict[str, Any]]) -> bytes:
         lines = []
         for action in batch:
             facts = FileFacts(self.snapshot.state, action)
@@ -306,7 +312,7 @@ class _Selection:
             if not may.true:
                 continue
             lines.append(
-                self.writer.file(
+                self.writer.make_file_line(
                     "add", action, self.snapshot.version, self.timestamp_ms, snapshot=True
                 )
             )
@@ -319,13 +325,13 @@ class _Selection:
         return b"".join(lines)
 
 
-def broken_off(error: TailerError | Refusal) -> EndOfStream:
+def make_broken_end(error: TailerError | Refusal) -> EndOfStream:
     """Return the end of an answer that breaks off: the reason, and its HTTP status."""
     refusal = error if isinstance(error, Refusal) else refusal_of(error)
     return EndOfStream(error=refusal.body.message, error_status=refusal.status)
 
 
-async def _end(
+async def _add_end(
     asked: Capabilities,
     links: Links,
     chunks: AsyncGenerator[bytes, None],
@@ -343,6 +349,6 @@ async def _end(
     except (TailerError, Refusal) as e:
         if not asked.end_of_stream:
             raise
-        end = broken_off(e)
+        end = make_broken_end(e)
     if asked.end_of_stream:
-        yield ndjson_line(end.to_json())
+        yield encode_ndjson_line(end.to_json())

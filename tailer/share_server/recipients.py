@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tailer.errors import ConfigError
 from tailer.files.durable import make_folder, make_private, open_private, sync_folder
@@ -41,6 +42,13 @@ class Token:
     expires: int | None
 
 
+class NewToken(NamedTuple):
+    """A token and what its bearer sends, which is known only when it is made."""
+
+    bearer: str
+    token: Token
+
+
 @dataclass(frozen=True, slots=True)
 class Recipient:
     """The sender of a request, and the token that identified it."""
@@ -49,7 +57,7 @@ class Recipient:
     token_id: str
 
 
-def _hash(salt: str, secret: str) -> str:
+def _hash_secret(salt: str, secret: str) -> str:
     # A header may have bytes that are not text.
     return hashlib.sha256(f"{salt}:{secret}".encode(errors="surrogatepass")).hexdigest()
 
@@ -66,17 +74,17 @@ class RecipientStore:
         self._seen: tuple[int, int, int] | None = None
         self._tokens: dict[str, Token] = {}
 
-    def authenticate(self, bearer: str) -> Recipient | None:
+    def authenticate_bearer(self, bearer: str) -> Recipient | None:
         """Return the recipient whose token this is; None for a wrong, revoked or expired one.
 
         An unknown token takes as long as a valid one.
         """
-        self._refresh()
+        self._refresh_tokens()
         prefix, _, rest = bearer.partition("_")
         token_id, _, secret = rest.partition("_")
         token = self._tokens.get(token_id)
         kept = token.hash if token else "0" * 64
-        good = hmac.compare_digest(_hash(token.salt if token else "", secret), kept)
+        good = hmac.compare_digest(_hash_secret(token.salt if token else "", secret), kept)
         if token is None or not good or prefix != _PREFIX:
             return None
         if token.expires is not None and self._clock() >= token.expires:
@@ -85,19 +93,19 @@ class RecipientStore:
 
     def is_active(self, recipient: str) -> bool:
         """Return whether any token of the recipient is valid now."""
-        self._refresh()
+        self._refresh_tokens()
         now = self._clock()
         return any(
             t.recipient == recipient and (t.expires is None or now < t.expires)
             for t in self._tokens.values()
         )
 
-    def tokens(self) -> list[Token]:
+    def list_tokens(self) -> list[Token]:
         """Return all tokens, the expired ones too."""
-        self._refresh()
+        self._refresh_tokens()
         return sorted(self._tokens.values(), key=lambda t: (t.recipient, t.created, t.id))
 
-    def new(self, recipient: str, ttl_s: int | None) -> tuple[str, Token]:
+    def create_token(self, recipient: str, ttl_s: int | None) -> NewToken:
         """Create a token; its secret is returned only now.
 
         Older tokens stay valid until they expire or are revoked, so that a recipient can switch.
@@ -106,15 +114,15 @@ class RecipientStore:
         now = int(self._clock())
         expires = None if ttl_s is None else now + ttl_s
         token = Token(
-            recipient, secrets.token_hex(6), salt, _hash(salt, secret), now, expires
+            recipient, secrets.token_hex(6), salt, _hash_secret(salt, secret), now, expires
         )  # fmt: skip
-        with self._changing() as tokens:
+        with self._change_tokens() as tokens:
             tokens[token.id] = token
-        return f"{_PREFIX}_{token.id}_{secret}", token
+        return NewToken(f"{_PREFIX}_{token.id}_{secret}", token)
 
-    def revoke(self, recipient: str, token_id: str | None) -> int:
+    def revoke_tokens(self, recipient: str, token_id: str | None) -> int:
         """Revoke one token of a recipient, or all of them; return their number."""
-        with self._changing() as tokens:
+        with self._change_tokens() as tokens:
             gone = [
                 t.id
                 for t in tokens.values()
@@ -124,20 +132,20 @@ class RecipientStore:
                 del tokens[each]
         return len(gone)
 
-    def _refresh(self) -> None:
+    def _refresh_tokens(self) -> None:
         try:
             status = self.path.stat()
         except FileNotFoundError:
             self._seen, self._tokens = None, {}
             return
         except OSError as e:
-            raise self._unusable(e) from e
+            raise self._make_unusable_error(e) from e
         make_private(self.path)
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)
         if seen != self._seen:
-            self._tokens, self._seen = self._read(), seen
+            self._tokens, self._seen = self._read_tokens(), seen
 
-    def _read(self) -> dict[str, Token]:
+    def _read_tokens(self) -> dict[str, Token]:
         try:
             document = json.loads(self.path.read_bytes())
             if document["format"] != _FORMAT:
@@ -148,14 +156,14 @@ class RecipientStore:
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise TokensUnusable(f"{self.path} can't be read ({e})") from e
 
-    def _unusable(self, e: OSError) -> TokensUnusable:
+    def _make_unusable_error(self, e: OSError) -> TokensUnusable:
         return TokensUnusable(
             f"{self.path.parent} can't be used ({e.strerror}); share.state must be a folder that "
             "this user may write to"
         )
 
     @contextmanager
-    def _changing(self) -> Iterator[dict[str, Token]]:
+    def _change_tokens(self) -> Iterator[dict[str, Token]]:
         """Yield the tokens for a change by one process at a time.
 
         They are written whole or not at all.
@@ -165,14 +173,14 @@ class RecipientStore:
             file = open_private(self.path.parent / "tokens.lock", os.O_WRONLY | os.O_CREAT)
             with os.fdopen(file, "wb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                tokens = self._read()
+                tokens = self._read_tokens()
                 yield tokens
-                self._write(tokens)
+                self._write_tokens(tokens)
         except OSError as e:
-            raise self._unusable(e) from e
-        self._refresh()
+            raise self._make_unusable_error(e) from e
+        self._refresh_tokens()
 
-    def _write(self, tokens: dict[str, Token]) -> None:
+    def _write_tokens(self, tokens: dict[str, Token]) -> None:
         new = self.path.with_suffix(".new")
         text = {"format": _FORMAT, "tokens": [asdict(t) for t in tokens.values()]}
         handle = open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

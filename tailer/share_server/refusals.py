@@ -26,12 +26,12 @@ class Refusal(Exception):
         self.retry_after_s = retry_after_s
 
 
-def invalid(message: str) -> Refusal:
+def invalid_parameter(message: str) -> Refusal:
     """Return the refusal of a parameter that is wrong, or that the table's sharing forbids."""
     return Refusal(400, "INVALID_PARAMETER_VALUE", message)
 
 
-def unsupported(message: str) -> Refusal:
+def unsupported_operation(message: str) -> Refusal:
     """Return the refusal of a table that needs more than the client, or this server, supports."""
     return Refusal(400, "UNSUPPORTED_OPERATION", message)
 
@@ -50,13 +50,13 @@ def refusal_of(error: TailerError) -> Refusal:
                 error.retry_after_s or 1.0,
             )  # fmt: skip
         case UnsupportedTable():
-            return unsupported(error.what)
+            return unsupported_operation(error.what)
         case DataLoss():
-            return invalid(f"{error.what}; ask for a newer version")
+            return invalid_parameter(f"{error.what}; ask for a newer version")
         case CorruptLog():
             return Refusal(500, "INTERNAL_ERROR", "the table's log is damaged")
         case TableError():
-            return invalid(error.what)
+            return invalid_parameter(error.what)
         case ConfigError():
-            return invalid(str(error))
+            return invalid_parameter(str(error))
     return Refusal(500, "INTERNAL_ERROR", "the server made a mistake")

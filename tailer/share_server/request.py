@@ -14,7 +14,7 @@ from tailer.delta.actions import LONG_MAX
 from tailer.http_server.serving import read_body, send_chunk
 from tailer.share_server.query import QueryResult
 from tailer.share_server.recipients import Recipient
-from tailer.share_server.refusals import Refusal, invalid
+from tailer.share_server.refusals import Refusal, invalid_parameter
 from tailer.share_server.tables import SharedTable
 from tailer.sharing.model import (
     CAPABILITIES_HEADER,
@@ -43,30 +43,30 @@ class Request:
     facts: dict[str, Any] = field(default_factory=dict)
     taken: list[SharedTable] = field(default_factory=list)
 
-    def name(self, key: str) -> str:
+    def path_part(self, key: str) -> str:
         """Return a part of the path; empty if the path has no such part."""
         return self.http.match_info.get(key, "")
 
     @property
     def names(self) -> tuple[str, str, str]:
         """Return the path's share, schema and table, each of which may be empty."""
-        return self.name("share"), self.name("schema"), self.name("table")
+        return self.path_part("share"), self.path_part("schema"), self.path_part("table")
 
-    def count(self, key: str) -> int | None:
+    def parse_count(self, key: str) -> int | None:
         """Parse a version among the query's parameters."""
         text = self.http.query.get(key)
         if text is None:
             return None
         if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LONG_MAX:
-            raise invalid(f"{key} must be a number of 0 or more")
+            raise invalid_parameter(f"{key} must be a number of 0 or more")
         return int(text)
 
     @property
     def capabilities(self) -> Capabilities:
         """Return what the client supports, as its header says."""
-        return Capabilities.parse(self.http.headers.get(CAPABILITIES_HEADER))
+        return Capabilities.from_header(self.http.headers.get(CAPABILITIES_HEADER))
 
-    async def json_body(self) -> Any:
+    async def read_json_body(self) -> Any:
         """Parse the body as JSON; an empty one is ``{}``."""
         data = await read_body(self.http)
         if not data.strip():
@@ -76,29 +76,29 @@ class Request:
         except (ValueError, RecursionError) as e:
             raise Refusal(400, "MALFORMED_REQUEST", f"the body is not JSON ({e})") from None
 
-    def json_answer(self, document: dict[str, Any]) -> web.Response:
+    def make_json_answer(self, document: dict[str, Any]) -> web.Response:
         """Return an answer of one JSON document."""
         body = json.dumps(document).encode()
         self.sent = len(body)
         return web.Response(body=body, headers={"Content-Type": JSON_TYPE})
 
-    def refused(self, refusal: Refusal) -> web.Response:
+    def make_refusal_answer(self, refusal: Refusal) -> web.Response:
         """Return an error answer. Raises ``ConnectionResetError`` if a status is sent already: the
         stream can only be broken, so that it does not look whole."""
         if self.streaming:
             raise ConnectionResetError(refusal.body.message)
         self.facts["error"] = refusal.body.error_code
-        response = error_answer(refusal)
+        response = make_error_answer(refusal)
         self.sent = response.content_length or 0
         return response
 
-    async def stream(self, answer: QueryResult, stall_s: float) -> web.StreamResponse:
+    async def send_lines(self, answer: QueryResult, stall_s: float) -> web.StreamResponse:
         """Send an answer's lines as they are found, no faster than the client takes them."""
         response = web.StreamResponse()
         response.headers["Content-Type"] = NDJSON_TYPE
         response.headers[TABLE_VERSION_HEADER] = str(answer.version)
         said = Capabilities((answer.form,), frozenset(), answer.end_of_stream)
-        response.headers[CAPABILITIES_HEADER] = said.format()
+        response.headers[CAPABILITIES_HEADER] = said.to_header()
         self.facts |= {"version": answer.version, "format": answer.form}
         held = bytearray(answer.head)
 
@@ -124,7 +124,7 @@ class Request:
         return response
 
 
-def error_answer(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
+def make_error_answer(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
     """Return a refusal as the protocol's error body, with the headers that belong to its status."""
     headers = dict(headers or {})
     if refusal.retry_after_s is not None:

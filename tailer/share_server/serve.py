@@ -20,11 +20,11 @@ import anyio.to_thread
 
 from tailer.errors import ConfigError, cannot_listen, meant
 from tailer.process.logs import ConsoleFormatter
-from tailer.process.signals import until_stopped
+from tailer.process.signals import run_until_stopped
 from tailer.share_server.audit import SUMMED_S
 from tailer.share_server.config import ShareConfig, load_share_config
 from tailer.share_server.recipients import RecipientStore
-from tailer.share_server.signing import signing_key
+from tailer.share_server.signing import load_signing_key
 
 if TYPE_CHECKING:
     from tailer.share_server.app import ShareServer
@@ -33,7 +33,7 @@ _TOKEN_ACTIONS = ("new", "revoke", "list")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-async def share(arguments: argparse.Namespace) -> int:
+async def run_share_command(arguments: argparse.Namespace) -> int:
     """Run `tailer share CONFIG` or `tailer share token ACTION CONFIG [RECIPIENT]`."""
     words: list[str] = arguments.words
     if words[0] != "token":
@@ -62,45 +62,47 @@ async def run_server(config: ShareConfig) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ConsoleFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    server = ShareServer(config, signing_key(config.key, config.state))
+    server = ShareServer(config, load_signing_key(config.key, config.state))
     try:
-        context = _tls_context(config)
+        context = _make_tls_context(config)
         async with AsyncExitStack() as stack:
             try:
                 port = await stack.enter_async_context(
                     serve_application(
-                        server.application(), config.address, server.bounds,
+                        server.build_application(), config.address, server.make_bounds,
                         tls=context, cancels=True,
                     )
                 )  # fmt: skip
             except OSError as e:
                 raise cannot_listen(f"{config.path}: share.address", config.address, e) from e
-            server.listens_at(port)
+            server.set_port(port)
             place = server.config.public_url
             if not config.leads_nowhere and not config.address[1]:
                 place += f", listening on port {port}"
-            _logger().info("sharing %s at %s", _counted(config), place)
-            await until_stopped(partial(_summing_up, server), partial(_reload, server, context))
+            _get_logger().info("sharing %s at %s", _describe_counts(config), place)
+            await run_until_stopped(
+                partial(_sum_up_regularly, server), partial(_reload_config, server, context)
+            )
     finally:
         await server.aclose()
     return 0
 
 
-async def _summing_up(server: ShareServer) -> None:
+async def _sum_up_regularly(server: ShareServer) -> None:
     while True:
         await anyio.sleep(SUMMED_S)
         server.audit.sum_up()
 
 
-async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
+async def _reload_config(server: ShareServer, context: ssl.SSLContext | None) -> None:
     """Reopen the audit log and read the configuration again; an invalid one changes nothing."""
-    logger = _logger()
-    server.audit.reopen()
+    logger = _get_logger()
+    server.audit.reopen_file()
     old = server.config
     try:
         new = await anyio.to_thread.run_sync(load_share_config, old.path)
-        new = new.at_port(old.address[1])
-        _tls_context(new)  # raises for an unusable certificate, before anything is changed
+        new = new.with_port(old.address[1])
+        _make_tls_context(new)  # raises for an unusable certificate, before anything is changed
     except ConfigError as e:
         logger.log(logging.ERROR, "configuration not taken: %s", e)
         return
@@ -113,19 +115,20 @@ async def _reload(server: ShareServer, context: ssl.SSLContext | None) -> None:
             logger.warning("share.%s has changed; that needs a restart", name)
     if (context is None) != (new.tls is None):
         logger.warning("share.tls_cert was added or removed; that needs a restart")
-    await server.reconfigure(new)
-    logger.info("configuration read again: sharing %s", _counted(new))
+    await server.use_config(new)
+    logger.info("configuration read again: sharing %s", _describe_counts(new))
 
 
-def _logger() -> logging.Logger:
+def _get_logger() -> logging.Logger:
     return logging.getLogger("tailer.share")
 
 
-def _counted(config: ShareConfig) -> str:
-    return f"{len(config.catalog.tables())} tables with {len(config.grants.recipients)} recipients"
+def _describe_counts(config: ShareConfig) -> str:
+    tables, recipients = config.catalog.list_tables(), config.grants.recipients
+    return f"{len(tables)} tables with {len(recipients)} recipients"
 
 
-def _tls_context(config: ShareConfig) -> ssl.SSLContext | None:
+def _make_tls_context(config: ShareConfig) -> ssl.SSLContext | None:
     if config.tls is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -144,16 +147,16 @@ def manage_tokens(
     """Create, revoke or list tokens; return the exit status. A running server follows at once."""
     store = RecipientStore(config.state, time.time)
     if action == "list":
-        for token in store.tokens():
+        for token in store.list_tokens():
             if recipient in (None, token.recipient):
-                until = "never" if token.expires is None else _iso(token.expires)
-                created = _iso(token.created)
+                until = "never" if token.expires is None else _format_iso(token.expires)
+                created = _format_iso(token.created)
                 print(f"{token.recipient}\t{token.id}\tcreated {created}\texpires {until}")
         return 0
     if recipient is None:
         raise ConfigError(f"tailer share token {action} needs a RECIPIENT")
     if action == "revoke":
-        gone = store.revoke(recipient, token_id)
+        gone = store.revoke_tokens(recipient, token_id)
         print(f"{gone} of the tokens of {recipient} revoked", file=sys.stderr)
         return 0 if gone else 1
     if recipient not in config.grants.recipients:
@@ -164,19 +167,19 @@ def manage_tokens(
             f"{config.path}: share.address has port 0; set share.public_url to the URL that "
             "recipients reach the server by"
         )
-    bearer, token = store.new(recipient, _seconds(ttl))
+    bearer, token = store.create_token(recipient, _parse_seconds(ttl))
     profile = {
         "shareCredentialsVersion": 1,
         "endpoint": config.public_url,
         "bearerToken": bearer,
     }
     if token.expires is not None:
-        profile["expirationTime"] = _iso(token.expires)
+        profile["expirationTime"] = _format_iso(token.expires)
     print(json.dumps(profile, indent=2))
     return 0
 
 
-def _seconds(text: str) -> int | None:
+def _parse_seconds(text: str) -> int | None:
     if text == "never":
         return None
     match = re.fullmatch(r"(\d{1,6})([smhd])", text)
@@ -185,5 +188,5 @@ def _seconds(text: str) -> int | None:
     return int(match[1]) * _UNITS_S[match[2]]
 
 
-def _iso(seconds: int) -> str:
+def _format_iso(seconds: int) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.0Z")

@@ -42,7 +42,7 @@ class FileClaim:
     expires_ms: int
 
 
-def signing_key(configured: bytes | None, state: Path) -> bytes:
+def load_signing_key(configured: bytes | None, state: Path) -> bytes:
     """Return the configured key, or one that is generated once and kept in the state folder.
 
     Raises :class:`ConfigError` if it can be neither read nor written.
@@ -69,11 +69,11 @@ def signing_key(configured: bytes | None, state: Path) -> bytes:
     return key
 
 
-def _encode(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _decode(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -91,46 +91,46 @@ class Signer:
             for purpose in ("file", "page", "refresh")
         }
 
-    def _mac(self, purpose: str, text: str) -> bytes:
+    def _compute_mac(self, purpose: str, text: str) -> bytes:
         return hmac.digest(self._keys[purpose], text.encode(errors="surrogatepass"), "sha256")
 
-    def token(self, purpose: str, value: Any) -> str:
+    def make_token(self, purpose: str, value: Any) -> str:
         """Return an opaque token (``page`` or ``refresh``) that contains a JSON value."""
-        body = _encode(json.dumps(value, separators=(",", ":")).encode())
-        return f"{body}.{_encode(self._mac(purpose, body))}"
+        body = _encode_base64(json.dumps(value, separators=(",", ":")).encode())
+        return f"{body}.{_encode_base64(self._compute_mac(purpose, body))}"
 
     def open_token(self, purpose: str, token: str) -> Any:
         """Return the value in a token. Raises :class:`Forged` if it is not this server's."""
         body, _, mac = token.partition(".")
-        if not hmac.compare_digest(_decode(mac), self._mac(purpose, body)):
+        if not hmac.compare_digest(_decode_base64(mac), self._compute_mac(purpose, body)):
             raise Forged("it is not one of ours")
-        return json.loads(_decode(body))
+        return json.loads(_decode_base64(body))
 
-    def url(self, claim: FileClaim) -> str:
+    def make_url(self, claim: FileClaim) -> str:
         """Return the URL of a file. The same claim gives the same URL."""
         values = [*claim.table, claim.location, claim.recipient, claim.expires_ms]
-        body = _encode(self._encoder.encode(values).encode())
+        body = _encode_base64(self._encoder.encode(values).encode())
         name = quote(claim.location.rsplit("/", 1)[-1], safe="")
-        mac = self._mac("file", f"{body}/{name}").hex()
-        return f"{self.base}/files/{body}/{name}?{_query(claim, mac)}"
+        mac = self._compute_mac("file", f"{body}/{name}").hex()
+        return f"{self.base}/files/{body}/{name}?{_make_query(claim, mac)}"
 
     def open_url(self, body: str, name: str, query: str, now_ms: float) -> FileClaim:
         """Return the claim in a URL. ``name`` is decoded; ``query`` is as it stands in the URL.
 
         Raises :class:`Forged` if any part of it was changed or added, or it has expired.
         """
-        expected = self._mac("file", f"{body}/{quote(name, safe='')}").hex()
+        expected = self._compute_mac("file", f"{body}/{quote(name, safe='')}").hex()
         signature = query.rpartition("=")[2]
         if not hmac.compare_digest(signature.encode(errors="surrogatepass"), expected.encode()):
             raise Forged("the URL's signature is not valid")
-        share, schema, table, location, recipient, expires_ms = json.loads(_decode(body))
+        share, schema, table, location, recipient, expires_ms = json.loads(_decode_base64(body))
         claim = FileClaim((share, schema, table), location, recipient, expires_ms)
-        if query != _query(claim, expected):
+        if query != _make_query(claim, expected):
             raise Forged("the URL's parameters were changed")
         if now_ms >= expires_ms:
             raise Forged("the URL has expired; ask for the files again")
         return claim
 
 
-def _query(claim: FileClaim, mac: str) -> str:
+def _make_query(claim: FileClaim, mac: str) -> str:
     return f"X-Amz-Expires={claim.expires_ms // 1000}&{SIGNATURE_KEY}={mac}"

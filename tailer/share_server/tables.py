@@ -35,7 +35,7 @@ _LIVE_KEPT = 2
 FileAction = tuple[str, dict[str, Any]]
 
 
-def raw_actions(name: str, lines: Lines) -> Iterator[FileAction]:
+def list_raw_actions(name: str, lines: Lines) -> Iterator[FileAction]:
     """Yield (kind, JSON object) of the adds, removes and cdc actions of a JSON file of the log."""
     for line in lines():
         if not line.strip():
@@ -67,9 +67,9 @@ class SharedTable:
         """Return the newest version, by one listing."""
         return await self.log.latest_version()
 
-    async def snapshot(self, version: int) -> Snapshot:
+    async def load_snapshot(self, version: int) -> Snapshot:
         """Return the snapshot of a version, from memory if its commit file is unchanged."""
-        identity = await self._identity(version)
+        identity = await self._find_identity(version)
         kept = self._snapshots.get(version)
         if kept is not None and kept[0] == identity:
             self._snapshots.move_to_end(version)
@@ -85,7 +85,7 @@ class SharedTable:
             return kept[1]
 
     @contextmanager
-    def following(self, version: int) -> Generator[LiveFiles]:
+    def borrow_live_files(self, version: int) -> Generator[LiveFiles]:
         """Yield the table's files, for one walk over the commits from that version on.
 
         A client that requests the versions after an earlier range reuses what was read for that
@@ -99,7 +99,7 @@ class SharedTable:
         if live.version is not None:
             self._live = [*self._live, live][-_LIVE_KEPT:]
 
-    async def _identity(self, version: int) -> object:
+    async def _find_identity(self, version: int) -> object:
         """Return an identity that changes with the table; None if the commit is gone."""
         try:
             status = await self.store.stat(f"{LOG_DIR}/{version:020d}.json")
@@ -107,23 +107,25 @@ class SharedTable:
             return None
         return status.size, status.mtime_ms, status.tag
 
-    async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
+    async def make_presigner(
+        self, at: dt.datetime, ttl_s: int
+    ) -> Callable[[str], str | None] | None:
         """Return a function that makes URLs of the store; None if this server serves the files."""
         return None if self.config.proxy else await self.store.presigner(at, ttl_s)
 
-    async def sums(self, version: int) -> VersionChecksum | None:
+    async def find_checksum(self, version: int) -> VersionChecksum | None:
         """Return the version's checksum file, with its size; None without one."""
         return await self.log.checksum(version)
 
-    async def timestamp(self, version: int, snapshot: Snapshot) -> int:
+    async def find_timestamp(self, version: int, snapshot: Snapshot) -> int:
         """Return the version's timestamp in epoch ms, as in the history of the table."""
         state = snapshot.state
         since = find_enablement(state.protocol, state.metadata)
         in_commit = since is not None and version >= since[0]
-        floor = None if in_commit else (await self.times()).get(version)
+        floor = None if in_commit else (await self.list_times()).get(version)
         return await self.log.timestamp(version, snapshot, floor)
 
-    async def times(self) -> dict[int, int]:
+    async def list_times(self) -> dict[int, int]:
         """Return the modification times of all commits by version, raised to increase."""
         rising: dict[int, int] = {}
         before: int | None = None
@@ -132,18 +134,18 @@ class SharedTable:
             rising[version] = before
         return rising
 
-    def live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
+    def list_live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Yield the snapshot's adds as the log has them, in lists (:meth:`SnapshotFiles.live`)."""
         return self.log.snapshot_files.live(
             snapshot,
             AS_LOGGED,
             lambda batch: (("add", add) for add in add_objects(batch)),
-            raw_actions,
-            partial(_live, Reconciliation()),
+            list_raw_actions,
+            partial(_select_live, Reconciliation()),
         )
 
 
-def _live(
+def _select_live(
     reconciliation: Reconciliation,
     actions: Iterator[FileAction],
     *,
@@ -164,7 +166,7 @@ class Tables:
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str], SharedTable] = {}
 
-    def take(self, config: TableConfig) -> SharedTable:
+    def take_table(self, config: TableConfig) -> SharedTable:
         """Return the table of a configuration; :meth:`give_back` returns it.
 
         Raises :class:`ConfigError` if no store serves it.
@@ -183,7 +185,7 @@ class Tables:
         if not table.users and self._open.get(table.config.key) is not table:
             await table.store.aclose()
 
-    async def keep(self, configs: Iterable[TableConfig]) -> None:
+    async def keep_only(self, configs: Iterable[TableConfig]) -> None:
         """Close the tables that are not among these, now or when they are given back."""
         wanted = {config.key: config for config in configs}
         for key, table in list(self._open.items()):
@@ -194,9 +196,9 @@ class Tables:
 
     async def aclose(self) -> None:
         """Close all tables."""
-        await self.keep(())
+        await self.keep_only(())
 
 
-def missing_commit(version: int) -> TableError:
+def make_missing_error(version: int) -> TableError:
     """Return the error for a commit that the log no longer has."""
     return TableError(f"version {version} is no longer in the table's log")

@@ -67,7 +67,7 @@ _KINDS: dict[str, Literal["add", "remove", "cdc"]] = {
 }
 
 
-def read_line(line: bytes, form: ResponseFormat) -> Line | None:
+def parse_line(line: bytes, form: ResponseFormat) -> Line | None:
     """Parse one line of an answer in a format; None for a blank or unknown one.
 
     Raises :class:`TableError` for a line that violates the format, and :class:`UnsupportedTable`
@@ -82,11 +82,11 @@ def read_line(line: bytes, form: ResponseFormat) -> Line | None:
     if name == "endStreamAction":
         return EndOfStream.from_json(value)
     if form == "delta":
-        return _delta_line(name, value)
-    return _parquet_line(name, value)
+        return _parse_delta_line(name, value)
+    return _parse_parquet_line(name, value)
 
 
-def _whole(values: dict[str, Any], key: str) -> int | None:
+def _parse_whole(values: dict[str, Any], key: str) -> int | None:
     value = values.get(key)
     if value is None:
         return None
@@ -102,7 +102,7 @@ def _whole(values: dict[str, Any], key: str) -> int | None:
     return value
 
 
-def _answer_text(values: dict[str, Any], key: str, name: str) -> str:
+def _require_text(values: dict[str, Any], key: str, name: str) -> str:
     value = values.get(key)
     if not isinstance(value, str) or not value:
         raise TableError(f"a {name} line of the sharing server's answer lacks its {key}")
@@ -113,7 +113,7 @@ def _answer_text(values: dict[str, Any], key: str, name: str) -> str:
     return value
 
 
-def _url(url: str) -> str:
+def _check_file_url(url: str) -> str:
     """Check a URL that will be fetched.
 
     A server must not make this process read local files.
@@ -130,7 +130,7 @@ def _url(url: str) -> str:
     return url
 
 
-def _wrapped(value: dict[str, Any], key: str, name: str) -> dict[str, Any]:
+def _unwrap_value(value: dict[str, Any], key: str, name: str) -> dict[str, Any]:
     inner = value.get(key)
     if not isinstance(inner, dict):
         raise TableError(
@@ -140,37 +140,39 @@ def _wrapped(value: dict[str, Any], key: str, name: str) -> dict[str, Any]:
     return inner
 
 
-def _delta_line(name: str, value: dict[str, Any]) -> Line | None:
+def _parse_delta_line(name: str, value: dict[str, Any]) -> Line | None:
     if name == "protocol":
-        protocol = _wrapped(value, "deltaProtocol", name)
-        return ProtocolLine(protocol, _whole(value, "version"))
+        protocol = _unwrap_value(value, "deltaProtocol", name)
+        return ProtocolLine(protocol, _parse_whole(value, "version"))
     if name == "metaData":
-        return MetadataLine(_wrapped(value, "deltaMetadata", name), _whole(value, "version"))
+        return MetadataLine(
+            _unwrap_value(value, "deltaMetadata", name), _parse_whole(value, "version")
+        )
     if name != "file":
         raise TableError(
             f"the sharing server said delta format, and sent a line {name!r} of the parquet one",
             hint="request the other format with the option response_format",
         )
-    single = _wrapped(value, "deltaSingleAction", name)
+    single = _unwrap_value(value, "deltaSingleAction", name)
     actions = [(k, v) for k, v in single.items() if isinstance(v, dict)]
     if len(actions) != 1:
         raise TableError("a file line of the sharing server's answer has not one action")
     kind, action = actions[0]
     if kind not in ("add", "remove", "cdc"):
         return None
-    return _delta_file(kind, value, dict(action))  # type: ignore[arg-type]  # one of the three
+    return _parse_delta_file(kind, value, dict(action))  # type: ignore[arg-type]  # one of the three
 
 
-def _delta_file(
+def _parse_delta_file(
     kind: Literal["add", "remove", "cdc"], value: dict[str, Any], action: dict[str, Any]
 ) -> SharedFile:
-    url = _url(_answer_text(action, "path", kind))
-    location = "data/" + _answer_text(value, "id", "file")
+    url = _check_file_url(_require_text(action, "path", kind))
+    location = "data/" + _require_text(value, "id", "file")
     action["path"] = "data/" + quote(location[5:], safe="")
     action.setdefault("dataChange", kind != "cdc")
-    size = _whole(action, "size")
+    size = _parse_whole(action, "size")
     if size is None:
-        size = _whole(value, "size")  # in the protocol's example it is beside the action
+        size = _parse_whole(value, "size")  # in the protocol's example it is beside the action
     if size is not None:
         action["size"] = size
     dv_location = dv_url = None
@@ -178,31 +180,32 @@ def _delta_file(
     if isinstance(dv, dict) and dv.get("storageType") not in ("i", None):
         if dv.get("storageType") != "p":
             raise TableError("the sharing server names a deletion vector without its URL")
-        dv_url = _url(_answer_text(dv, "pathOrInlineDv", "deletion vector"))
+        dv_url = _check_file_url(_require_text(dv, "pathOrInlineDv", "deletion vector"))
         dv_id = value.get("deletionVectorFileId")
-        dv_id = dv_id if isinstance(dv_id, str) and dv_id else _of_url(dv_url)
+        dv_id = dv_id if isinstance(dv_id, str) and dv_id else _derive_name(dv_url)
         dv_location = f"dv/{dv_id}"
         action["deletionVector"] = {**dv, "pathOrInlineDv": "dv/" + quote(dv_id, safe="")}
     return SharedFile(
         kind, action, location, url, dv_location, dv_url,
-        _whole(value, "version"), _whole(value, "timestamp"), _whole(value, "expirationTimestamp"),
+        _parse_whole(value, "version"), _parse_whole(value, "timestamp"),
+        _parse_whole(value, "expirationTimestamp"),
     )  # fmt: skip
 
 
-def _of_url(url: str) -> str:
+def _derive_name(url: str) -> str:
     """Return a name for a file without an id: its URL without the parts that change."""
     parts = urlsplit(url)
     return blake2b(f"{parts.hostname}{parts.path}".encode(), digest_size=16).hexdigest()
 
 
-def _parquet_line(name: str, value: dict[str, Any]) -> Line:
+def _parse_parquet_line(name: str, value: dict[str, Any]) -> Line:
     if "deltaProtocol" in value or "deltaMetadata" in value or "deltaSingleAction" in value:
         raise TableError(
             f"the sharing server said parquet format, and its {name} line is in delta format",
             hint="request the other format with the option response_format",
         )
     if name == "protocol":
-        if _whole(value, "minReaderVersion") != 1:
+        if _parse_whole(value, "minReaderVersion") != 1:
             raise UnsupportedTable(
                 "the sharing server asks for a newer client: protocol version "
                 f"{value.get('minReaderVersion')}, and 1 is known here",
@@ -211,14 +214,14 @@ def _parquet_line(name: str, value: dict[str, Any]) -> Line:
         # The format can express no more than this; writer version 4 has the change data feed.
         return ProtocolLine({"minReaderVersion": 1, "minWriterVersion": 4})
     if name == "metaData":
-        return MetadataLine(_parquet_metadata(value), _whole(value, "version"))
+        return MetadataLine(_parse_parquet_metadata(value), _parse_whole(value, "version"))
     kind = _KINDS[name]
-    location = "data/" + _answer_text(value, "id", name)
-    version, timestamp = _whole(value, "version"), _whole(value, "timestamp")
+    location = "data/" + _require_text(value, "id", name)
+    version, timestamp = _parse_whole(value, "version"), _parse_whole(value, "timestamp")
     action: dict[str, Any] = {
         "path": "data/" + quote(location[5:], safe=""),
         "partitionValues": value.get("partitionValues") or {},
-        "size": _whole(value, "size"),
+        "size": _parse_whole(value, "size"),
         "dataChange": kind != "cdc",
     }
     if kind == "add":
@@ -228,12 +231,12 @@ def _parquet_line(name: str, value: dict[str, Any]) -> Line:
     if value.get("stats") is not None:
         action["stats"] = value["stats"]
     return SharedFile(
-        kind, action, location, _url(_answer_text(value, "url", name)), None, None,
-        version, timestamp, _whole(value, "expirationTimestamp"),
+        kind, action, location, _check_file_url(_require_text(value, "url", name)), None, None,
+        version, timestamp, _parse_whole(value, "expirationTimestamp"),
     )  # fmt: skip
 
 
-def _parquet_metadata(value: dict[str, Any]) -> dict[str, Any]:
+def _parse_parquet_metadata(value: dict[str, Any]) -> dict[str, Any]:
     keys = ("id", "name", "description", "format", "schemaString", "partitionColumns")
     metadata = {key: value[key] for key in keys if value.get(key) is not None}
     given = value.get("configuration")

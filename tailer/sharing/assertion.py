@@ -18,7 +18,7 @@ LIFE_S = 120
 ALGORITHMS = tuple(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512))
 
 
-def signed_assertion(
+def sign_assertion(
     key_file: Path, algorithm: str, key_id: str | None, claims: dict[str, Any], now: float
 ) -> str:
     """Return a JWT with these claims, its times and an id, signed by the key of a PEM file.

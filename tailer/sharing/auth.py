@@ -14,9 +14,9 @@ import anyio.to_thread
 from aiohttp import ClientError
 
 from tailer.errors import ConfigError, TransientError
-from tailer.network.http_answers import at_most
+from tailer.network.http_answers import read_at_most
 from tailer.secrets import forget_secrets, keep_pair, keep_secrets
-from tailer.sharing.assertion import signed_assertion
+from tailer.sharing.assertion import sign_assertion
 from tailer.sharing.profile import BasicAuth, BearerToken, ClientCredentials, PrivateKey, Profile
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Authorization:
     def __repr__(self) -> str:
         return f"Authorization({self._profile!r})"
 
-    async def header(self, session: ClientSession) -> str:
+    async def make_header(self, session: ClientSession) -> str:
         """Return the header's value.
 
         Raises :class:`ConfigError` for a token that has expired or that the token endpoint
@@ -61,34 +61,34 @@ class Authorization:
                     )
                 return f"Bearer {token}"
             case BasicAuth(username, password):
-                return "Basic " + _basic(username, password)
+                return "Basic " + _encode_basic(username, password)
             case ClientCredentials() | PrivateKey():
                 async with self._lock:
                     if self._token is None or self._clock() >= self._renew_at:
-                        await self._buy(session, credentials)
+                        await self._obtain_token(session, credentials)
                     return f"Bearer {self._token}"
 
-    def renewable(self) -> bool:
+    def can_renew(self) -> bool:
         """Return whether a new token can be obtained at once when the server refuses this one."""
         return isinstance(self._profile.credentials, ClientCredentials | PrivateKey)
 
-    def forget(self) -> None:
+    def forget_token(self) -> None:
         """Forget the token, so that the next request obtains a new one."""
         self._token = None
 
-    def expires(self) -> dt.datetime | None:
+    def find_expiry(self) -> dt.datetime | None:
         """Return when the profile's token expires, if the profile says so."""
         credentials = self._profile.credentials
         return credentials.expires if isinstance(credentials, BearerToken) else None
 
-    def _keep(self, token: str) -> None:
+    def _keep_token(self, token: str) -> None:
         """Make a token a known secret, and forget those that are long over."""
         self._tokens.append(token)
         keep_secrets([token])
         if len(self._tokens) > _TOKENS_KEPT:
             forget_secrets([self._tokens.popleft()])
 
-    async def _price(
+    async def _make_token_request(
         self, credentials: ClientCredentials | PrivateKey
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Return the form and the headers of a token request."""
@@ -101,7 +101,7 @@ class Authorization:
                 "resource": credentials.audience,
             }
             assertion = await anyio.to_thread.run_sync(
-                signed_assertion,
+                sign_assertion,
                 credentials.key_file,
                 credentials.algorithm,
                 credentials.key_id,
@@ -112,19 +112,19 @@ class Authorization:
         form = {"grant_type": "client_credentials"}
         if credentials.scope:
             form["scope"] = credentials.scope
-        secret = _basic(credentials.client_id, credentials.client_secret)
+        secret = _encode_basic(credentials.client_id, credentials.client_secret)
         return form, {**headers, "Authorization": "Basic " + secret}
 
-    async def _buy(
+    async def _obtain_token(
         self, session: ClientSession, credentials: ClientCredentials | PrivateKey
     ) -> None:
-        form, headers = await self._price(credentials)
+        form, headers = await self._make_token_request(credentials)
         where = f"the token endpoint {credentials.token_endpoint}"
         try:
             async with session.post(
                 credentials.token_endpoint, data=form, headers=headers, allow_redirects=False
             ) as response:
-                body = await at_most(response, 1024 * 1024)
+                body = await read_at_most(response, 1024 * 1024)
                 status = response.status
         except (ClientError, TimeoutError, OSError) as e:
             raise TransientError(f"{where} can't be reached ({type(e).__name__})") from None
@@ -142,11 +142,11 @@ class Authorization:
             raise ConfigError(f"{where} gave an answer without access_token") from None
         if not isinstance(token, str) or any(c in token for c in "\r\n\x00"):
             raise ConfigError(f"{where} gave an access_token that is not valid")
-        self._keep(token)
+        self._keep_token(token)
         self._token = token
         self._renew_at = self._clock() + max(life - _RENEW_BEFORE_S, life / 2)
 
 
-def _basic(user: str, secret: str) -> str:
+def _encode_basic(user: str, secret: str) -> str:
     keep_pair(user, secret)
     return base64.b64encode(f"{user}:{secret}".encode()).decode()

@@ -26,8 +26,8 @@ from yarl import URL
 
 from tailer import __version__
 from tailer.errors import ConfigError, TableError, TransientError, healing, unreadable
-from tailer.network.http_answers import BodyParts, answering_within
-from tailer.network.reach import unreached
+from tailer.network.http_answers import BodyParts, make_answer_timeout
+from tailer.network.reach import explain_unreached
 from tailer.sharing.profile import is_here, leads_here
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ class Refused(TableError):
         self.status = status
 
 
-def heals(status: int) -> bool:
+def may_heal_status(status: int) -> bool:
     """Return whether a retry may get another answer than one of this HTTP status."""
     return status in (408, 425, 429) or (status >= 500 and status != 501)
 
 
-def tls_context(ca_file: str | None) -> ssl.SSLContext:
+def make_tls_context(ca_file: str | None) -> ssl.SSLContext:
     """Return a TLS context that verifies certificates and host names, always.
 
     Raises :class:`ConfigError` for a file that can't be read.
@@ -89,25 +89,25 @@ class Whereabouts:
         """Whether it is."""
         return self._literal or bool(self._resolved)
 
-    def seen(self, addresses: Iterable[str]) -> None:
+    def record_addresses(self, addresses: Iterable[str]) -> None:
         """Record what the endpoint's name resolves to."""
         found = all(is_here(address) for address in addresses)
         self._resolved = found and self._resolved is not False
 
 
-def noting_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
+def make_noting_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
     """Return a connector for the endpoint of a profile, which may be anywhere."""
 
     class Noting(DefaultResolver):  # type: ignore[misc,valid-type]  # one of two classes
         async def resolve(self, *arguments: Any, **more: Any) -> Any:
             found = await super().resolve(*arguments, **more)
-            whereabouts.seen(entry["host"] for entry in found)
+            whereabouts.record_addresses(entry["host"] for entry in found)
             return found
 
     return TCPConnector(ssl=context, resolver=Noting())
 
 
-def guarded_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
+def make_guarded_connector(context: ssl.SSLContext, whereabouts: Whereabouts) -> TCPConnector:
     """Return a connector for the URLs in a server's answers.
 
     It never connects to this machine, unless the server is here too. It checks the address of each
@@ -137,26 +137,26 @@ class Sessions:
         self._api: ClientSession | None = None
         self._files: ClientSession | None = None
 
-    def api(self) -> ClientSession:
+    def open_api_session(self) -> ClientSession:
         """Return the session for the profile's endpoints."""
         if self._api is None:
-            self._api = self._new(noting_connector)
+            self._api = self._make_session(make_noting_connector)
         return self._api
 
-    def files(self) -> ClientSession:
+    def open_files_session(self) -> ClientSession:
         """Return the session for the URLs in the server's answers."""
         if self._files is None:
-            self._files = self._new(guarded_connector)
+            self._files = self._make_session(make_guarded_connector)
         return self._files
 
-    def _new(
+    def _make_session(
         self, connector: Callable[[ssl.SSLContext, Whereabouts], TCPConnector]
     ) -> ClientSession:
         return ClientSession(
-            connector=connector(tls_context(self._ca_file), self.whereabouts),
+            connector=connector(make_tls_context(self._ca_file), self.whereabouts),
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(total=None, sock_connect=30.0, sock_read=self._timeout_s),
-            middlewares=[answering_within(2 * self._timeout_s)],
+            middlewares=[make_answer_timeout(2 * self._timeout_s)],
             headers={"User-Agent": f"delta-tailer/{__version__}"},
             auto_decompress=True,
         )
@@ -186,19 +186,19 @@ async def send_request(
     refused token is renewed once, if it can be. ``what`` and ``address``: see
     :class:`network_errors`.
     """
-    session = sessions.api()
+    session = sessions.open_api_session()
     own = dict(headers)
     with network_errors(what, address):
         for last in (False, True):
             if authorization is not None:
-                own["Authorization"] = await authorization.header(session)
+                own["Authorization"] = await authorization.make_header(session)
             # A redirect would send the token to any server that the answer names.
             async with session.request(
                 method, URL(url, encoded=True), headers=own, json=body, allow_redirects=False
             ) as response:
                 is_refused = response.status == 401 and not last
-                if authorization is not None and is_refused and authorization.renewable():
-                    authorization.forget()
+                if authorization is not None and is_refused and authorization.can_renew():
+                    authorization.forget_token()
                     continue
                 yield response
                 return
@@ -231,7 +231,7 @@ class network_errors:  # noqa: N801  # reads as a statement: with network_errors
             ) from None
         if isinstance(e, ClientError):
             reason = str(e) or type(e).__name__
-            no_way = unreached(self.what, e, self.address)
+            no_way = explain_unreached(self.what, e, self.address)
             raise no_way or TransientError(f"{self.what}: {reason}") from None
 
 
@@ -267,7 +267,7 @@ async def split_lines(response: ClientResponse, bytes_max: int) -> AsyncGenerato
         yield last
 
 
-def timestamp_text(timestamp_ms: int) -> str:
+def format_timestamp(timestamp_ms: int) -> str:
     """Format a time as the protocol does ("Timestamp Format"): ISO 8601 in UTC, with its Z."""
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=timestamp_ms)
     spec = "milliseconds" if timestamp_ms % 1000 else "seconds"

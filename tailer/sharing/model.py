@@ -28,11 +28,11 @@ READER_FEATURES = frozenset(
 )
 
 
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _name_of(document: Any, key: str, what: str) -> str:
+def _require_name(document: Any, key: str, what: str) -> str:
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, str):
         raise TableError(f"the sharing server's answer has a {what} without {key}")
@@ -53,12 +53,12 @@ class Share:
 
     def to_json(self) -> dict[str, Any]:
         """Return the item of a list."""
-        return _without_none({"name": self.name, "id": self.id})
+        return _drop_none({"name": self.name, "id": self.id})
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """Parse an item of a list. Raises :class:`TableError` for one without a name."""
-        return cls(_name_of(document, "name", "share"), _text_or_none(document, "id"))
+        return cls(_require_name(document, "name", "share"), _text_or_none(document, "id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ class Schema:
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """Parse an item of a list. Raises :class:`TableError` for one without its names."""
-        return cls(_name_of(document, "name", "schema"), _name_of(document, "share", "schema"))
+        return cls(
+            _require_name(document, "name", "schema"), _require_name(document, "share", "schema")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Table:
 
     def to_json(self) -> dict[str, Any]:
         """Return the item of a list."""
-        return _without_none(
+        return _drop_none(
             {
                 "name": self.name,
                 "schema": self.schema,
@@ -104,9 +106,9 @@ class Table:
     def from_json(cls, document: Any) -> Self:
         """Parse an item of a list. Raises :class:`TableError` for one without its names."""
         return cls(
-            _name_of(document, "name", "table"),
-            _name_of(document, "schema", "table"),
-            _name_of(document, "share", "table"),
+            _require_name(document, "name", "table"),
+            _require_name(document, "schema", "table"),
+            _require_name(document, "share", "table"),
             _text_or_none(document, "shareId"),
             _text_or_none(document, "id"),
         )
@@ -128,7 +130,7 @@ class Page:
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of a list's answer."""
-        return _without_none({"items": list(self.items), "nextPageToken": self.next_page_token})
+        return _drop_none({"items": list(self.items), "nextPageToken": self.next_page_token})
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
@@ -152,7 +154,7 @@ class ErrorBody:
         return {"errorCode": self.error_code, "message": self.message}
 
     @classmethod
-    def parse(cls, body: bytes) -> Self | None:
+    def from_bytes(cls, body: bytes) -> Self | None:
         """Parse the error in a body; None if the body is something else (a proxy's page, say)."""
         try:
             document = json.loads(body)
@@ -184,7 +186,7 @@ class Capabilities:
     end_of_stream: bool = False
 
     @classmethod
-    def parse(cls, header: str | None) -> Self:
+    def from_header(cls, header: str | None) -> Self:
         """Parse the capabilities in a header; without a header, none."""
         found: dict[str, list[str]] = {}
         for part in (header or "").split(";"):
@@ -198,7 +200,7 @@ class Capabilities:
             found.get("includeendstreamaction") == ["true"],
         )
 
-    def format(self) -> str:
+    def to_header(self) -> str:
         """Return the header's value; empty without capabilities."""
         parts = []
         if self.response_formats:
@@ -209,7 +211,7 @@ class Capabilities:
             parts.append("includeendstreamaction=true")
         return ";".join(parts)
 
-    def choose(self, *, needs_delta: bool) -> ResponseFormat | None:
+    def choose_format(self, *, needs_delta: bool) -> ResponseFormat | None:
         """Return the server's choice of a format for a table; None if no format suits the client.
 
         ``needs_delta``: the table has features that the parquet format can't express. If the client
@@ -241,7 +243,7 @@ class EndOfStream:
     def to_json(self) -> dict[str, Any]:
         """Return the line's object."""
         return {
-            "endStreamAction": _without_none(
+            "endStreamAction": _drop_none(
                 {
                     "refreshToken": self.refresh_token,
                     "nextPageToken": self.next_page_token,
@@ -267,7 +269,7 @@ class EndOfStream:
         )
 
 
-def ndjson_line(document: Mapping[str, Any]) -> bytes:
+def encode_ndjson_line(document: Mapping[str, Any]) -> bytes:
     """Return one line of an answer, with its newline; it has no other newline."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 

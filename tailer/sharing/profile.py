@@ -156,31 +156,32 @@ def parse_profile(text: str, source: str = "profile", *, allow_http: bool = Fals
             f"the profile {source} has shareCredentialsVersion {version!r}, and 1 and 2 are known "
             "here; install a newer delta-tailer"
         )
-    endpoint = check_url(_profile_text(document, "endpoint", source), source, allow_http=allow_http)
-    credentials = _credentials(kind, document, source, allow_http=allow_http)
+    endpoint = check_url(_require_text(document, "endpoint", source), source, allow_http=allow_http)
+    credentials = _parse_credentials(kind, document, source, allow_http=allow_http)
     return Profile(endpoint.rstrip("/"), credentials, source)
 
 
-def _credentials(
+def _parse_credentials(
     kind: object, document: Mapping[str, Any], source: str, *, allow_http: bool
 ) -> Credentials:
     match kind:
         case "bearer_token":
-            expires = _expiry(document.get("expirationTime"), source)
-            return BearerToken(_secret(document, "bearerToken", source), expires)
+            expires = _parse_expiry(document.get("expirationTime"), source)
+            return BearerToken(_parse_secret(document, "bearerToken", source), expires)
         case "oauth_client_credentials":
-            endpoint = _profile_text(document, "tokenEndpoint", source)
+            endpoint = _require_text(document, "tokenEndpoint", source)
             return ClientCredentials(
                 check_url(endpoint, source, allow_http=allow_http),
-                _profile_text(document, "clientId", source),
-                _secret(document, "clientSecret", source),
-                _profile_text(document, "scope", source) if document.get("scope") else None,
+                _require_text(document, "clientId", source),
+                _parse_secret(document, "clientSecret", source),
+                _require_text(document, "scope", source) if document.get("scope") else None,
             )
         case "oauth_jwt_bearer_private_key_jwt":
-            return _private_key(document.get("auth"), source, allow_http=allow_http)
+            return _parse_private_key(document.get("auth"), source, allow_http=allow_http)
         case "basic":
             return BasicAuth(
-                _profile_text(document, "username", source), _secret(document, "password", source)
+                _require_text(document, "username", source),
+                _parse_secret(document, "password", source),
             )
     raise ConfigError(
         f"the profile {source} has the type {kind!r}; known are bearer_token, "
@@ -188,7 +189,7 @@ def _credentials(
     )
 
 
-def _private_key(auth: object, source: str, *, allow_http: bool) -> PrivateKey:
+def _parse_private_key(auth: object, source: str, *, allow_http: bool) -> PrivateKey:
     if not isinstance(auth, dict):
         raise ConfigError(f"the profile {source} lacks auth, an object")
     key = auth.get("privateKey")
@@ -200,36 +201,36 @@ def _private_key(auth: object, source: str, *, allow_http: bool) -> PrivateKey:
             f"the profile {source} has the algorithm {algorithm!r}; known are "
             f"{', '.join(ALGORITHMS)}"
         )
-    file = Path(_profile_text(key, "privateKeyFile", source)).expanduser()
+    file = Path(_require_text(key, "privateKeyFile", source)).expanduser()
     return PrivateKey(
-        check_url(_profile_text(auth, "tokenEndpoint", source), source, allow_http=allow_http),
-        _profile_text(auth, "issuer", source),
-        _profile_text(auth, "clientId", source),
+        check_url(_require_text(auth, "tokenEndpoint", source), source, allow_http=allow_http),
+        _require_text(auth, "issuer", source),
+        _require_text(auth, "clientId", source),
         Path(source).expanduser().parent / file,
-        _profile_text(key, "keyId", source) if key.get("keyId") else None,
+        _require_text(key, "keyId", source) if key.get("keyId") else None,
         algorithm,
-        _profile_text(auth, "audience", source) if auth.get("audience") else None,
-        _profile_text(auth, "scope", source) if auth.get("scope") else None,
+        _require_text(auth, "audience", source) if auth.get("audience") else None,
+        _require_text(auth, "scope", source) if auth.get("scope") else None,
     )
 
 
-def _profile_text(document: Mapping[str, Any], key: str, source: str) -> str:
+def _require_text(document: Mapping[str, Any], key: str, source: str) -> str:
     value = document.get(key)
     if not isinstance(value, str) or not value:
         raise ConfigError(f"the profile {source} lacks {key}, a text")
     return value
 
 
-def _secret(document: Mapping[str, Any], key: str, source: str) -> str:
+def _parse_secret(document: Mapping[str, Any], key: str, source: str) -> str:
     """Return a text for a header. A line break in it would begin another header."""
-    value = _profile_text(document, key, source)
+    value = _require_text(document, key, source)
     if any(c in value for c in "\r\n\x00"):
         raise ConfigError(f"{key} in the profile {source} has a line break in it")
     keep_secrets([value])
     return value
 
 
-def _expiry(value: object, source: str) -> dt.datetime | None:
+def _parse_expiry(value: object, source: str) -> dt.datetime | None:
     if value is None or value == "":
         return None
     try:
@@ -272,7 +273,7 @@ def leads_here(url: str) -> bool:
 
     Such an address is a cloud's metadata, for example. Only literal addresses and ``localhost`` are
     recognized; for other names, the same rule holds when a connection is made
-    (:func:`tailer.sharing.http.guarded_connector`).
+    (:func:`tailer.sharing.http.make_guarded_connector`).
     """
     try:
         host = (urlsplit(url).hostname or "").rstrip(".")
@@ -299,7 +300,7 @@ def is_here(address: str) -> bool:
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address) and not found.is_loopback:
-        inner = _embedded(found)
+        inner = _find_embedded_address(found)
         if inner is not None and is_here(str(inner)):
             return True
     return (
@@ -310,7 +311,7 @@ def is_here(address: str) -> bool:
     )
 
 
-def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+def _find_embedded_address(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     """Return the IPv4 address embedded in an IPv6 address; None without one."""
     if any(address in network for network in _TRANSLATED):
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)

@@ -9,8 +9,8 @@ from typing import Any
 
 from tailer.errors import TransientError
 from tailer.network.http_answers import Rounds
-from tailer.sharing.answers import Line, SharedFile, read_line
-from tailer.sharing.http import Refused, heals
+from tailer.sharing.answers import Line, SharedFile, parse_line
+from tailer.sharing.http import Refused, may_heal_status
 from tailer.sharing.model import EndOfStream, ResponseFormat
 
 
@@ -46,7 +46,7 @@ class QueryAnswer:
     """An answer about a table: ``version`` of its header, ``form`` of its lines.
 
     ``version`` is the current one for a plain query, the starting one for a range; None without the
-    header. ``end`` is the end-of-stream action, once :meth:`lines` has reached it.
+    header. ``end`` is the end-of-stream action, once :meth:`parse_lines` has reached it.
     """
 
     version: int | None
@@ -54,7 +54,7 @@ class QueryAnswer:
     _pages: Callable[[str | None], AsyncGenerator[tuple[ResponseFormat, bytes | None], None]]
     end: EndOfStream | None = field(default=None)
 
-    async def lines(self) -> AsyncGenerator[Line, None]:
+    async def parse_lines(self) -> AsyncGenerator[Line, None]:
         """Yield the lines, over all pages.
 
         Raises :class:`TransientError` for an answer that is cut short: by the connection, by half
@@ -70,18 +70,18 @@ class QueryAnswer:
                     if raw is None:
                         self._check_whole()
                         continue
-                    line = read_line(raw, form)
+                    line = parse_line(raw, form)
                     empty = empty and not isinstance(line, SharedFile)
                     if isinstance(line, EndOfStream):
                         self.end = line
                         if line.error:
-                            raise _broken_off(line.error, line.error_status)
+                            raise _make_broken_error(line.error, line.error_status)
                     elif line is not None:
                         yield line
             following = self.end.next_page_token if self.end is not None else None
             if following is None:
                 return
-            if rounds.closed_by(following, empty=empty):
+            if rounds.add_token(following, empty=empty):
                 raise TransientError("the sharing server's pages form a loop")
             token = following
 
@@ -93,8 +93,8 @@ class QueryAnswer:
             )
 
 
-def _broken_off(error: str, status: int | None) -> Exception:
+def _make_broken_error(error: str, status: int | None) -> Exception:
     sentence = f"the sharing server broke off: {error}"
-    if status is None or heals(status):
+    if status is None or may_heal_status(status):
         return TransientError(sentence)
     return Refused(sentence, status)

@@ -182,7 +182,7 @@ def open_target(address: str, folder: Path, options: Mapping[str, Any]) -> Targe
 
 def is_local(table: str) -> bool:
     """Return whether a table's address names a folder of this machine."""
-    return _scheme_of(table) == "file"
+    return _find_scheme(table) == "file"
 
 
 def is_url(address: str) -> bool:
@@ -191,7 +191,7 @@ def is_url(address: str) -> bool:
     scheme, separator, _ = address.partition("://")
     if not separator or not scheme.isalpha():
         return False
-    kind = _scheme_of(address)
+    kind = _find_scheme(address)
     is_storage = kind != "file" and (kind in _KINDS or kind in installed_points(GROUP))
     return scheme.lower() == "https" or not is_storage
 
@@ -207,7 +207,7 @@ def remote_schemes(*, catalogs: bool = True) -> list[str]:
 
 def storage_of(address: str) -> Storage:
     """Return the storage that serves an address. Raises :class:`ConfigError` if there is none."""
-    found = _storage(_scheme_of(address))
+    found = _load_storage(_find_scheme(address))
     if found is None:
         schemes = "".join(f", {scheme}://" for scheme in remote_schemes())
         raise ConfigError(
@@ -240,7 +240,7 @@ def take_also(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, An
     return tuple(also), rest
 
 
-def _scheme_of(address: str) -> str:
+def _find_scheme(address: str) -> str:
     if "#" in address and _is_shared(address):
         return _SHARED
     if is_azure_url(address):
@@ -256,7 +256,7 @@ def _is_shared(address: str) -> bool:
 
 
 @cache
-def _storage(scheme: str) -> Storage | None:
+def _load_storage(scheme: str) -> Storage | None:
     what = f"the store of {scheme}://"
     if scheme in _KINDS:
         module, _, name = _KINDS[scheme].partition(":")

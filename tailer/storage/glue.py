@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tailer.errors import ConfigError
 from tailer.network.clients import SharedClients
 from tailer.storage import Storage, storage_of, take_also
-from tailer.storage.patterns import matching_tables
+from tailer.storage.patterns import find_matching_tables
 from tailer.store.glue import GlueClient
 from tailer.store.s3.options import S3Options
 from tailer.store.unity.answers import CatalogTable
@@ -37,14 +37,14 @@ class GlueStorage(Storage):
     def open_store(
         self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
     ) -> CatalogStore:
-        database, name = _names(table)
-        own = _own(options)
+        database, name = _parse_names(table)
+        own = _parse_own_options(options)
         client: GlueClient | None = None
 
         async def load() -> CatalogTable:
             nonlocal client
-            client = client or _CLIENTS.take(own)
-            return CatalogTable("", await client.location(database, name))
+            client = client or _CLIENTS.take_client(own)
+            return CatalogTable("", await client.find_location(database, name))
 
         async def open_files(found: CatalogTable) -> Store:
             try:
@@ -65,18 +65,18 @@ class GlueStorage(Storage):
     async def find_tables(
         self, pattern: str, options: Mapping[str, Any]
     ) -> Mapping[str, list[str]] | None:
-        of_database, of_table = _names(pattern)
-        async with _CLIENTS.lent(_own(options)) as client:
-            return await matching_tables(
-                "glue://", of_database, of_table, client.databases, client.tables
+        of_database, of_table = _parse_names(pattern)
+        async with _CLIENTS.lend_client(_parse_own_options(options)) as client:
+            return await find_matching_tables(
+                "glue://", of_database, of_table, client.list_databases, client.list_tables
             )
 
 
-def _own(options: Mapping[str, Any]) -> S3Options:
+def _parse_own_options(options: Mapping[str, Any]) -> S3Options:
     return S3Options.from_options(take_also(options)[1])
 
 
-def _names(address: str) -> tuple[str, str]:
+def _parse_names(address: str) -> tuple[str, str]:
     found = _ADDRESS.fullmatch(address)
     if found is None:
         raise ConfigError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailer.errors import ConfigError, healing
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.storage import Storage, take_also
 from tailer.store.local import LocalStore
 
@@ -57,12 +57,12 @@ class LocalStorage(Storage):
     ) -> OffsetStore:
         from tailer.offsets.local import LocalOffsetStore
 
-        return LocalOffsetStore(_folder(address), feed, standby=bool(standby))
+        return LocalOffsetStore(_check_folder(address), feed, standby=bool(standby))
 
     def open_target(self, address: str, options: Mapping[str, Any]) -> LocalTarget:
         from tailer.storage.targets import LocalTarget
 
-        return LocalTarget(_folder(address))
+        return LocalTarget(_check_folder(address))
 
     async def list_folders(self, address: str, options: Mapping[str, Any]) -> list[str]:
         def scan() -> list[str]:
@@ -74,10 +74,10 @@ class LocalStorage(Storage):
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
-        return await blocking(scan)
+        return await run_blocking(scan)
 
 
-def _folder(address: str) -> Path:
+def _check_folder(address: str) -> Path:
     if address.startswith("file:"):
         raise ConfigError(f"{address!r} is a URI: give the folder's path")
     return Path(address)

@@ -36,34 +36,36 @@ class _ObjectStorage(Storage):
     _vended: Mapping[str, str] = {}
     _settings: type[S3Options | AzureOptions | GcsOptions]
 
-    def _options(self, options: Mapping[str, Any]) -> CloudOptions:
+    def _parse_options(self, options: Mapping[str, Any]) -> CloudOptions:
         raise NotImplementedError
 
-    def _parse(self, address: str) -> Place | None:
+    def _parse_place(self, address: str) -> Place | None:
         raise NotImplementedError
 
-    def _place(self, address: str) -> Place:
-        place = self._parse(address)
+    def _require_place(self, address: str) -> Place:
+        place = self._parse_place(address)
         if place is None:
             raise ConfigError(f"{address!r} is not an address of {self._title}")
         return place
 
-    def _client(self, options: Mapping[str, Any], credentials: Credentials | None = None) -> Client:
-        found = self._options(options)
+    def _make_client(
+        self, options: Mapping[str, Any], credentials: Credentials | None = None
+    ) -> Client:
+        found = self._parse_options(options)
         from tailer.store.objects.requests import Client  # on demand: local tables need no client
 
-        return Client(found, self._parse, credentials or found.credentials())
+        return Client(found, self._parse_place, credentials or found.find_credentials())
 
-    def _plain(self, address: str) -> str:
+    def _format_address(self, address: str) -> str:
         """Return an address in the spelling of messages. Raises :class:`ConfigError`."""
-        self._place(address)
+        self._require_place(address)
         return address
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        self._options(options)
+        self._parse_options(options)
 
     def rename_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        table = structs.replace(self._settings.table(), renames=True)
+        table = structs.replace(self._settings.setting_table(), renames=True)
         answers = {name: table.answers.get(table.spelling(name), "") for name in options}
         needed = {n: v for n, v in options.items() if not answers[n].endswith("leave it out")}
         return table.rename(needed)
@@ -79,11 +81,13 @@ class _ObjectStorage(Storage):
         """See :class:`tailer.storage.Storage`. ``credentials`` are used instead of the options' and
         the environment's, and asked for again before they end."""
         also, rest = take_also(options)
-        address = self._plain(table)
-        client = self._client(rest, credentials)
+        address = self._format_address(table)
+        client = self._make_client(rest, credentials)
         from tailer.store.objects.store import ObjectStore
 
-        return ObjectStore(address, client, traffic, also=[self._place(one) for one in also])
+        return ObjectStore(
+            address, client, traffic, also=[self._require_place(one) for one in also]
+        )
 
     async def open_vended(
         self,
@@ -93,7 +97,7 @@ class _ObjectStorage(Storage):
         traffic: Traffic | None = None,
     ) -> ObjectStore:
         needed = [name for name in self._vended.values() if name != _TOKEN]
-        await vendor.values(*needed)  # what is wrong with it is said now, and in our words
+        await vendor.values(*needed)  # a fault raises now, in our words
 
         async def credentials() -> dict[str, Any]:
             values = await vendor.values(*needed)
@@ -114,7 +118,7 @@ class _ObjectStorage(Storage):
         standby: bool | None,
         lease_s: float,
     ) -> OffsetStore:
-        address, client = self._plain(address), self._client(options)
+        address, client = self._format_address(address), self._make_client(options)
         from tailer.offsets.leased import LeasedOffsetStore
         from tailer.offsets.objects import CloudObject
 
@@ -122,7 +126,7 @@ class _ObjectStorage(Storage):
         return LeasedOffsetStore(found, feed, standby=standby is not False, lease_s=lease_s)
 
     def open_target(self, address: str, options: Mapping[str, Any]) -> Target:
-        address, client = self._plain(address), self._client(options)
+        address, client = self._format_address(address), self._make_client(options)
         from tailer.storage.objects_target import ObjectsTarget
 
         return ObjectsTarget(address, client)
@@ -144,7 +148,7 @@ class S3Storage(_ObjectStorage):
         "token": _TOKEN,
     }
 
-    def _options(self, options: Mapping[str, Any]) -> CloudOptions:
+    def _parse_options(self, options: Mapping[str, Any]) -> CloudOptions:
         return S3Cloud(S3Options.from_options(options))
 
     def rename_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,11 +160,11 @@ class S3Storage(_ObjectStorage):
         path_style = str(options[name]).lower() in ("false", "0", "no")
         return {**super().rename_options(rest), "path_style": path_style}
 
-    def _parse(self, address: str) -> Place | None:
+    def _parse_place(self, address: str) -> Place | None:
         return s3_place(address)
 
-    def _plain(self, address: str) -> str:
-        place = self._place(address)
+    def _format_address(self, address: str) -> str:
+        place = self._require_place(address)
         return f"s3://{place.container}/{place.key}"
 
 
@@ -172,10 +176,10 @@ class AzureStorage(_ObjectStorage):
     _settings = AzureOptions
     _vended: Mapping[str, str] = {"sas_token": "azure.sas-token"}
 
-    def _options(self, options: Mapping[str, Any]) -> CloudOptions:
+    def _parse_options(self, options: Mapping[str, Any]) -> CloudOptions:
         return AzureOptions.from_options(options)
 
-    def _parse(self, address: str) -> Place | None:
+    def _parse_place(self, address: str) -> Place | None:
         return azure_place(address)
 
 
@@ -187,8 +191,8 @@ class GcsStorage(_ObjectStorage):
     _settings = GcsOptions
     _vended: Mapping[str, str] = {"token": "gcs.oauth-token"}
 
-    def _options(self, options: Mapping[str, Any]) -> CloudOptions:
+    def _parse_options(self, options: Mapping[str, Any]) -> CloudOptions:
         return GcsOptions.from_options(options)
 
-    def _parse(self, address: str) -> Place | None:
+    def _parse_place(self, address: str) -> Place | None:
         return gcs_place(address)

@@ -26,7 +26,7 @@ class ObjectsTarget(StoreTarget):
         super().__init__(ObjectStore(address, client))
         self._requests = Requests(address, client)
 
-    async def _put(self, name: str, body: bytes, *, create: bool) -> bool:
+    async def _put_object(self, name: str, body: bytes, *, create: bool) -> bool:
         mode: Any = "create" if create else "overwrite"
 
         # In one request: parts have no condition.
@@ -34,15 +34,15 @@ class ObjectsTarget(StoreTarget):
             return obstore.put_async(container, key, body, mode=mode, use_multipart=False)
 
         with suppress(AlreadyExistsError, PreconditionError):
-            await self._send("put", name, put, _ROOM * len(body))
+            await self._send_request("put", name, put, _ROOM * len(body))
             return True
         return False
 
-    async def _delete(self, name: str) -> None:
+    async def _delete_object(self, name: str) -> None:
         with suppress(FileNotFoundError):
-            await self._send("delete", name, obstore.delete_async)
+            await self._send_request("delete", name, obstore.delete_async)
 
-    async def _send(
+    async def _send_request(
         self,
         operation: str,
         name: str,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 
-async def matching_tables(
+async def find_matching_tables(
     prefix: str,
     of_schema: str,
     of_table: str,
@@ -17,17 +17,17 @@ async def matching_tables(
     those of schema and table, joined by ``/``. ``prefix`` begins each address."""
     found: dict[str, list[str]] = {}
     for schema in [of_schema] if "*" not in of_schema else await schemas():
-        in_schema = _matched(of_schema, schema)
+        in_schema = _match_name(of_schema, schema)
         if in_schema is None:
             continue
         for table in await tables(schema):
-            if (in_table := _matched(of_table, table)) is not None:
+            if (in_table := _match_name(of_table, table)) is not None:
                 text = "/".join((*in_schema, *in_table))
                 found.setdefault(text, []).append(f"{prefix}{schema}.{table}")
     return found
 
 
-def _matched(pattern: str, name: str) -> tuple[str, ...] | None:
+def _match_name(pattern: str, name: str) -> tuple[str, ...] | None:
     """Return what the stars of a pattern match in a name, as one text; none without stars; None if
     the name does not match."""
     texts = [re.escape(text) for text in pattern.split("*")]

@@ -18,4 +18,4 @@ class SharedStorage(Storage):
     def open_store(
         self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
     ) -> SharingStore:
-        return SharingStore(table, SharingOptions.parse(options))
+        return SharingStore(table, SharingOptions.from_options(options))

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from tailer.errors import TableError, TargetRefused, TransientError
-from tailer.storage.targets import writing
+from tailer.storage.targets import translate_write_errors
 from tailer.store import Store
 
 
@@ -27,11 +27,11 @@ class StoreTarget(ABC):
         self._spool: tempfile.TemporaryDirectory[str] | None = None
 
     @abstractmethod
-    async def _put(self, name: str, body: bytes, *, create: bool) -> bool:
+    async def _put_object(self, name: str, body: bytes, *, create: bool) -> bool:
         """Write an object; with ``create`` only if there is none, which it returns."""
 
     @abstractmethod
-    async def _delete(self, name: str) -> None:
+    async def _delete_object(self, name: str) -> None:
         """Remove an object, if it is there."""
 
     def spool(self) -> Path:
@@ -41,19 +41,19 @@ class StoreTarget(ABC):
         return Path(self._spool.name)
 
     async def names(self, folder: str, after: str = "") -> list[str]:
-        with _refused():
+        with _translate_refusals():
             return [found.name async for found in self._store.list(folder, after)]
 
     async def read(self, name: str) -> bytes | None:
-        with _refused(), suppress(FileNotFoundError):
+        with _translate_refusals(), suppress(FileNotFoundError):
             return (await self._store.read(name))[0]
         return None
 
     async def create(self, name: str, source: bytes | Path) -> bool:
         path = source if isinstance(source, Path) else None
-        body = source if isinstance(source, bytes) else await _bytes(source)
-        with _refused():
-            created = await self._put(name, body, create=True)
+        body = source if isinstance(source, bytes) else await _read_bytes(source)
+        with _translate_refusals():
+            created = await self._put_object(name, body, create=True)
         if not created:  # also where this was done, and only the answer was lost
             there = await self.read(name)
             if there is None:
@@ -64,12 +64,12 @@ class StoreTarget(ABC):
         return created
 
     async def replace(self, name: str, data: bytes) -> None:
-        with _refused():
-            await self._put(name, data, create=False)
+        with _translate_refusals():
+            await self._put_object(name, data, create=False)
 
     async def remove(self, name: str) -> None:
-        with _refused():
-            await self._delete(name)
+        with _translate_refusals():
+            await self._delete_object(name)
 
     async def rehearse(self) -> None:
         """See :class:`~tailer.storage.targets.Target`. Whether the address may be written is seen
@@ -82,13 +82,13 @@ class StoreTarget(ABC):
         await self._store.aclose()
 
 
-async def _bytes(path: Path) -> bytes:
-    with writing(str(path)):
+async def _read_bytes(path: Path) -> bytes:
+    with translate_write_errors(str(path)):
         return await anyio.to_thread.run_sync(path.read_bytes)
 
 
 @contextmanager
-def _refused() -> Iterator[None]:
+def _translate_refusals() -> Iterator[None]:
     """Raise the refusals of the server as the sink's."""
     try:
         yield

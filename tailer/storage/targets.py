@@ -1,7 +1,7 @@
 """Where sinks publish files, and the local folder that is one.
 
-A file that is not there yet is created whole or not at all, and who creates it is told if it was
-there: by a hard link from a temporary file.
+A file that does not exist yet is created whole or not at all, by a hard link from a temporary file,
+which also shows whether it existed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Target(Protocol):
         """Return the local folder in which files grow."""
 
     async def names(self, folder: str, after: str = "") -> list[str]:
-        """Return the names in a folder behind a name, in order; none if there is no folder."""
+        """Return the names in a folder after a name, in order; none if there is no folder."""
 
     async def read(self, name: str) -> bytes | None:
         """Return a file's bytes; None if there is none."""
@@ -53,7 +53,7 @@ class Target(Protocol):
 
 
 @contextmanager
-def writing(what: str) -> Iterator[None]:
+def translate_write_errors(what: str) -> Iterator[None]:
     """Raise errors of the operating system as those of a sink, which say ``what`` is concerned."""
     try:
         yield
@@ -74,18 +74,18 @@ class LocalTarget:
         """See :class:`Target`: on the file system of the target, for hard links."""
         return self._folder / "_delta_tailer" / "temporary"
 
-    async def _run(self, name: str, function: Callable[..., T], *args: Any) -> T:
+    async def _run_in_thread(self, name: str, function: Callable[..., T], *args: Any) -> T:
         def run() -> T:
-            with writing(str(self._folder / name)):
+            with translate_write_errors(str(self._folder / name)):
                 return function(*args)
 
         return await anyio.to_thread.run_sync(run)
 
     async def names(self, folder: str, after: str = "") -> list[str]:
-        found = await self._run(folder, self._names, folder)
+        found = await self._run_in_thread(folder, self._list_names, folder)
         return sorted(name for name in found if name > after)
 
-    def _names(self, folder: str) -> list[str]:
+    def _list_names(self, folder: str) -> list[str]:
         try:
             return [entry.name for entry in os.scandir(self._folder / folder) if entry.is_file()]
         except FileNotFoundError:
@@ -97,15 +97,15 @@ class LocalTarget:
                 return (self._folder / name).read_bytes()
             return None
 
-        return await self._run(name, read)
+        return await self._run_in_thread(name, read)
 
     async def create(self, name: str, source: bytes | Path) -> bool:
-        return await self._run(name, self._create, name, source)
+        return await self._run_in_thread(name, self._create_file, name, source)
 
-    def _create(self, name: str, source: bytes | Path) -> bool:
+    def _create_file(self, name: str, source: bytes | Path) -> bool:
         at = self._folder / name
         make_folder(at.parent)
-        temporary = source if isinstance(source, Path) else self._temporary(source)
+        temporary = source if isinstance(source, Path) else self._write_temporary(source)
         try:
             os.link(temporary, at)
         except FileExistsError:
@@ -115,7 +115,7 @@ class LocalTarget:
         sync_folder(at.parent)
         return True
 
-    def _temporary(self, data: bytes) -> Path:
+    def _write_temporary(self, data: bytes) -> Path:
         make_folder(self.spool())
         descriptor, name = tempfile.mkstemp(dir=self.spool())
         os.fchmod(descriptor, 0o644)
@@ -126,13 +126,15 @@ class LocalTarget:
         return Path(name)
 
     async def replace(self, name: str, data: bytes) -> None:
-        await self._run(name, lambda: self._temporary(data).replace(self._folder / name))
+        await self._run_in_thread(
+            name, lambda: self._write_temporary(data).replace(self._folder / name)
+        )
 
     async def remove(self, name: str) -> None:
-        await self._run(name, lambda: (self._folder / name).unlink(missing_ok=True))
+        await self._run_in_thread(name, lambda: (self._folder / name).unlink(missing_ok=True))
 
     async def rehearse(self) -> None:
-        await self._run("", try_place, self._folder)
+        await self._run_in_thread("", try_place, self._folder)
 
     async def aclose(self) -> None:
         """See :class:`Target`."""

@@ -10,12 +10,12 @@ import os
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailer.errors import ConfigError
 from tailer.network.clients import SharedClients
 from tailer.storage import Storage, storage_of
-from tailer.storage.patterns import matching_tables
+from tailer.storage.patterns import find_matching_tables
 from tailer.store.unity.answers import CatalogTable
 from tailer.store.unity.client import CatalogClient
 from tailer.store.unity.options import CatalogOptions, TableName, parse_uc_address
@@ -40,13 +40,13 @@ class UnityStorage(Storage):
         return {**own, "stores": stores}
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        CatalogOptions.parse(options)
+        CatalogOptions.from_options(options)
 
     def open_store(
         self, table: str, options: Mapping[str, Any], traffic: Traffic | None = None
     ) -> CatalogStore:
         name = parse_uc_address(table)
-        return CatalogStore(f"uc://{name}", _Source(name, options, traffic).source())
+        return CatalogStore(f"uc://{name}", _Source(name, options, traffic).make_source())
 
     async def find_tables(
         self, pattern: str, options: Mapping[str, Any]
@@ -58,15 +58,22 @@ class UnityStorage(Storage):
                 "uc://catalog.*.*"
             )
         catalog, of_schema, of_table = found.groups()
-        own, _ = _options(TableName(catalog, of_schema, of_table), options)
-        async with _CLIENTS.lent(own) as client:
-            return await matching_tables(
+        own = _split_options(TableName(catalog, of_schema, of_table), options).own
+        async with _CLIENTS.lend_client(own) as client:
+            return await find_matching_tables(
                 f"uc://{catalog}.",
                 of_schema,
                 of_table,
-                partial(client.schemas, catalog),
-                partial(client.tables, catalog),
+                partial(client.list_schemas, catalog),
+                partial(client.list_tables, catalog),
             )
+
+
+class _Options(NamedTuple):
+    """The catalog's options, and those of the storage that the table is in."""
+
+    own: CatalogOptions
+    others: dict[str, Any]
 
 
 class _Source:
@@ -76,24 +83,24 @@ class _Source:
         self, name: TableName, options: Mapping[str, Any], traffic: Traffic | None
     ) -> None:
         self._name, self._traffic = name, traffic
-        self._own, self._others = _options(name, options)
+        self._own, self._others = _split_options(name, options)
         self._client: CatalogClient | None = None
 
-    def source(self) -> TableSource:
+    def make_source(self) -> TableSource:
         """Return it in the store's terms."""
         own = self._own
         account = f"the catalog {self._name.catalog} at {own.endpoint} as {own.account}"
-        return TableSource(self._load, self._open, self._close, account)
+        return TableSource(self._load_table, self._open_store, self._close_client, account)
 
-    def _taken(self) -> CatalogClient:
+    def _take_client(self) -> CatalogClient:
         if self._client is None:
-            self._client = _CLIENTS.take(self._own)
+            self._client = _CLIENTS.take_client(self._own)
         return self._client
 
-    async def _load(self) -> CatalogTable:
-        return await self._taken().table(self._name)
+    async def _load_table(self) -> CatalogTable:
+        return await self._take_client().load_table(self._name)
 
-    async def _open(self, table: CatalogTable) -> Store:
+    async def _open_store(self, table: CatalogTable) -> Store:
         location, others = table.location, dict(self._others)
         try:
             storage = storage_of(location)
@@ -102,26 +109,26 @@ class _Source:
             vendor = Vendor(
                 f"uc://{self._name}",
                 location,
-                lambda: self._taken().credentials(self._name),
+                lambda: self._take_client().request_credentials(self._name),
             )
             return await storage.open_vended(location, options, vendor, self._traffic)
         except ConfigError as e:
             raise ConfigError(f"uc://{self._name} is at {location}: {e}") from e
 
-    async def _close(self) -> None:
+    async def _close_client(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await _CLIENTS.give_back(client)
 
 
-def _options(name: TableName, options: Mapping[str, Any]) -> tuple[CatalogOptions, dict[str, Any]]:
+def _split_options(name: TableName, options: Mapping[str, Any]) -> _Options:
     """Return the catalog's options, and those of the storage that the table is in."""
     own = {key: value for key, value in options.items() if key in _OWN}
     others = {key: value for key, value in options.items() if key not in _OWN}
-    found = CatalogOptions.parse(own, os.environ)
+    found = CatalogOptions.from_options(own, os.environ)
     if found.endpoint is None:
         raise ConfigError(
             f"the catalog {name.catalog} has no endpoint: set it in [catalogs.{name.catalog}], as "
             "--store-option endpoint=https://HOST, or as DATABRICKS_HOST"
         )
-    return found, others
+    return _Options(found, others)

@@ -33,7 +33,7 @@ __all__ = [
     "Found",
     "Store",
     "Watch",
-    "outside",
+    "make_outside_error",
 ]
 
 LOG_DIR = "_delta_log"
@@ -88,9 +88,7 @@ class BlockingFiles(ABC):
         """Return a file's status, as :meth:`Store.stat` does."""
 
     @abstractmethod
-    def read_here(
-        self, location: str, offset: int = 0, length: int | None = None
-    ) -> tuple[bytes, FileStatus]:
+    def read_here(self, location: str, offset: int = 0, length: int | None = None) -> Found:
         """Return a file's bytes and status, as :meth:`Store.read` does."""
 
     @abstractmethod
@@ -100,7 +98,7 @@ class BlockingFiles(ABC):
 
 class Store(Contract, ABC):
     """A table's files. The abstract methods are every store's; each other member is something that
-    a store may have, and what is said here is what a store without it does.
+    a store may have, and the default here is for a store without it.
 
     All methods raise FileNotFoundError for a file that does not exist, :class:`TransientError` for
     a failure that may heal, :class:`TableError` for one that will not. A public name that is not
@@ -135,9 +133,7 @@ class Store(Contract, ABC):
         """Return a file's status; ``mtime_ms`` is the one of :meth:`read` and :meth:`list`."""
 
     @abstractmethod
-    async def read(
-        self, location: str, offset: int = 0, length: int | None = None
-    ) -> tuple[bytes, FileStatus]:
+    async def read(self, location: str, offset: int = 0, length: int | None = None) -> Found:
         """Return a file's bytes, or a range of them, and its status; never a mix of two states."""
 
     @abstractmethod
@@ -175,11 +171,11 @@ class Store(Contract, ABC):
         return None
 
     async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
-        """Return what :meth:`read` does for the beginnings of files, each location with the most
-        bytes to read of it; None for a file that does not exist."""
-        return [await self._beginning(location, length) for location, length in reads]
+        """Return what :meth:`read` does for the beginnings of files, each location with the number
+        of bytes to read at most; None for a file that does not exist."""
+        return [await self._read_beginning(location, length) for location, length in reads]
 
-    async def _beginning(self, location: str, length: int) -> Found | None:
+    async def _read_beginning(self, location: str, length: int) -> Found | None:
         try:
             return await self.read(location, 0, length)
         except FileNotFoundError:
@@ -209,7 +205,7 @@ class Store(Contract, ABC):
 
     async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
         """Make a file known that a version's commit names, or that version's snapshot: another
-        process may have planned it, and a server's URL of it is known from the log alone."""
+        process may have planned it, and its URL on a server is known from the log alone."""
 
     async def version_at_or_after(self, timestamp_ms: int) -> int | None:
         """Return the first version at or after a time in epoch ms; None if all are before it. Only
@@ -222,7 +218,7 @@ async def _only_waits() -> AsyncIterator[Watch]:
     yield Watch()
 
 
-def outside(table: str, location: str, leads_to: str = "") -> TableError:
+def make_outside_error(table: str, location: str, leads_to: str = "") -> TableError:
     """Return the error for a file of the log that is neither in the table's folder nor in one that
     the configuration names. Anyone who writes to the table could have any file read by it."""
     return TableError(

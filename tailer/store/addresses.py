@@ -26,11 +26,11 @@ def check_address(table: str) -> None:
         raise ConfigError(f"{table!r} has a NUL, which no path has")
     if os.path.lexists(table):
         return
-    if (meant := _meant(table)) is not None:
+    if (meant := _describe_mistake(table)) is not None:
         raise ConfigError(f"{table!r} {meant}")
 
 
-def _meant(table: str) -> str | None:
+def _describe_mistake(table: str) -> str | None:
     """Return what an address is instead, and what to type."""
     if found := _SQL_PATH.fullmatch(table):
         return f"is SQL's way to name a path; type {found[1]}"

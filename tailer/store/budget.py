@@ -17,19 +17,19 @@ class Budget:
         self._above = above
         self._lock = threading.Lock()
 
-    def take(self, size: int) -> bool:
+    def try_take(self, size: int) -> bool:
         """Take ``size`` bytes if they are available; never wait."""
         with self._lock:
             if self.taken + size > self.bytes_max:
                 return False
-            if self._above is not None and not self._above.take(size):
+            if self._above is not None and not self._above.try_take(size):
                 return False
             self.taken += size
             return True
 
-    def give(self, size: int) -> None:
+    def give_back(self, size: int) -> None:
         """Give back ``size`` bytes."""
         with self._lock:
             self.taken -= size
         if self._above is not None:
-            self._above.give(size)
+            self._above.give_back(size)

@@ -37,11 +37,11 @@ class FetchedFiles(BlockingFiles):
 
     def stat_here(self, location: str) -> FileStatus:
         """Return a file's status, as it was when the file was read."""
-        return self._found(location)[1]
+        return self._find_file(location)[1]
 
     def read_here(self, location: str, offset: int = 0, length: int | None = None) -> Found:
         """Return a file's bytes, or a range of them, and its status."""
-        data, status = self._found(location)
+        data, status = self._find_file(location)
         end = status.size if length is None else min(status.size, offset + length)
         if end > len(data):
             raise NotFetched(location)
@@ -53,7 +53,7 @@ class FetchedFiles(BlockingFiles):
 
         return pa.BufferReader(self.read_here(location)[0])
 
-    def _found(self, location: str) -> Found:
+    def _find_file(self, location: str) -> Found:
         try:
             found = self._files[location]
         except KeyError:

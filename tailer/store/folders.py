@@ -32,7 +32,7 @@ class _Notifier:
         self._loop = loop
         self._watches: dict[int, tuple[object, list[FolderWatch]]] = {}
         os.set_blocking(inotify.fd, False)
-        loop.add_reader(inotify.fd, self._read)
+        loop.add_reader(inotify.fd, self._dispatch_events)
 
     @classmethod
     def of_this_loop(cls) -> _Notifier | None:
@@ -48,7 +48,7 @@ class _Notifier:
                 return None
         return found
 
-    def add(self, watch: FolderWatch) -> int:
+    def add_watch(self, watch: FolderWatch) -> int:
         """Report changes to ``watch`` from now on. Raises OSError if the folder does not exist."""
         # A commit appears by rename, by hard link or by being written in place.
         of = self._mask
@@ -62,7 +62,7 @@ class _Notifier:
         watches.append(watch)
         return added.wd
 
-    def remove(self, number: int, watch: FolderWatch) -> None:
+    def remove_watch(self, number: int, watch: FolderWatch) -> None:
         """Stop reporting changes to ``watch``."""
         added, watches = self._watches[number]
         watches.remove(watch)
@@ -78,7 +78,7 @@ class _Notifier:
             self._loop.remove_reader(self._inotify.fd)
             self._inotify.close()
 
-    def _read(self) -> None:
+    def _dispatch_events(self) -> None:
         while self._all.get(self._loop) is self:
             try:
                 event = self._inotify.sync_get()
@@ -93,11 +93,11 @@ class _Notifier:
             if self._mask.Q_OVERFLOW in event.mask:  # events were lost, of any folder
                 found = [watch for _, watches in self._watches.values() for watch in watches]
             for watch in found:
-                watch.changed()
+                watch.note_change()
             if self._mask.IGNORED in event.mask and number in self._watches:
                 # The folder is gone, and the watch with it; another folder may have its name.
                 for watch in self._watches.pop(number)[1]:
-                    watch.lost()
+                    watch.note_loss()
 
 
 def _is_temporary(name: os.PathLike[str] | None) -> bool:
@@ -115,29 +115,29 @@ class FolderWatch(Watch):
         self._changed = asyncio.Event()
         self._number: int | None = None
         self._notifier: _Notifier | None = None
-        self._watch()
+        self._start_watch()
 
-    def _watch(self) -> None:
+    def _start_watch(self) -> None:
         notifier = _Notifier.of_this_loop()
         if notifier is None:
             return
         try:
-            self._number = notifier.add(self)
+            self._number = notifier.add_watch(self)
         except OSError:  # no such folder, or no watch left: the caller's polling sees changes too
             return
         self._notifier = notifier
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         """Note that something happened in the folder."""
         self._changed.set()
 
-    def lost(self) -> None:
+    def note_loss(self) -> None:
         """Note that the folder is no longer watched."""
         self._number = self._notifier = None
 
     async def wait(self, seconds: float) -> None:
         if self._notifier is None:
-            self._watch()
+            self._start_watch()
         if self._notifier is None:
             await anyio.sleep(seconds)
             return
@@ -148,5 +148,5 @@ class FolderWatch(Watch):
     def close(self) -> None:
         """Stop watching."""
         if self._notifier is not None and self._number is not None:
-            self._notifier.remove(self._number, self)
-        self.lost()
+            self._notifier.remove_watch(self._number, self)
+        self.note_loss()

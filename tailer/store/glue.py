@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import anyio
 
 from tailer.errors import TableError, TransientError
-from tailer.store.s3.environment import S3Environment, unusable
+from tailer.store.s3.environment import S3Environment, make_unusable_error
 from tailer.store.s3.options import S3Options
 
 T = TypeVar("T")
@@ -44,14 +44,14 @@ class GlueClient:
         self._clients.clear()
         await self._open.aclose()
 
-    async def location(self, database: str, table: str) -> str:
+    async def find_location(self, database: str, table: str) -> str:
         """Return where a Delta table is."""
         address = f"glue://{database}.{table}"
-        found = await self._table(address, {"DatabaseName": database, "Name": table})
+        found = await self._load_table(address, {"DatabaseName": database, "Name": table})
         location = delta_location(found)
         if location is None and (target := found.get("TargetTable")):
             # AWS itself says of a link where its target is, if the account may know.
-            found = await self._table(address, target)
+            found = await self._load_table(address, target)
             location = delta_location(found)
         if location is None:
             if found.get("TargetTable"):
@@ -66,18 +66,18 @@ class GlueClient:
             )
         return location
 
-    async def databases(self) -> list[str]:
+    async def list_databases(self) -> list[str]:
         """Return the names of the databases."""
-        pages = self._pages("get_databases", "glue://*", {}, "DatabaseList")
+        pages = self._list_items("get_databases", "glue://*", {}, "DatabaseList")
         return sorted([one["Name"] async for one in pages])
 
-    async def tables(self, database: str) -> list[str]:
+    async def list_tables(self, database: str) -> list[str]:
         """Return the names of a database's Delta tables."""
         address, of = f"glue://{database}.*", {"DatabaseName": database}
-        found = [one async for one in self._pages("get_tables", address, of, "TableList")]
-        if not found and (target := await self._target(address, of)):
+        found = [one async for one in self._list_items("get_tables", address, of, "TableList")]
+        if not found and (target := await self._find_target(address, of)):
             region = target.pop("Region", "")
-            pages = self._pages("get_tables", address, target, "TableList", region)
+            pages = self._list_items("get_tables", address, target, "TableList", region)
             found = [one async for one in pages]
         return sorted([one["Name"] for one in found if await self._is_delta(database, one)])
 
@@ -86,10 +86,10 @@ class GlueClient:
         if delta_location(table) is not None or not table.get("TargetTable"):
             return delta_location(table) is not None
         with suppress(TableError):
-            return bool(await self.location(database, table["Name"]))
+            return bool(await self.find_location(database, table["Name"]))
         return False
 
-    async def _table(self, address: str, place: Mapping[str, str]) -> Any:
+    async def _load_table(self, address: str, place: Mapping[str, str]) -> Any:
         """Return what Glue says of a table; that of its database's target if the database is a
         link, and Glue has not followed it."""
         named = dict(place)
@@ -99,17 +99,17 @@ class GlueClient:
             return (await client.get_table(**named))["Table"]
 
         try:
-            return await self._asked(address, ask, region)
+            return await self._send_request(address, ask, region)
         except TableError as e:
-            if _code(e.__cause__) != _NOT_FOUND or not (
-                target := await self._target(address, place)
+            if _find_error_code(e.__cause__) != _NOT_FOUND or not (
+                target := await self._find_target(address, place)
             ):
                 raise
         region = target.pop("Region", "")
         named |= target
-        return await self._asked(address, ask, region)
+        return await self._send_request(address, ask, region)
 
-    async def _target(self, address: str, place: Mapping[str, str]) -> dict[str, str]:
+    async def _find_target(self, address: str, place: Mapping[str, str]) -> dict[str, str]:
         """Return the database to which the database of a place is a link; empty if it is none, or
         is not to be seen."""
         of = {"CatalogId": place["CatalogId"]} if place.get("CatalogId") else {}
@@ -119,12 +119,14 @@ class GlueClient:
 
         with suppress(TableError):
             return dict(
-                (await self._asked(address, ask, place.get("Region", ""))).get("TargetDatabase")
+                (await self._send_request(address, ask, place.get("Region", ""))).get(
+                    "TargetDatabase"
+                )
                 or {}
             )
         return {}
 
-    async def _pages(
+    async def _list_items(
         self, operation: str, address: str, query: dict[str, str], key: str, region: str = ""
     ) -> AsyncIterator[Any]:
         token = ""
@@ -134,28 +136,30 @@ class GlueClient:
             async def ask(client: Any, more: dict[str, str] = more) -> Any:
                 return await getattr(client, operation)(**more)
 
-            page = await self._asked(address, ask, region)
+            page = await self._send_request(address, ask, region)
             for item in page.get(key, ()):
                 yield item
             token = page.get("NextToken") or ""
             if not token:
                 return
 
-    async def _asked(self, address: str, ask: Callable[[Any], Awaitable[T]], region: str = "") -> T:
+    async def _send_request(
+        self, address: str, ask: Callable[[Any], Awaitable[T]], region: str = ""
+    ) -> T:
         from botocore import exceptions as errors
 
         try:
-            return await ask(await self._connected(region))
+            return await ask(await self._open_client(region))
         except errors.ClientError as e:
-            raise _refusal(address, e.response) from e
+            raise _make_refusal(address, e.response) from e
         except (errors.HTTPClientError, errors.ConnectionError) as e:
             raise TransientError(f"{address}: AWS Glue can't be reached ({e})") from e
         except errors.ParamValidationError as e:  # by what a link says
             raise TableError("it is a resource link without a target", table=address) from e
         except (errors.BotoCoreError, OSError) as e:
-            raise unusable(e, "AWS Glue") from e
+            raise make_unusable_error(e, "AWS Glue") from e
 
-    async def _connected(self, region: str) -> Any:
+    async def _open_client(self, region: str) -> Any:
         async with self._lock:
             if region not in self._clients:
                 from aiobotocore.session import AioSession
@@ -165,18 +169,18 @@ class GlueClient:
                 session = AioSession(profile=own.profile)
                 created = session.create_client(
                     "glue",
-                    region_name=region or environment.region(),
+                    region_name=region or environment.find_region(),
                     aws_access_key_id=own.access_key_id,
                     aws_secret_access_key=own.secret_access_key,
                     aws_session_token=own.session_token,
-                    verify=environment.authorities(),
+                    verify=environment.find_authorities(),
                 )
                 self._clients[region] = await self._open.enter_async_context(created)
             return self._clients[region]
 
 
 def delta_location(table: Any) -> str | None:
-    """Return where a table is by what Glue says of it; None if it is not a Delta table."""
+    """Return the location in Glue's description of a table; None if it is not a Delta table."""
     parameters = table.get("Parameters") or {}
     if not any(str(parameters.get(key, "")).lower() == "delta" for key in _FORMATS):
         return None
@@ -187,11 +191,11 @@ def delta_location(table: Any) -> str | None:
     return location or None
 
 
-def _code(error: BaseException | None) -> str:
+def _find_error_code(error: BaseException | None) -> str:
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
 
 
-def _refusal(address: str, response: Any) -> TableError | TransientError:
+def _make_refusal(address: str, response: Any) -> TableError | TransientError:
     error = response.get("Error", {})
     code, message = str(error.get("Code", "")), str(error.get("Message", ""))
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

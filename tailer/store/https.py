@@ -17,8 +17,14 @@ import pyarrow as pa
 from yarl import URL
 
 from tailer.errors import CorruptLog, TableError, TransientError
-from tailer.network.http_answers import at_most, byte_range, packing, retry_after_s, strong_etag
-from tailer.sharing.http import Whereabouts, heals, network_errors
+from tailer.network.http_answers import (
+    find_packing,
+    parse_content_range,
+    parse_retry_after,
+    parse_strong_etag,
+    read_at_most,
+)
+from tailer.sharing.http import Whereabouts, may_heal_status, network_errors
 from tailer.sharing.profile import check_url, leads_here
 from tailer.store.budget import Budget
 from tailer.store.ranged import RangedFile, RangedReader
@@ -61,10 +67,10 @@ class Link:
 class Links(typing.Protocol):
     """A source of URLs for files."""
 
-    async def link(self, location: str) -> Link:
+    async def find_link(self, location: str) -> Link:
         """Return a file's URL. Raises FileNotFoundError for an unknown location."""
 
-    async def renewed(self, location: str, old: Link) -> Link:
+    async def renew_link(self, location: str, old: Link) -> Link:
         """Return another URL for a file whose ``old`` one is no longer valid.
 
         Raises FileNotFoundError if the file is no longer shared.
@@ -72,7 +78,7 @@ class Links(typing.Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class FileRange:
     """Bytes of a file, with the file's size and state as this answer gives them.
 
     ``state`` is the file's ETag. Without one that names a single state, its Last-Modified is there
@@ -110,10 +116,9 @@ class HttpsFiles:
         self._whereabouts = whereabouts
         self._ahead = Budget(_READ_AHEAD_BYTES_MAX)
 
-    async def read(self, location: str, offset: int, length: int | None) -> tuple[bytes, int, str]:
-        """Return (bytes, size of the whole file, its tag); a short read only at the file's end."""
-        piece = await self._range(location, offset, length, None, None)
-        return piece.data, piece.total, piece.state
+    async def read(self, location: str, offset: int, length: int | None) -> FileRange:
+        """Return some bytes of a file; fewer than ``length`` only at the file's end."""
+        return await self._read_range(location, offset, length, None, None)
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
         """Open a file for random access from worker threads. ``size`` is the size in the log.
@@ -122,31 +127,31 @@ class HttpsFiles:
         """
         whole = min(size or WHOLE_BYTES_MAX, WHOLE_BYTES_MAX)
         if size and size > WHOLE_BYTES_MAX:
-            first = await self._range(location, size - _TAIL_BYTES, _TAIL_BYTES, size, None)
+            first = await self._read_range(location, size - _TAIL_BYTES, _TAIL_BYTES, size, None)
             start = size - len(first.data)
         else:
-            first, start = await self._range(location, 0, whole, size, None), 0
+            first, start = await self._read_range(location, 0, whole, size, None), 0
         if len(first.data) == first.total:
             return pa.BufferReader(first.data)
 
         async def fetch(at: int, end: int) -> Sequence[bytes]:
-            piece = await self._range(location, at, end - at, first.total, first.state)
+            piece = await self._read_range(location, at, end - at, first.total, first.state)
             return (piece.data,)
 
         tail = first.data if start else b""
         reader = RangedReader(fetch, first.total, tail, _READ_AHEAD_BYTES_MAX, self._ahead)
         return RangedFile(reader, mode="r")
 
-    async def _range(
+    async def _read_range(
         self, location: str, offset: int, length: int | None, size: int | None, state: str | None
-    ) -> _Range:
-        link = await self._links.link(location)
+    ) -> FileRange:
+        link = await self._links.find_link(location)
         if link.expires_ms is not None and link.expires_ms - _MARGIN_MS <= self._clock() * 1000:
-            link = await self._links.renewed(location, link)
-        answer = await self._get(link, location, offset, length)
+            link = await self._links.renew_link(location, link)
+        answer = await self._request_range(link, location, offset, length)
         if answer is None:
-            link = await self._links.renewed(location, link)
-            answer = await self._get(link, location, offset, length, new=True)
+            link = await self._links.renew_link(location, link)
+            answer = await self._request_range(link, location, offset, length, new=True)
         if answer is None:
             raise TableError(
                 "the file's server refuses a URL that the sharing server has just issued",
@@ -165,9 +170,9 @@ class HttpsFiles:
             raise CorruptLog("the file changed while it was read", table=self._root, path=location)
         return answer
 
-    async def _get(
+    async def _request_range(
         self, link: Link, location: str, offset: int, length: int | None, *, new: bool = False
-    ) -> _Range | None:
+    ) -> FileRange | None:
         """Return the range; None if the URL has expired. A file's server may say that in a page,
         but not of a ``new`` one.
 
@@ -175,23 +180,25 @@ class HttpsFiles:
         """
         end = "" if length is None else str(offset + max(1, length) - 1)
         headers = {"Range": f"bytes={offset}-{end}", "Accept-Encoding": "identity"}
-        url = self._checked(link.url)
+        url = self._check_url(link.url)
         with network_errors(f"{self._root}, {location}"):
             for _ in range(3):
                 async with self._session().get(
                     URL(url, encoded=True), headers=headers, allow_redirects=False
                 ) as response:
                     if response.status in (301, 302, 303, 307, 308):
-                        url = self._checked(_joined(url, response.headers.get("Location", "")))
+                        url = self._check_url(
+                            _join_redirect(url, response.headers.get("Location", ""))
+                        )
                         continue
                     if new or response.status not in _EXPIRED:
                         self._check_no_page(response, location)
-                    return await self._taken(response, location, offset, length)
+                    return await self._read_answer(response, location, offset, length)
         raise TableError(
             "the file's URL leads from redirect to redirect", table=self._root, path=location
         )
 
-    def _checked(self, url: str) -> str:
+    def _check_url(self, url: str) -> str:
         what = f"a file of {self._root}"
         if not self._whereabouts.here and leads_here(url):
             raise TableError(
@@ -208,34 +215,34 @@ class HttpsFiles:
                 "between this machine and the file's server"
             )
 
-    async def _taken(
+    async def _read_answer(
         self, response: ClientResponse, location: str, offset: int, length: int | None
-    ) -> _Range | None:
+    ) -> FileRange | None:
         status = response.status
         if status in _EXPIRED:
             return None
         if status == 404:
             raise FileNotFoundError(location)
-        if heals(status):
+        if may_heal_status(status):
             raise TransientError(
                 f"{self._root}, {location}: the file's server answered {status}",
-                retry_after_s(response.headers.get("Retry-After"), self._clock()),
+                parse_retry_after(response.headers.get("Retry-After"), self._clock()),
             )
-        if (packed := packing(response.headers.get("Content-Encoding"))) is not None:
+        if (packed := find_packing(response.headers.get("Content-Encoding"))) is not None:
             # Ranges count the bytes of the file itself, and the request accepted no other encoding.
             raise TableError(
                 f"the file's server sends it packed by {packed!r}", table=self._root, path=location
             )
-        state = _state(response)
-        span = byte_range(response.headers.get("Content-Range", ""))
+        state = _parse_state(response)
+        span = parse_content_range(response.headers.get("Content-Range", ""))
         if status == 416:  # the range is beyond the end; the header has the file's size
-            return _Range(b"", (span.total if span else None) or offset, state)
+            return FileRange(b"", (span.total if span else None) or offset, state)
         if status not in (200, 206):
             raise TableError(
                 f"the file's server answered {status}", table=self._root, path=location
             )
         if status == 200:
-            return await self._from_whole(response, location, offset, length, state)
+            return await self._cut_whole_answer(response, location, offset, length, state)
         if span is None or span.total is None:
             raise TableError(
                 "the file's server gave a range without saying of how much",
@@ -255,14 +262,14 @@ class HttpsFiles:
                 f"{self._root}, {location}: the bytes from {span.start} on came instead of "
                 f"those from {offset} on"
             )
-        data = await at_most(response, expected)
+        data = await read_at_most(response, expected)
         if len(data) != expected:
             raise TransientError(f"{self._root}, {location}: {len(data)} of {expected} bytes came")
-        return _Range(data, total, state)
+        return FileRange(data, total, state)
 
-    async def _from_whole(
+    async def _cut_whole_answer(
         self, response: ClientResponse, location: str, offset: int, length: int | None, state: str
-    ) -> _Range:
+    ) -> FileRange:
         """Cut a range out of an answer with the whole file, from a server without ranges."""
         total = response.content_length
         if total is None:
@@ -275,13 +282,13 @@ class HttpsFiles:
                 table=self._root,
                 path=location,
             )
-        data = await at_most(response, total)
+        data = await read_at_most(response, total)
         if len(data) != total:
             raise TransientError(f"{self._root}, {location}: {len(data)} of {total} bytes came")
-        return _Range(data[offset:][: total if length is None else length], total, state)
+        return FileRange(data[offset:][: total if length is None else length], total, state)
 
 
-def _joined(url: str, location: str) -> str:
+def _join_redirect(url: str, location: str) -> str:
     """Return where a redirect leads; a text that is no URL as it is, for the check to refuse."""
     try:
         return urljoin(url, location)
@@ -289,9 +296,9 @@ def _joined(url: str, location: str) -> str:
         return location
 
 
-def _state(response: ClientResponse) -> str:
+def _parse_state(response: ClientResponse) -> str:
     """Return what tells one state of a file from another; empty if the server gives nothing."""
     etag = response.headers.get("ETag", "").strip()
-    if strong_etag(etag) is not None:
+    if parse_strong_etag(etag) is not None:
         return etag
     return f"{etag} {response.headers.get('Last-Modified', '').strip()}".strip()

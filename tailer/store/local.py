@@ -17,13 +17,13 @@ from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailer.delta.paths import parse_location as decode_location
 from tailer.delta.paths import split_scheme
 from tailer.errors import TableError, TransientError, may_heal, out_of_reach
-from tailer.process.threads import blocking, in_thread
-from tailer.store import BlockingFiles, Entries, FileStatus, Store, outside
+from tailer.process.threads import parse_in_thread, run_blocking
+from tailer.store import BlockingFiles, Entries, FileStatus, Found, Store, make_outside_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tailer.store.folders import FolderWatch
 
 
-def _status(name: str, result: os.stat_result) -> FileStatus:
+def _make_status(name: str, result: os.stat_result) -> FileStatus:
     # The inode distinguishes a replaced file from its predecessor, even within one clock tick.
     tag = f"{result.st_ino}-{result.st_mtime_ns}-{result.st_size}"
     return FileStatus(name, result.st_size, result.st_mtime_ns // 1_000_000, tag)
@@ -72,6 +72,11 @@ def _keeps_times(device: int, minute: int) -> bool:  # noqa: ARG001 - for the ca
     )
 
 
+class _File(NamedTuple):
+    path: str
+    status: os.stat_result
+
+
 class LocalStore(Store, BlockingFiles):
     """A table in a local folder. ``table`` is a path or a ``file:`` URI.
 
@@ -94,12 +99,12 @@ class LocalStore(Store, BlockingFiles):
 
         Raises :class:`TableError` for one in another store, or outside of the table's folders.
         """
-        path = self._name(location)
+        path = self._find_path(location)
         if path.startswith(self._inside) and os.path.islink(path):  # noqa: PTH114
             self._check_inside(location, path)
         return Path(path)
 
-    def _name(self, location: str) -> str:
+    def _find_path(self, location: str) -> str:
         """Return what :meth:`path` does, as text, which takes a tenth of the time. Of a path in the
         table's folder, the last name may be that of a link, which is not looked up here."""
         if "://" in location:
@@ -124,23 +129,23 @@ class LocalStore(Store, BlockingFiles):
             self._check_inside(location, path)
         return path
 
-    def _found(self, location: str) -> tuple[str, os.stat_result]:
-        """Return the path of a location, and what is there: one look tells both that it is no link
-        and what it is."""
-        path = self._name(location)
+    def _find_file(self, location: str) -> _File:
+        """Return the path of a location and its status: one system call shows both that it is no
+        link and what it is."""
+        path = self._find_path(location)
         found = os.lstat(path)
         if stat.S_ISLNK(found.st_mode):
             self._check_inside(location, path)
             found = os.stat(path)  # noqa: PTH116  # a path object takes longer
-        return path, found
+        return _File(path, found)
 
-    def _regular(self, location: str) -> str:
+    def _find_regular_file(self, location: str) -> str:
         """Return the path of a location. Raises FileNotFoundError unless it is a regular file: a
         folder, device or pipe is not a table's file, and opening one may block for ever."""
-        path, found = self._found(location)
-        if not stat.S_ISREG(found.st_mode):
-            raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        return path
+        file = self._find_file(location)
+        if not stat.S_ISREG(file.status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", file.path)
+        return file.path
 
     def _check_inside(self, location: str, path: str) -> None:
         """Raise :class:`TableError` unless a path, with its links followed, is in the folders."""
@@ -149,20 +154,20 @@ class LocalStore(Store, BlockingFiles):
             root = os.path.realpath(folder)
             if real == root or real.startswith(root.rstrip("/") + "/"):
                 return
-        raise outside(self.root, location, "" if real == location else real)
+        raise make_outside_error(self.root, location, "" if real == location else real)
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
-        for status in await blocking(self._scan, folder, start_after):
+        for status in await run_blocking(self._scan_folder, folder, start_after):
             yield status
 
-    def _scan(self, folder: str, start_after: str) -> Sequence[FileStatus]:
+    def _scan_folder(self, folder: str, start_after: str) -> Sequence[FileStatus]:
         found = []
         try:
             with os.scandir(self.path(folder)) as entries:
                 for entry in entries:
                     try:
                         if entry.name > start_after and entry.is_file():
-                            found.append(_status(entry.name, entry.stat()))
+                            found.append(_make_status(entry.name, entry.stat()))
                     except OSError as e:
                         if not _is_absent(e):
                             raise
@@ -170,7 +175,7 @@ class LocalStore(Store, BlockingFiles):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as e:
-            raise self._unreadable(folder, e) from e
+            raise self._make_read_error(folder, e) from e
         return found
 
     async def entries(self, address: str) -> Entries | None:
@@ -190,9 +195,9 @@ class LocalStore(Store, BlockingFiles):
                 return None
             return Entries(files, folders)
 
-        return await blocking(scan)
+        return await run_blocking(scan)
 
-    def _unreadable(self, location: str, e: OSError) -> Exception:
+    def _make_read_error(self, location: str, e: OSError) -> Exception:
         if isinstance(e, PermissionError):
             return TableError(
                 "permission denied", table=self.root, path=location,
@@ -207,12 +212,12 @@ class LocalStore(Store, BlockingFiles):
 
     def stat_here(self, location: str) -> FileStatus:
         try:
-            path, found = self._found(location)
-            return _status(path.rpartition("/")[2], found)
+            file = self._find_file(location)
+            return _make_status(file.path.rpartition("/")[2], file.status)
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
-            raise self._unreadable(location, e) from e
+            raise self._make_read_error(location, e) from e
 
     def blocking_files(self) -> BlockingFiles:
         return self
@@ -233,29 +238,25 @@ class LocalStore(Store, BlockingFiles):
             return None
         return f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
-    async def read(
-        self, location: str, offset: int = 0, length: int | None = None
-    ) -> tuple[bytes, FileStatus]:
+    async def read(self, location: str, offset: int = 0, length: int | None = None) -> Found:
         size = self.stat_here(location).size  # raises at most polls, which need no thread
         read = partial(self.read_here, location, offset, length)
-        return await in_thread(read, size if length is None else min(size, length))
+        return await parse_in_thread(read, size if length is None else min(size, length))
 
-    def read_here(
-        self, location: str, offset: int = 0, length: int | None = None
-    ) -> tuple[bytes, FileStatus]:
+    def read_here(self, location: str, offset: int = 0, length: int | None = None) -> Found:
         try:
-            path = self._regular(location)
+            path = self._find_regular_file(location)
             with open(path, "rb") as f:  # noqa: PTH123  # see above
                 status = os.fstat(f.fileno())
                 f.seek(offset)
                 # A damaged log may ask for any length; memory is only taken for bytes that exist.
-                there = max(0, status.st_size - offset)
-                data = f.read() if length is None else f.read(min(length, there))
-                return data, _status(path.rpartition("/")[2], status)
+                rest = max(0, status.st_size - offset)
+                data = f.read() if length is None else f.read(min(length, rest))
+                return data, _make_status(path.rpartition("/")[2], status)
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
-            raise self._unreadable(location, e) from e
+            raise self._make_read_error(location, e) from e
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:  # noqa: ARG002  # the file system knows it
         return self.open_here(location)
@@ -264,11 +265,11 @@ class LocalStore(Store, BlockingFiles):
         import pyarrow as pa  # on demand: a log without checkpoints is read without it
 
         try:
-            return pa.OSFile(self._regular(location), "rb")
+            return pa.OSFile(self._find_regular_file(location), "rb")
         except OSError as e:
             if _is_absent(e):
                 raise FileNotFoundError(location) from None
-            raise self._unreadable(location, e) from e
+            raise self._make_read_error(location, e) from e
 
     @asynccontextmanager
     async def watch(self, folder: str) -> AsyncIterator[FolderWatch]:

@@ -37,23 +37,25 @@ class Piece:
         return self.end - self.start
 
 
-def pieces(groups: Sequence[Sequence[Range]], bytes_max: int) -> Iterator[Piece]:
+def plan_pieces(groups: Sequence[Sequence[Range]], bytes_max: int) -> Iterator[Piece]:
     """Yield the pieces of all row groups, in the order in which they are needed.
 
     A row group is given as its columns' ranges, ascending. ``bytes_max`` bounds what is kept of one
     row group while it is read.
     """
     for number, columns in enumerate(groups):
-        runs = _joined(columns, bytes_max)
+        runs = _join_ranges(columns, bytes_max)
         if sum(end - start for start, end in runs) <= bytes_max:
-            found = [part for run in runs for part in _cut(run, min(PIECE_BYTES_MAX, bytes_max))]
+            found = [
+                part for run in runs for part in _cut_range(run, min(PIECE_BYTES_MAX, bytes_max))
+            ]
         else:
-            found = _side_by_side(columns, bytes_max)
+            found = _plan_side_by_side(columns, bytes_max)
         for start, end in found:
             yield Piece(start, end, number)
 
 
-def _joined(columns: Sequence[Range], size_max: int) -> list[Range]:
+def _join_ranges(columns: Sequence[Range], size_max: int) -> list[Range]:
     """Join neighbours with a small gap between them, up to ``size_max`` bytes."""
     runs: list[Range] = []
     for start, end in columns:
@@ -64,20 +66,20 @@ def _joined(columns: Sequence[Range], size_max: int) -> list[Range]:
     return runs
 
 
-def _cut(run: Range, size: int) -> list[Range]:
+def _cut_range(run: Range, size: int) -> list[Range]:
     start, end = run
     return [(at, min(at + size, end)) for at in range(start, end, max(1, size))]
 
 
-def _side_by_side(columns: Sequence[Range], bytes_max: int) -> list[Range]:
+def _plan_side_by_side(columns: Sequence[Range], bytes_max: int) -> list[Range]:
     """Return the pieces of columns that do not all fit: one of each column does."""
     least = min(_PIECE_BYTES_MIN, bytes_max // (2 * len(columns)))
-    lanes = _joined(columns, least)
+    lanes = _join_ranges(columns, least)
     total = sum(end - start for start, end in lanes)
     rest = bytes_max - least * len(lanes)
     found: list[tuple[float, Range]] = []
     for start, end in lanes:
         share = (least + (end - start) * rest // total) // _STEP_BYTES * _STEP_BYTES
-        parts = _cut((start, end), max(_STEP_BYTES, min(PIECE_BYTES_MAX, share)))
+        parts = _cut_range((start, end), max(_STEP_BYTES, min(PIECE_BYTES_MAX, share)))
         found += [((part[0] - start) / (end - start), part) for part in parts]
     return [piece for _, piece in sorted(found)]

@@ -25,19 +25,19 @@ from typing import Any
 import pyarrow as pa
 
 from tailer.store.budget import Budget
-from tailer.store.pieces import PIECE_BYTES_MAX, Piece, Range, pieces
+from tailer.store.pieces import PIECE_BYTES_MAX, Piece, Range, plan_pieces
 
 #: Fetches the bytes of [start, end), in parts; runs on the event loop.
 Fetch = Callable[[int, int], Coroutine[Any, Any, Sequence[bytes]]]
 
 #: Most requests of one file at once.
 _REQUESTS_MAX = 8
-#: Bytes that are fetched for a read that nobody has announced; twice as many if it goes on there.
+#: Bytes that are fetched for an unannounced read; doubled if the next read continues there.
 _WINDOW_BYTES = 1024 * 1024
 
 
-class _Kept:
-    """A piece that was fetched, in parts. ``read`` is the end of what was read of it."""
+class _Buffer:
+    """A piece that was fetched, in parts. ``read`` is where its unread bytes begin."""
 
     __slots__ = ("_ends", "_parts", "piece", "read")
 
@@ -47,7 +47,7 @@ class _Kept:
         self._parts = parts
         self._ends = list(accumulate(map(len, parts), initial=piece.start))[1:]
 
-    def views(self, start: int, end: int) -> Iterator[memoryview]:
+    def view_range(self, start: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes of [start, end)."""
         self.read = max(self.read, end)
         for number in range(bisect_right(self._ends, start), len(self._parts)):
@@ -78,8 +78,8 @@ class RangedReader(io.RawIOBase):
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._size = size
-        self._tail = _Kept(Piece(size - len(tail), size), (tail,))
-        self._kept: list[_Kept] = []  # the most recently used at the end
+        self._tail = _Buffer(Piece(size - len(tail), size), (tail,))
+        self._kept: list[_Buffer] = []  # the most recently used at the end
         self._budget = budget
         self._planned: deque[Piece] = deque()
         # In the order in which they are needed.
@@ -110,7 +110,7 @@ class RangedReader(io.RawIOBase):
         """Return the next ``size`` bytes, fewer only at the file's end."""
         rest = max(0, self._size - self._at)
         wanted = rest if size is None or size < 0 else min(size, rest)
-        data = self._range(self._at, self._at + wanted) if wanted else b""
+        data = self._read_range(self._at, self._at + wanted) if wanted else b""
         self._at += len(data)
         return data
 
@@ -120,10 +120,10 @@ class RangedReader(io.RawIOBase):
 
     def will_read(self, groups: Sequence[Sequence[Range]]) -> None:
         """Fetch the ranges of these row groups from now on, ahead of the reads."""
-        self._stop_ahead()
+        self._cancel_ahead()
         end = self._tail.piece.start
         clipped = [[(min(start, end), min(upto, end)) for start, upto in group] for group in groups]
-        self._planned = deque(pieces(clipped, self._bytes_max))
+        self._planned = deque(plan_pieces(clipped, self._bytes_max))
         for buffer in self._kept:
             buffer.piece = replace(buffer.piece, group=0)
         self._group = 0
@@ -132,20 +132,20 @@ class RangedReader(io.RawIOBase):
     def close(self) -> None:
         """Drop all kept bytes and cancel the fetches."""
         self._kept.clear()
-        self._stop_ahead()
+        self._cancel_ahead()
         super().close()
 
-    def _range(self, start: int, end: int) -> bytes | memoryview:
+    def _read_range(self, start: int, end: int) -> bytes | memoryview:
         parts: list[memoryview] = []
         at = start
         while at < end:
-            buffer = self._found(at) or self._get(at, end)
+            buffer = self._find_buffer(at) or self._fetch_buffer(at, end)
             upto = min(end, buffer.piece.end)
-            parts.extend(buffer.views(at, upto))
+            parts.extend(buffer.view_range(at, upto))
             at = upto
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _found(self, at: int) -> _Kept | None:
+    def _find_buffer(self, at: int) -> _Buffer | None:
         if at >= self._tail.piece.start:
             return self._tail
         for buffer in reversed(self._kept):
@@ -156,68 +156,68 @@ class RangedReader(io.RawIOBase):
                 return buffer
         return None
 
-    def _get(self, at: int, end: int) -> _Kept:
-        """Wait for the piece that has the byte ``at``, while those behind it are fetched."""
+    def _fetch_buffer(self, at: int, end: int) -> _Buffer:
+        """Wait for the piece that has the byte ``at``, while those after it are fetched."""
         if threading.get_ident() == self._loop_thread:
             raise RuntimeError("a remote file is read in worker threads, not in the event loop")
-        piece = _holding(self._coming, at)
+        piece = _find_piece(self._coming, at)
         if piece is None:
-            piece = _holding(self._planned, at)
+            piece = _find_piece(self._planned, at)
             if piece is None:
-                piece = self._window(at, end)
+                piece = self._choose_window(at, end)
             else:
                 self._planned.remove(piece)
-            future = self._start(piece)
+            future = self._start_fetch(piece)
         else:
-            future = self._taken(piece)
-        self._pass_to(piece.group)
+            future = self._take_coming(piece)
+        self._skip_to_group(piece.group)
         self._make_room(piece.size)
         self._fetch_ahead()
-        buffer = _Kept(piece, future.result())
+        buffer = _Buffer(piece, future.result())
         self._kept.append(buffer)
         return buffer
 
-    def _window(self, at: int, end: int) -> Piece:
+    def _choose_window(self, at: int, end: int) -> Piece:
         """Return what to fetch for a read that was not announced, or that is repeated."""
         before = next((k.piece.size for k in self._kept if k.piece.end == at), 0)
         upto = max(end, at + min(max(2 * before, _WINDOW_BYTES), PIECE_BYTES_MAX, self._bytes_max))
         pieces = (*self._coming, *self._planned, *(k.piece for k in self._kept), self._tail.piece)
         return Piece(at, min([upto, *(p.start for p in pieces if p.start > at)]), self._group)
 
-    def _start(self, piece: Piece) -> Future[Sequence[bytes]]:
+    def _start_fetch(self, piece: Piece) -> Future[Sequence[bytes]]:
         return asyncio.run_coroutine_threadsafe(self._fetch(piece.start, piece.end), self._loop)
 
     def _fetch_ahead(self) -> None:
         """Start the next pieces, as far as there is room for them."""
-        while self._planned and self._budget is not None and self._requests() < _REQUESTS_MAX:
+        while self._planned and self._budget is not None and self._count_requests() < _REQUESTS_MAX:
             piece = self._planned[0]
             if not any(k.piece.start <= piece.start < k.piece.end for k in self._kept):
                 coming = sum(p.size for p in self._coming)
-                if coming + piece.size > self._bytes_max or not self._budget.take(piece.size):
+                if coming + piece.size > self._bytes_max or not self._budget.try_take(piece.size):
                     return
-                self._coming[piece] = self._start(piece)
+                self._coming[piece] = self._start_fetch(piece)
             self._planned.popleft()
 
-    def _requests(self) -> int:
+    def _count_requests(self) -> int:
         """Return how many requests wait for their answers; pieces that have come may be small."""
         return sum(not future.done() for future in self._coming.values())
 
-    def _taken(self, piece: Piece) -> Future[Sequence[bytes]]:
+    def _take_coming(self, piece: Piece) -> Future[Sequence[bytes]]:
         """Take a piece off those on their way, and free its budget."""
         if self._budget is not None:
-            self._budget.give(piece.size)
+            self._budget.give_back(piece.size)
         return self._coming.pop(piece)
 
-    def _stop_ahead(self) -> None:
+    def _cancel_ahead(self) -> None:
         self._planned.clear()
         for piece in list(self._coming):
-            self._taken(piece).cancel()
+            self._take_coming(piece).cancel()
 
-    def _pass_to(self, group: int) -> None:
+    def _skip_to_group(self, group: int) -> None:
         """Drop what is on its way for the row groups before this one."""
         self._group = group
         for piece in [p for p in self._coming if p.group < group]:
-            self._taken(piece).cancel()
+            self._take_coming(piece).cancel()
         while self._planned and self._planned[0].group < group:
             self._planned.popleft()
 
@@ -232,12 +232,12 @@ class RangedReader(io.RawIOBase):
             total -= dropped.piece.size
 
 
-def _holding(pieces: Iterable[Piece], at: int) -> Piece | None:
+def _find_piece(pieces: Iterable[Piece], at: int) -> Piece | None:
     return next((piece for piece in pieces if piece.start <= at < piece.end), None)
 
 
 class RangedFile(pa.PythonFile):  # type: ignore[misc]  # it has no types
-    """A :class:`RangedReader` as a file of pyarrow's, which can be told what will be read."""
+    """A :class:`RangedReader` as a file of pyarrow's, which takes announcements of reads."""
 
     def __init__(self, reader: RangedReader, mode: str) -> None:  # noqa: ARG002 - pyarrow takes it
         self._reader = reader

@@ -30,56 +30,56 @@ _SUFFIXES = (".json", ".parquet", ".share", ".toml")
 _ICEBERG = re.compile(r".*\.metadata\.json|version-hint\.text")
 
 
-async def no_table(store: Store) -> TableError:
+async def make_no_table_error(store: Store) -> TableError:
     """Return the error for a store's root without a Delta table: what is there, what to type."""
     root = store.root
     what, hint = f"its {_LOG} has no commit", "check the path, and that this user may read it"
     # What can't be listed can't be said.
     with suppress(TailerError, OSError, ValueError, NotImplementedError):
-        what, hint = await _Look(store).around(root)
+        what, hint = await _Surroundings(store).describe_place(root)
     return TableError(f"no Delta table there: {what}", table=root, hint=hint)
 
 
-class _Look:
+class _Surroundings:
     """Looks around in one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def around(self, root: str) -> tuple[str, str]:
+    async def describe_place(self, root: str) -> tuple[str, str]:
         """Return what lies at a place, and what to type instead."""
         root = root if "://" in root else normpath(root)
-        above = await self._above(root)
+        above = await self._find_table_above(root)
         entries = await self._store.entries(root)
         if above is not None:
             place = "is the log of" if root == f"{above}/{_LOG}" else "lies in"
             return f"it {place} the table {above}", f"type {above}"
         if entries is None:
-            return await self._absent(root)
+            return await self._describe_absent(root)
         if _LOG in entries.folders:
-            return await self._empty_log(root)
-        return await self._folder(root, entries)
+            return await self._describe_empty_log(root)
+        return await self._describe_folder(root, entries)
 
     async def _is_table(self, address: str) -> bool:
         log = await self._store.entries(f"{address}/{_LOG}")
         return log is not None and any(map(_OF_A_LOG.fullmatch, log.files))
 
-    async def _above(self, root: str) -> str | None:
+    async def _find_table_above(self, root: str) -> str | None:
         """Return the table that a place lies in."""
-        for number, folder in enumerate(_parents(root)):
+        for number, folder in enumerate(_list_parents(root)):
             if number == _ABOVE_MAX:
                 break
             if await self._is_table(folder):
                 return folder
         return None
 
-    async def _absent(self, root: str) -> tuple[str, str]:
+    async def _describe_absent(self, root: str) -> tuple[str, str]:
         """Return what a place is that is no folder: a file, or nothing."""
         up, _, name = root.rpartition("/")
         beside = await self._store.entries(up or "/")
         if beside is not None and name in beside.files:
-            return _file(root, name)
-        for parent in _parents(root):
+            return _describe_file(root, name)
+        for parent in _list_parents(root):
             siblings = await self._store.entries(parent)
             if siblings is None:
                 continue
@@ -102,18 +102,18 @@ class _Look:
                     "Databricks mounts it on its clusters alone; elsewhere type the storage's own "
                     "address, such as s3://bucket/key"
                 )
-            return what, f"{parent} has {_some(siblings.folders, 'no folders')}"
+            return what, f"{parent} has {_join_names(siblings.folders, 'no folders')}"
         return "there is nothing at this address", "check the address"
 
-    async def _empty_log(self, root: str) -> tuple[str, str]:
+    async def _describe_empty_log(self, root: str) -> tuple[str, str]:
         log = await self._store.entries(f"{root}/{_LOG}")
-        has = _some([] if log is None else [*log.files, *log.folders], "nothing")
+        has = _join_names([] if log is None else [*log.files, *log.folders], "nothing")
         return (
             f"its {_LOG} has no commit, and no checkpoint: it has {has}",
             "the table is not written yet, or its log was removed",
         )
 
-    async def _folder(self, root: str, entries: Entries) -> tuple[str, str]:
+    async def _describe_folder(self, root: str, entries: Entries) -> tuple[str, str]:
         if ".hoodie" in entries.folders:
             return "it is a table of Apache Hudi", "only Delta tables are read"
         metadata = None
@@ -121,10 +121,10 @@ class _Look:
             metadata = await self._store.entries(f"{root}/metadata")
         if metadata is not None and any(map(_ICEBERG.fullmatch, metadata.files)):
             return "it is a table of Apache Iceberg", "only Delta tables are read"
-        tables = await self._tables(root, entries.folders)
+        tables = await self._find_tables(root, entries.folders)
         if tables:
             return (
-                f"it is a folder with tables in it: {_some(tables, '')}",
+                f"it is a folder with tables in it: {_join_names(tables, '')}",
                 f"type one of them, such as {root}/{tables[0]}",
             )
         if await self._has_parquet(root, entries):
@@ -133,11 +133,11 @@ class _Look:
             return f"it is a folder of Parquet files without a {_LOG}", hint
         names = [*entries.files, *entries.folders]
         return (
-            f"the folder has {_some(names, 'nothing in it')}, and no {_LOG}",
+            f"the folder has {_join_names(names, 'nothing in it')}, and no {_LOG}",
             "type the folder of a table, which has one",
         )
 
-    async def _tables(self, root: str, folders: Sequence[str]) -> list[str]:
+    async def _find_tables(self, root: str, folders: Sequence[str]) -> list[str]:
         """Return the tables right in a folder; without any, those one level further down."""
         tried = [name for name in sorted(folders) if not name.startswith((".", "_"))][:_TRIED_MAX]
         tables = [name for name in tried if await self._is_table(f"{root}/{name}")]
@@ -166,7 +166,7 @@ class _Look:
         return False
 
 
-def _file(root: str, name: str) -> tuple[str, str]:
+def _describe_file(root: str, name: str) -> tuple[str, str]:
     """Return what a file is, by its name."""
     if name.endswith(".toml"):
         commands = f"`tailer run {root}`, or `tailer verify {root} FEED` with the name of a feed"
@@ -181,7 +181,7 @@ def _file(root: str, name: str) -> tuple[str, str]:
     return "it is a file", f"type the folder of a Delta table, which has a {_LOG}"
 
 
-def _parents(root: str) -> Iterator[str]:
+def _list_parents(root: str) -> Iterator[str]:
     """Yield the folders above a place, the nearest first; on S3 up to the bucket."""
     scheme = root.find("://")
     while True:
@@ -193,7 +193,7 @@ def _parents(root: str) -> Iterator[str]:
             return
 
 
-def _some(names: Sequence[str], none: str) -> str:
+def _join_names(names: Sequence[str], none: str) -> str:
     """Return some names for a sentence."""
     if not names:
         return none

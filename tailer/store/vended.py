@@ -68,7 +68,7 @@ class Vendor:
         """
         current = self._current
         if current is None or self._clock() >= self._renew_at:
-            current = await self._renewed()
+            current = await self._renew_credential()
         if not all(current.values.get(name) for name in names):
             others = ", ".join(sorted(current.values)) or "nothing"
             raise TableError(
@@ -78,10 +78,10 @@ class Vendor:
             )
         return current.values
 
-    async def _renewed(self) -> VendedCredential:
+    async def _renew_credential(self) -> VendedCredential:
         async with self._lock:
             if self._current is None or self._clock() >= self._renew_at:
-                chosen = self._chosen(await self._fetch())
+                chosen = self._choose_credential(await self._fetch())
                 if self._current is not None:
                     forget_secrets(self._current.values.values())
                 keep_secrets(chosen.values.values())
@@ -91,9 +91,9 @@ class Vendor:
                 self._renew_at = now + max(life_s - _RENEW_BEFORE_S, life_s / 2)
             return self._current
 
-    def _chosen(self, vended: Sequence[VendedCredential]) -> VendedCredential:
+    def _choose_credential(self, vended: Sequence[VendedCredential]) -> VendedCredential:
         """Return the credential of the longest prefix that covers the table's location."""
-        covering = [one for one in vended if _covers(one.prefix, self._location)]
+        covering = [one for one in vended if _covers_location(one.prefix, self._location)]
         if not covering:
             places = ", ".join(one.prefix for one in vended) or "no place at all"
             raise TableError(
@@ -105,6 +105,6 @@ class Vendor:
         return max(covering, key=lambda one: len(one.prefix))
 
 
-def _covers(prefix: str, location: str) -> bool:
+def _covers_location(prefix: str, location: str) -> bool:
     """Return whether a location is in a prefix; an empty one is what older catalogs say."""
     return not prefix or f"{location.rstrip('/')}/".startswith(f"{prefix.rstrip('/')}/")

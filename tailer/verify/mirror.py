@@ -24,7 +24,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorCopy, Sink
-from tailer.verify.table import compare_rows, pulled
+from tailer.verify.table import compare_rows, pull_batches
 
 _KEYS_MAX = 10
 
@@ -65,10 +65,10 @@ async def verify_mirror(
 
     Raises :class:`TransientError` while the mirror is in the middle of a version.
     """
-    return await in_engine_thread(partial(_verify, log, sink, feed, options))
+    return await run_in_engine_thread(partial(_verify_copy, log, sink, feed, options))
 
 
-async def in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
+async def run_in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
     """Run blocking work in a thread, which reads the table through the portal that it is given."""
     try:
         async with BlockingPortal() as portal:
@@ -78,15 +78,15 @@ async def in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
     return result
 
 
-def _verify(
+def _verify_copy(
     log: TableLog, sink: Sink, feed: str, options: FeedOptions, portal: BlockingPortal
 ) -> MirrorVerdict:
     with Engine(options.diff) as engine, sink.read_mirror(feed) as copy:
-        version = held_version(copy.offset, feed)
+        version = find_held_version(copy.offset, feed)
         return MirrorRows(portal, log, copy, version, options).compare(engine)
 
 
-def held_version(offset: Offset | None, feed: str) -> int:
+def find_held_version(offset: Offset | None, feed: str) -> int:
     """Return the version that a mirror with this offset has. Raises :class:`TransientError` if it
     is in the middle of one."""
     if offset is None or offset.snapshot or offset.index:
@@ -98,7 +98,7 @@ def held_version(offset: Offset | None, feed: str) -> int:
     return offset.version - 1
 
 
-def _differences(examples: Sequence[dict[str, Any]], key: Sequence[str]) -> list[Difference]:
+def _find_differences(examples: Sequence[dict[str, Any]], key: Sequence[str]) -> list[Difference]:
     """Return the keys of the examples, which are in the order of their keys."""
     found: dict[str, Difference] = {}
     for row in examples:
@@ -137,8 +137,8 @@ class MirrorRows:
                 f"the table has the id {self.state.table_id}, and the mirror is of "
                 f"{copy.offset.table_id}; `tailer offsets reset` creates it again"
             )
-        with closing(pulled(portal, self.snapshot())) as batches:
-            table = self._data(next(batches)).schema
+        with closing(pull_batches(portal, self.read_snapshot())) as batches:
+            table = self._select_columns(next(batches)).schema
         rest = [name for name in table.names if name not in copy.key]
         self.names = [*(name for name in copy.key if name in table.names), *rest]
         self.table = pa.schema([table.field(name) for name in self.names])
@@ -150,40 +150,42 @@ class MirrorRows:
         """Return the verdict; the engine's table ``unbalanced`` then has the rows that differ."""
         missing, surplus, examples = compare_rows(engine, self, 2 * _KEYS_MAX + 1)
         found = examples.to_pylist() if examples is not None else []
-        differences = _differences(found, self.copy.key)
+        differences = _find_differences(found, self.copy.key)
         return MirrorVerdict(self.version, self.count, missing, surplus, differences)
 
-    def stream(self) -> RowStream:
+    def open_stream(self) -> RowStream:
         self.count = 0
-        return RowStream(self.schema, self._batches())
+        return RowStream(self.schema, self._sign_batches())
 
-    def snapshot(self) -> AsyncGenerator[ChangeBatch, None]:
+    def read_snapshot(self) -> AsyncGenerator[ChangeBatch, None]:
         """Return the table's rows, as inserts."""
         start = Offset(self.version, snapshot=True)
         return read_changes(self.log, start, self.version, self.options)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _sign_batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self.copy.rows(self.table):
-            yield _signed(1, batch.columns, self.count, self.schema)
+            yield _sign_rows(1, batch.columns, self.count, self.schema)
             self.count += batch.num_rows
         done = 0
-        for changes in pulled(self.portal, self.snapshot()):
-            data = self._data(changes)
+        for changes in pull_batches(self.portal, self.read_snapshot()):
+            data = self._select_columns(changes)
             columns = [self.copy.as_held(data.column(name)) for name in self.names]
-            yield _signed(-1, columns, done, self.schema)
+            yield _sign_rows(-1, columns, done, self.schema)
             done += data.num_rows
 
-    def keys(self, changes: ChangeBatch) -> RowStream:
+    def stream_keys(self, changes: ChangeBatch) -> RowStream:
         """Return the keys of a batch as a stream for the engine, each with its place there."""
-        data = self._data(changes)
-        return self.held_keys([self.copy.as_held(data.column(name)) for name in self.copy.key])
+        data = self._select_columns(changes)
+        return self.stream_held_keys(
+            [self.copy.as_held(data.column(name)) for name in self.copy.key]
+        )
 
-    def held_keys(self, columns: Sequence[pa.Array]) -> RowStream:
+    def stream_held_keys(self, columns: Sequence[pa.Array]) -> RowStream:
         """Return keys that are in the mirror's form as a stream for the engine."""
         schema = pa.schema(list(self.schema)[: len(REF_FIELDS) + len(columns)])
-        return RowStream(schema, iter([_signed(1, columns, 0, schema)]))
+        return RowStream(schema, iter([_sign_rows(1, columns, 0, schema)]))
 
-    def _data(self, changes: ChangeBatch) -> pa.RecordBatch:
+    def _select_columns(self, changes: ChangeBatch) -> pa.RecordBatch:
         """Return the columns that a mirror has of a batch."""
         names = changes.rows.schema.names[: -len(METADATA_FIELDS)]
         data = changes.rows.select(names)
@@ -193,7 +195,7 @@ class MirrorRows:
         return data.append_column(self.copy.key[0], ids)
 
 
-def _signed(
+def _sign_rows(
     sign: int, columns: Sequence[pa.Array], first: int, schema: pa.Schema
 ) -> pa.RecordBatch:
     count = len(columns[0])

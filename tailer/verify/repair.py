@@ -43,8 +43,8 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorRepair, Sink
-from tailer.verify.mirror import MirrorRows, MirrorVerdict, held_version, in_engine_thread
-from tailer.verify.table import pulled
+from tailer.verify.mirror import MirrorRows, MirrorVerdict, find_held_version, run_in_engine_thread
+from tailer.verify.table import pull_batches
 
 #: How much is written, and how many keys are removed, in one transaction.
 _ROWS_MAX = 50_000
@@ -72,7 +72,9 @@ async def repair_mirror(
     counts are what would be. Raises the errors of :func:`~tailer.verify.mirror.verify_mirror` and
     of the sink; what was written until then stays.
     """
-    return await in_engine_thread(partial(_repair, log, sink, feed, options, dry_run=dry_run))
+    return await run_in_engine_thread(
+        partial(_repair_copy, log, sink, feed, options, dry_run=dry_run)
+    )
 
 
 async def rewind_mirror(
@@ -90,11 +92,11 @@ async def rewind_mirror(
     Raises :class:`ConfigError` for a version that the mirror has not passed, or whose columns are
     others, and the errors of the table if it no longer has the version.
     """
-    back = partial(_repair, log, sink, feed, options, version=version, move=move)
-    return (await in_engine_thread(back))[1]
+    back = partial(_repair_copy, log, sink, feed, options, version=version, move=move)
+    return (await run_in_engine_thread(back))[1]
 
 
-def _repair(
+def _repair_copy(
     log: TableLog,
     sink: Sink,
     feed: str,
@@ -108,7 +110,7 @@ def _repair(
     with Engine(options.diff) as engine:
         with sink.read_mirror(feed) as copy:
             if version is None:
-                version = held_version(copy.offset, feed)
+                version = find_held_version(copy.offset, feed)
             else:
                 _check_passed(portal, log, feed, copy.offset, version)
             rows = MirrorRows(portal, log, copy, version, options)
@@ -183,40 +185,40 @@ class _Settling:
     def run(self) -> None:
         """Settle all keys."""
         self._catch_up()
-        for batch in self._gathered():
-            self._replace(batch)
-        while (keys := self._open_keys()).num_rows:
-            self._remove(keys)
+        for batch in self._gather_rows():
+            self._replace_rows(batch)
+        while (keys := self._choose_open_keys()).num_rows:
+            self._remove_keys(keys)
 
-    def _gathered(self) -> Iterator[ChangeBatch]:
+    def _gather_rows(self) -> Iterator[ChangeBatch]:
         """Yield the table's rows of the keys that differ, enough of them for a transaction."""
         waiting: list[ChangeBatch] = []
         count = size = 0
-        with closing(pulled(self._rows.portal, self._rows.snapshot())) as batches:
+        with closing(pull_batches(self._rows.portal, self._rows.read_snapshot())) as batches:
             for batch in batches:
-                chosen = self._open_rows(batch)
+                chosen = self._choose_open(batch)
                 if chosen.num_rows:
                     waiting.append(chosen)
                     count, size = count + chosen.num_rows, size + int(chosen.rows.nbytes)
                 if count >= _ROWS_MAX or size >= _BYTES_MAX:
-                    yield _joined(waiting)
+                    yield _join_batches(waiting)
                     waiting, count, size = [], 0, 0
         if waiting:
-            yield _joined(waiting)
+            yield _join_batches(waiting)
 
-    def _open_rows(self, batch: ChangeBatch) -> ChangeBatch:
+    def _choose_open(self, batch: ChangeBatch) -> ChangeBatch:
         """Return the rows of a batch whose keys differ and are not settled."""
         if not batch.num_rows:
             return batch
         found = self._engine.table(
             f'SELECT "#ref" FROM rows SEMI JOIN differing USING ({self._key}) '
             f"ANTI JOIN settled USING ({self._key})",
-            self._rows.keys(batch),
+            self._rows.stream_keys(batch),
         )
         places = pa.arange(0, batch.num_rows)
         return batch.kept(pc.is_in(places, value_set=found.column(0).combine_chunks()))
 
-    def _open_keys(self) -> pa.Table:
+    def _choose_open_keys(self) -> pa.Table:
         """Return some of the keys that are not settled, as the mirror gave them."""
         found = self._engine.table(
             f"SELECT {self._key} FROM differing ANTI JOIN settled USING ({self._key}) "
@@ -228,7 +230,7 @@ class _Settling:
         ]
         return pa.table(columns, names=list(self._rows.copy.key))
 
-    def _replace(self, batch: ChangeBatch) -> None:
+    def _replace_rows(self, batch: ChangeBatch) -> None:
         while batch.num_rows:
             try:
                 self._mirror.replace(batch)
@@ -236,30 +238,30 @@ class _Settling:
                 if not self._mirror.reload():
                     raise
                 self._catch_up()
-                batch = self._open_rows(batch)
+                batch = self._choose_open(batch)
             except TargetRefused:
                 raise
             except SinkRejected as e:
-                self._halve(batch, e)
+                self._replace_halves(batch, e)
                 return
             else:
                 self._counts.rows += batch.num_rows
                 self._counts.transactions += 1
-                self._settle(self._rows.keys(batch))
+                self._note_settled(self._rows.stream_keys(batch))
                 return
 
-    def _halve(self, batch: ChangeBatch, refused: SinkRejected) -> None:
+    def _replace_halves(self, batch: ChangeBatch, refused: SinkRejected) -> None:
         """Write what was refused in halves, or leave the only row as it is."""
         if batch.num_rows == 1:
             self._counts.refused += 1
             self._counts.reason = self._counts.reason or str(refused)
-            self._settle(self._rows.keys(batch))
+            self._note_settled(self._rows.stream_keys(batch))
             return
         first = pc.less(pa.arange(0, batch.num_rows), batch.num_rows // 2)
         for half in (first, pc.invert(first)):
-            self._replace(batch.kept(half))
+            self._replace_rows(batch.kept(half))
 
-    def _remove(self, keys: pa.Table) -> None:
+    def _remove_keys(self, keys: pa.Table) -> None:
         try:
             self._mirror.remove(keys)
         except (TransientError, ConfigError):
@@ -269,9 +271,11 @@ class _Settling:
         else:
             self._counts.removed += keys.num_rows
             self._counts.transactions += 1
-            self._settle(self._rows.held_keys([c.combine_chunks() for c in keys.columns]))
+            self._note_settled(
+                self._rows.stream_held_keys([c.combine_chunks() for c in keys.columns])
+            )
 
-    def _settle(self, keys: RowStream) -> None:
+    def _note_settled(self, keys: RowStream) -> None:
         self._engine.execute(f"INSERT INTO settled SELECT {self._key} FROM rows", keys)
 
     def _catch_up(self) -> None:
@@ -283,15 +287,15 @@ class _Settling:
             raise TransientError("the mirror was begun again meanwhile; repair it when it follows")
         last = at.version if at.index else at.version - 1
         changes = read_changes(self._rows.log, seen, last, self._rows.options)
-        for batch in pulled(self._rows.portal, changes):
+        for batch in pull_batches(self._rows.portal, changes):
             if batch.state.schema != self._rows.state.schema:
                 raise TransientError("the columns have changed meanwhile; repair it again")
             if batch.num_rows:
-                self._settle(self._rows.keys(batch))
+                self._note_settled(self._rows.stream_keys(batch))
         self._seen = at
 
 
-def _joined(batches: list[ChangeBatch]) -> ChangeBatch:
+def _join_batches(batches: list[ChangeBatch]) -> ChangeBatch:
     """Return the batches as one, whose rows have no places within their version."""
     return structs.replace(
         concat_batches([structs.replace(batch, indices=None) for batch in batches]), indices=None

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -62,7 +62,7 @@ class Verdict:
         return not (self.missing or self.surplus)
 
 
-async def verify(
+async def verify_versions(
     log: TableLog, first: int, last: int, options: FeedOptions
 ) -> AsyncGenerator[Verdict, None]:
     """Yield verdicts on the versions first..last: one on all of them together if it is exact.
@@ -71,7 +71,7 @@ async def verify(
     each version, in order. Memory is bounded by ``options.diff``.
     """
     try:
-        verdict = await _verify(log, first, last, options)
+        verdict = await _verify_range(log, first, last, options)
     except CorruptRow:
         if first == last:
             raise
@@ -80,17 +80,17 @@ async def verify(
         yield verdict
         return
     for version in range(first, last + 1):
-        yield await _verify(log, version, version, options)
+        yield await _verify_range(log, version, version, options)
 
 
-async def _verify(log: TableLog, first: int, last: int, options: FeedOptions) -> Verdict:
+async def _verify_range(log: TableLog, first: int, last: int, options: FeedOptions) -> Verdict:
     state = (await log.snapshot(last)).state
     removals = await mapping_removals(log, first, last, state)
     options = structs.replace(
         options, decode=structs.replace(options.decode, removals=removals), spans=True
     )
     try:
-        return await _verify_in(log, first, last, options, state)
+        return await _verify_in_schema(log, first, last, options, state)
     except CorruptRow:
         if first < last or first == 0:
             raise
@@ -98,8 +98,8 @@ async def _verify(log: TableLog, first: int, last: int, options: FeedOptions) ->
         if before.schema == state.schema:
             raise
     # No row can be read in both schemas, so no row may remain: each side is checked in its schema.
-    left = await _verify_in(log, first, last, options, before, "leaving")
-    came = await _verify_in(log, first, last, options, state, "coming")
+    left = await _verify_in_schema(log, first, last, options, before, "leaving")
+    came = await _verify_in_schema(log, first, last, options, state, "coming")
     return Verdict(
         first,
         last,
@@ -110,7 +110,7 @@ async def _verify(log: TableLog, first: int, last: int, options: FeedOptions) ->
     )
 
 
-async def _verify_in(
+async def _verify_in_schema(
     log: TableLog,
     first: int,
     last: int,
@@ -140,8 +140,16 @@ class Rows(Protocol):
 
     names: list[str]
 
-    def stream(self) -> RowStream:
+    def open_stream(self) -> RowStream:
         """Return the rows as a stream for the engine, from the beginning."""
+
+
+class Imbalance(NamedTuple):
+    """The numbers of missing and of surplus rows, and some of them with a column ``surplus``."""
+
+    missing: int
+    surplus: int
+    examples: pa.Table | None
 
 
 def compare_rows(
@@ -153,13 +161,14 @@ def compare_rows(
     Sums of the rows' hashes say whether there are any; only then are rows grouped by value.
     """
     # An engine that fails leaves rows unread, and their source must be closed here.
-    with closing(signed.stream()) as rows:
+    with closing(signed.open_stream()) as rows:
         if engine.balances(rows):
             return 0, 0, None
-    with closing(signed.stream()) as rows:
+    with closing(signed.open_stream()) as rows:
         missing, surplus, examples = engine.unbalanced(rows, examples_max)
     names = [*signed.names[: examples.num_columns - 1], "surplus"]
-    return missing, surplus, examples.rename_columns(names) if examples.num_rows else None
+    examples = examples.rename_columns(names) if examples.num_rows else None
+    return Imbalance(missing, surplus, examples)
 
 
 def _compare_signed(signed: Rows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
@@ -192,24 +201,24 @@ class SignedRows:
         numbered = (pa.field(f"c{i}", f.type) for i, f in enumerate(fields))
         self.schema = pa.schema([*REF_FIELDS, *numbered])
 
-    def stream(self) -> RowStream:
+    def open_stream(self) -> RowStream:
         """Return the rows as a stream for the engine, from the beginning."""
         self.events = 0
-        return RowStream(self.schema, self._batches())
+        return RowStream(self.schema, self._sign_batches())
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _sign_batches(self) -> Iterator[pa.RecordBatch]:
         if self.first and self.side != "coming":
-            for batch in pulled(self.portal, self._snapshot(self.first - 1)):
-                yield self._signed(batch, pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
-        yield from self.changes()
+            for batch in pull_batches(self.portal, self._read_snapshot(self.first - 1)):
+                yield self._sign_rows(batch, pa.repeat(pa.scalar(1, pa.int8()), batch.num_rows))
+        yield from self.sign_changes()
         if self.side != "leaving":
-            for batch in pulled(self.portal, self._snapshot(self.last)):
-                yield self._signed(batch, pa.repeat(pa.scalar(-1, pa.int8()), batch.num_rows))
+            for batch in pull_batches(self.portal, self._read_snapshot(self.last)):
+                yield self._sign_rows(batch, pa.repeat(pa.scalar(-1, pa.int8()), batch.num_rows))
 
-    def changes(self) -> Iterator[pa.RecordBatch]:
+    def sign_changes(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the events, and count them in ``events``."""
         changes = read_changes(self.log, Offset(self.first), self.last, self.options)
-        for batch in pulled(self.portal, changes):
+        for batch in pull_batches(self.portal, changes):
             comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
             sign = pc.if_else(comes, pa.scalar(1, pa.int8()), pa.scalar(-1, pa.int8()))
             meant = pa.repeat(pa.scalar(True), batch.num_rows)
@@ -218,14 +227,14 @@ class SignedRows:
             count = pc.sum(meant).as_py() or 0
             if count:
                 self.events += count
-                yield self._signed(batch, sign).filter(meant)
+                yield self._sign_rows(batch, sign).filter(meant)
 
-    def _snapshot(self, version: int) -> AsyncGenerator[ChangeBatch, None]:
+    def _read_snapshot(self, version: int) -> AsyncGenerator[ChangeBatch, None]:
         start = Offset(version, snapshot=True)
         return read_changes(self.log, start, version, self.options)
 
-    def _signed(self, batch: ChangeBatch, sign: pa.Array) -> pa.RecordBatch:
-        values = [self.comparable(c) for c in batch.rows.columns[: -len(METADATA_FIELDS)]]
+    def _sign_rows(self, batch: ChangeBatch, sign: pa.Array) -> pa.RecordBatch:
+        values = [self.make_comparable(c) for c in batch.rows.columns[: -len(METADATA_FIELDS)]]
         if [v.type for v in values] != [f.type for f in list(self.schema)[len(REF_FIELDS) :]]:
             raise CorruptRow(
                 "a removed row does not have the schema of the version before, or an added row "
@@ -234,12 +243,12 @@ class SignedRows:
             )
         return pa.RecordBatch.from_arrays([sign, batch.positions, *values], schema=self.schema)
 
-    def comparable(self, column: pa.Array) -> pa.Array:
+    def make_comparable(self, column: pa.Array) -> pa.Array:
         """Convert a column of a snapshot or an event so that equal values compare as equal."""
         return canonicalize_variants(column)
 
 
-def pulled(
+def pull_batches(
     portal: BlockingPortal, batches: AsyncGenerator[ChangeBatch, None]
 ) -> Generator[ChangeBatch, None, None]:
     """Run an asynchronous generator from the engine's thread."""

@@ -140,14 +140,14 @@ def test_who_takes_some_of_the_rows_does_not_move_the_cursor(
 async def test_a_block_whose_beginning_is_cancelled_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acquire = LocalOffsetStore._acquire
+    acquire = LocalOffsetStore._try_lock
 
     def slowly(self: LocalOffsetStore) -> bool:
         found = acquire(self)
         time.sleep(0.3)
         return found
 
-    monkeypatch.setattr(LocalOffsetStore, "_acquire", slowly)
+    monkeypatch.setattr(LocalOffsetStore, "_try_lock", slowly)
 
     async def use() -> None:
         async with tailer.Cursor(tmp_path / "orders.cursor"):

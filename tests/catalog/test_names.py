@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
-from tailer.secrets import hidden
+from tailer.secrets import hide_secrets
 from tailer.storage import open_store
 from tailer.testing.table import TableBuilder
 from tests.catalog.reading import ids, newest_version, read_table
@@ -107,7 +107,7 @@ async def test_a_token_that_has_expired_is_said_and_not_shown(server: CatalogSer
     said = await said_of(ADDRESS, ConfigError)
     assert "expired" in said
     assert TOKEN not in said
-    assert TOKEN not in hidden(f"a message with {TOKEN}")
+    assert TOKEN not in hide_secrets(f"a message with {TOKEN}")
 
 
 @pytest.mark.usefixtures("builder")

@@ -11,7 +11,7 @@ import pytest
 
 from tailer.errors import TableError, TransientError
 from tailer.log.table import TableLog
-from tailer.secrets import hidden
+from tailer.secrets import hide_secrets
 from tailer.storage import open_store
 from tailer.store.vended import VendedCredential, Vendor
 from tests.catalog.reading import ids, read_table
@@ -62,7 +62,7 @@ async def test_a_table_on_s3_is_read_with_what_the_catalog_vends(
     vends(server)
     assert ids(await read_table(ADDRESS, 1, 3, **options(bucket))) == [1, 2, 3]
     assert server.seen("/credentials") == 1
-    assert SECRET not in hidden(f"the key {SECRET} in a message")
+    assert SECRET not in hide_secrets(f"the key {SECRET} in a message")
 
 
 async def test_keys_that_are_about_to_end_are_renewed(

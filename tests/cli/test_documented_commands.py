@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailer.cli.main import parser
+from tailer.cli.main import build_parser
 from tests.support.pages import PAGES, Block, blocks
 from tests.support.source import ROOT
 
@@ -25,7 +25,7 @@ def test_the_command_line_takes_what_a_page_shows(
 ) -> None:
     for words in shown_commands(page):
         try:
-            _, rest = parser(words[0]).parse_known_args(words)
+            _, rest = build_parser(words[0]).parse_known_args(words)
         except SystemExit:
             pytest.fail(f"{page.name}: tailer {shlex.join(words)}: {capsys.readouterr().err}")
         assert not rest, f"{page.name}: tailer {shlex.join(words)}"

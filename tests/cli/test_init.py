@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from tailer.cli.init import configuration, likely_key
+from tailer.cli.init import find_likely_key, format_configuration
 from tailer.cli.main import main
 from tailer.delta.types import StructType
 from tailer.sink import installed_sinks
@@ -60,7 +60,7 @@ def test_without_a_sink_and_a_terminal_it_is_json_lines(table: TableBuilder) -> 
 
 def test_without_a_change_data_feed_updates_are_paired_by_the_key() -> None:
     made = state(SCHEMA)
-    text = configuration("orders", "/orders", made, "files", {"path": "events"}, {})
+    text = format_configuration("orders", "/orders", made, "files", {"path": "events"}, {})
     assert tomllib.loads(text)["feeds"]["orders"]["key"] == ["order_id"]
 
 
@@ -108,7 +108,7 @@ def test_a_table_elsewhere_is_found_from_the_file_s_folder(
 
 @pytest.mark.parametrize("kind", sorted(installed_sinks()))
 def test_every_line_for_every_sink_is_toml_and_shows_the_default(kind: str) -> None:
-    text = configuration("orders", "/data/orders", state(SCHEMA), kind, {}, {})
+    text = format_configuration("orders", "/data/orders", state(SCHEMA), kind, {}, {})
     shown = re.sub(r"^#(\w+ = .+)$", r"\1", text, flags=re.MULTILINE)
     assert tomllib.loads(shown)["feeds"]["orders"]["sink"]["type"] == kind
     assert tomllib.loads(text)["daemon"] == {"http": "127.0.0.1:9464", "state": "state"}
@@ -118,7 +118,7 @@ def test_an_identity_column_is_the_key() -> None:
     made = state(pa.schema([("id", pa.int64()), ("n", pa.int64())]))
     id_, number = made.schema.fields
     number = structs.replace(number, metadata={"delta.identity.start": 1})
-    found = likely_key(structs.replace(made, schema=StructType((id_, number))), "orders")
+    found = find_likely_key(structs.replace(made, schema=StructType((id_, number))), "orders")
     assert found == ("n", "an identity column")
 
 
@@ -133,11 +133,11 @@ def test_an_identity_column_is_the_key() -> None:
 )
 def test_a_key_is_found_by_its_name(columns: tuple[str, ...], key: str | None) -> None:
     made = state(pa.schema([(name, pa.int64()) for name in columns]))
-    found = likely_key(made, "orders")
+    found = find_likely_key(made, "orders")
     assert (found and found[0]) == key
 
 
 def test_options_of_the_store_are_kept(tmp_path: Path) -> None:
     store = {"endpoint_url": "http://127.0.0.1:9000"}
-    text = configuration("t", str(tmp_path), state(SCHEMA), "jsonl", {"path": "-"}, store)
+    text = format_configuration("t", str(tmp_path), state(SCHEMA), "jsonl", {"path": "-"}, store)
     assert tomllib.loads(text)["feeds"]["t"]["store"] == store

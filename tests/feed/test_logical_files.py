@@ -29,7 +29,7 @@ from tailer.spark.orders import FileOrder, RewriteOrder
 from tailer.spark.source.planning import Planner
 from tailer.store.local import LocalStore
 from tailer.testing.table import Action, TableBuilder
-from tailer.verify.table import Verdict, verify
+from tailer.verify.table import Verdict, verify_versions
 from tests.support.feeds import ID, events, table_log
 
 SOURCES: list[ChangeSource] = ["auto", "cdf", "derived"]
@@ -55,7 +55,7 @@ def changes(table: TableBuilder, version: int, source: ChangeSource) -> list[tup
 def verdict(table: TableBuilder, version: int, source: ChangeSource) -> Verdict:
     async def ask() -> Verdict:
         options = FeedOptions(change_source=source)
-        found = verify(table_log(table), version, version, options)
+        found = verify_versions(table_log(table), version, version, options)
         async with aclosing(found):
             return await anext(found)
 

@@ -41,7 +41,7 @@ class CountingStore(LocalStore):
 
     def _scan(self, folder: str, start_after: str) -> Sequence[FileStatus]:
         self.listings += 1
-        return super()._scan(folder, start_after)
+        return super()._scan_folder(folder, start_after)
 
     def read_here(
         self, location: str, offset: int = 0, length: int | None = None

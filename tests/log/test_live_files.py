@@ -277,7 +277,7 @@ async def test_the_sharing_server_falls_back_too(table: TableBuilder, how: str) 
     spoil(table, how)
     config = TableConfig(share="s", schema="x", name="t", location=str(table.folder))
     shared = SharedTable(config, LocalStore(str(table.folder)))
-    snapshot = await shared.snapshot(5)
-    found = [add async for batch in shared.live_files(snapshot) for add in batch]
+    snapshot = await shared.load_snapshot(5)
+    found = [add async for batch in shared.list_live_files(snapshot) for add in batch]
     assert sorted(add["path"] for add in found) == sorted(FILES)
     assert all(add["stats"] == '{"numRecords":1}' for add in found)

@@ -252,10 +252,10 @@ async def test_requests_that_nobody_takes_are_dropped(rig: Rig) -> None:
 async def test_nothing_is_requested_beyond_the_end_or_the_budget(rig: Rig) -> None:
     rig.reader.request_ahead(4, 3)
     assert rig.budget.taken == 0
-    assert rig.budget.take(rig.budget.bytes_max)
+    assert rig.budget.try_take(rig.budget.bytes_max)
     rig.reader.request_ahead(1, None)
     assert rig.budget.taken == rig.budget.bytes_max
-    rig.budget.give(rig.budget.bytes_max)
+    rig.budget.give_back(rig.budget.bytes_max)
     assert isinstance(await rig.ask(1), CommitText)
 
 

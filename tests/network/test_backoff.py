@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailer.network.backoff import Backoff, retried
+from tailer.network.backoff import Backoff, call_with_retries
 
 
 def test_pauses_double_up_to_the_longest_and_start_again_after_progress() -> None:
@@ -31,10 +31,10 @@ def test_an_attempt_is_repeated_only_after_errors_that_heal() -> None:
             raise outcome
         return outcome
 
-    assert retried(attempt, KeyError, 60.0, Backoff(0.0, 0.0)) == "found"
+    assert call_with_retries(attempt, KeyError, 60.0, Backoff(0.0, 0.0)) == "found"
     outcomes.append(ValueError("final"))
     with pytest.raises(ValueError, match="final"):
-        retried(attempt, KeyError, 60.0, Backoff(0.0, 0.0))
+        call_with_retries(attempt, KeyError, 60.0, Backoff(0.0, 0.0))
 
 
 def test_the_last_error_is_raised_when_patience_is_over() -> None:
@@ -42,4 +42,4 @@ def test_the_last_error_is_raised_when_patience_is_over() -> None:
         raise KeyError("moving")
 
     with pytest.raises(KeyError, match="moving"):
-        retried(attempt, KeyError, -1.0, Backoff(0.0, 0.0))
+        call_with_retries(attempt, KeyError, -1.0, Backoff(0.0, 0.0))

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tailer.network.http_answers import (
     ByteRange,
     Rounds,
-    answering_within,
-    byte_range,
-    http_date,
-    natural,
-    packing,
-    retry_after_s,
-    strong_etag,
+    find_packing,
+    make_answer_timeout,
+    parse_content_range,
+    parse_http_date,
+    parse_natural,
+    parse_retry_after,
+    parse_strong_etag,
 )
 
 NEW_YEAR = "Mon, 01 Jan 2024 00:00:00 GMT"
@@ -37,7 +37,7 @@ NEW_YEAR_S = 1_704_067_200
     ],
 )  # fmt: skip
 def test_a_wait_is_a_number_of_seconds_or_a_date(text: str | None, wait: float | None) -> None:
-    assert retry_after_s(text, NEW_YEAR_S, 3600.0) == wait
+    assert parse_retry_after(text, NEW_YEAR_S, 3600.0) == wait
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_wait_is_a_number_of_seconds_or_a_date(text: str | None, wait: float |
     ],
 )  # fmt: skip
 def test_a_date_is_one_between_1970_and_9999(text: str, seconds: int | None) -> None:
-    assert http_date(text) == seconds
+    assert parse_http_date(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -69,50 +69,50 @@ def test_a_date_is_one_between_1970_and_9999(text: str, seconds: int | None) -> 
     ],
 )  # fmt: skip
 def test_a_range_is_of_bytes_that_can_be(text: str, found: ByteRange | None) -> None:
-    assert byte_range(text) == found
+    assert parse_content_range(text) == found
 
 
 @pytest.mark.parametrize("text", ['"a1"', '"d41d8cd98f00b204e9800998ecf8427e-12"', "0a1b", ' "a" '])
 def test_an_etag_names_a_state(text: str) -> None:
-    assert strong_etag(text) == text.strip()
+    assert parse_strong_etag(text) == text.strip()
 
 
 @pytest.mark.parametrize(
     "text", [None, "", '""', 'W/"a1"', '"a\x00b"', '"a\nb"', '"\u00e4"', '"\udc80"', '"a', 'w"']
 )
 def test_what_names_no_state_is_no_etag(text: str | None) -> None:
-    assert strong_etag(text) is None
+    assert parse_strong_etag(text) is None
 
 
 def test_a_body_that_comes_as_it_is() -> None:
-    assert [packing(text) for text in (None, "", "identity", "aws-chunked")] == [None] * 4
-    assert packing(" GZIP") == "gzip"
-    assert packing("\x1b[2J") == "\\x1b[2j"
+    assert [find_packing(text) for text in (None, "", "identity", "aws-chunked")] == [None] * 4
+    assert find_packing(" GZIP") == "gzip"
+    assert find_packing("\x1b[2J") == "\\x1b[2j"
 
 
 @given(st.text(max_size=60) | st.from_regex(r"[A-Za-z0-9 ,:+\-/*]{0,60}", fullmatch=True))
 def test_no_text_raises(text: str) -> None:
-    byte_range(text)
-    http_date(text)
-    natural(text)
-    packing(text)
-    retry_after_s(text, 0.0, 60.0)
-    strong_etag(text)
+    parse_content_range(text)
+    parse_http_date(text)
+    parse_natural(text)
+    find_packing(text)
+    parse_retry_after(text, 0.0, 60.0)
+    parse_strong_etag(text)
 
 
 def test_numbers_end_at_63_bits() -> None:
-    assert natural("9" * 19) is None
-    assert natural(str(2**63 - 1)) == 2**63 - 1
-    assert natural("\u0663") is None
+    assert parse_natural("9" * 19) is None
+    assert parse_natural(str(2**63 - 1)) == 2**63 - 1
+    assert parse_natural("\u0663") is None
 
 
 def test_pages_lead_round_in_a_circle_where_a_token_or_nothing_new_repeats() -> None:
     rounds = Rounds()
-    assert not rounds.closed_by("a", empty=False)
-    assert not rounds.closed_by("b", empty=False)
-    assert rounds.closed_by("a", empty=False)
+    assert not rounds.add_token("a", empty=False)
+    assert not rounds.add_token("b", empty=False)
+    assert rounds.add_token("a", empty=False)
     idle = Rounds(idle_max=3)
-    assert [idle.closed_by(str(n), empty=True) for n in range(4)] == [False, False, False, True]
+    assert [idle.add_token(str(n), empty=True) for n in range(4)] == [False, False, False, True]
 
 
 @pytest.mark.anyio
@@ -131,7 +131,7 @@ async def test_the_time_of_a_large_upload_is_not_that_of_the_answer() -> None:
 
     server = await asyncio.start_server(reply, "127.0.0.1", 0)
     address = "http://127.0.0.1:{1}/file".format(*server.sockets[0].getsockname())
-    bounded = [answering_within(0.2)]
+    bounded = [make_answer_timeout(0.2)]
     async with (
         server,
         aiohttp.ClientSession(middlewares=bounded) as http,

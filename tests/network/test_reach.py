@@ -9,7 +9,7 @@ import aiohttp
 import anyio
 import pytest
 
-from tailer.network.reach import unreached
+from tailer.network.reach import explain_unreached
 from tests.support.components import free_port
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ REMEDY = "check the option 'url', and that the server runs"
 
 
 def said(e: BaseException) -> str | None:
-    error = unreached("Redis at x", e, "the option 'url'")
+    error = explain_unreached("Redis at x", e, "the option 'url'")
     return None if error is None else str(error)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailer.changes import Offset
 from tailer.feed.options import FeedOptions
-from tailer.offsets.document import document_name
+from tailer.offsets.document import make_document_name
 from tailer.offsets.local import LocalOffsetStore
 
 #: As the first release writes it. Never change it: a later release must read it.
@@ -29,12 +29,12 @@ NAMES = st.one_of(st.text(), st.text(alphabet="\u0123\u1234é4%~C3A9", max_size=
 
 @given(st.sets(NAMES, min_size=2, max_size=20))
 def test_no_two_feeds_have_one_document(feeds: set[str]) -> None:
-    assert len({document_name(feed) for feed in feeds}) == len(feeds)
+    assert len({make_document_name(feed) for feed in feeds}) == len(feeds)
 
 
 @given(NAMES | st.text(min_size=80))
 def test_a_name_fits_into_a_folder(feed: str) -> None:
-    name = document_name(feed)
+    name = make_document_name(feed)
     assert name.isascii()
     assert "/" not in name
     assert len(f"{name}.offset.json") <= 255

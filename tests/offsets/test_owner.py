@@ -32,7 +32,7 @@ from tailer.storage import open_offset_store
 
 async def main(address, url, region, numbers, folder):
     if not numbers:
-        owner._machine = lambda: ""
+        owner._read_machine_id = lambda: ""
     if folder:
         owner.keep_place(Path(folder))
     store = open_offset_store(
@@ -116,7 +116,7 @@ def test_a_place_is_told_by_boot_file_and_run(
         here = this_process()
         assert {"place", "run"} <= here.keys()
         assert not is_dead(here), "another store of the same process"
-        monkeypatch.setattr(owner, "_machine", str)
+        monkeypatch.setattr(owner, "_read_machine_id", str)
         earlier = {**here, "run": "another"}
         assert is_dead(earlier)
         assert not is_dead({k: v for k, v in earlier.items() if k != "run"})

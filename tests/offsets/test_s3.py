@@ -18,7 +18,7 @@ import pytest
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, OffsetError, TableError, TransientError
 from tailer.offsets import OffsetStore
-from tailer.offsets.document import to_bytes
+from tailer.offsets.document import encode_document
 from tailer.offsets.leased import LeasedOffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.offsets.owner import is_dead, this_process
@@ -130,7 +130,7 @@ async def test_an_owner_that_tries_again_does_not_go_on_from_anothers_offset(
     await owner.save(Offset(3))
     assert await owner.load() == Offset(3)
     seen = await thief._object.get()
-    thief._held = await thief._claim(seen)
+    thief._held = await thief._claim_object(seen)
     await owner.check()
     for _ in range(2):
         with pytest.raises(OffsetError, match="has taken feed 'orders' over, with epoch 2"):
@@ -404,7 +404,7 @@ async def test_a_lease_of_the_first_release_is_taken_over_with_offset_and_orders
 ) -> None:
     """Its owner is no process of this machine: a lease that is held runs out."""
     kept = {name: value for name, value in HELD.items() if owned or name != "owner"}
-    await objects.put(KEY, to_bytes(kept))
+    await objects.put(KEY, encode_document(kept))
     store = offsets_of(bucket)
     await store.acquire()
     place = Offset(3, 4, False, "kept", 1_700_000_002_000, "7c45662334b3")

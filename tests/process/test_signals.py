@@ -197,16 +197,17 @@ def test_a_second_interrupt_ends_a_process_whose_threads_do_not(tmp_path: Path) 
     program = tmp_path / "stuck.py"
     program.write_text(
         "import threading, anyio, anyio.to_thread\n"
-        "from tailer.process.signals import install, stop_asked, until_stopped\n"
-        "install()\n"
+        "from tailer.process.signals import install_receiver, run_until_stopped\n"
+        "from tailer.process.signals import wait_for_stop_signal\n"
+        "install_receiver()\n"
         "async def work():\n"
         "    async with anyio.create_task_group() as tasks:\n"
         "        tasks.start_soon(anyio.to_thread.run_sync, threading.Event().wait)\n"
         "        with anyio.CancelScope(shield=True):\n"
         "            print('works', flush=True)\n"
-        "            await stop_asked()\n"
+        "            await wait_for_stop_signal()\n"
         "            print('was asked', flush=True)\n"
-        "anyio.run(until_stopped, work)\n"
+        "anyio.run(run_until_stopped, work)\n"
     )
     command = [sys.executable, str(program)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -222,13 +223,13 @@ def test_what_does_not_end_ends_with_the_process(tmp_path: Path) -> None:
     program = tmp_path / "stuck.py"
     program.write_text(
         "import threading, anyio, anyio.to_thread\n"
-        "from tailer.process.signals import install, until_stopped\n"
-        "install()\n"
+        "from tailer.process.signals import install_receiver, run_until_stopped\n"
+        "install_receiver()\n"
         "async def work():\n"
         "    print('works', flush=True)\n"
         "    await anyio.to_thread.run_sync(threading.Event().wait)\n"
         "async def main():\n"
-        "    await until_stopped(work, grace_s=0.1)\n"
+        "    await run_until_stopped(work, grace_s=0.1)\n"
         "anyio.run(main)\n"
     )
     command = [sys.executable, str(program)]
@@ -242,8 +243,8 @@ def test_what_does_not_end_ends_with_the_process(tmp_path: Path) -> None:
 
 _STUCK_IN_C = """
 import ctypes, anyio
-from tailer.process.signals import install, until_stopped
-install()
+from tailer.process.signals import install_receiver, run_until_stopped
+install_receiver()
 libc = ctypes.CDLL(None)
 mutex = ctypes.create_string_buffer(64)
 
@@ -253,7 +254,7 @@ async def work():
     libc.pthread_mutex_lock(mutex)  # for ever, as a file system that does not answer
 
 async def main():
-    await until_stopped(work, grace_s={grace_s})
+    await run_until_stopped(work, grace_s={grace_s})
 
 anyio.run(main)
 """
@@ -344,8 +345,8 @@ def test_a_signal_that_another_thread_is_given_is_seen_at_once(tmp_path: Path) -
     program = tmp_path / "other.py"
     program.write_text(
         "import signal, threading, anyio\n"
-        "from tailer.process.signals import install, until_stopped\n"
-        "install()\n"
+        "from tailer.process.signals import install_receiver, run_until_stopped\n"
+        "install_receiver()\n"
         "async def work():\n"
         "    ready = threading.Event()\n"
         "    def other():\n"
@@ -355,7 +356,7 @@ def test_a_signal_that_another_thread_is_given_is_seen_at_once(tmp_path: Path) -
         "    threading.Thread(target=other, daemon=True).start()\n"
         "    ready.set()\n"
         "    await anyio.sleep_forever()\n"
-        "print(anyio.run(until_stopped, work))\n"
+        "print(anyio.run(run_until_stopped, work))\n"
     )
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE_S,
@@ -387,8 +388,8 @@ class Loaded:
 sys.loaded = Loaded()
 {before}
 from tailer.__main__ import run
-from tailer.process.signals import install
-install()
+from tailer.process.signals import install_receiver
+install_receiver()
 import atexit
 atexit.register(print, "registered")
 sys.argv = ["tailer", {command!r}]

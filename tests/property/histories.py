@@ -101,7 +101,7 @@ class QuickStore(LocalStore):
     """The local disk for tables at rest: reads where it is called, and watches nothing."""
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
-        for status in self._scan(folder, start_after):
+        for status in self._scan_folder(folder, start_after):
             yield status
 
     async def read(

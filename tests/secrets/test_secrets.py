@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tailer import secrets
 from tailer.errors import ConfigError, TableError, unexpected
 from tailer.process.logs import ConsoleFormatter, set_up_logs
-from tailer.secrets import forget_secrets, hidden, keep_pair, keep_secrets
+from tailer.secrets import forget_secrets, hide_secrets, keep_pair, keep_secrets
 from tailer.settings import Setting, SettingTable
 
 WORD = 'pa55/w%rd"\u00e4'
@@ -28,25 +28,25 @@ def test_a_secret_is_not_shown_however_it_is_written(word: str, around: str) -> 
     try:
         for form in (word, quote(word), quote(word, ""), quote_plus(word), json.dumps(word)[1:-1],
                      json.dumps(word, ensure_ascii=False)[1:-1], repr(word)[1:-1]):  # fmt: skip
-            assert form not in hidden(f"{around} {form} {around}") or form in "***"
+            assert form not in hide_secrets(f"{around} {form} {around}") or form in "***"
     finally:
         forget_secrets([word])
-    assert hidden(word) == word
+    assert hide_secrets(word) == word
 
 
 def test_a_pair_is_hidden_also_as_a_header_has_it() -> None:
     keep_pair("tailer", WORD)
     header = b64encode(f"tailer:{WORD}".encode()).decode()
-    assert hidden(f"tailer {WORD}; Basic {header}") == "tailer ***; Basic ***"
+    assert hide_secrets(f"tailer {WORD}; Basic {header}") == "tailer ***; Basic ***"
     keep_pair("postgres", "postgres")  # its name says nothing that is not known
-    assert hidden("user postgres") == "user postgres"
+    assert hide_secrets("user postgres") == "user postgres"
 
 
 def test_the_longest_is_hidden_first() -> None:
     keep_secrets(["secret", "secret-and-more"])
-    assert hidden("secret-and-more, secret") == "***, ***"
+    assert hide_secrets("secret-and-more, secret") == "***, ***"
     keep_secrets(["", "id", "short"])  # of which the words of a sentence have many
-    assert hidden("id short") == "id short"
+    assert hide_secrets("id short") == "id short"
 
 
 def test_every_way_out_hides_them(

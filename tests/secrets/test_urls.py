@@ -28,7 +28,7 @@ def test_a_user_and_a_password_that_are_encoded_are_what_they_were(user: str, wo
         "heartbeat=5",
     )
     assert url.host_port(5672) == "example.org:5673"
-    assert parse_url(url.text(), SCHEMES) == url
+    assert parse_url(url.to_text(), SCHEMES) == url
 
 
 @given(SPECIAL)
@@ -87,7 +87,7 @@ def test_the_parts_of_urls() -> None:
 
 
 def test_what_is_secret_in_a_query_is_known() -> None:
-    from tailer.secrets import hidden
+    from tailer.secrets import hide_secrets
 
     parse_url(f"amqp://h/?token={quote_plus('se cret/1')}&heartbeat=500000", SCHEMES)
-    assert hidden("se cret/1, 500000") == "***, 500000"
+    assert hide_secrets("se cret/1, 500000") == "***, 500000"

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.cli.main import main
-from tailer.share_server.downloads import byte_range
+from tailer.share_server.downloads import parse_byte_range
 from tailer.share_server.refusals import Refusal
 from tailer.testing.table import TableBuilder
 from tests.share_server.serving import Served, place, served, token
@@ -334,13 +334,13 @@ def test_a_token_that_has_expired_is_refused(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_ranges(header: str, expected: tuple[int, int] | None) -> None:
-    assert byte_range(header, 100) == expected
+    assert parse_byte_range(header, 100) == expected
 
 
 @pytest.mark.parametrize("header", ["bytes=100-", "bytes=-0", "bytes=" + "9" * 19 + "-"])
 def test_a_range_behind_the_end_is_refused(header: str) -> None:
     with pytest.raises(Refusal) as refusal:
-        byte_range(header, 100)
+        parse_byte_range(header, 100)
     assert refusal.value.status == 416
 
 

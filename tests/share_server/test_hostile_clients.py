@@ -233,25 +233,25 @@ def test_names_that_are_none_are_not_found(server: Served, path: str) -> None:
 
 def test_downloads_of_one_recipient_are_bounded() -> None:
     limits = RateLimits(Limits(downloads=2), lambda: 0.0)
-    with limits.download("alice"):
-        with limits.download("alice"), limits.download("bob"):
+    with limits.count_download("alice"):
+        with limits.count_download("alice"), limits.count_download("bob"):
             with pytest.raises(Refusal, match="too many downloads are under way") as refused:
-                limits.download("alice").__enter__()
+                limits.count_download("alice").__enter__()
             assert (refused.value.status, refused.value.retry_after_s) == (429, 1.0)
-        with limits.download("alice"):
+        with limits.count_download("alice"):
             pass
 
 
 def test_strangers_do_not_have_a_recipient_forgotten() -> None:
     limits = RateLimits(Limits(requests_per_s=0.5, concurrent=1), lambda: 0.0)
-    with limits.admit("alice"):
+    with limits.admit_request("alice"):
         for number in range(20_000):
-            limits.guess(f"10.{number // 65_536}.{number // 256 % 256}.{number % 256}")
-        with pytest.raises(Refusal, match="under way"), limits.admit("alice"):
+            limits.count_guess(f"10.{number // 65_536}.{number // 256 % 256}.{number % 256}")
+        with pytest.raises(Refusal, match="under way"), limits.admit_request("alice"):
             pass
-    with limits.admit("alice"):
+    with limits.admit_request("alice"):
         pass
-    with pytest.raises(Refusal, match="too many requests"), limits.admit("alice"):
+    with pytest.raises(Refusal, match="too many requests"), limits.admit_request("alice"):
         pass
 
 
@@ -265,20 +265,20 @@ def test_strangers_do_not_have_a_recipient_forgotten() -> None:
 )  # fmt: skip
 def test_guesses_are_counted_by_network(one: str | None, other: str, *, same: bool) -> None:
     limits = RateLimits(Limits(requests_per_s=0.25), lambda: 0.0)
-    limits.guess(one)
+    limits.count_guess(one)
     if same:
         with pytest.raises(Refusal) as refusal:
-            limits.guess(other)
+            limits.count_guess(other)
         assert refusal.value.status == 429
     else:
-        limits.guess(other)
+        limits.count_guess(other)
 
 
 def test_a_wrong_token_is_compared_as_a_good_one_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = RecipientStore(tmp_path, time.time)
-    bearer, _ = store.new("alice", None)
+    bearer, _ = store.create_token("alice", None)
     compared: list[tuple[int, int]] = []
     original = hmac.compare_digest
 
@@ -287,9 +287,9 @@ def test_a_wrong_token_is_compared_as_a_good_one_is(
         return original(one, other)
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    assert store.authenticate(bearer) is not None
+    assert store.authenticate_bearer(bearer) is not None
     for wrong in ("", "dts_x_y", bearer[:-1], bearer.replace("dts_", "dtx_"), "dts_\udcff_\udcff"):
-        assert store.authenticate(wrong) is None
+        assert store.authenticate_bearer(wrong) is None
     assert compared == [(64, 64)] * 6
 
 

@@ -54,13 +54,13 @@ def test_a_mistake_is_one_sentence_that_names_its_key(tmp_path: Path, text: str,
 def test_names_of_other_programs_tables_may_be_names_of_shares(tmp_path: Path) -> None:
     text = "[feeds.x]\ntable = '${NOWHERE}'\n" + TABLE.replace(".s.", ".feeds.")
     found = load(tmp_path, text)
-    assert [table.share for table in found.catalog.tables()] == ["feeds"]
+    assert [table.share for table in found.catalog.list_tables()] == ["feeds"]
 
 
 def test_an_address_of_ipv6_and_a_chosen_port_make_a_url(tmp_path: Path) -> None:
     loaded = load(tmp_path, "[share]\naddress = '[::1]:0'\n" + TABLE)
     assert loaded.leads_nowhere
-    assert loaded.at_port(8080).public_url == "http://[::1]:8080"
+    assert loaded.with_port(8080).public_url == "http://[::1]:8080"
 
 
 def test_a_key_from_the_environment_is_in_no_repr(tmp_path: Path) -> None:

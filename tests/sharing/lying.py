@@ -66,10 +66,10 @@ class OneLink:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    async def link(self, _: str) -> Link:
+    async def find_link(self, _: str) -> Link:
         return Link(self.url)
 
-    async def renewed(self, _: str, old: Link) -> Link:
+    async def renew_link(self, _: str, old: Link) -> Link:
         return Link(self.url, issued=old.issued + 1)
 
 
@@ -79,6 +79,6 @@ async def files_at(
 ) -> AsyncIterator[HttpsFiles]:
     async with asking("http://127.0.0.1:1" if local else endpoint) as client:
         yield HttpsFiles(
-            client.sessions.files, OneLink(url), lambda: 0.0, root="t", allow_http=http,
-            whereabouts=client.sessions.whereabouts,
+            client.sessions.open_files_session, OneLink(url), lambda: 0.0, root="t",
+            allow_http=http, whereabouts=client.sessions.whereabouts,
         )  # fmt: skip

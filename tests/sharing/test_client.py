@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tailer.errors import TableError, TransientError, UnsupportedTable
-from tailer.sharing.answers import Line, MetadataLine, ProtocolLine, SharedFile, read_line
+from tailer.sharing.answers import Line, MetadataLine, ProtocolLine, SharedFile, parse_line
 from tailer.sharing.client import ClientOptions, SharingClient
-from tailer.sharing.http import Refused, timestamp_text
+from tailer.sharing.http import Refused, format_timestamp
 from tailer.sharing.model import ResponseFormat, Table
 from tailer.sharing.profile import load_profile
 from tailer.sharing.query import Query
@@ -45,7 +45,10 @@ async def client_of(
 
 
 async def lines_of(client: SharingClient, query: Query | None = None) -> list[Line]:
-    async with client.query(TABLE, query or Query()) as answer, aclosing(answer.lines()) as lines:
+    async with (
+        client.send_query(TABLE, query or Query()) as answer,
+        aclosing(answer.parse_lines()) as lines,
+    ):
         return [line async for line in lines]
 
 
@@ -60,30 +63,30 @@ async def test_lists_are_whole_however_they_are_paged(
     if quirk != "none":
         setattr(server.faults, quirk, True)
     async with client_of(server, tmp_path, max_results=page_size) as client:
-        assert [s.name async for s in client.shares()] == ["other", "share"]
-        assert [t.name async for t in client.all_tables("SHARE")] == [
+        assert [s.name async for s in client.list_shares()] == ["other", "share"]
+        assert [t.name async for t in client.list_all_tables("SHARE")] == [
             "table", *(f"t{n}" for n in range(7))
         ]  # fmt: skip
-        schemas = [s.name async for s in client.schemas("share")]
+        schemas = [s.name async for s in client.list_schemas("share")]
         assert schemas == ["schema", "schema0", "schema1", "schema2"]
-        assert [t.name async for t in client.tables("share", "Schema1")] == ["t1", "t4"]
-        assert [t.name async for t in client.tables("share", "nothing")] == []
-        assert (await client.share("Share")).name == "Share"
+        assert [t.name async for t in client.list_tables("share", "Schema1")] == ["t1", "t4"]
+        assert [t.name async for t in client.list_tables("share", "nothing")] == []
+        assert (await client.load_share("Share")).name == "Share"
 
 
 async def test_a_page_of_no_results_leads_on(server: ReferenceServer, tmp_path: Path) -> None:
     async with client_of(server, tmp_path) as client:
-        empty = await client.page("/shares", 0)
+        empty = await client.load_page("/shares", 0)
         assert empty.items == ()
         assert empty.next_page_token == "0"
-        following = await client.page("/shares", 1, empty.next_page_token)
+        following = await client.load_page("/shares", 1, empty.next_page_token)
         assert [item["name"] for item in following.items] == ["other"]
 
 
 async def test_pages_that_go_round_are_left(server: ReferenceServer, tmp_path: Path) -> None:
     async with client_of(server, tmp_path, max_results=0) as client:
         with pytest.raises(TransientError, match="form a loop"):
-            [s async for s in client.shares()]
+            [s async for s in client.list_shares()]
 
 
 # Versions
@@ -93,28 +96,28 @@ async def test_the_version_is_had_by_get_and_by_head_where_there_is_no_get(
     server: ReferenceServer, tmp_path: Path
 ) -> None:
     async with client_of(server, tmp_path) as client:
-        assert await client.version(TABLE) == 3
+        assert await client.find_version(TABLE) == 3
         server.faults.only_head = True
-        assert await client.version(TABLE) == 3
+        assert await client.find_version(TABLE) == 3
         assert [r.method for r in server.requests] == ["GET", "GET", "HEAD"]
         with pytest.raises(Refused, match="404"):
-            await client.version(Table("none", "schema", "share"))
+            await client.find_version(Table("none", "schema", "share"))
 
 
 async def test_a_version_is_found_by_its_time(server: ReferenceServer, tmp_path: Path) -> None:
     async with client_of(server, tmp_path) as client:
         minute = 1_767_225_600_000
-        assert await client.version(TABLE, timestamp_text(0)) == 0
-        assert await client.version(TABLE, timestamp_text(minute + 60_000)) == 1
-        assert await client.version(TABLE, timestamp_text(minute + 60_001)) == 2
+        assert await client.find_version(TABLE, format_timestamp(0)) == 0
+        assert await client.find_version(TABLE, format_timestamp(minute + 60_000)) == 1
+        assert await client.find_version(TABLE, format_timestamp(minute + 60_001)) == 2
         with pytest.raises(Refused, match="400"):
-            await client.version(TABLE, timestamp_text(minute * 2))
+            await client.find_version(TABLE, format_timestamp(minute * 2))
         assert server.requests[-2].query == {"startingTimestamp": "2026-01-01T00:01:00.001Z"}
 
 
 async def test_a_table_is_found_in_any_case(server: ReferenceServer, tmp_path: Path) -> None:
     async with client_of(server, tmp_path) as client:
-        assert await client.version(Table("TABLE", "Schema", "SHARE")) == 3
+        assert await client.find_version(Table("TABLE", "Schema", "SHARE")) == 3
 
 
 # Errors
@@ -139,9 +142,9 @@ async def test_what_may_heal_is_transient_and_says_when_to_come_back(
     server.faults.refuse.append(("version", status, headers))
     async with client_of(server, tmp_path) as client:
         with pytest.raises(TransientError, match=rf"answered {status} \(TOLD: as told\)") as caught:
-            await client.version(TABLE)
+            await client.find_version(TABLE)
         assert caught.value.retry_after_s == wait
-        assert await client.version(TABLE) == 3
+        assert await client.find_version(TABLE) == 3
     assert len(server.requests) == 2, "only a feed tries again"
 
 
@@ -152,7 +155,7 @@ async def test_what_will_not_heal_is_refused_with_the_servers_words(
     server.faults.refuse.append(("metadata", status, {}))
     async with client_of(server, tmp_path) as client:
         with pytest.raises(Refused, match="TOLD: as told") as caught:
-            async with client.metadata(TABLE):
+            async with client.request_metadata(TABLE):
                 pass
         assert caught.value.status == status
 
@@ -164,7 +167,7 @@ async def test_a_token_that_is_not_known_names_the_profile(
     profile = server.profile(tmp_path, bearerToken="s3cret", expirationTime="2099-01-01T00:00:00Z")
     client = SharingClient(load_profile(str(profile)), lambda: 0.0)
     with pytest.raises(Refused, match=r"test\.share; its token ends at 2099-01-01") as caught:
-        await client.version(TABLE)
+        await client.find_version(TABLE)
     await client.aclose()
     assert "s3cret" not in str(caught.value)
 
@@ -173,7 +176,7 @@ async def test_a_redirect_takes_no_token_elsewhere(server: ReferenceServer, tmp_
     server.faults.refuse.append(("version", 307, {"Location": server.endpoint + "/shares"}))
     async with client_of(server, tmp_path) as client:
         with pytest.raises(Refused, match="tokens are not sent elsewhere"):
-            await client.version(TABLE)
+            await client.find_version(TABLE)
     assert len(server.requests) == 1
 
 
@@ -182,7 +185,7 @@ async def test_no_server_is_transient(tmp_path: Path) -> None:
         profile = gone.profile(tmp_path)
     client = SharingClient(load_profile(str(profile)), lambda: 0.0)
     with pytest.raises(TransientError, match="GET /shares"):
-        [s async for s in client.shares()]
+        [s async for s in client.list_shares()]
     await client.aclose()
 
 
@@ -213,7 +216,10 @@ async def test_every_question_about_a_table_says_what_we_can_read(
 ) -> None:
     async with client_of(server, tmp_path) as client:
         await lines_of(client)
-        async with client.metadata(TABLE), client.changes(TABLE, starting_version=0):
+        async with (
+            client.request_metadata(TABLE),
+            client.request_changes(TABLE, starting_version=0),
+        ):
             pass
     assert {request.path.rpartition("/")[2] for request in server.requests} == {
         "metadata",
@@ -248,10 +254,10 @@ async def test_the_matrix_of_response_formats(
         setattr(server.faults, fault, True)
     async with client_of(server, tmp_path, response_format=asked) as client:
         if format_found in ("parquet", "delta"):
-            async with client.query(TABLE, Query()) as answer:
+            async with client.send_query(TABLE, Query()) as answer:
                 assert answer.form == format_found
                 assert answer.version == 3
-                async with aclosing(answer.lines()) as lines:
+                async with aclosing(answer.parse_lines()) as lines:
                     assert len([line async for line in lines]) == 5
         else:
             with pytest.raises(TableError, match=format_found):
@@ -309,8 +315,8 @@ async def test_the_pages_of_an_answer_are_one_answer(
             getattr(line, "location", None) for line in whole
         ]
         async with (
-            client.changes(TABLE, starting_version=0) as answer,
-            aclosing(answer.lines()) as lines,
+            client.request_changes(TABLE, starting_version=0) as answer,
+            aclosing(answer.parse_lines()) as lines,
         ):
             assert len([line async for line in lines]) == 5
 
@@ -342,7 +348,7 @@ def test_a_line_that_may_not_be_followed_is_refused(
     line: dict[str, Any], form: ResponseFormat, words: str
 ) -> None:
     with pytest.raises(TableError, match=words) as caught:
-        read_line(json.dumps(line).encode(), form)
+        parse_line(json.dumps(line).encode(), form)
     assert isinstance(caught.value, UnsupportedTable) == ("newer client" in words)
 
 
@@ -356,21 +362,21 @@ def test_a_deletion_vector_keeps_its_offset_and_takes_its_files_id() -> None:
         "deletionVectorFileId": "d",
         "deltaSingleAction": {"add": add},
     }
-    found = read_line(json.dumps({"file": file}).encode(), "delta")
+    found = parse_line(json.dumps({"file": file}).encode(), "delta")
     assert isinstance(found, SharedFile)
     assert (found.location, found.dv_location) == ("data/a b/c", "dv/d")
     assert found.action["path"] == "data/a%20b%2Fc"
     assert found.action["size"] == 7
     assert found.action["deletionVector"] == {**dv, "pathOrInlineDv": "dv/d"}
     del file["deletionVectorFileId"]
-    again = read_line(json.dumps({"file": file}).replace("sig=1", "sig=2").encode(), "delta")
-    once = read_line(json.dumps({"file": file}).encode(), "delta")
+    again = parse_line(json.dumps({"file": file}).replace("sig=1", "sig=2").encode(), "delta")
+    once = parse_line(json.dumps({"file": file}).encode(), "delta")
     assert isinstance(again, SharedFile)
     assert isinstance(once, SharedFile)
     assert again.dv_location == once.dv_location, "the URL's signature is no part of its name"
     inline = {**dv, "storageType": "i", "pathOrInlineDv": "^Bg9^0rr91"}
     file["deltaSingleAction"] = {"add": {**add, "deletionVector": inline}}
-    untouched = read_line(json.dumps({"file": file}).encode(), "delta")
+    untouched = parse_line(json.dumps({"file": file}).encode(), "delta")
     assert isinstance(untouched, SharedFile)
     assert untouched.action["deletionVector"] == inline
     assert untouched.dv_location is None

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.log.table import TableLog
-from tailer.sharing.answers import MetadataLine, ProtocolLine, read_line
+from tailer.sharing.answers import MetadataLine, ProtocolLine, parse_line
 from tailer.sharing.auth import Authorization
 from tailer.sharing.client import SharingClient
 from tailer.sharing.model import Table
 from tailer.sharing.profile import leads_here, load_profile, parse_profile
 from tailer.sharing.query import Query
+from tailer.store.https import FileRange
 from tailer.store.shared.links import Origin
 from tailer.store.shared.ranges import CommitRange
 from tailer.store.shared.state import Timeline
@@ -34,7 +35,7 @@ PROTOCOL = b'{"protocol":{"minReaderVersion":1}}\n'
 
 
 async def lines_of(client: SharingClient) -> int:
-    async with client.query(TABLE, Query()) as answer, aclosing(answer.lines()) as lines:
+    async with client.send_query(TABLE, Query()) as answer, aclosing(answer.parse_lines()) as lines:
         return len([line async for line in lines])
 
 
@@ -66,7 +67,7 @@ async def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("tailer.sharing.client._PAGE_BYTES_MAX", 1_000_000)
     async with lying(endless_line) as (url, _), asking(url) as client:
         with pytest.raises(TransientError, match="too large"):
-            [share async for share in client.shares()]
+            [share async for share in client.list_shares()]
 
 
 async def test_an_answer_that_unpacks_to_too_much_is_left() -> None:
@@ -119,7 +120,7 @@ def test_a_time_that_is_none_is_the_server_s(moment: int) -> None:
     line = {"file": {"url": "https://h/f", "id": "1", "partitionValues": {}, "size": 1,
                      "timestamp": moment}}  # fmt: skip
     with pytest.raises(TableError, match=f"timestamp in .* is {moment}, which is not a time"):
-        read_line(json.dumps(line).encode(), "parquet")
+        parse_line(json.dumps(line).encode(), "parquet")
 
 
 @pytest.mark.parametrize("version", ["\u00b2", "-1", "9" * 19, "1e3", "", "\u0661"])
@@ -127,7 +128,7 @@ async def test_a_version_that_is_none_is_named(version: str) -> None:
     reply = saying(b"", f"Delta-Table-Version: {version}")
     async with lying(reply) as (url, _), asking(url) as client:
         with pytest.raises(TransientError, match="no header Delta-Table-Version"):
-            await client.version(TABLE)
+            await client.find_version(TABLE)
 
 
 @pytest.mark.parametrize("tokens", ["abab", "aa"])
@@ -140,7 +141,7 @@ async def test_pages_that_lead_round_in_a_circle_are_left(tokens: str) -> None:
 
     async with lying(reply) as (url, seen), asking(url) as client:
         with pytest.raises(TransientError, match="form a loop"):
-            [share async for share in client.shares()]
+            [share async for share in client.list_shares()]
     assert len(seen) <= 3
 
 
@@ -159,7 +160,7 @@ async def test_empty_pages_without_end_are_left() -> None:
 
     async with lying(reply) as (url, seen), asking(url) as client:
         with pytest.raises(TransientError, match="form a loop"):
-            [share async for share in client.shares()]
+            [share async for share in client.list_shares()]
         with pytest.raises(TransientError, match="form a loop"):
             await lines_of(client)
     assert len(seen) < 300
@@ -170,9 +171,9 @@ async def test_metadata_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch)
     timeline = Timeline(0)
     values = {"id": "x", "schemaString": "s" * 3000}
     for version in range(3):
-        timeline.take(MetadataLine(values, version))
+        timeline.add_line(MetadataLine(values, version))
     with pytest.raises(TableError, match="too much metadata"):
-        timeline.take(MetadataLine(values, 3))
+        timeline.add_line(MetadataLine(values, 3))
 
 
 async def test_another_version_than_the_one_asked_for_is_refused(
@@ -197,9 +198,9 @@ def test_an_answer_that_is_of_no_table_may_heal() -> None:
     for lines, lacking in (([], "protocol"), ([ProtocolLine({"minReaderVersion": 1})], "metaData")):
         timeline = Timeline(0)
         for line in lines:
-            timeline.take(line)
+            timeline.add_line(line)
         with pytest.raises(TransientError, match=f"has no {lacking} line"):
-            timeline.at(0)
+            timeline.find_state(0)
 
 
 @pytest.mark.parametrize(
@@ -210,11 +211,11 @@ async def test_a_file_of_no_version_that_was_asked_for_may_heal(
 ) -> None:
     added = {"url": "https://h/f", "id": "1", "partitionValues": {}, "size": 4, "timestamp": 1}
     more = {} if version is None else {"version": version}
-    line = read_line(json.dumps({"add": {**added, **more}}).encode(), "parquet")
+    line = parse_line(json.dumps({"add": {**added, **more}}).encode(), "parquet")
     assert line is not None
     span = CommitRange(Origin("changes", 4, 6), tmp_path, Timeline(4), last=6)
     with pytest.raises(TransientError, match=said):
-        await span.take(line, None)  # type: ignore[arg-type]  # no line gets there
+        await span.add_line(line, None)  # type: ignore[arg-type]  # no line gets there
 
 
 async def test_a_page_with_401_is_not_the_server_s_word_on_the_token() -> None:
@@ -249,7 +250,7 @@ def test_no_line_is_anything_but_a_line_or_an_error_with_a_sentence(
     kind: str, value: Any, form: Any
 ) -> None:
     try:
-        read_line(json.dumps({kind: value}).encode(), form)
+        parse_line(json.dumps({kind: value}).encode(), form)
     except TailerError as e:
         assert str(e)  # noqa: PT017 - most lines are no error, and may be none
 
@@ -275,7 +276,7 @@ def test_no_line_is_anything_but_a_line_or_an_error_with_a_sentence(
 )  # fmt: skip
 def test_numbers_and_texts_that_are_none(line: dict[str, Any], form: Any, words: str) -> None:
     with pytest.raises(TableError, match=words):
-        read_line(json.dumps(line).encode(), form)
+        parse_line(json.dumps(line).encode(), form)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_numbers_and_texts_that_are_none(line: dict[str, Any], form: Any, words:
 async def test_a_files_id_is_a_name_and_no_path(tmp_path: Path, name: str) -> None:
     (tmp_path / "etc").mkdir()
     line = {"file": {"id": name, "url": "https://h/f", "partitionValues": {}, "size": 4}}
-    found = read_line(json.dumps(line).encode(), "parquet")
+    found = parse_line(json.dumps(line).encode(), "parquet")
     assert found is not None
     with serving({NAME: orders(tmp_path / "orders").folder}) as server:
         store = shared_store(server.profile(tmp_path))
@@ -387,7 +388,7 @@ async def test_a_part_of_a_file_may_be_called_a_page() -> None:
         writer.write(head.encode() + b"PAR1")
 
     async with lying(reply) as (url, _), files_at(url + "/f") as files:
-        assert (await files.read("data/f", 0, 4))[0] == b"PAR1"
+        assert (await files.read("data/f", 0, 4)).data == b"PAR1"
 
 
 async def test_bytes_without_range_or_length_may_heal() -> None:
@@ -407,7 +408,7 @@ async def test_more_bytes_than_were_asked_for_are_not_taken() -> None:
             await writer.drain()
 
     async with lying(reply) as (url, _), files_at(url + "/f") as files:
-        assert await files.read("data/f", 0, 4) == (b"xxxx", 100, "")
+        assert await files.read("data/f", 0, 4) == FileRange(b"xxxx", 100, "")
 
 
 async def a_byte_at_a_time(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -426,7 +427,7 @@ async def test_a_body_that_comes_a_byte_at_a_time_is_a_passing_fault(
         with pytest.raises(TransientError, match="in 0 s are too few"):
             await lines_of(client)
         with pytest.raises(TransientError, match="in 0 s are too few"):
-            [share async for share in client.shares()]
+            [share async for share in client.list_shares()]
     async with lying(a_byte_at_a_time) as (url, _), files_at(url + "/f") as files:
         with pytest.raises(TransientError, match="in 0 s are too few"):
             await files.read("data/f", 0, None)
@@ -452,7 +453,9 @@ async def test_a_token_that_comes_in_pieces_is_taken_and_a_redirect_is_not() -> 
 
     async def header(client: SharingClient, url: str) -> str:
         profile = parse_profile(json.dumps({**oauth, "tokenEndpoint": url}))
-        return await Authorization(profile, lambda: 0.0).header(client.sessions.api())
+        return await Authorization(profile, lambda: 0.0).make_header(
+            client.sessions.open_api_session()
+        )
 
     async with asking("http://127.0.0.1:1") as client:
         async with lying(pieces) as (url, _):
@@ -481,7 +484,7 @@ async def test_an_error_in_pieces_is_shown_whole(tmp_path: Path) -> None:
 
     async with lying(pieces) as (url, _), asking(url) as client:
         with pytest.raises(TableError, match="NO: not today"):
-            await client.version(TABLE)
+            await client.find_version(TABLE)
     file = tmp_path / "x.share"
     file.write_text("{}")
     with pytest.raises(ConfigError):

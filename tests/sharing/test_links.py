@@ -20,16 +20,16 @@ def shared(count: int) -> list[SharedFile]:
 
 def test_a_full_disk_is_waited_for_and_leaves_the_table_whole(tmp_path: Path) -> None:
     links = LinkTable(tmp_path / "links.db")
-    links.put(shared(2), ORIGIN)
+    links.store_links(shared(2), ORIGIN)
     links._db.execute("PRAGMA max_page_count = 100")
     for _ in range(2):
         with pytest.raises(TransientError, match="disk is full"):
-            links.put(shared(5000), ORIGIN)
+            links.store_links(shared(5000), ORIGIN)
     assert "1.parquet" in links
     assert "2.parquet" not in links
     links._db.execute("PRAGMA max_page_count = 1000000")
-    links.put(shared(5000), ORIGIN)
+    links.store_links(shared(5000), ORIGIN)
     assert "4999.parquet" in links
-    links.drop(ORIGIN)
+    links.drop_links(ORIGIN)
     assert "1.parquet" not in links
     links.close()

@@ -15,7 +15,7 @@ from tailer.sharing.model import (
     Schema,
     Share,
     Table,
-    ndjson_line,
+    encode_ndjson_line,
     parse_ndjson_line,
 )
 
@@ -24,7 +24,7 @@ def test_capabilities_are_read_in_any_case_and_spacing() -> None:
     header = (
         " ResponseFormat = Delta , PARQUET ;readerFeatures=deletionVectors,,ColumnMapping;x;y=z"
     )
-    found = Capabilities.parse(header)
+    found = Capabilities.from_header(header)
     assert found.response_formats == ("delta", "parquet")
     assert found.reader_features == {"deletionvectors", "columnmapping"}
     assert not found.end_of_stream
@@ -32,15 +32,15 @@ def test_capabilities_are_read_in_any_case_and_spacing() -> None:
 
 def test_capabilities_survive_the_wire() -> None:
     said = Capabilities(("delta", "parquet"), frozenset({"b", "a"}), end_of_stream=True)
-    text = said.format()
+    text = said.to_header()
     assert text == "responseformat=delta,parquet;readerfeatures=a,b;includeendstreamaction=true"
-    assert Capabilities.parse(text) == said
-    assert Capabilities().format() == ""
+    assert Capabilities.from_header(text) == said
+    assert Capabilities().to_header() == ""
 
 
 @pytest.mark.parametrize("header", [None, "", ";", "responseformat=", "nonsense"])
 def test_no_capabilities_are_said_by_no_header(header: str | None) -> None:
-    assert Capabilities.parse(header) == Capabilities()
+    assert Capabilities.from_header(header) == Capabilities()
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_no_capabilities_are_said_by_no_header(header: str | None) -> None:
 def test_a_server_chooses_the_format_that_the_table_needs(
     header: str | None, plain: str | None, advanced: str | None
 ) -> None:
-    said = Capabilities.parse(header)
-    assert said.choose(needs_delta=False) == plain
-    assert said.choose(needs_delta=True) == advanced
+    said = Capabilities.from_header(header)
+    assert said.choose_format(needs_delta=False) == plain
+    assert said.choose_format(needs_delta=True) == advanced
 
 
 def test_we_offer_the_reader_features_that_we_read_and_no_others() -> None:
@@ -94,14 +94,14 @@ def test_names_survive_the_wire_and_optional_ids_stay_away() -> None:
 
 
 def test_an_error_body_is_read_and_a_proxys_page_is_not() -> None:
-    assert str(ErrorBody.parse(b'{"errorCode":"X","message":"why"}')) == "X: why"
-    assert ErrorBody.parse(b"<html>502</html>") is None
-    assert ErrorBody.parse(b"[]") is None
-    assert ErrorBody.parse(b"{}") is None
+    assert str(ErrorBody.from_bytes(b'{"errorCode":"X","message":"why"}')) == "X: why"
+    assert ErrorBody.from_bytes(b"<html>502</html>") is None
+    assert ErrorBody.from_bytes(b"[]") is None
+    assert ErrorBody.from_bytes(b"{}") is None
 
 
 def test_a_line_is_one_line() -> None:
-    line = ndjson_line({"file": {"id": "a\nb é"}})
+    line = encode_ndjson_line({"file": {"id": "a\nb é"}})
     assert line.count(b"\n") == 1
     assert parse_ndjson_line(line, ["file"]) == ("file", {"id": "a\nb é"})
     assert parse_ndjson_line(b" \n", ["file"]) is None

@@ -27,7 +27,7 @@ from tests.sharing.reference_server import serving
 )
 def test_options_that_are_wrong_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        SharingOptions.parse(options)
+        SharingOptions.from_options(options)
 
 
 @pytest.mark.anyio
@@ -43,6 +43,6 @@ async def test_a_shared_table_is_found_by_its_address(tmp_path: Path) -> None:
 def test_options_may_be_text() -> None:
     """As the command line and Spark have them."""
     text = {"poll_interval_s": "60", "allow_http": "true"}
-    found = SharingOptions.parse(text)
+    found = SharingOptions.from_options(text)
     assert found.poll_interval_s == 60.0
     assert found.allow_http

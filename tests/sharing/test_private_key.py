@@ -142,9 +142,9 @@ async def test_a_signed_assertion_buys_a_token(tmp_path: Path, algorithm: str) -
             str(write_profile(tmp_path, "https://example.org", url, algorithm=algorithm))
         )
         authorization = Authorization(profile, lambda: NOW)
-        assert await authorization.header(session) == f"Bearer {TOKEN}"
-        authorization.forget()  # as after a 401
-        assert await authorization.header(session) == f"Bearer {TOKEN}"
+        assert await authorization.make_header(session) == f"Bearer {TOKEN}"
+        authorization.forget_token()  # as after a 401
+        assert await authorization.make_header(session) == f"Bearer {TOKEN}"
     (header, claims), (_, again) = seller.seen
     assert header == {"alg": algorithm, "typ": "JWT", "kid": "key-1"}
     jti = claims.pop("jti")
@@ -166,7 +166,7 @@ async def test_the_official_client_says_the_same_with_the_same_profile(tmp_path:
             whole = {"privateKeyFile": str(tmp_path / "key.pem")}
             file = str(write_profile(tmp_path, server.endpoint, url, **whole))
             client = SharingClient(load_profile(file), lambda: NOW)
-            assert [t.name async for t in client.all_tables("share")] == ["table"]
+            assert [t.name async for t in client.list_all_tables("share")] == ["table"]
             await client.aclose()
             call = {"profile": file, "function": "list_all_tables"}
             told = await anyio.to_thread.run_sync(partial(call_official, python, [call]))
@@ -183,7 +183,7 @@ async def test_a_key_that_is_not_the_clients_is_refused_by_the_endpoint(tmp_path
     async with selling("RS256", make_key("RS256")) as (_, url), ClientSession() as session:
         profile = load_profile(str(write_profile(tmp_path, "https://example.org", url)))
         with pytest.raises(ConfigError, match="refused the client 'me' with status 400"):
-            await Authorization(profile, lambda: NOW).header(session)
+            await Authorization(profile, lambda: NOW).make_header(session)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ async def test_a_key_that_can_not_sign_is_named(
     )
     async with ClientSession() as session:
         with pytest.raises(ConfigError, match=words) as caught:
-            await Authorization(load_profile(str(file)), lambda: NOW).header(session)
+            await Authorization(load_profile(str(file)), lambda: NOW).make_header(session)
     assert str(tmp_path / "key.pem") in str(caught.value)
     assert "s3cret" not in str(caught.value)
 

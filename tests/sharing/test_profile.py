@@ -133,7 +133,7 @@ async def test_a_private_key_without_the_package_that_signs_says_what_to_install
     authorization = Authorization(Profile("https://h", key), lambda: 0.0)
     async with ClientSession() as session:
         with pytest.raises(ConfigError, match=r"install delta-tailer\[sharing\]"):
-            await authorization.header(session)
+            await authorization.make_header(session)
 
 
 class TokenEndpoint:
@@ -175,18 +175,18 @@ async def test_a_token_is_bought_once_and_renewed_before_it_ends() -> None:
     async with selling() as (seller, url), ClientSession() as session:
         bought = parse_profile(profile(**{**OAUTH, "tokenEndpoint": url}))
         authorization = Authorization(bought, lambda: now[0])
-        assert await authorization.header(session) == "Bearer token-1"
+        assert await authorization.make_header(session) == "Bearer token-1"
         now[0] += 2999
-        assert await authorization.header(session) == "Bearer token-1"
+        assert await authorization.make_header(session) == "Bearer token-1"
         now[0] += 2  # less than ten minutes are left
-        assert await authorization.header(session) == "Bearer token-2"
-        authorization.forget()
+        assert await authorization.make_header(session) == "Bearer token-2"
+        authorization.forget_token()
         seller.life = "60"  # some endpoints say it as a text
-        assert await authorization.header(session) == "Bearer token-3"
+        assert await authorization.make_header(session) == "Bearer token-3"
         now[0] += 29
-        assert await authorization.header(session) == "Bearer token-3"
+        assert await authorization.make_header(session) == "Bearer token-3"
         now[0] += 2
-        assert await authorization.header(session) == "Bearer token-4"
+        assert await authorization.make_header(session) == "Bearer token-4"
     header, form = seller.requests[0]
     assert header == "Basic bWU6czNjcmV0"
     assert form == {"grant_type": "client_credentials", "scope": "all"}
@@ -199,11 +199,11 @@ async def test_a_token_endpoint_that_refuses_is_named_without_the_secret() -> No
         authorization = Authorization(bought, lambda: 0.0)
         seller.status = 401
         with pytest.raises(ConfigError, match=r"status 401; check the profile x\.share") as caught:
-            await authorization.header(session)
+            await authorization.make_header(session)
         assert "s3cret" not in str(caught.value)
         seller.status = 503
         with pytest.raises(TransientError, match="answered 503"):
-            await authorization.header(session)
+            await authorization.make_header(session)
 
 
 @pytest.mark.anyio
@@ -211,5 +211,5 @@ async def test_an_expired_token_is_noticed_before_it_is_sent() -> None:
     ended = parse_profile(profile(**{**V1, "expirationTime": "2021-11-12T00:12:29.0Z"}), "x.share")
     async with ClientSession() as session:
         with pytest.raises(ConfigError, match=r"x\.share expired at 2021-11-12T00:12:29"):
-            await Authorization(ended, lambda: 1.7e9).header(session)
-        assert await Authorization(ended, lambda: 1.6e9).header(session) == "Bearer s3cret"
+            await Authorization(ended, lambda: 1.7e9).make_header(session)
+        assert await Authorization(ended, lambda: 1.6e9).make_header(session) == "Bearer s3cret"

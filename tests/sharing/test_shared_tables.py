@@ -459,9 +459,9 @@ async def test_what_was_kept_on_the_disk_is_bounded_and_goes(tmp_path: Path) -> 
     with serving({NAME: table.folder}) as server:
         store = shared_store(server.profile(tmp_path), versions_per_request=2)
         await read_store(store, 0, 19)
-        folder = store._open()[0].folder
+        folder = store._open_parts()[0].folder
         assert sum(len(files) for at, _, files in os.walk(folder) if Path(at) != folder) <= 4
-        (links,) = store._open()[1]._db.execute("SELECT count(*) FROM links").fetchone()
+        (links,) = store._open_parts()[1]._db.execute("SELECT count(*) FROM links").fetchone()
         assert links <= 4
         await store.aclose()
     assert not os.path.exists(folder)  # noqa: ASYNC240, PTH110  # a test may wait for the disk

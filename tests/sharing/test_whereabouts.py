@@ -14,7 +14,7 @@ from tailer.sharing.client import SharingClient
 from tailer.sharing.http import Whereabouts
 from tailer.sharing.model import Table
 from tailer.sharing.profile import parse_profile
-from tailer.store.https import HttpsFiles
+from tailer.store.https import FileRange, HttpsFiles
 from tests.sharing.lying import OneLink, files_at, lying, saying
 
 pytestmark = pytest.mark.anyio
@@ -87,7 +87,7 @@ async def test_each_connection_is_checked_also_of_a_redirect_and_of_a_name_that_
             lying(secret, "127.0.0.2", port) as (_, asked),
             files_at(f"http://files.example.org:{port}/f", local=False, http=True) as files,
         ):
-            assert await files.read("data/f", 0, 4) == (b"abcd", 4, "")
+            assert await files.read("data/f", 0, 4) == FileRange(b"abcd", 4, "")
             names["files.example.org"] = "127.0.0.1"
             files._session()._connector._cached_hosts.clear()  # type: ignore[union-attr]
             with pytest.raises(TableError, match="leads to this machine or its link"):
@@ -111,14 +111,14 @@ async def test_who_asks_a_server_here_by_a_name_may_be_led_here(
         sessions = client.sessions
         target = f"http://share.internal:{urlsplit(url).port}/f"
         files = HttpsFiles(
-            sessions.files, OneLink(target), lambda: 0.0, root="t", allow_http=True,
+            sessions.open_files_session, OneLink(target), lambda: 0.0, root="t", allow_http=True,
             whereabouts=sessions.whereabouts,
         )  # fmt: skip
         try:
             with pytest.raises(TableError, match="leads to this machine"):
                 await files.read("data/f", 0, 4)
-            assert await client.version(TABLE) == 1
-            assert await files.read("data/f", 0, 4) == (b"abcd", 4, "")
+            assert await client.find_version(TABLE) == 1
+            assert await files.read("data/f", 0, 4) == FileRange(b"abcd", 4, "")
         finally:
             await client.aclose()
 
@@ -131,5 +131,5 @@ def test_a_name_that_has_led_elsewhere_is_not_believed_to_be_here() -> None:
     ):  # fmt: skip
         whereabouts = Whereabouts("https://share.example.org")
         for addresses in seen:
-            whereabouts.seen(addresses)
+            whereabouts.record_addresses(addresses)
         assert whereabouts.here == here

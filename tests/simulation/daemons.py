@@ -25,7 +25,7 @@ from tailer.log.follow import FollowOptions
 from tailer.log.starts import start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
-from tailer.offsets.document import from_bytes
+from tailer.offsets.document import decode_document
 from tailer.offsets.leased import LeasedOffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.shape.expressions import parse_condition
@@ -235,7 +235,7 @@ class Daemons:
         path = LocalOffsetStore(DiskPath(disk), name).path  # type: ignore[arg-type]  # as above
         inode = disk.names.get(path.name)
         try:
-            document = None if inode is None else from_bytes(inode.data, name, str(path))
+            document = None if inode is None else decode_document(inode.data, name, str(path))
         except OffsetError:
             return None
         return None if document is None else Offset.from_json(document["offset"])

@@ -66,7 +66,7 @@ class Disk:
             "make_folder": lambda _, private: None,  # noqa: ARG005  # modes are not simulated
             "make_private": self._make_private,
             "open_private": self._opened,
-            "lock_holder": lambda _: None,
+            "find_lock_holder": lambda _: None,
             "sync_folder": lambda _: self.sync_folder(),
         }  # fmt: skip
 

@@ -12,7 +12,7 @@ import msgspec
 import tailer.offsets.local
 from tailer.changes import Offset
 from tailer.errors import TailerError
-from tailer.offsets.document import document_name
+from tailer.offsets.document import make_document_name
 from tests.simulation.bucket import Bucket
 from tests.simulation.catalog import SimulatedCatalog
 from tests.simulation.daemons import Daemons, Surroundings
@@ -74,7 +74,7 @@ class History:
 
     def _judge_state(self, location: str, data: bytes) -> None:
         """Judge what a daemon has saved."""
-        if location.removeprefix("state/") != f"{document_name('feed')}.offset.json":
+        if location.removeprefix("state/") != f"{make_document_name('feed')}.offset.json":
             return
         target = self.target
         document = msgspec.json.decode(data)

@@ -20,7 +20,7 @@ from tailer.feed.publish import Publisher, Saver
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.offsets.conditional import Seen, steady_now
 from tailer.offsets.held import HeldOffsets
-from tailer.offsets.leased import LeasedOffsetStore, _body
+from tailer.offsets.leased import LeasedOffsetStore, _encode_body
 from tailer.store.unity.answers import CatalogTable
 from tailer.store.unity.store import CatalogStore
 from tests.simulation.bucket import Bucket, DiskStore
@@ -75,19 +75,19 @@ def _no_fsync(put: Any) -> None:
 def _no_fence(put: Any) -> None:
     async def write(self: LeasedOffsetStore, **changes: Any) -> None:
         async with self._writing:
-            held = self._owned()
+            held = self._require_held()
             while True:
                 assert held.document is not None
                 document = {**held.document, **changes, "sequence": held.document["sequence"] + 1}
                 started = steady_now()
-                etag = await self._object.put(_body(document), self._condition(held))
+                etag = await self._object.put(_encode_body(document), self._require_etag(held))
                 if etag:
                     self._held, self._renewed_at = Seen(document, etag, started), started
                     return
                 seen = await self._object.get()
                 held = replace(held, etag=seen.etag)  # whoever has written meanwhile
 
-    put(LeasedOffsetStore, "_write", write)
+    put(LeasedOffsetStore, "_write_object", write)
 
 
 @_fault("the index at a batch's end is one too many")
@@ -126,9 +126,9 @@ def _renewed_lease(put: Any) -> None:
         while True:
             await anyio.sleep(self._lease_s / 3)
             try:
-                await self._write()
+                await self._write_object()
             except TableError:
-                claimed = await self._claim(await self._object.get())
+                claimed = await self._claim_object(await self._object.get())
                 if claimed is not None:
                     self._lost, self._held, self.epoch = None, claimed, claimed.epoch
             except TransientError:
@@ -214,7 +214,7 @@ def _beyond_the_run(put: Any) -> None:
 
 @_fault("a staged commit is read before it is ratified")
 def _not_ratified(put: Any) -> None:
-    real = CatalogStore._places
+    real = CatalogStore._list_places
 
     def places(self: CatalogStore, table: CatalogTable, location: str, version: int) -> list[str]:
         bucket = getattr(self._files, "_bucket", None)
@@ -224,19 +224,19 @@ def _not_ratified(put: Any) -> None:
         staged = [name for name in bucket.files if name.startswith(folder)]
         return [name.removeprefix("table/") for name in staged[:1]]
 
-    put(CatalogStore, "_places", places)
+    put(CatalogStore, "_list_places", places)
 
 
 @_fault("a version is taken twice, staged and published")
 def _staged_and_published(put: Any) -> None:
-    real = CatalogStore._places
+    real = CatalogStore._list_places
 
     def places(self: CatalogStore, table: CatalogTable, location: str, version: int) -> list[str]:
         if version == table.latest + 1 and table.latest in table.commits:
             return [f"_delta_log/{table.latest:020d}.json"]
         return real(self, table, location, version)
 
-    put(CatalogStore, "_places", places)
+    put(CatalogStore, "_list_places", places)
 
 
 @_fault("a folder counts as at rest right after a change")

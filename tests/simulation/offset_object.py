@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailer.errors import TransientError
 from tailer.offsets.conditional import Seen, steady_now
-from tailer.offsets.document import document_name, from_bytes
+from tailer.offsets.document import decode_document, make_document_name
 from tests.simulation.bucket import Bucket, BucketFile
 
 
@@ -13,7 +13,7 @@ class SimulatedObject:
 
     def __init__(self, bucket: Bucket, feed: str) -> None:
         self._bucket, self._world, self._feed = bucket, bucket.world, feed
-        self._key = f"state/{document_name(feed)}.offset.json"
+        self._key = f"state/{make_document_name(feed)}.offset.json"
 
     @property
     def path(self) -> str:
@@ -30,7 +30,7 @@ class SimulatedObject:
         file = await self._world.request(f"GET {self._key}", read)
         if file is None:
             return Seen(None, "", steady_now())
-        return Seen(from_bytes(file.data, self._feed, self.path), file.tag, steady_now())
+        return Seen(decode_document(file.data, self._feed, self.path), file.tag, steady_now())
 
     async def put(self, body: bytes, etag: str | None) -> str | None:
         """See :class:`~tailer.offsets.conditional.ConditionalObject`."""

@@ -11,7 +11,7 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TailerError
-from tailer.secrets import hidden
+from tailer.secrets import hide_secrets
 from tailer.sink import make_sink
 from tests.support.brokers import PASSWORD, Nats, RabbitMq, Redis
 from tests.support.components import free_port
@@ -61,8 +61,8 @@ async def test_a_password_as_it_is_in_a_url_is_never_shown(kind: str, word: str)
     error = await said(kind, away(kind, f"tailer:{word}@"))
     shown: BaseException | None = error
     while shown is not None:  # also what the log would have of its causes
-        assert "Tr0ub4dor" not in hidden(str(shown))
-        assert "3zQ" not in hidden(str(shown))
+        assert "Tr0ub4dor" not in hide_secrets(str(shown))
+        assert "3zQ" not in hide_secrets(str(shown))
         shown = shown.__cause__
     if "/" in word or "#" in word or "?" in word:
         assert isinstance(error, ConfigError)
@@ -80,7 +80,7 @@ async def test_an_encoded_password_or_an_option_of_its_own_is_taken(kind: str, w
         error = await said(kind, options)
         assert not isinstance(error, ConfigError)
         assert "127.0.0.1" in str(error)
-        assert hidden(f"he said {word!s}") == "he said ***"
+        assert hide_secrets(f"he said {word!s}") == "he said ***"
 
 
 @pytest.mark.parametrize("kind", SINKS)

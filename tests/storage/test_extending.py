@@ -39,7 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(site)
-    caches = (installed_points, tailer.storage._storage)
+    caches = (installed_points, tailer.storage._load_storage)
     for cache in caches:
         cache.cache_clear()
     yield

@@ -65,12 +65,12 @@ def test_a_place_holds_what_lies_below_it_alone(
         return Place("azure", container, key, account, "core.windows.net")
 
     folder = place("lake/a")
-    assert folder.holds(place(f"lake/a/{key}".rstrip("/")))
-    assert folder.holds(place(f"lake/a/{more}".rstrip("/"), account=None))
-    assert not folder.holds(place(f"lake/ab/{more}"))
-    assert not folder.holds(place("lake/a/../b"))
-    assert not folder.holds(place("lake/a/b", container=f"{container}x"))
-    assert not folder.holds(place("lake/a/b", account=f"{account}x"))
+    assert folder.contains_place(place(f"lake/a/{key}".rstrip("/")))
+    assert folder.contains_place(place(f"lake/a/{more}".rstrip("/"), account=None))
+    assert not folder.contains_place(place(f"lake/ab/{more}"))
+    assert not folder.contains_place(place("lake/a/../b"))
+    assert not folder.contains_place(place("lake/a/b", container=f"{container}x"))
+    assert not folder.contains_place(place("lake/a/b", account=f"{account}x"))
 
 
 @pytest.mark.parametrize(

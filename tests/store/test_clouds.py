@@ -17,7 +17,7 @@ import pytest
 from msgspec import structs
 
 from tailer.errors import ConfigError, TableError, TransientError
-from tailer.secrets import hidden
+from tailer.secrets import hide_secrets
 from tailer.storage import open_store, storage_named
 from tailer.storage.objects import AzureStorage
 from tailer.store import FileStatus, Store
@@ -83,7 +83,7 @@ def test_a_key_that_is_none_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigError, match="the options of Azure's storage are wrong") as caught:
         open_store("az://lake/orders", {"account_name": "a", "account_key": "no!key!of!azure"})
     assert "no!key!of!azure" not in str(caught.value)
-    assert hidden("it is no!key!of!azure") == "it is ***"
+    assert hide_secrets("it is no!key!of!azure") == "it is ***"
 
 
 async def test_a_time_is_the_same_whoever_says_it(container: Container) -> None:

@@ -89,8 +89,8 @@ async def requests_to(url: str) -> AsyncIterator[dict[str, Callable[[], Awaitabl
             "folders": lambda: storage_named("s3").list_folders("s3://lake/t", options),
             "offset": offsets.load,
             "https": lambda: files.read("f", 0, 4),
-            "sharing": lambda: all_of(client.shares()),
-            "version": lambda: client.version(Table("t", "s", "s")),
+            "sharing": lambda: all_of(client.list_shares()),
+            "version": lambda: client.find_version(Table("t", "s", "s")),
         }
 
 
@@ -231,7 +231,7 @@ async def test_an_answer_that_is_for_ever_to_be_continued_is_left(
             with pytest.raises(TransientError, match=r"get failed \(it took too long\)"):
                 await store.read("f")
             with pytest.raises(TransientError, match="no answer in 1 s"):
-                await client.version(Table("t", "s", "s"))
+                await client.find_version(Table("t", "s", "s"))
 
 
 # One file, in pieces

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.store.pieces import PIECE_BYTES_MAX, Piece, Range, pieces
+from tailer.store.pieces import PIECE_BYTES_MAX, Piece, Range, plan_pieces
 
 KIB, MIB = 1024, 1024 * 1024
 
 
 def asked(groups: list[list[Range]], bytes_max: int = 16 * MIB) -> list[Range]:
-    return [(piece.start, piece.end) for piece in pieces(groups, bytes_max)]
+    return [(piece.start, piece.end) for piece in plan_pieces(groups, bytes_max)]
 
 
 def test_neighbouring_columns_are_one_request() -> None:
@@ -71,7 +71,7 @@ def row_groups(draw: st.DrawFn) -> list[list[Range]]:
 def test_each_wanted_byte_is_in_one_piece_and_pieces_are_bounded(
     groups: list[list[Range]], bytes_max: int
 ) -> None:
-    found = list(pieces(groups, bytes_max))
+    found = list(plan_pieces(groups, bytes_max))
     assert [p.group for p in found] == sorted(p.group for p in found), "group by group"
     for number, columns in enumerate(groups):
         mine = sorted((p for p in found if p.group == number), key=lambda p: p.start)

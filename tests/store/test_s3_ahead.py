@@ -116,14 +116,14 @@ async def test_what_is_ahead_stays_within_the_bytes_of_table_and_process(
     bucket: Bucket, table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, int]] = []
-    take = Budget.take
+    take = Budget.try_take
 
     def noted(budget: Budget, size: int) -> bool:
         has_room = take(budget, size)
         seen.append((budget.taken, budget.bytes_max))
         return has_room
 
-    monkeypatch.setattr(Budget, "take", noted)
+    monkeypatch.setattr(Budget, "try_take", noted)
     options = {"memory_bytes_max": 8_000}
     async with (
         aclosing(store_at(bucket, **options)) as one,

@@ -104,9 +104,9 @@ async def test_a_folder_that_may_not_be_listed_changes_nothing(lake: Path) -> No
         async def entries(self, address: str) -> None:
             raise PermissionError(address)
 
-    from tailer.store.surroundings import no_table
+    from tailer.store.surroundings import make_no_table_error
 
-    assert "that this user may read it" in str(await no_table(Closed(str(lake))))
+    assert "that this user may read it" in str(await make_no_table_error(Closed(str(lake))))
 
 
 ADDRESSES = [

@@ -23,7 +23,7 @@ from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
 from tailer.log.follow import FollowOptions
 from tailer.log.table import TableLog
-from tailer.process.signals import install, signalled, until_stopped
+from tailer.process.signals import find_signal_status, install_receiver, run_until_stopped
 from tailer.sink import make_sink
 from tailer.storage import open_offset_store, open_store
 
@@ -54,9 +54,10 @@ async def main(*arguments: str) -> int:
             ),
         )
         try:
-            stopped = await until_stopped(lambda: run_feed(feed))
+            stopped = await run_until_stopped(lambda: run_feed(feed))
             print(
-                f"ended by {f'a signal: {signalled()}' if stopped else 'itself'}", file=sys.stderr
+                f"ended by {f'a signal: {find_signal_status()}' if stopped else 'itself'}",
+                file=sys.stderr,
             )
             return int(not stopped)
         except TailerError as e:
@@ -65,5 +66,5 @@ async def main(*arguments: str) -> int:
 
 
 if __name__ == "__main__":
-    install()
+    install_receiver()
     sys.exit(anyio.run(main, *sys.argv[1:]))

@@ -10,7 +10,7 @@ import pytest
 from tailer.cli.main import main
 from tailer.feed.options import FeedOptions
 from tailer.testing.table import TableBuilder
-from tailer.verify.table import Verdict, verify
+from tailer.verify.table import Verdict, verify_versions
 from tests.support.feeds import table_log
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -22,7 +22,7 @@ def row(number: int, name: str = "x") -> dict[str, object]:
 
 def verdicts(table: TableBuilder, first: int = 0) -> list[Verdict]:
     async def run() -> list[Verdict]:
-        found = verify(table_log(table), first, table.version, FeedOptions())
+        found = verify_versions(table_log(table), first, table.version, FeedOptions())
         async with aclosing(found):
             return [verdict async for verdict in found]
 

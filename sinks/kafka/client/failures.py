@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from sinks.kafka.client.patched_client import attentive_client
 from sinks.kafka.options import KafkaOptions
 from tailer.errors import ConfigError, SinkRejected, TailerError, TargetRefused, TransientError
-from tailer.network.reach import unreached
+from tailer.network.reach import explain_unreached
 from tailer.sink import FaultTable
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ def _give_up(error: Exception, heard: _Heard, options: KafkaOptions, *, last: bo
         return
     seconds = options.bootstrap_timeout_ms / 1000
     cause = heard.cause or str(error)
-    no_way = unreached(
+    no_way = explain_unreached(
         f"no Kafka broker at {servers} has answered for {seconds:g} s",
         Exception(cause),
         "the option 'bootstrap_servers'",

@@ -23,7 +23,7 @@ from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
 from tailer.feed.rows.fetch import fetch
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.store import Store
 
 #: The number of files that are counted at the same time.
@@ -43,7 +43,7 @@ async def count_changes(store: Store, file: ChangeFile) -> int:
     gone = file.without.cardinality if file.without and file.only is None else 0
     fetched = await fetch(store, structs.replace(file, without=None) if gone else file)
     with fetched.source as source:
-        return await blocking(_count, source, file, fetched.selection) - gone
+        return await run_blocking(_count, source, file, fetched.selection) - gone
 
 
 async def known_changes(store: Store, file: ChangeFile) -> int:

@@ -145,7 +145,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         vectors = [dv for dv in (file.only, file.without) if dv is not None]
         size = (file.size or 0) if whole else _END_BYTES
         size += sum(dv.size_in_bytes for dv in vectors)
-        if budget.take(size):
+        if budget.try_take(size):
             self._started.append(_Started(entry, size, asyncio.create_task(self._fetch(file))))
 
     async def _opened(self, entry: SpanEntry, file: ChangeFile) -> Fetched:
@@ -161,7 +161,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
     def _forget(self, started: _Started) -> None:
         self._started.remove(started)
         if self._context.budget is not None:
-            self._context.budget.give(started.size)
+            self._context.budget.give_back(started.size)
 
     async def aclose(self) -> None:
         """Close what was opened ahead and is in no group that was returned."""

@@ -33,7 +33,7 @@ from tailer.feed.rows.decoding import SpanDecoder, Step
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
 from tailer.feed.rows.group_lanes import Use, in_lanes
 from tailer.feed.rows.span import Span, SpanEntry
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 
 _TINY_BYTES = 8 * 1024
 
@@ -53,7 +53,7 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
         in_place = decoder.is_quick()
         try:
             while True:
-                step = decoder.take() if in_place else await blocking(decoder.take)
+                step = decoder.take() if in_place else await run_blocking(decoder.take)
                 await use(step)
                 if step.is_last:  # another step in a thread would only find this out
                     return

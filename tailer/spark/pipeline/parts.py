@@ -19,7 +19,7 @@ from tailer.feed.commit import commit_plan
 from tailer.feed.read_context import FeedItem, ReadContext
 from tailer.feed.snapshots import snapshot_files
 from tailer.plan.live_files import LiveFiles
-from tailer.process.threads import stepwise
+from tailer.process.threads import step_in_threads
 from tailer.spark.orders import OPEN_COST_BYTES, VersionOrder, VersionPart
 
 
@@ -108,7 +108,7 @@ async def _cut(context: ReadContext, first: Offset, files: Iterator[ChangeFile],
     costs: list[int] = []
     count = 0
     async with (
-        aclosing(stepwise(numbered())) as all_files,
+        aclosing(step_in_threads(numbered())) as all_files,
         aclosing(finder.onwards(all_files)) as following,
     ):
         async for file in following:

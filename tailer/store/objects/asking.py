@@ -3,9 +3,9 @@
 A thread of obstore that has just delivered an answer still needs Python's lock. If the interpreter
 ended before it had it, the process would be aborted.
 
-obstore reads listings and errors whole, however long they are, and has no limit for it. So this
-process is looked at while an answer is awaited. What obstore has read is freed when nobody waits
-for it any more.
+obstore reads listings and errors whole, however long they are, and has no limit for it. So the
+size of this process is checked while an answer is awaited. What obstore has read is freed when
+nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tailer.errors import TransientError
 
 #: How long such a thread may need, in seconds.
 _LOCK_S = 0.05
-#: How often the process is looked at, from so long after a request on: most have ended by then.
-_LOOK_S = 0.1
+#: How often the process's size is checked, first this long after a request: most end before that.
+_CHECK_S = 0.1
 #: How far the process may grow meanwhile, beyond what was asked for: other feeds are at work, too.
 _GROWTH_BYTES_MAX = 384 * 1024 * 1024
 _STATM = Path("/proc/self/statm")
@@ -38,8 +38,8 @@ class Endless(TransientError):
 
 
 class asking:  # noqa: N801  # reads as a statement: async with asking(...)
-    """Hold this around each await of obstore's: the interpreter does not end right behind it, and
-    an answer without end is left. ``where`` is for the error, and ``room_bytes`` are asked for.
+    """Hold this around each await of obstore's: the interpreter does not end right after it, and an
+    answer without end is abandoned. ``where`` is for the error, and ``room_bytes`` are asked for.
 
     Raises :class:`Endless`.
     """
@@ -51,7 +51,7 @@ class asking:  # noqa: N801  # reads as a statement: async with asking(...)
 
     async def __aenter__(self) -> Self:
         await self._limit.__aenter__()
-        self._next_look()
+        self._schedule_check()
         return self
 
     async def __aexit__(
@@ -75,19 +75,19 @@ class asking:  # noqa: N801  # reads as a statement: async with asking(...)
                 "proxy between it and this machine"
             ) from None
 
-    def _next_look(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+    def _schedule_check(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_CHECK_S, self._check_growth)
 
-    def _look(self) -> None:
-        now = _resident_bytes()
+    def _check_growth(self) -> None:
+        now = _measure_resident_bytes()
         self._before = now if self._before is None else self._before
         if now - self._before > self._most:
             self._limit.reschedule(asyncio.get_running_loop().time())
         else:
-            self._next_look()
+            self._schedule_check()
 
 
-def _resident_bytes() -> int:
+def _measure_resident_bytes() -> int:
     """Return the memory of this process; where the system does not say it, the most that it had."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -97,5 +97,5 @@ def _resident_bytes() -> int:
 
 
 @atexit.register
-def _wait() -> None:
+def _wait_for_lock() -> None:
     time.sleep(max(0.0, _last_s + _LOCK_S - time.monotonic()))

@@ -110,7 +110,7 @@ def status_of(error: Exception) -> str:
     return found[1] if found else ""
 
 
-def translated(error: Exception, operation: str, address: str, location: str) -> Exception:
+def translate_error(error: Exception, operation: str, address: str, location: str) -> Exception:
     """Return the error to raise for a request that failed. What is unknown may pass."""
     text, status = str(error), status_of(error)
     code = next(filter(None, found.groups()), "") if (found := _CODE.search(text)) else ""
@@ -134,7 +134,7 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
         if reason := sign.search(text):
             more = " as ca_file, or " if address.startswith("s3:") else " "
             return TableError(f"{what} ({reason[1]})", table=address, hint=hint.format(more))
-    said = _said(text, status)
+    said = _describe_answer(text, status)
     no_token = _TOKEN.search(text.partition("Debug source")[0]) is not None
     lasting = status not in _PASSING or isinstance(error, FileNotFoundError)
     lasting = status.startswith("4") and lasting and code not in _PASSING_CODES
@@ -142,7 +142,7 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
         if no_token:
             what, hint = _NO_CREDENTIALS.format(operation, said), _NAME_SOME
         else:
-            what, hint = _refusal(operation, status, code, said, address)
+            what, hint = _describe_refusal(operation, status, code, said, address)
         return TableError(what, table=address, path=location or None, hint=hint)
     if (az := _AZ.search(text)) is not None:
         return TransientError(f"{place}: no credentials can be had (az: {printable(az[1], 300)})")
@@ -159,7 +159,9 @@ def translated(error: Exception, operation: str, address: str, location: str) ->
     return TransientError(f"{place}: {what} ({said})")
 
 
-def _refusal(operation: str, status: str, code: str, said: str, address: str) -> tuple[str, str]:
+def _describe_refusal(
+    operation: str, status: str, code: str, said: str, address: str
+) -> tuple[str, str]:
     """Return what a server has refused for good, and what to do."""
     if code in _EXPIRED:
         return "the credentials have expired", "renew them"
@@ -180,7 +182,7 @@ def _refusal(operation: str, status: str, code: str, said: str, address: str) ->
     )
 
 
-def _said(text: str, status: str) -> str:
+def _describe_answer(text: str, status: str) -> str:
     """Return the server's code and message, or why there was no answer."""
     if status:
         parts = (pattern.search(text) for pattern in (_CODE, _MESSAGE, _TIMES))

@@ -31,7 +31,7 @@ class Credentials:
     for them, and until when they are good; ``forget`` has it ask for others, and None says that
     there are no others.
 
-    ``refusal`` is why there were none when it asked last: obstore has no more of it than a text.
+    ``refusal`` is why there were none when it asked last: obstore passes on its text alone.
     """
 
     def __init__(
@@ -54,10 +54,9 @@ class Credentials:
         self.refusal = None
         return found
 
-    def anew(self) -> Credentials:
-        """Return the same without what obstore still has of it: the storage has refused that.
-
-        All who share these go on with the same ones."""
+    def renew(self) -> Credentials:
+        """Return the successor of credentials that the storage has refused, without what obstore
+        holds of them. All who share these get the same successor."""
         if self._next is None:
             if self._forget is not None:
                 self._forget()
@@ -77,7 +76,7 @@ RETRIES: Any = {
         "init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2,
     },
 }  # fmt: skip
-#: Bytes of one table's open file and of what is fetched ahead of it, a half each: most writers' row
+#: Bytes of one table's open file, and of what is fetched ahead, a half each: most writers' row
 #: groups, of a million rows, fit into 48 MiB, and then come in few requests.
 _AHEAD_BYTES_MAX = 96 * 1024 * 1024
 #: Bytes that all tables together may fetch ahead.
@@ -88,13 +87,13 @@ _NOBODY = {
 }  # fmt: skip
 
 
-def _endpoint(text: str) -> str | None:
+def _parse_url(text: str) -> str | None:
     if text:
         parse_url(text, ("http", "https"), login=False)
     return text or None
 
 
-def _spelling(*prefixes: str) -> Callable[[str], str]:
+def _make_spelling(*prefixes: str) -> Callable[[str], str]:
     """Return a spelling of names without the prefixes that other tools give them."""
 
     def spell(name: str) -> str:
@@ -159,11 +158,11 @@ class CloudOptions:
     #: Concurrent requests of all tables that share these options.
     requests_max: int = 64
 
-    def container(self, place: Place, credentials: Credentials | None = None) -> Any:
+    def open_container(self, place: Place, credentials: Credentials | None = None) -> Any:
         """Return obstore's container of a place. Raises :class:`ConfigError`."""
         raise NotImplementedError
 
-    def credentials(self) -> Credentials | None:
+    def find_credentials(self) -> Credentials | None:
         """Return where the credentials come from; None if obstore finds them."""
         return None
 
@@ -171,21 +170,21 @@ class CloudOptions:
         """Return whether the account's own key is here, which signs URLs without a request."""
         return False
 
-    async def signer(self, place: Place, credentials: Credentials | None) -> Any | None:
+    async def open_signer(self, place: Place, credentials: Credentials | None) -> Any | None:
         """Return the container of a place that signs URLs without a request; None if there is
         none."""
-        return self.container(place) if credentials is None and self.has_key() else None
+        return self.open_container(place) if credentials is None and self.has_key() else None
 
     async def has_moved(self, place: Place, error: Exception) -> bool:  # noqa: ARG002
         """Return whether a failure says that the container of a place is to be asked elsewhere,
-        which :meth:`container` does from then on."""
+        which :meth:`open_container` does from then on."""
         return False
 
-    def ahead(self) -> Budget:
+    def make_budget(self) -> Budget:
         """Return the budget of what is fetched ahead for one more table."""
         return Budget(_AHEAD_BYTES_MAX, _TOTAL_AHEAD)
 
-    def account(self, place: Place) -> str:
+    def describe_account(self, place: Place) -> str:
         """Return who reads a place, and by what, for people; "" if there is nothing to say."""
         raise NotImplementedError
 
@@ -217,7 +216,7 @@ class AzureOptions(CloudOptions):
     ))
     authority_url: str | None = declared(Setting(
         "text", None, "Where the service principal is known: Entra ID and the tenant.",
-        form="https://host/tenant", parse=_endpoint,
+        form="https://host/tenant", parse=_parse_url,
         unset="`AZURE_AUTHORITY_HOST` and `AZURE_TENANT_ID`", advanced=True,
     ))
     anonymous: bool = declared(Setting(
@@ -226,7 +225,7 @@ class AzureOptions(CloudOptions):
     ))
     endpoint_url: str | None = declared(Setting(
         "text", None, "Address of the account, for emulators and private links.",
-        form="http://host or https://host", parse=_endpoint, elsewhere=("endpoint",),
+        form="http://host or https://host", parse=_parse_url, elsewhere=("endpoint",),
         unset="the account's", advanced=True,
     ))
     # fmt: on
@@ -234,26 +233,26 @@ class AzureOptions(CloudOptions):
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> AzureOptions:
         """Parse the options of a mapping. Raises :class:`ConfigError`, naming the key."""
-        return cls(**cls.table().take(options))
+        return cls(**cls.setting_table().take(options))
 
     @classmethod
-    def table(cls) -> SettingTable:
+    def setting_table(cls) -> SettingTable:
         """Return the settings, and the names that they have elsewhere."""
         return SettingTable(
             "Azure's storage", settings_of(cls),
-            text=True, spelling=_spelling("azure_", "storage_"), answers=_ANSWERS,
+            text=True, spelling=_make_spelling("azure_", "storage_"), answers=_ANSWERS,
         )  # fmt: skip
 
-    def container(self, place: Place, credentials: Credentials | None = None) -> Any:
+    def open_container(self, place: Place, credentials: Credentials | None = None) -> Any:
         account = place.account or self.account_name
-        return _azure(self, place.container, account, place.endpoint, credentials)
+        return _open_azure_container(self, place.container, account, place.endpoint, credentials)
 
     def has_key(self) -> bool:
         if self.anonymous or self.sas_token:
             return False
         return bool(self.account_key or any(map(os.environ.get, _AZURE_KEYS)))
 
-    def account(self, place: Place) -> str:
+    def describe_account(self, place: Place) -> str:
         names = (place.account, self.account_name, os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"))
         if self.anonymous:
             how = "without credentials"
@@ -281,7 +280,7 @@ class GcsOptions(CloudOptions):
     ))
     endpoint_url: str | None = declared(Setting(
         "text", None, "Address of the server, for emulators.",
-        form="http://host or https://host", parse=_endpoint, elsewhere=("endpoint", "base_url"),
+        form="http://host or https://host", parse=_parse_url, elsewhere=("endpoint", "base_url"),
         unset="Google's", advanced=True,
     ))
     # fmt: on
@@ -289,30 +288,30 @@ class GcsOptions(CloudOptions):
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> GcsOptions:
         """Parse the options of a mapping. Raises :class:`ConfigError`, naming the key."""
-        return cls(**cls.table().take(options))
+        return cls(**cls.setting_table().take(options))
 
     @classmethod
-    def table(cls) -> SettingTable:
+    def setting_table(cls) -> SettingTable:
         """Return the settings, and the names that they have elsewhere."""
         return SettingTable(
             "Google's storage", settings_of(cls),
-            text=True, spelling=_spelling("google_", "gcs_"), answers=_ANSWERS,
+            text=True, spelling=_make_spelling("google_", "gcs_"), answers=_ANSWERS,
         )  # fmt: skip
 
-    def container(self, place: Place, credentials: Credentials | None = None) -> Any:
-        return _gcs(self, place.container, credentials)
+    def open_container(self, place: Place, credentials: Credentials | None = None) -> Any:
+        return _open_gcs_container(self, place.container, credentials)
 
     def has_key(self) -> bool:
-        account = {} if self.anonymous else self._account()
+        account = {} if self.anonymous else self._load_service_account()
         return bool(account.get("private_key")) and not account.get("disable_oauth")
 
-    def account(self, place: Place) -> str:  # noqa: ARG002 - a bucket does not say it
+    def describe_account(self, place: Place) -> str:  # noqa: ARG002 - a bucket does not say it
         if self.anonymous:
             return "without credentials"
-        email = self._account().get("client_email")
+        email = self._load_service_account().get("client_email")
         return f"as {email}" if email else "as the environment's identity"
 
-    def _account(self) -> dict[str, Any]:
+    def _load_service_account(self) -> dict[str, Any]:
         """Return the service account of the options or the environment, if it is a file."""
         names = (self.service_account_file, *map(os.environ.get, _GOOGLE_FILES))
         with suppress(OSError, ValueError):
@@ -322,7 +321,7 @@ class GcsOptions(CloudOptions):
 
 
 @lru_cache(maxsize=256)
-def _azure(
+def _open_azure_container(
     options: AzureOptions,
     container: str,
     account: str | None,
@@ -343,11 +342,11 @@ def _azure(
         "endpoint": options.endpoint_url or endpoint,
         "skip_signature": options.anonymous or None,
     }
-    return _made(AzureStore, "Azure", container, config, credentials)
+    return _open_cloud_container(AzureStore, "Azure", container, config, credentials)
 
 
 @lru_cache(maxsize=256)
-def _gcs(options: GcsOptions, bucket: str, credentials: Credentials | None) -> Any:
+def _open_gcs_container(options: GcsOptions, bucket: str, credentials: Credentials | None) -> Any:
     from obstore.store import GCSStore
 
     config: dict[str, Any] = {
@@ -360,10 +359,10 @@ def _gcs(options: GcsOptions, bucket: str, credentials: Credentials | None) -> A
         config["service_account_key"] = json.dumps(
             {**_NOBODY, "gcs_base_url": options.endpoint_url}
         )
-    return _made(GCSStore, "Google", bucket, config, credentials)
+    return _open_cloud_container(GCSStore, "Google", bucket, config, credentials)
 
 
-def _made(
+def _open_cloud_container(
     kind: Any,
     cloud: str,
     container: str,

@@ -33,7 +33,7 @@ class Place(Struct, frozen=True):
     account: str | None = None
     domain: str | None = None
 
-    def holds(self, other: Place) -> bool:
+    def contains_place(self, other: Place) -> bool:
         """Return whether another place lies at this one or below it."""
         same = (self.container, self.account or other.account) == (
             other.container,
@@ -52,15 +52,15 @@ class Place(Struct, frozen=True):
 
 def s3_place(address: str) -> Place | None:
     """Return the place of ``s3://bucket/key``, also as s3a and s3n; None for another address."""
-    return _of_bucket("s3", address, ("s3", "s3a", "s3n"))
+    return _parse_bucket_place("s3", address, ("s3", "s3a", "s3n"))
 
 
 def gcs_place(address: str) -> Place | None:
     """Return the place of ``gs://bucket/key``; None for an address of another kind."""
-    return _of_bucket("gcs", address, ("gs", "gcs"))
+    return _parse_bucket_place("gcs", address, ("gs", "gcs"))
 
 
-def _of_bucket(cloud: Cloud, address: str, schemes: tuple[str, ...]) -> Place | None:
+def _parse_bucket_place(cloud: Cloud, address: str, schemes: tuple[str, ...]) -> Place | None:
     scheme, separator, rest = address.partition("://")
     if not separator or scheme.lower() not in schemes:
         return None
@@ -83,7 +83,7 @@ def azure_place(address: str) -> Place | None:
     if not separator:
         return None
     if scheme == "https":
-        return _of_url(rest)
+        return _parse_url_place(rest)
     if scheme not in ("abfss", "abfs", "wasbs", "wasb", "az", "azure", "adl"):
         return None
     where, _, key = rest.partition("/")
@@ -110,7 +110,7 @@ def is_azure_url(address: str) -> bool:
     )
 
 
-def _of_url(rest: str) -> Place | None:
+def _parse_url_place(rest: str) -> Place | None:
     host, _, path = rest.partition("/")
     found = re.fullmatch(_AZURE_HOST, host)
     if found is None:

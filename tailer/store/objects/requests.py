@@ -22,7 +22,7 @@ from tailer.store.objects.errors import (
     is_refusal,
     is_without_credentials,
     status_of,
-    translated,
+    translate_error,
 )
 from tailer.store.objects.options import CloudOptions, Credentials
 from tailer.store.objects.place import Place
@@ -49,9 +49,9 @@ class Client:
     parse: Callable[[str], Place | None]
     credentials: Credentials | None = None
 
-    def container(self, place: Place) -> Any:
+    def open_container(self, place: Place) -> Any:
         """Return obstore's container of a place."""
-        return self.options.container(place, self.credentials)
+        return self.options.open_container(place, self.credentials)
 
 
 class Requests:
@@ -63,7 +63,7 @@ class Requests:
         self.address, self.place, self.client = address.rstrip("/"), place, client
         self.traffic = traffic or Traffic()
         self._gate = asyncio.Semaphore(_REQUESTS_MAX)
-        self._containers = {self._key(place): client.container(place)}
+        self._containers = {self._container_key(place): client.open_container(place)}
 
     async def send(
         self,
@@ -81,13 +81,13 @@ class Requests:
         obstore's errors that the caller takes as answers.
         """
         what = f"{self.address}: {operation}" + f" of {location}" * bool(location)
-        renewed, moved = not self._renewable(), False
-        async with self._gate, _shared_gate(self.client.options):
+        renewed, moved = not self._can_renew(), False
+        async with self._gate, _find_shared_gate(self.client.options):
             while True:
                 client = self.client
                 try:
                     async with asyncio.timeout(_REQUEST_S), asking(what, room_bytes):
-                        return await request(self.container(place))
+                        return await request(self.find_container(place))
                 except TimeoutError:
                     self.traffic.request(operation, "failed", 0)
                     raise TransientError(f"{what} took longer than {_REQUEST_S:g} s") from None
@@ -100,11 +100,13 @@ class Requests:
                         self._containers.clear()
                     elif not renewed and is_refusal(e):
                         renewed = True
-                        self._renew(client)
+                        self._renew_credentials(client)
                     else:
-                        error = self._refusal(e)
+                        error = self._find_refusal(e)
                         # Without its cause, whose text may have a signed URL in it.
-                        raise error or translated(e, operation, self.address, location) from None
+                        raise error or translate_error(
+                            e, operation, self.address, location
+                        ) from None
                     self.traffic.retry(operation)
                 except (ValueError, OverflowError) as e:  # a time that Python does not know
                     self.traffic.request(operation, "failed", 0)
@@ -113,34 +115,34 @@ class Requests:
                     self.traffic.request(operation, "failed", 0)
                     raise
 
-    def container(self, place: Place) -> Any:
+    def find_container(self, place: Place) -> Any:
         """Return the container of a place; without an account, it is of the address's."""
         if place.account is None:
             place = structs.replace(place, account=self.place.account, domain=self.place.domain)
-        key = self._key(place)
+        key = self._container_key(place)
         if key not in self._containers:
-            self._containers[key] = self.client.container(place)
+            self._containers[key] = self.client.open_container(place)
         return self._containers[key]
 
-    def _key(self, place: Place) -> tuple[str, str | None]:
+    def _container_key(self, place: Place) -> tuple[str, str | None]:
         return place.container, place.account
 
-    def _renewable(self) -> bool:
+    def _can_renew(self) -> bool:
         return self.client.credentials is not None and self.client.credentials.renewable
 
-    def _renew(self, refused: Client) -> None:
+    def _renew_credentials(self, refused: Client) -> None:
         """Go on with other credentials than a client's, unless another request has seen to it."""
         if self.client is refused and refused.credentials is not None:
-            self.client = replace(refused, credentials=refused.credentials.anew())
+            self.client = replace(refused, credentials=refused.credentials.renew())
             self._containers.clear()
 
-    def _refusal(self, error: Exception) -> Exception | None:
+    def _find_refusal(self, error: Exception) -> Exception | None:
         """Return why there were no credentials for a request that failed; None if there were."""
         credentials = self.client.credentials
         return credentials.refusal if credentials and is_without_credentials(error) else None
 
 
-def _shared_gate(options: CloudOptions) -> asyncio.Semaphore:
+def _find_shared_gate(options: CloudOptions) -> asyncio.Semaphore:
     gates = _GATES.setdefault(asyncio.get_running_loop(), {})
     if options not in gates:
         gates[options] = asyncio.Semaphore(options.requests_max)

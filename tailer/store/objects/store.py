@@ -20,11 +20,11 @@ import obstore
 from msgspec import structs
 
 from tailer.errors import TableError, TransientError
-from tailer.network.http_answers import Rounds, not_too_many
-from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, outside
+from tailer.network.http_answers import Rounds, check_listing_size
+from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, make_outside_error
 from tailer.store.budget import Budget
 from tailer.store.objects.asking import Endless, asking
-from tailer.store.objects.errors import FAILURES, status_of, translated
+from tailer.store.objects.errors import FAILURES, status_of, translate_error
 from tailer.store.objects.place import Place
 from tailer.store.objects.requests import Client, Requests
 from tailer.store.pieces import PIECE_BYTES_MAX
@@ -45,7 +45,7 @@ _FILE_BYTES_MAX = 64 * 1024 * 1024
 _CHECK_S = 120.0
 #: S3 and Google accept no signature that is valid for longer: seven days.
 _URL_TTL_S_MAX = 604_800
-#: Objects of a listing's page: S3's and Google's have so many, Azure's five times as many.
+#: Objects in a page of a listing on S3 and Google; Azure's pages have five times as many.
 _PAGE_OBJECTS = 1000
 #: Pages in succession without a file of the folder: the files of those below it are listed, too.
 _IDLE_PAGES_MAX = 10_000
@@ -72,7 +72,7 @@ class ObjectStore(Store):
         self._place = self._requests.place
         self._folders = [self._place, *also]
         self._traffic = self._requests.traffic
-        self._ahead = client.options.ahead()
+        self._ahead = client.options.make_budget()
         self._starts_after = True
 
     @property
@@ -80,7 +80,7 @@ class ObjectStore(Store):
         """The table's address."""
         return self._requests.address
 
-    def _at(self, location: str) -> Place:
+    def _find_place(self, location: str) -> Place:
         """Return the place of a location.
 
         Raises :class:`TableError` for one of another store, or outside of the table's folders.
@@ -97,8 +97,8 @@ class ObjectStore(Store):
                 table=self.root,
                 path=location,
             )
-        if not any(folder.holds(place) for folder in self._folders):
-            raise outside(self.root, location)
+        if not any(folder.contains_place(place) for folder in self._folders):
+            raise make_outside_error(self.root, location)
         return place
 
     def ahead(self) -> Budget:
@@ -106,7 +106,7 @@ class ObjectStore(Store):
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         """See :class:`tailer.store.Store`; "" is the table's own folder."""
-        place = self._at(folder) if folder else self._place
+        place = self._find_place(folder) if folder else self._place
         prefix = f"{place.key}/" if place.key else ""
         last, pages = prefix + start_after if start_after else None, None
         rounds, listed = Rounds(_IDLE_PAGES_MAX), 0
@@ -143,17 +143,17 @@ class ObjectStore(Store):
                 name = meta["path"].removeprefix(prefix)
                 if name > start_after and "/" not in name:
                     names += 1
-                    yield _status(meta, name)
+                    yield _make_status(meta, name)
             if len(page) < _PAGE_OBJECTS:
                 return
             last = page[-1]["path"]
-            if rounds.closed_by(last, empty=not names):
+            if rounds.add_token(last, empty=not names):
                 raise TransientError(
                     f"{self.root}: the pages of the server's listing form a loop; check the "
                     "server, and any proxy between it and this machine"
                 )
             listed += names
-            not_too_many(listed, f"{self.root}: the listing of {folder or place.key}")
+            check_listing_size(listed, f"{self.root}: the listing of {folder or place.key}")
 
     async def _check_server(self, place: Place) -> None:
         """Raise :class:`TransientError` if what has listed nothing is no object storage: obstore
@@ -191,24 +191,22 @@ class ObjectStore(Store):
         return None
 
     async def stat(self, location: str) -> FileStatus:
-        place = self._at(location)
+        place = self._find_place(location)
         meta = await self._requests.send(
             "head", location, place, lambda container: obstore.head_async(container, place.key)
         )
         self._traffic.request("head", "200", 0)
-        return _status(meta, location.rpartition("/")[2])
+        return _make_status(meta, location.rpartition("/")[2])
 
-    async def read(
-        self, location: str, offset: int = 0, length: int | None = None
-    ) -> tuple[bytes, FileStatus]:
+    async def read(self, location: str, offset: int = 0, length: int | None = None) -> Found:
         if length == 0:
             return b"", await self.stat(location)
         if not offset and length is None:
-            data, status = await self._get(location, {})
+            data, status = await self._read_object(location, {})
             return bytes(data), status
         end = offset + (_AT_ONCE_BYTES_MAX if length is None else length)
         try:
-            data, status = await self._get(location, {"range": (offset, end)})
+            data, status = await self._read_object(location, {"range": (offset, end)})
         except TransientError as e:
             try:
                 status = await self.stat(location)
@@ -221,17 +219,17 @@ class ObjectStore(Store):
 
     async def read_many(self, reads: Sequence[tuple[str, int]]) -> Sequence[Found | None]:
         """See :class:`tailer.store.Store`: several at once."""
-        return await side_by_side(self._beginning(place, length) for place, length in reads)
+        return await side_by_side(self._read_beginning(place, length) for place, length in reads)
 
-    async def _get(self, location: str, options: Any) -> tuple[Any, FileStatus]:
+    async def _read_object(self, location: str, options: Any) -> Found:
         """Return bytes of an object, as they lie in obstore's memory, and its status.
 
         If the process grew too far meanwhile, perhaps by another feed's work on a slow day, they
         are asked for again, and counted as they come, which takes a copy of them.
         """
         first, end = options.get("range", (0, _AT_ONCE_BYTES_MAX))
-        place = self._at(location)
-        answer = partial(self._answer, location, place.key, options)
+        place = self._find_place(location)
+        answer = partial(self._request_object, location, place.key, options)
         try:
             return await self._requests.send("get", location, place, answer, room_bytes=end - first)
         except Endless:
@@ -239,20 +237,20 @@ class ObjectStore(Store):
             counted = partial(answer, counts=True)
             return await self._requests.send("get", location, place, counted, room_bytes=math.inf)
 
-    async def _answer(
+    async def _request_object(
         self, location: str, key: str, options: Any, container: Any, *, counts: bool = False
-    ) -> tuple[Any, FileStatus]:
+    ) -> Found:
         """Send one request, and return its whole answer."""
         async with asking(f"{self.root}: get of {location}", 0 if counts else math.inf):
             answer = await obstore.get_async(container, key, options=options)
-        status, (first, end) = _status(answer.meta, location.rpartition("/")[2]), answer.range
+        status, (first, end) = _make_status(answer.meta, location.rpartition("/")[2]), answer.range
         if end - first > _AT_ONCE_BYTES_MAX:
             raise TableError(
                 f"the file has {status.size} bytes, too many to be read at once",
                 table=self.root,
                 path=location,
             )
-        data = await (_counted(answer, end - first) if counts else answer.bytes_async())
+        data: Any = await (_read_counted(answer, end - first) if counts else answer.bytes_async())
         if len(data) != end - first:
             raise TransientError(f"{self.root}, {location}: {len(data)} bytes of {end - first}")
         self._traffic.request("get", "206" if "range" in options else "200", len(data))
@@ -263,19 +261,19 @@ class ObjectStore(Store):
         import pyarrow as pa  # on demand: a log is read without it, and it takes long to load
 
         if size is not None and size <= WHOLE_BYTES:
-            data, status = await self._get(location, {})
+            data, status = await self._read_object(location, {})
             if len(data) != size:  # of the object, or of this answer alone
                 status = await self.stat(location)
                 if status.size != len(data):
                     said = f"an answer of {len(data)} of its {status.size} bytes"
                     raise TransientError(f"{self.root}, {location}: {said}")
             return pa.BufferReader(pa.py_buffer(data))
-        tail, status = await self._tail(location, size)
+        tail, status = await self._read_tail(location, size)
 
         async def fetch(start: int, end: int) -> Sequence[bytes]:
             bounds = [*range(start, end, PIECE_BYTES_MAX), end]
             return await side_by_side(
-                self._piece(location, status, first, last) for first, last in pairwise(bounds)
+                self._read_piece(location, status, first, last) for first, last in pairwise(bounds)
             )
 
         from tailer.store.ranged import RangedFile, RangedReader  # on demand: it loads pyarrow
@@ -284,7 +282,7 @@ class ObjectStore(Store):
         reader = RangedReader(fetch, status.size, tail, kept_max, self._ahead)
         return RangedFile(reader, mode="r")
 
-    async def _tail(self, location: str, size: int | None) -> tuple[bytes, FileStatus]:
+    async def _read_tail(self, location: str, size: int | None) -> Found:
         """Return the end of an object. Azure has no range that counts from there, so that its size
         has to be known: the log's, or else the object's own."""
         status = None
@@ -297,19 +295,19 @@ class ObjectStore(Store):
                 raise TransientError(f"{self.root}, {location} was replaced while it was opened")
         return tail, status
 
-    async def _piece(self, location: str, opened: FileStatus, first: int, last: int) -> bytes:
+    async def _read_piece(self, location: str, opened: FileStatus, first: int, last: int) -> bytes:
         """Return a range of an open file."""
         etag = opened.tag.rpartition(" ")[0]
         # A weak one would never match; it counts below, and the time.
         strong = etag and not etag.startswith("W/")
         condition = {"if_match": f'"{etag}"'} if strong else {}
-        data, status = await self._get(location, {**condition, "range": (first, last)})
+        data, status = await self._read_object(location, {**condition, "range": (first, last)})
         if (status.tag, status.size) != (opened.tag, opened.size):
             raise TransientError(f"{self.root}, {location} was replaced while it was read")
-        return data  # type: ignore[no-any-return]  # it has bytes' buffer
+        return data
 
     async def access(self) -> str:
-        return self._requests.client.options.account(self._place)
+        return self._requests.client.options.describe_account(self._place)
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:  # noqa: ARG002 - obstore signs from now on
         """See :class:`tailer.store.Store`; None where no key is here to sign with."""
@@ -317,31 +315,31 @@ class ObjectStore(Store):
         if home.cloud == "s3":
             with suppress(FileNotFoundError):
                 await self.stat("_delta_log/_last_checkpoint")  # it says which region is asked
-        signer = await client.options.signer(home, client.credentials)
+        signer = await client.options.open_signer(home, client.credentials)
         if signer is None:
             return None
         lasts = dt.timedelta(seconds=min(ttl_s, _URL_TTL_S_MAX))
 
         def url(location: str) -> str | None:
-            place = self._at(location)
+            place = self._find_place(location)
             if place.container != home.container:
                 return None
             try:
                 return str(obstore.sign(signer, "GET", place.key, lasts))
             except FAILURES as e:
-                raise translated(e, "sign", self.root, location) from None
+                raise translate_error(e, "sign", self.root, location) from None
 
         return url
 
 
-async def _counted(answer: Any, size: int) -> bytes:
+async def _read_counted(answer: Any, size: int) -> bytes:
     """Return the bytes of an answer; about twice its size at most, though it may have no end."""
     pieces = aiter(answer.stream(min_chunk_size=max(size, 1)))
     data: bytes = await anext(pieces, b"")
     return data + await anext(pieces, b"")
 
 
-def _status(meta: Any, name: str) -> FileStatus:
+def _make_status(meta: Any, name: str) -> FileStatus:
     # Only Google's listings have parts of a second.
     mtime_ms = int(meta["last_modified"].timestamp()) * 1000
     # A listing may have the ETag without its quotes. S3's is that of the bytes, and the same ones

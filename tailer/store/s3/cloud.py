@@ -7,22 +7,22 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from tailer.store.budget import Budget
 from tailer.store.objects.options import CloudOptions, Credentials, make_container
 from tailer.store.objects.place import Place
-from tailer.store.s3.environment import S3Environment, unusable
+from tailer.store.s3.environment import S3Environment, make_unusable_error
 from tailer.store.s3.options import S3Options
 
 #: How a server says that a bucket is in another region.
 _REGION = re.compile(r"<Region>([a-z0-9-]{1,40})<")
-#: What may be said of it without naming the region, or in an answer to HEAD, which has no body.
+#: Answers of such a server that name no region, as to HEAD, whose answer has no body.
 _MOVED = re.compile(r"redirect without LOCATION|status code: (?:30[17]|400[^<]*$)")
 #: The regions that servers have named, by options and bucket.
 _REGIONS: dict[tuple[S3Options, str], str] = {}
-#: The variables of the environment that were in force, by which containers are told apart.
+#: The AWS variables of the environment: containers made under others are not reused.
 _Variables = tuple[tuple[str, str], ...]
 
 
@@ -36,19 +36,25 @@ class S3Cloud(CloudOptions):
     def requests_max(self) -> int:  # type: ignore[override]  # it is read only
         return self.options.requests_max
 
-    def container(self, place: Place, credentials: Credentials | None = None) -> Any:
-        region = self._region(place)
-        return _shared(self.options, place.container, region, credentials, _variables())
+    def open_container(self, place: Place, credentials: Credentials | None = None) -> Any:
+        region = self._find_region(place)
+        return _open_shared_container(
+            self.options, place.container, region, credentials, _list_variables()
+        )
 
-    def credentials(self) -> Credentials | None:
-        return None if self.options.anonymous else _credentials(self.options, _variables())
+    def find_credentials(self) -> Credentials | None:
+        return (
+            None if self.options.anonymous else _find_credentials(self.options, _list_variables())
+        )
 
-    async def signer(self, place: Place, credentials: Credentials | None) -> Any | None:
+    async def open_signer(self, place: Place, credentials: Credentials | None) -> Any | None:
         """See :class:`CloudOptions`: with the keys of this moment."""
         if credentials is None:
             return None
         keys = await credentials()
-        return _made(self.options, place.container, self._region(place), lambda: keys)
+        return _open_container(
+            self.options, place.container, self._find_region(place), lambda: keys
+        )
 
     async def has_moved(self, place: Place, error: Exception) -> bool:
         """See :class:`CloudOptions`: to another region, which is asked for if it is not said."""
@@ -56,69 +62,75 @@ class S3Cloud(CloudOptions):
         found = _REGION.search(text)
         if found is None and _MOVED.search(text.strip()) is None:
             return False
-        before = self._region(place)
+        before = self._find_region(place)
         environment = S3Environment(self.options)
-        region = found[1] if found else await environment.region_of(place.container, before)
+        region = found[1] if found else await environment.ask_region(place.container, before)
         if region:  # perhaps another request has learned it meanwhile
             _REGIONS[self.options, place.container] = region
         return bool(region)
 
-    def ahead(self) -> Budget:
-        return Budget(self.options.memory_bytes_max // 4, _total_ahead(self.options))
+    def make_budget(self) -> Budget:
+        return Budget(self.options.memory_bytes_max // 4, _make_total_budget(self.options))
 
-    def account(self, place: Place) -> str:  # noqa: ARG002 - a bucket does not say it
+    def describe_account(self, place: Place) -> str:  # noqa: ARG002 - a bucket does not say it
         return ""
 
-    def _region(self, place: Place) -> str:
-        return _REGIONS.get((self.options, place.container)) or _default_region(
-            self.options, _variables()
+    def _find_region(self, place: Place) -> str:
+        return _REGIONS.get((self.options, place.container)) or _find_default_region(
+            self.options, _list_variables()
         )
 
 
-def _variables() -> _Variables:
+def _list_variables() -> _Variables:
     return tuple(sorted(one for one in os.environ.items() if one[0].startswith("AWS_")))
 
 
 @lru_cache(maxsize=256)
-def _credentials(options: S3Options, _: _Variables) -> Credentials:
-    return S3Environment(options).credentials()
+def _find_credentials(options: S3Options, _: _Variables) -> Credentials:
+    return S3Environment(options).find_credentials()
 
 
 @lru_cache(maxsize=256)
-def _default_region(options: S3Options, _: _Variables) -> str:
-    return S3Environment(options).region()
+def _find_default_region(options: S3Options, _: _Variables) -> str:
+    return S3Environment(options).find_region()
+
+
+class _Server(NamedTuple):
+    """A region's servers, and the authorities to trust besides the known ones."""
+
+    url: str
+    authorities: bytes | None
 
 
 @lru_cache(maxsize=256)
-def _servers(options: S3Options, region: str, _: _Variables) -> tuple[str, bytes | None]:
-    """Return the URL of a region's servers, and the authorities to trust besides the known ones."""
+def _find_server(options: S3Options, region: str, _: _Variables) -> _Server:
     environment = S3Environment(options)
-    endpoint = environment.endpoint(region)
+    endpoint = environment.find_endpoint(region)
     if endpoint.startswith("http:"):
-        return endpoint, None
+        return _Server(endpoint, None)
     try:
-        own = environment.own_authorities()
-        return endpoint, Path(own).read_bytes() if own else None
+        own = environment.find_own_authorities()
+        return _Server(endpoint, Path(own).read_bytes() if own else None)
     except OSError as e:
-        raise unusable(e) from e
+        raise make_unusable_error(e) from e
 
 
 @lru_cache(maxsize=256)
-def _total_ahead(options: S3Options) -> Budget:
+def _make_total_budget(options: S3Options) -> Budget:
     return Budget(options.memory_bytes_max)
 
 
 @lru_cache(maxsize=256)
-def _shared(
+def _open_shared_container(
     options: S3Options, bucket: str, region: str, credentials: Credentials | None, _: _Variables
 ) -> Any:
-    return _made(options, bucket, region, credentials)
+    return _open_container(options, bucket, region, credentials)
 
 
-def _made(options: S3Options, bucket: str, region: str, credentials: Any) -> Any:
+def _open_container(options: S3Options, bucket: str, region: str, credentials: Any) -> Any:
     from obstore.store import S3Store
 
-    endpoint, authorities = _servers(options, region, _variables())
+    endpoint, authorities = _find_server(options, region, _list_variables())
     base = urlsplit(endpoint.rstrip("/"))
     path_style = options.path_style
     if path_style is None:

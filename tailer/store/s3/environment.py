@@ -46,17 +46,22 @@ class S3Environment:
     def __init__(self, options: S3Options) -> None:
         self._options = options
 
-    def region(self) -> str:
+    def find_region(self) -> str:
         """Return the region of requests, until a server names a bucket's."""
         named = self._options.region or os.environ.get("AWS_DEFAULT_REGION")
         # The last variable is one that other AWS tools read, and botocore does not.
-        return named or self._said("region") or os.environ.get("AWS_REGION") or _DEFAULT_REGION
+        return (
+            named
+            or self._find_variable("region")
+            or os.environ.get("AWS_REGION")
+            or _DEFAULT_REGION
+        )
 
-    def endpoint(self, region: str) -> str:
+    def find_endpoint(self, region: str) -> str:
         """Return the URL of a region's servers."""
         if self._options.endpoint_url is not None:
             return self._options.endpoint_url
-        with _named():
+        with _translate_errors():
             client = self._session.create_client(
                 "s3", region_name=region,
                 # With keys, none are looked for.
@@ -72,14 +77,14 @@ class S3Environment:
             ) from None
         return url
 
-    async def region_of(self, bucket: str, region: str) -> str | None:
+    async def ask_region(self, bucket: str, region: str) -> str | None:
         """Return the region that a bucket's server names, also to strangers; None if it does not.
         ``region`` is where it is asked."""
         from aiobotocore.session import UNSIGNED, AioSession
 
         created = AioSession(profile=self._options.profile).create_client(
-            "s3", region_name=region, endpoint_url=self.endpoint(region),
-            verify=self.authorities(),
+            "s3", region_name=region, endpoint_url=self.find_endpoint(region),
+            verify=self.find_authorities(),
         )  # fmt: skip
         headers: dict[str, str] = {}
 
@@ -95,34 +100,38 @@ class S3Environment:
         named = headers.get("x-amz-bucket-region", "")
         return named if _REGION_NAME.fullmatch(named) else None
 
-    def own_authorities(self) -> str | None:
+    def find_own_authorities(self) -> str | None:
         """Return the PEM file of the authorities to trust that is named; None if none is."""
         options = self._options
-        return options.ca_file or os.environ.get("AWS_CA_BUNDLE") or self._said("ca_bundle")
+        return (
+            options.ca_file or os.environ.get("AWS_CA_BUNDLE") or self._find_variable("ca_bundle")
+        )
 
-    def authorities(self) -> str:
+    def find_authorities(self) -> str:
         """Return the PEM file of the authorities to trust, which may be botocore's own."""
         from botocore.httpsession import where
 
-        path: str = self.own_authorities() or where()
+        path: str = self.find_own_authorities() or where()
         return path
 
-    def credentials(self) -> Credentials:
+    def find_credentials(self) -> Credentials:
         """Return where the keys come from; asked, it raises :class:`ConfigError` if there are
         none."""
         own = self._options
         if own.role_arn is None:
             if own.access_key_id is not None and own.secret_access_key is not None:
-                return _fixed(own.access_key_id, own.secret_access_key, own.session_token)
-            found = None if own.profile else _told()
+                return _make_fixed_credentials(
+                    own.access_key_id, own.secret_access_key, own.session_token
+                )
+            found = None if own.profile else _find_environment_keys()
             if found is not None:
                 return found
-        account = _Found(own, self.region)
-        return Credentials(account.keys, account.forget)
+        account = _SessionAccount(own, self.find_region)
+        return Credentials(account.load_keys, account.forget)
 
-    def _said(self, name: str) -> str | None:
+    def _find_variable(self, name: str) -> str | None:
         """Return a variable of the session's."""
-        with _named():
+        with _translate_errors():
             value: str | None = self._session.get_config_variable(name)
             return value
 
@@ -133,7 +142,7 @@ class S3Environment:
         return Session(profile=self._options.profile)
 
 
-def _fixed(access: str, secret: str, token: str | None) -> Credentials:
+def _make_fixed_credentials(access: str, secret: str, token: str | None) -> Credentials:
     """Return keys that options or environment name."""
     keep_secrets((secret, token or ""))
     keys = {
@@ -146,7 +155,7 @@ def _fixed(access: str, secret: str, token: str | None) -> Credentials:
     return Credentials(fetch)
 
 
-class _Found:
+class _SessionAccount:
     """An account that the session of each event loop has found, or the role that it assumes, and
     renews."""
 
@@ -160,13 +169,13 @@ class _Found:
         """Look for the account again: it may have been renewed where it is found."""
         self._accounts.clear()
 
-    async def keys(self) -> dict[str, Any]:
-        """Return the keys that are good now. Raises the errors of :func:`unusable`."""
+    async def load_keys(self) -> dict[str, Any]:
+        """Return the keys that are good now. Raises the errors of :func:`make_unusable_error`."""
         loop = asyncio.get_running_loop()
-        with _named():
+        with _translate_errors():
             account = self._accounts.get(loop)
             if account is None:
-                account = await self._find()
+                account = await self._find_account()
                 if account is None:
                     raise ConfigError(
                         f"there are no credentials for S3: {_CREDENTIALS}; for a public bucket, "
@@ -186,7 +195,7 @@ class _Found:
             "expires_at": dt.datetime.now(dt.UTC) + _GOOD_FOR,
         }
 
-    async def _find(self) -> Any:
+    async def _find_account(self) -> Any:
         """Return the account of the options or the session, or their role; None if there is no
         account."""
         from aiobotocore.credentials import (
@@ -219,9 +228,8 @@ class _Found:
         return AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
 
-def _told() -> Credentials | None:
-    """Return the account in the environment, if that is all there is to know of it: neither a
-    profile stands before it, nor does it end."""
+def _find_environment_keys() -> Credentials | None:
+    """Return the keys in the environment; None if a profile takes precedence, or they expire."""
     variable = os.environ.get
     if (
         variable("AWS_PROFILE")
@@ -232,24 +240,26 @@ def _told() -> Credentials | None:
     access, secret = variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")
     if not access or not secret:
         return None
-    return _fixed(access, secret, variable("AWS_SECURITY_TOKEN") or variable("AWS_SESSION_TOKEN"))
+    return _make_fixed_credentials(
+        access, secret, variable("AWS_SECURITY_TOKEN") or variable("AWS_SESSION_TOKEN")
+    )
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Raise botocore's errors as ours."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except (BotoCoreError, ClientError, OSError) as e:
-        raise unusable(e) from e
+        raise make_unusable_error(e) from e
 
 
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
 
 
-def unusable(e: Exception, service: str = "S3") -> TailerError:
+def make_unusable_error(e: Exception, service: str = "S3") -> TailerError:
     """Return the error for a session that can't be opened or credentials that can't be loaded."""
     lasting = isinstance(e, FileNotFoundError | ssl.SSLError)
     passing = isinstance(e, OSError)

@@ -18,13 +18,13 @@ from tailer.store.objects.options import OF_THE_CLIENT
 _MIB = 1024 * 1024
 
 
-def _endpoint(text: str) -> str | None:
+def _parse_url(text: str) -> str | None:
     if text:
         parse_url(text, ("http", "https"), login=False)
     return text or None
 
 
-def _encryption(text: str) -> str | None:
+def _parse_encryption(text: str) -> str | None:
     if text and text not in ("AES256", "aws:kms", "aws:kms:dsse"):
         raise ValueError(text)
     return text or None
@@ -39,8 +39,8 @@ class S3Options:
 
     # fmt: off
     endpoint_url: str | None = declared(Setting(
-        "text", None, "Address of the server.", form="http://host or https://host", parse=_endpoint,
-        elsewhere=("endpoint", "endpoint_url_s3"),
+        "text", None, "Address of the server.", form="http://host or https://host",
+        parse=_parse_url, elsewhere=("endpoint", "endpoint_url_s3"),
         unset="`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the profile's, or AWS",
     ))
     region: str | None = declared(Setting(
@@ -83,7 +83,7 @@ class S3Options:
     ))
     sts_endpoint_url: str | None = declared(Setting(
         "text", None, "Address of the server that grants roles.",
-        form="http://host or https://host", parse=_endpoint, elsewhere=("endpoint_url_sts",),
+        form="http://host or https://host", parse=_parse_url, elsewhere=("endpoint_url_sts",),
         unset="the region's", advanced=True,
     ))
     ca_file: str | None = declared(Setting(
@@ -98,8 +98,8 @@ class S3Options:
     ))
     server_side_encryption: str | None = declared(Setting(
         "text", None, "How the server encrypts what is written: offsets, and the files of sinks.",
-        form="AES256, aws:kms or aws:kms:dsse", parse=_encryption, unset="the bucket's default",
-        advanced=True,
+        form="AES256, aws:kms or aws:kms:dsse", parse=_parse_encryption,
+        unset="the bucket's default", advanced=True,
     ))
     sse_kms_key_id: str | None = declared(Setting(
         "text", None, "The key in KMS; requires `aws:kms` as `server_side_encryption`.",
@@ -146,18 +146,18 @@ class S3Options:
 
         Raises :class:`ConfigError`, naming the key, for one that is unknown or of another type.
         """
-        return cls(**cls.table().take(options))
+        return cls(**cls.setting_table().take(options))
 
     @classmethod
-    def table(cls) -> SettingTable:
+    def setting_table(cls) -> SettingTable:
         """Return the settings, and the names that they have elsewhere."""
         return SettingTable(
             "the S3 store", settings_of(cls),
-            text=True, spelling=_spelling, answers=_ANSWERS,
+            text=True, spelling=_strip_prefix, answers=_ANSWERS,
         )  # fmt: skip
 
 
-def _spelling(name: str) -> str:
+def _strip_prefix(name: str) -> str:
     return name.lower().removeprefix("aws_")
 
 

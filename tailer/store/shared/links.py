@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tailer.errors import no_room
 from tailer.sharing.answers import SharedFile
@@ -35,19 +36,26 @@ class Origin:
         return json.dumps([self.kind, self.first, self.last])
 
     @classmethod
-    def parse(cls, text: str) -> Origin:
+    def from_text(cls, text: str) -> Origin:
         """Parse an origin from its text."""
         kind, first, last = json.loads(text)
         return cls(kind, first, last)
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def _translate_full_disk() -> Iterator[None]:
     """Raise :class:`TransientError` when the disk is full."""
     try:
         yield
     except sqlite3.OperationalError as e:
         raise no_room(None, str(e)) from e
+
+
+class StoredLink(NamedTuple):
+    """A file's URL, and the request that gave it."""
+
+    link: Link
+    origin: Origin
 
 
 class LinkTable:
@@ -56,7 +64,7 @@ class LinkTable:
     def __init__(self, file: Path) -> None:
         self._lock = threading.Lock()  # a worker thread writes while other threads look up
         self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
-        with _writing():
+        with _translate_full_disk():
             self._db.executescript(
                 "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;"
                 "CREATE TABLE links (location TEXT PRIMARY KEY, url TEXT NOT NULL, expires INTEGER,"
@@ -64,7 +72,7 @@ class LinkTable:
             )
         self.issue = 0
 
-    def put(self, files: Iterable[SharedFile], origin: Origin) -> None:
+    def store_links(self, files: Iterable[SharedFile], origin: Origin) -> None:
         """Store the URLs of an answer; a newer one replaces an older one."""
         rows: list[tuple[object, ...]] = []
         for f in files:
@@ -72,7 +80,7 @@ class LinkTable:
             rows.append((f.location, f.url, f.expires_ms, size, str(origin), self.issue))
             if f.dv_location is not None:
                 rows.append((f.dv_location, f.dv_url, f.expires_ms, None, str(origin), self.issue))
-        with self._lock, _writing():
+        with self._lock, _translate_full_disk():
             self._db.execute("BEGIN")
             try:
                 self._db.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -82,7 +90,7 @@ class LinkTable:
                 raise
             self._db.execute("COMMIT")
 
-    def get(self, location: str) -> tuple[Link, Origin]:
+    def find_link(self, location: str) -> StoredLink:
         """Return a location's URL and its origin. Raises FileNotFoundError for an unknown one."""
         sql = "SELECT url, expires, size, issued, origin FROM links WHERE location = ?"
         with self._lock:
@@ -90,16 +98,16 @@ class LinkTable:
         if row is None:
             raise FileNotFoundError(location)
         url, expires_ms, size, issue, origin = row
-        return Link(url, expires_ms, size, issue), Origin.parse(origin)
+        return StoredLink(Link(url, expires_ms, size, issue), Origin.from_text(origin))
 
     def __contains__(self, location: str) -> bool:
         with suppress(FileNotFoundError):
-            return bool(self.get(location))
+            return bool(self.find_link(location))
         return False
 
-    def drop(self, origin: Origin) -> None:
+    def drop_links(self, origin: Origin) -> None:
         """Delete the URLs of a request, except those that a newer request gave again."""
-        with self._lock, _writing():
+        with self._lock, _translate_full_disk():
             self._db.execute("DELETE FROM links WHERE origin = ?", (str(origin),))
 
     def close(self) -> None:

@@ -75,33 +75,33 @@ class SharedLog:
         self._refresh_token: str | None = None
         self._made = 0
 
-    def serve(self, requests: ChangeRequests) -> None:
+    def use_requests(self, requests: ChangeRequests) -> None:
         """Request changes in this way from now on, and drop those fetched in another one."""
         if requests != self._requests:
             self._requests = requests
             while self._ranges:
                 commit_range = self._ranges.pop()
                 shutil.rmtree(commit_range.folder, ignore_errors=True)
-                self._links.drop(commit_range.origin)
+                self._links.drop_links(commit_range.origin)
 
     # Commits
 
-    async def commit(self, version: int, newest: int) -> Spooled:
+    async def fetch_commit(self, version: int, newest: int) -> Spooled:
         """Return a version's commit, fetched with those that follow it up to ``newest``.
 
         Raises :class:`DataLoss` for a version that the server does not give.
         """
-        commit_range = next((r for r in self._ranges if r.holds(version)), None)
+        commit_range = next((r for r in self._ranges if r.has_version(version)), None)
         if commit_range is None:
             last = min(newest, version + self._span - 1)
             try:
-                commit_range = await self._fetch(version, last)
+                commit_range = await self._fetch_range(version, last)
             except Refused as e:
-                raise self._lost(e, version, "the changes") from None
-            await self._keep(commit_range)
-        return Spooled(commit_range.file(version), self._time(version))
+                raise self._make_loss_error(e, version, "the changes") from None
+            await self._keep_range(commit_range)
+        return Spooled(commit_range.commit_path(version), self._commit_time(version))
 
-    def _lost(self, refusal: Refused, version: int, what: str) -> TableError:
+    def _make_loss_error(self, refusal: Refused, version: int, what: str) -> TableError:
         if refusal.status == 401:
             return refusal
         return DataLoss(
@@ -111,41 +111,41 @@ class SharedLog:
             "start at a newer version, or with a snapshot",
         )
 
-    async def _fetch(self, first: int, last: int) -> CommitRange:
+    async def _fetch_range(self, first: int, last: int) -> CommitRange:
         if self._requests == "derived":
-            return await self._range("files", first, last)
+            return await self._request_range("files", first, last)
         if self._requests == "cdf":
-            return await self._feed(first, last)
+            return await self._fetch_feed(first, last)
         before = self._states.get(first - 1)
         guess = feed_enabled(before.metadata) if before is not None else None
         refusal: Refused | None = None
         if guess is not False:
             try:
-                return await self._range("changes", first, last)
+                return await self._request_range("changes", first, last)
             except Refused as e:
                 refusal = e
                 if e.status == 401:
                     raise
         try:
-            commit_range = await self._range("files", first, last)
+            commit_range = await self._request_range("files", first, last)
         except Refused as e:
             if refusal is not None and last == first:
                 raise refusal from None
             if e.status == 401:
                 raise
-            return await self._feed(first, first if refusal else last)
-        return await self._by_properties(commit_range, last, refusal)
+            return await self._fetch_feed(first, first if refusal else last)
+        return await self._split_by_properties(commit_range, last, refusal)
 
-    async def _feed(self, first: int, last: int) -> CommitRange:
+    async def _fetch_feed(self, first: int, last: int) -> CommitRange:
         """Return the feed of a range, or of its first version alone if a later one has none."""
         try:
-            return await self._range("changes", first, last)
+            return await self._request_range("changes", first, last)
         except Refused as e:
             if last == first or e.status == 401:
                 raise
-            return await self._range("changes", first, first)
+            return await self._request_range("changes", first, first)
 
-    async def _by_properties(
+    async def _split_by_properties(
         self, commit_range: CommitRange, last: int, refusal: Refused | None
     ) -> CommitRange:
         """Return the part of a range of files in which the table has no feed.
@@ -161,77 +161,77 @@ class SharedLog:
         off = timeline.first_with_feed(on=False, last=last)
         if refusal is not None and off is None:
             raise refusal
-        await self._forget(commit_range)
-        return await self._feed(first, last if off is None else off - 1)
+        await self._forget_range(commit_range)
+        return await self._fetch_feed(first, last if off is None else off - 1)
 
-    def _ask(self, origin: Origin) -> AbstractAsyncContextManager[QueryAnswer]:
+    def _send_request(self, origin: Origin) -> AbstractAsyncContextManager[QueryAnswer]:
         """Send the request that an origin names."""
         if origin.kind == "changes":
-            return self._client.changes(
+            return self._client.request_changes(
                 self._table, starting_version=origin.first, ending_version=origin.last
             )
         if origin.kind == "files":
             query = Query(starting_version=origin.first, ending_version=origin.last)
-            return self._client.query(self._table, query)
-        return self._client.query(self._table, Query(version=origin.first))
+            return self._client.send_query(self._table, query)
+        return self._client.send_query(self._table, Query(version=origin.first))
 
-    async def _range(self, kind: str, first: int, last: int) -> CommitRange:
+    async def _request_range(self, kind: str, first: int, last: int) -> CommitRange:
         """Fetch one request's commits, written as they arrive."""
         self._made += 1
         origin = Origin(kind, first, last)
         folder = self._folder / f"range-{self._made}"
         commit_range = CommitRange(origin, folder, Timeline(first), last)
-        async with self._ask(origin) as answer:
+        async with self._send_request(origin) as answer:
             with spilling(None):
                 folder.mkdir()
             spool = Spool(self._links, origin)
             try:
-                async with aclosing(answer.lines()) as lines:
+                async with aclosing(answer.parse_lines()) as lines:
                     async for line in lines:
-                        await commit_range.take(line, spool)
+                        await commit_range.add_line(line, spool)
                 await spool.flush()
-                await self._finish(commit_range)
+                await self._finish_range(commit_range)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
         return commit_range
 
-    async def _finish(self, commit_range: CommitRange) -> None:
+    async def _finish_range(self, commit_range: CommitRange) -> None:
         """Complete the commits after the whole answer has arrived."""
-        if commit_range.timeline.complete and commit_range.timeline.changes_unstamped:
-            async with self._client.metadata(self._table) as answer:
-                now = await _states(answer, 0)
-            commit_range.timeline.widen(now.at(0).protocol)
+        if commit_range.timeline.is_complete and commit_range.timeline.changes_unstamped:
+            async with self._client.request_metadata(self._table) as answer:
+                now = await _read_states(answer, 0)
+            commit_range.timeline.widen_protocols(now.find_state(0).protocol)
         before = self._states.get(commit_range.first - 1)
         if before is None and commit_range.first > 0:
             with suppress(Refused):
-                before = await self._state(commit_range.first - 1)
+                before = await self._find_state(commit_range.first - 1)
         time = self._times.get(commit_range.first - 1)
-        await anyio.to_thread.run_sync(commit_range.finish, before, time)
+        await anyio.to_thread.run_sync(commit_range.complete_commits, before, time)
 
-    async def _keep(self, commit_range: CommitRange) -> None:
+    async def _keep_range(self, commit_range: CommitRange) -> None:
         self._ranges.append(commit_range)
-        self._remember(commit_range.last, commit_range.state(commit_range.last))
+        self._remember_state(commit_range.last, commit_range.find_state(commit_range.last))
         for version, time in commit_range.times.items():
             self._times[version] = time
         while len(self._ranges) > _RANGES_KEPT:
-            await self._forget(self._ranges.pop(0))
+            await self._forget_range(self._ranges.pop(0))
         oldest = self._ranges[0].first - 1
         self._times = {v: t for v, t in self._times.items() if v >= oldest}
 
-    def _remember(self, version: int, state: SharedState) -> None:
+    def _remember_state(self, version: int, state: SharedState) -> None:
         self._states.pop(version, None)
         self._states[version] = state
         while len(self._states) > _STATES_KEPT:
             self._states.pop(next(iter(self._states)))
 
-    async def _forget(self, commit_range: CommitRange) -> None:
+    async def _forget_range(self, commit_range: CommitRange) -> None:
         await anyio.to_thread.run_sync(
             lambda: shutil.rmtree(commit_range.folder, ignore_errors=True)
         )
-        self._links.drop(commit_range.origin)
+        self._links.drop_links(commit_range.origin)
 
-    def _time(self, version: int) -> int:
+    def _commit_time(self, version: int) -> int:
         return self._times.get(version, 0)
 
     def known_time(self, version: int) -> int:
@@ -243,15 +243,15 @@ class SharedLog:
 
     # Snapshots
 
-    async def checkpoint(self, version: int) -> Spooled:
+    async def make_checkpoint(self, version: int) -> Spooled:
         """Return a checkpoint of a version: its state, and a sidecar by name.
 
         Raises :class:`DataLoss` for a version that the server does not give.
         """
         try:
-            state = await self._state(version)
+            state = await self._find_state(version)
         except Refused as e:
-            raise self._lost(e, version, "the metadata") from None
+            raise self._make_loss_error(e, version, "the metadata") from None
         file = self._folder / f"{version:020d}.checkpoint.json"
         sidecar = {"path": f"{version:020d}.json", "sizeInBytes": 1, "modificationTime": 0}
         file.unlink(missing_ok=True)
@@ -259,40 +259,40 @@ class SharedLog:
             file,
             [
                 {"checkpointMetadata": {"version": version}},
-                *state.actions(None),
+                *state.make_actions(None),
                 {"sidecar": sidecar},
             ],
         )
         return Spooled(file, self.known_time(version))
 
-    async def _state(self, version: int) -> SharedState:
+    async def _find_state(self, version: int) -> SharedState:
         """Return the state at a version, from the first request that gives it."""
         remembered = self._states.get(version)
         if remembered is not None:
             return remembered
         refusal: Refused | None = None
-        async with self._client.metadata(self._table) as answer:
-            current = await _states(answer, version)
+        async with self._client.request_metadata(self._table) as answer:
+            current = await _read_states(answer, version)
             if answer.version == version:
-                state = current.at(version)
-                self._remember(version, state)
+                state = current.find_state(version)
+                self._remember_state(version, state)
                 return state
         for request in (
-            self._client.query(self._table, Query(version=version, limit_hint=1)),
-            self._ask(Origin("changes", version, version)),
-            self._ask(Origin("files", version, version)),
+            self._client.send_query(self._table, Query(version=version, limit_hint=1)),
+            self._send_request(Origin("changes", version, version)),
+            self._send_request(Origin("files", version, version)),
         ):
             try:
                 async with request as answer:
-                    answered = (await _states(answer, version)).at(version)
+                    answered = (await _read_states(answer, version)).find_state(version)
             except Refused as e:
                 refusal = refusal or e
                 continue
-            self._remember(version, answered)
+            self._remember_state(version, answered)
             return answered
         raise refusal or TableError("the sharing server sent no metadata")
 
-    async def sidecar(self, version: int, newest: int) -> Spooled:
+    async def make_sidecar(self, version: int, newest: int) -> Spooled:
         """Return the files of a snapshot.
 
         Raises :class:`DataLoss` if the server does not give it.
@@ -301,17 +301,17 @@ class SharedLog:
         if self._sidecar is None or self._sidecar[0] != origin:
             if self._sidecar is not None:
                 self._sidecar[1].unlink(missing_ok=True)
-                self._links.drop(self._sidecar[0])
+                self._links.drop_links(self._sidecar[0])
                 self._sidecar = None
             file = self._folder / f"{version:020d}.sidecar.json"
             try:
-                await self._snapshot(origin, file, current=version == newest)
+                await self._write_snapshot(origin, file, current=version == newest)
             except Refused as e:
-                raise self._lost(e, version, "the snapshot") from None
+                raise self._make_loss_error(e, version, "the snapshot") from None
             self._sidecar = origin, file
         return Spooled(self._sidecar[1], self.known_time(version))
 
-    async def _snapshot(self, origin: Origin, file: Path, *, current: bool) -> None:
+    async def _write_snapshot(self, origin: Origin, file: Path, *, current: bool) -> None:
         """Write a snapshot's files.
 
         The current snapshot can be read without shared history, but the table may have changed
@@ -319,34 +319,36 @@ class SharedLog:
         """
         if current:
             query = Query(include_refresh_token=True)
-            async with self._client.query(self._table, query) as answer:
+            async with self._client.send_query(self._table, query) as answer:
                 if answer.version == origin.first:
-                    self._refresh_token = await self._spool(answer, origin, file)
+                    self._refresh_token = await self._spool_answer(answer, origin, file)
                     return
         self._refresh_token = None
-        async with self._ask(origin) as answer:
+        async with self._send_request(origin) as answer:
             if answer.version not in (None, origin.first):
                 raise TableError(
                     f"the sharing server was asked for version {origin.first}, and answers with "
                     f"version {answer.version}"
                 )
-            await self._spool(answer, origin, file)
+            await self._spool_answer(answer, origin, file)
 
-    async def _spool(self, answer: QueryAnswer, origin: Origin, file: Path | None) -> str | None:
+    async def _spool_answer(
+        self, answer: QueryAnswer, origin: Origin, file: Path | None
+    ) -> str | None:
         """Write the files of an answer, or only store their URLs; return the refresh token."""
         spool = Spool(self._links, origin)
         if file is not None:
             append_actions(file, [])
-        async with aclosing(answer.lines()) as lines:
+        async with aclosing(answer.parse_lines()) as lines:
             async for line in lines:
                 if isinstance(line, SharedFile):
-                    await spool.add(file, line)
+                    await spool.add_file(file, line)
         await spool.flush()
         return answer.end.refresh_token if answer.end is not None else None
 
     # URLs
 
-    async def learn(self, location: str, version: int, *, snapshot: bool) -> None:
+    async def request_urls(self, location: str, version: int, *, snapshot: bool) -> None:
         """Request the URLs of one version, or of its snapshot, until they include the file's."""
         kinds = {"cdf": ("changes",), "derived": ("files",)}.get(
             self._requests, ("changes", "files")
@@ -355,39 +357,39 @@ class SharedLog:
         for kind in ("snapshot",) if snapshot else kinds:
             if location not in self._links:
                 try:
-                    await self.renew(Origin(kind, version, version))
+                    await self.renew_urls(Origin(kind, version, version))
                 except DataLoss as e:
                     refusal = refusal or e
         if location not in self._links and refusal is not None:
             raise refusal
 
-    async def renew(self, origin: Origin) -> None:
+    async def renew_urls(self, origin: Origin) -> None:
         """Repeat the request that gave these URLs, and store the new ones."""
         self._links.issue += 1
         token = self._refresh_token
         if origin.kind == "snapshot" and token is not None:
             query = Query(refresh_token=token, include_refresh_token=True)
             with suppress(Refused):
-                async with self._client.query(self._table, query) as answer:
-                    self._refresh_token = await self._spool(answer, origin, None) or token
+                async with self._client.send_query(self._table, query) as answer:
+                    self._refresh_token = await self._spool_answer(answer, origin, None) or token
                     return
         try:
-            async with self._ask(origin) as answer:
-                await self._spool(answer, origin, None)
+            async with self._send_request(origin) as answer:
+                await self._spool_answer(answer, origin, None)
         except Refused as e:
-            raise self._lost(e, origin.first, "new URLs for the files") from None
+            raise self._make_loss_error(e, origin.first, "new URLs for the files") from None
 
 
-async def _states(answer: QueryAnswer, version: int) -> Timeline:
+async def _read_states(answer: QueryAnswer, version: int) -> Timeline:
     """Return the states at the head of an answer, without waiting for the rest."""
     timeline = Timeline(version)
-    lines: AsyncGenerator[Line, None] = answer.lines()
+    lines: AsyncGenerator[Line, None] = answer.parse_lines()
     async with aclosing(lines):
         async for line in lines:
             if isinstance(line, SharedFile | EndOfStream):
                 break
-            timeline.take(line)
-            if timeline.complete:
+            timeline.add_line(line)
+            if timeline.is_complete:
                 break
-    timeline.at(version)  # raises if something is missing
+    timeline.find_state(version)  # raises if something is missing
     return timeline

@@ -36,20 +36,20 @@ class CommitRange:
         """The first version."""
         return self.origin.first
 
-    def holds(self, version: int) -> bool:
+    def has_version(self, version: int) -> bool:
         """Return whether the range has this version."""
         return self.first <= version <= self.last
 
-    def file(self, version: int) -> Path:
+    def commit_path(self, version: int) -> Path:
         """Return the file of a version's commit."""
         return self.folder / f"{version:020d}.json"
 
-    def state(self, version: int) -> SharedState:
+    def find_state(self, version: int) -> SharedState:
         """Return the state at a version; answers of the change feed imply that it is enabled."""
-        state = self.timeline.at(version)
+        state = self.timeline.find_state(version)
         return state.with_feed() if self.origin.kind == "changes" else state
 
-    async def take(self, line: Line, spool: Spool) -> None:
+    async def add_line(self, line: Line, spool: Spool) -> None:
         """Process the answer's next line.
 
         The server treats the end of the range as a hint: lines beyond ``last`` are dropped.
@@ -58,7 +58,7 @@ class CommitRange:
             return
         if not isinstance(line, SharedFile):
             if line.version is None or line.version <= self.last:
-                self.timeline.take(line)
+                self.timeline.add_line(line)
             return
         version = line.version
         if version is None:
@@ -76,25 +76,25 @@ class CommitRange:
             if line.kind == "remove":
                 named = set(line.action.get("partitionValues") or ())
                 self.removes[version] = self.removes.get(version, named) & named
-            await spool.add(self.file(version), line)
+            await spool.add_file(self.commit_path(version), line)
 
-    def finish(self, before: SharedState | None, before_ms: int | None) -> None:
+    def complete_commits(self, before: SharedState | None, before_ms: int | None) -> None:
         """Complete the commits.
 
         ``before`` and ``before_ms`` are the state and the time of the version before the first one;
         None: unknown.
         """
         self._fill_times(before_ms)
-        for version in self._versions():
-            after = self.state(version)
+        for version in self._list_versions():
+            after = self.find_state(version)
             removes = self.removes.get(version)
             if before is None and version > 0 and removes is None:
                 before = after  # nothing in this version depends on it
             if before is not None and removes is not None:
                 lacking = before.partition_keys() - removes
-                complete_removes(self.file(version), lacking)
+                complete_removes(self.commit_path(version), lacking)
             info = {"commitInfo": {"inCommitTimestamp": self.times[version]}}
-            append_actions(self.file(version), [info, *after.actions(before)])
+            append_actions(self.commit_path(version), [info, *after.make_actions(before)])
             before = after
 
     def _fill_times(self, before_ms: int | None) -> None:
@@ -107,9 +107,9 @@ class CommitRange:
             known = min(self.times)
             time = self.times[known] - (known - self.first) - 1
         if time is None:
-            time = self.state(self.first).created_ms
-        for version in self._versions():
+            time = self.find_state(self.first).created_ms
+        for version in self._list_versions():
             time = self.times.setdefault(version, time)
 
-    def _versions(self) -> Iterator[int]:
+    def _list_versions(self) -> Iterator[int]:
         yield from range(self.first, self.last + 1)

@@ -26,7 +26,7 @@ class Spool:
         self._files: list[SharedFile] = []
         self._bytes = 0
 
-    async def add(self, file: Path | None, shared: SharedFile) -> None:
+    async def add_file(self, file: Path | None, shared: SharedFile) -> None:
         """Add one file of the answer; with ``file`` None, only its URLs."""
         self._files.append(shared)
         self._bytes += len(shared.url)
@@ -39,15 +39,15 @@ class Spool:
 
     async def flush(self) -> None:
         """Write what was added."""
-        await anyio.to_thread.run_sync(self._write)
+        await anyio.to_thread.run_sync(self._write_lines)
         self._lines, self._files, self._bytes = {}, [], 0
 
     @spilling(None)
-    def _write(self) -> None:
+    def _write_lines(self) -> None:
         for file, lines in self._lines.items():
             with file.open("ab") as f:
                 f.writelines(lines)
-        self._links.put(self._files, self._origin)
+        self._links.store_links(self._files, self._origin)
 
 
 @spilling(None)

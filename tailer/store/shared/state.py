@@ -24,7 +24,7 @@ class SharedState:
     protocol: dict[str, Any]
     metadata: dict[str, Any]
 
-    def actions(self, before: SharedState | None) -> list[dict[str, Any]]:
+    def make_actions(self, before: SharedState | None) -> list[dict[str, Any]]:
         """Return the actions that lead here from the state before; None: there was none."""
         found: list[dict[str, Any]] = []
         if before is None or before.protocol != self.protocol:
@@ -90,7 +90,7 @@ class Timeline:
         self.metadata: dict[int, dict[str, Any]] = {}
         self._characters = 0
 
-    def take(self, line: ProtocolLine | MetadataLine) -> None:
+    def add_line(self, line: ProtocolLine | MetadataLine) -> None:
         """Process one line, in the answer's order.
 
         Raises :class:`TableError` for a line that is not a state, and for more of them than a table
@@ -102,17 +102,17 @@ class Timeline:
             raise TableError("the sharing server's answer has too much metadata to be a table's")
         if isinstance(line, ProtocolLine):
             _check_kind(line.protocol, "minReaderVersion", int)
-            self.protocols[self._since(line.version, self.protocols)] = line.protocol
+            self.protocols[self._counts_from(line.version, self.protocols)] = line.protocol
         else:
             _check_kind(line.metadata, "id", str)
             _check_kind(line.metadata, "schemaString", str)
-            self.metadata[self._since(line.version, self.metadata)] = line.metadata
+            self.metadata[self._counts_from(line.version, self.metadata)] = line.metadata
 
-    def _since(self, version: int | None, known: dict[int, dict[str, Any]]) -> int:
+    def _counts_from(self, version: int | None, known: dict[int, dict[str, Any]]) -> int:
         return self.first if version is None or not known else max(version, self.first)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether both are known of the first version."""
         return bool(self.protocols and self.metadata)
 
@@ -121,23 +121,23 @@ class Timeline:
         """Whether the metadata changes on the way, and nothing says whether the protocol does."""
         return len(self.metadata) > 1 and len(self.protocols) == 1
 
-    def at(self, version: int) -> SharedState:
+    def find_state(self, version: int) -> SharedState:
         """Return the state after a version. Raises :class:`TransientError` if the answer lacks it:
         no table of the server's is like that."""
-        if not self.complete:
+        if not self.is_complete:
             lacking = "metaData" if self.protocols else "protocol"
             raise TransientError(f"the sharing server's answer has no {lacking} line")
         protocol = max((v for v in self.protocols if v <= version), default=self.first)
         metadata = max((v for v in self.metadata if v <= version), default=self.first)
         return SharedState(self.protocols[protocol], self.metadata[metadata])
 
-    def widen(self, protocol: dict[str, Any]) -> None:
+    def widen_protocols(self, protocol: dict[str, Any]) -> None:
         """Extend every protocol by the features of ``protocol``."""
-        self.protocols = {v: _union(p, protocol) for v, p in self.protocols.items()}
+        self.protocols = {v: _merge_protocols(p, protocol) for v, p in self.protocols.items()}
 
     def feed_at(self, version: int) -> bool | None:
         """Return whether the change data feed is on after a version; None if that is unknown."""
-        return feed_enabled(self.at(version).metadata)
+        return feed_enabled(self.find_state(version).metadata)
 
     def first_with_feed(self, *, on: bool, last: int) -> int | None:
         """Return the first version, up to ``last``, after which the feed is on, or off."""
@@ -150,7 +150,7 @@ def _check_kind(values: dict[str, Any], key: str, kind: type) -> None:
         raise TableError(f"{key} is missing in the sharing server's answer")
 
 
-def _features(protocol: dict[str, Any], *, readers: bool) -> set[str]:
+def _list_features(protocol: dict[str, Any], *, readers: bool) -> set[str]:
     """Return the features that a protocol supports, by its lists or by its legacy versions."""
     kind, last = ("Reader", 3) if readers else ("Writer", 7)
     version = int(protocol.get(f"min{kind}Version") or 0)
@@ -164,7 +164,7 @@ def _features(protocol: dict[str, Any], *, readers: bool) -> set[str]:
     }
 
 
-def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+def _merge_protocols(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     """Return the protocol that supports the features of both.
 
     The protocol decides which of a table's properties count, and protocols grow. With a later
@@ -172,8 +172,8 @@ def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     """
     if a == b:
         return a
-    readers = _features(a, readers=True) | _features(b, readers=True)
-    writers = _features(a, readers=False) | _features(b, readers=False)
+    readers = _list_features(a, readers=True) | _list_features(b, readers=True)
+    writers = _list_features(a, readers=False) | _list_features(b, readers=False)
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import anyio
 import anyio.to_thread
@@ -26,10 +26,10 @@ from tailer.files.spill import SpillFolder
 from tailer.setting_fields import declared, settings_of
 from tailer.settings import Setting, SettingTable
 from tailer.sharing.client import ClientOptions, SharingClient
-from tailer.sharing.http import Refused, timestamp_text
+from tailer.sharing.http import Refused, format_timestamp
 from tailer.sharing.model import Table
 from tailer.sharing.profile import load_profile, parse_address
-from tailer.store import LOG_DIR, FileStatus, Store
+from tailer.store import LOG_DIR, FileStatus, Found, Store
 from tailer.store.https import HttpsFiles, Link, Links
 from tailer.store.shared.links import LinkTable
 from tailer.store.shared.log import SharedLog, Spooled
@@ -67,13 +67,21 @@ class SharingOptions:
     # fmt: on
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
+    def from_options(cls, values: Mapping[str, Any]) -> Self:
         """Parse the options in a configuration's table.
 
         Raises :class:`ConfigError` for a wrong one.
         """
         table = SettingTable("a shared table", settings_of(cls), text=True)
         return cls(**table.take(values))
+
+
+class _Parts(NamedTuple):
+    """What is open while the table is read."""
+
+    scratch: SpillFolder
+    links: LinkTable
+    log: SharedLog
 
 
 class SharingStore(Store, Links):
@@ -109,11 +117,11 @@ class SharingStore(Store, Links):
             ),
         )
         self._files = HttpsFiles(
-            self._client.sessions.files, self, clock, root=self._root,
+            self._client.sessions.open_files_session, self, clock, root=self._root,
             allow_http=options.allow_http, whereabouts=self._client.sessions.whereabouts,
         )  # fmt: skip
         self._lock = anyio.Lock()
-        self._opened: tuple[SpillFolder, LinkTable, SharedLog] | None = None
+        self._opened: _Parts | None = None
         self._newest: int | None = None
         self._oldest: int | None = None
         self._poll_at = 0.0
@@ -124,10 +132,10 @@ class SharingStore(Store, Links):
         """The table's address: the profile's file and the table's name."""
         return self._root
 
-    def _log(self) -> SharedLog:
-        return self._open()[2]
+    def _open_log(self) -> SharedLog:
+        return self._open_parts().log
 
-    def _open(self) -> tuple[SpillFolder, LinkTable, SharedLog]:
+    def _open_parts(self) -> _Parts:
         if self._opened is None:
             with spilling(None):
                 scratch = SpillFolder("tailer-share-")
@@ -136,17 +144,17 @@ class SharingStore(Store, Links):
                 self._client, self._table, scratch.folder, links,
                 "auto", self._versions_per_request,
             )  # fmt: skip
-            self._opened = scratch, links, log
+            self._opened = _Parts(scratch, links, log)
         return self._opened
 
     def serve(self, change_source: str) -> None:
         if change_source not in ("auto", "cdf", "derived"):
             raise ConfigError(f"{change_source!r} is not a change source")
-        self._log().serve(change_source)  # type: ignore[arg-type]  # one of the three
+        self._open_log().use_requests(change_source)  # type: ignore[arg-type]  # one of the three
 
     # Versions
 
-    async def _known_newest(self, wanted: int | None = None) -> int:
+    async def _find_newest(self, wanted: int | None = None) -> int:
         """Return the newest known version.
 
         If ``wanted`` is later, ask the server again, at most once per poll interval.
@@ -154,7 +162,7 @@ class SharingStore(Store, Links):
         newest, now = self._newest, anyio.current_time()
         if newest is not None and (wanted is None or wanted <= newest or now < self._poll_at):
             return newest
-        found = await self._client.version(self._table)
+        found = await self._client.find_version(self._table)
         self._poll_at = now + self._options.poll_interval_s
         # One server of several may lag: an older version is believed only the second time.
         if newest is not None and found < newest and not self._went_back:
@@ -164,11 +172,11 @@ class SharingStore(Store, Links):
         self._newest = found
         return found
 
-    async def _known_oldest(self) -> int:
+    async def _find_oldest(self) -> int:
         """Return the first version that the server knows of; 0 if it can't say."""
         if self._oldest is None:
             try:
-                self._oldest = await self._client.version(self._table, timestamp_text(0))
+                self._oldest = await self._client.find_version(self._table, format_timestamp(0))
             except Refused as e:
                 if e.status == 401:
                     raise
@@ -182,12 +190,12 @@ class SharingStore(Store, Links):
         """
         async with self._lock:
             try:
-                return await self._client.version(self._table, timestamp_text(timestamp_ms))
+                return await self._client.find_version(self._table, format_timestamp(timestamp_ms))
             except Refused as e:
                 if e.status == 401:
                     raise
                 try:
-                    await self._client.version(self._table, timestamp_text(0))
+                    await self._client.find_version(self._table, format_timestamp(0))
                 except Refused:
                     raise e.at(table=self._root) from None
                 return None
@@ -199,9 +207,9 @@ class SharingStore(Store, Links):
             return
         digits = re.match(r"[0-9]{1,20}", start_after)
         async with self._lock:
-            newest = await self._known_newest()
-            first = int(digits[0]) if digits else await self._known_oldest()
-            known_time = self._log().known_time
+            newest = await self._find_newest()
+            first = int(digits[0]) if digits else await self._find_oldest()
+            known_time = self._open_log().known_time
         if newest - first > _LISTED_MAX:
             raise TableError(
                 f"the sharing server speaks of {newest - first} versions, too many to list",
@@ -216,37 +224,39 @@ class SharingStore(Store, Links):
 
     async def stat(self, location: str) -> FileStatus:
         if location.startswith(("data/", "dv/")):
-            _, size, tag = await self._files.read(location, 0, 1)
-            return FileStatus(location, size, 0, tag)
+            piece = await self._files.read(location, 0, 1)
+            return FileStatus(location, piece.total, 0, piece.state)
         async with self._lock:
-            return await _status(location, await self._made(location))
+            return await _make_status(location, await self._make_file(location))
 
-    async def read(
-        self, location: str, offset: int = 0, length: int | None = None
-    ) -> tuple[bytes, FileStatus]:
+    async def read(self, location: str, offset: int = 0, length: int | None = None) -> Found:
         if location.startswith(("data/", "dv/")):
-            data, size, tag = await self._files.read(location, offset, length)
-            return data, FileStatus(location, size, 0, tag)
+            piece = await self._files.read(location, offset, length)
+            return piece.data, FileStatus(location, piece.total, 0, piece.state)
         async with self._lock:
             if location == f"{LOG_DIR}/_last_checkpoint":
-                hint = b'{"version":%d,"size":1}' % await self._known_newest()
+                hint = b'{"version":%d,"size":1}' % await self._find_newest()
                 end = None if length is None else offset + length
                 return hint[offset:end], FileStatus("_last_checkpoint", len(hint), 0, "")
-            made = await self._made(location)
-            status = await _status(location, made)
+            made = await self._make_file(location)
+            status = await _make_status(location, made)
             return await anyio.to_thread.run_sync(_read_file, made.file, offset, length), status
 
-    async def _made(self, location: str) -> Spooled:
+    async def _make_file(self, location: str) -> Spooled:
         """Return a file of the log, made if it does not exist yet. Raises FileNotFoundError."""
         folder, _, name = location.rpartition("/")
         try:
             if folder == f"{LOG_DIR}/_sidecars" and (match := _COMMIT_NAME.fullmatch(name)):
-                return await self._log().sidecar(int(match[1]), await self._newest_for(match[1]))
+                return await self._open_log().make_sidecar(
+                    int(match[1]), await self._newest_for(match[1])
+                )
             if folder == LOG_DIR and (match := _COMMIT_NAME.fullmatch(name)):
-                return await self._log().commit(int(match[1]), await self._newest_for(match[1]))
+                return await self._open_log().fetch_commit(
+                    int(match[1]), await self._newest_for(match[1])
+                )
             if folder == LOG_DIR and (match := _CHECKPOINT_NAME.fullmatch(name)):
                 await self._newest_for(match[1])
-                return await self._log().checkpoint(int(match[1]))
+                return await self._open_log().make_checkpoint(int(match[1]))
         except TableError as e:
             raise e.at(table=self._root) from None
         raise FileNotFoundError(location)
@@ -256,7 +266,7 @@ class SharingStore(Store, Links):
 
         Raises FileNotFoundError if the given one does not exist yet.
         """
-        newest = await self._known_newest(int(digits))
+        newest = await self._find_newest(int(digits))
         if int(digits) > newest:
             raise FileNotFoundError(digits)
         return newest
@@ -268,41 +278,40 @@ class SharingStore(Store, Links):
         """Close all connections, and remove the files kept on the disk."""
         await self._client.aclose()
         if self._opened is not None:
-            scratch, links, _ = self._opened
-            self._opened = None
-            links.close()
-            await anyio.to_thread.run_sync(scratch.close)
+            parts, self._opened = self._opened, None
+            parts.links.close()
+            await anyio.to_thread.run_sync(parts.scratch.close)
 
     # Links
 
     async def expect(self, location: str, version: int, *, snapshot: bool) -> None:
         """See :class:`tailer.store.Store`: another store may have read the log."""
-        _, links, log = self._open()
+        _, links, log = self._open_parts()
         if location in links:
             return
         async with self._lock:
             try:
-                await log.learn(location, version, snapshot=snapshot)
+                await log.request_urls(location, version, snapshot=snapshot)
             except TableError as e:
                 raise e.at(table=self._root) from None
 
-    async def link(self, location: str) -> Link:
-        return self._open()[1].get(location)[0]
+    async def find_link(self, location: str) -> Link:
+        return self._open_parts().links.find_link(location).link
 
-    async def renewed(self, location: str, old: Link) -> Link:
-        _, links, log = self._open()
+    async def renew_link(self, location: str, old: Link) -> Link:
+        _, links, log = self._open_parts()
         async with self._lock:
             # Several readers may find their URLs expired at once: one of them renews all.
-            link, origin = links.get(location)
-            if link.issued == old.issued:
-                await log.renew(origin)
-                link, _ = links.get(location)
-                if link.issued == old.issued:
+            stored = links.find_link(location)
+            if stored.link.issued == old.issued:
+                await log.renew_urls(stored.origin)
+                stored = links.find_link(location)
+                if stored.link.issued == old.issued:
                     raise FileNotFoundError(location)
-            return link
+            return stored.link
 
 
-async def _status(location: str, made: Spooled) -> FileStatus:
+async def _make_status(location: str, made: Spooled) -> FileStatus:
     size = (await anyio.to_thread.run_sync(made.file.stat)).st_size
     name = location.rpartition("/")[2]
     return FileStatus(name, size, made.mtime_ms, name)

@@ -123,11 +123,11 @@ def table_of(name: TableName, loaded: Loaded) -> CatalogTable:
     return CatalogTable(metadata.table_uuid, metadata.location, True, latest, commits)
 
 
-def vended(one: _Credential) -> VendedCredential:
+def parse_credential(one: _Credential) -> VendedCredential:
     """Return a credential of the Delta API."""
     values = {name: value for name, value in one.config.items() if value}
-    return VendedCredential(one.prefix, values, _seconds(one.expiration_time_ms))
+    return VendedCredential(one.prefix, values, _to_seconds(one.expiration_time_ms))
 
 
-def _seconds(ms: int | None) -> float | None:
+def _to_seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000

@@ -16,10 +16,16 @@ import msgspec
 
 from tailer.errors import ConfigError, TableError, TransientError, printable
 from tailer.network.backoff import Backoff
-from tailer.network.http_answers import Oversize, Rounds, at_most, retry_after_s, whole_body
+from tailer.network.http_answers import (
+    Oversize,
+    Rounds,
+    parse_retry_after,
+    read_at_most,
+    read_whole_body,
+)
 from tailer.process.json_decoders import json_decoder
 from tailer.sharing.auth import Authorization
-from tailer.sharing.http import Sessions, heals, send_request
+from tailer.sharing.http import Sessions, may_heal_status, send_request
 from tailer.sharing.profile import BearerToken, Profile
 from tailer.store.unity.answers import (
     CatalogTable,
@@ -28,8 +34,8 @@ from tailer.store.unity.answers import (
     Named,
     Schemas,
     Tables,
+    parse_credential,
     table_of,
-    vended,
 )
 from tailer.store.unity.options import CatalogOptions, TableName
 from tailer.store.vended import VendedCredential
@@ -67,7 +73,7 @@ class CatalogClient:
         self._clock = clock
         endpoint = options.endpoint or ""
         self._sessions = Sessions(endpoint, options.ca_file, _TIMEOUT_S)
-        credentials = options.credentials()
+        credentials = options.find_credentials()
         self._authorization: Authorization | None = None
         if credentials is not None:
             profile = Profile(endpoint, credentials, f"of the catalog at {endpoint}")
@@ -79,23 +85,23 @@ class CatalogClient:
 
     # Tables
 
-    async def table(self, name: TableName) -> CatalogTable:
+    async def load_table(self, name: TableName) -> CatalogTable:
         """Return what a name stands for now."""
         try:
-            return table_of(name, await self._get(Loaded, _delta_path(name), name))
+            return table_of(name, await self._send_request(Loaded, _delta_path(name), name))
         except _Refused as e:
-            raise await self._explained(e, name) from None
+            raise await self._explain_refusal(e, name) from None
 
-    async def credentials(self, name: TableName) -> Sequence[VendedCredential]:
+    async def request_credentials(self, name: TableName) -> Sequence[VendedCredential]:
         """Return credentials to read the files of a table that is there."""
         path = f"{_delta_path(name)}/credentials?operation=READ"
         try:
-            found = await self._get(Credentials, path, name)
-            return [vended(one) for one in found.storage_credentials]
+            found = await self._send_request(Credentials, path, name)
+            return [parse_credential(one) for one in found.storage_credentials]
         except _Refused as e:
             if e.status != 404:
                 raise e.at(table=f"uc://{name}") from None
-            await self.table(name)  # it may be gone by now
+            await self.load_table(name)  # it may be gone by now
             raise TableError(
                 f"the catalog at {self.options.endpoint} vends no credential for its files",
                 table=f"uc://{name}",
@@ -103,19 +109,19 @@ class CatalogClient:
                 "a storage credential",
             ) from None
 
-    async def schemas(self, catalog: str) -> list[str]:
+    async def list_schemas(self, catalog: str) -> list[str]:
         """Return the names of a catalog's schemas."""
         query = {"catalog_name": catalog}
-        pages = self._pages(Schemas, "/schemas", query, lambda page: page.schemas or [])
+        pages = self._list_items(Schemas, "/schemas", query, lambda page: page.schemas or [])
         found = sorted([one.name async for one in pages])
         if not found:
             await self._check_there(catalog)
         return found
 
-    async def tables(self, catalog: str, schema: str) -> list[str]:
+    async def list_tables(self, catalog: str, schema: str) -> list[str]:
         """Return the names of a schema's Delta tables."""
         query = {"catalog_name": catalog, "schema_name": schema}
-        pages = self._pages(Tables, "/tables", query, lambda page: page.tables or [])
+        pages = self._list_items(Tables, "/tables", query, lambda page: page.tables or [])
         found = [one async for one in pages]
         if not found:
             await self._check_there(catalog, schema)
@@ -126,9 +132,9 @@ class CatalogClient:
         is in it all the same, as nothing."""
         missing = await self._missing_part(catalog, schema)
         if missing is not None:
-            raise self._not_there(missing)
+            raise self._make_missing_error(missing)
 
-    async def _pages(
+    async def _list_items(
         self,
         kind: type[Any],
         path: str,
@@ -141,7 +147,7 @@ class CatalogClient:
             asked = urlencode({**query, "max_results": _PAGE_ITEMS, **more})
             subject = ".".join(query.values())
             try:
-                page = await self._get(kind, f"{path}?{asked}", subject)
+                page = await self._send_request(kind, f"{path}?{asked}", subject)
             except _Refused as e:
                 if e.status == 404:
                     await self._check_there(query["catalog_name"], query.get("schema_name"))
@@ -152,10 +158,10 @@ class CatalogClient:
             token = page.next_page_token or ""
             if not token:
                 return
-            if rounds.closed_by(token, empty=not found):
+            if rounds.add_token(token, empty=not found):
                 raise TransientError(f"the pages of {path} form a loop")
 
-    async def _explained(self, error: _Refused, name: TableName) -> TableError:
+    async def _explain_refusal(self, error: _Refused, name: TableName) -> TableError:
         """Return the error for a refusal, with the part of the name that is not there."""
         address = f"uc://{name}"
         if error.kind == "UnsupportedTableFormatException":
@@ -169,27 +175,27 @@ class CatalogClient:
         if error.status != 404:
             return error.at(table=address)
         missing = await self._missing_part(name.catalog, name.schema) or f"table {name}"
-        return self._not_there(missing).at(table=address)
+        return self._make_missing_error(missing).at(table=address)
 
     async def _missing_part(self, catalog: str, schema: str | None) -> str | None:
         """Return which part of a name the server does not know, as ``schema main.sales``.
 
         None if it has them.
         """
-        parts = [("catalog", catalog, f"/catalogs/{_quoted(catalog)}")]
+        parts = [("catalog", catalog, f"/catalogs/{_quote_part(catalog)}")]
         if schema is not None:
             both = f"{catalog}.{schema}"
-            parts.append(("schema", both, f"/schemas/{_quoted(both)}"))
+            parts.append(("schema", both, f"/schemas/{_quote_part(both)}"))
         for kind, part, path in parts:
             try:
-                await self._get(Named, path, part)
+                await self._send_request(Named, path, part)
             except _Refused as e:
                 if e.status == 404:
                     return f"{kind} {part}"
                 break
         return None
 
-    def _not_there(self, what: str) -> TableError:
+    def _make_missing_error(self, what: str) -> TableError:
         return TableError(
             f"the catalog at {self.options.endpoint} has no {what}",
             hint=f"check the name, and that {self.options.account} may see it",
@@ -197,11 +203,11 @@ class CatalogClient:
 
     # Requests
 
-    async def _get(self, kind: type[T], path: str, subject: object) -> T:
+    async def _send_request(self, kind: type[T], path: str, subject: object) -> T:
         backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._attempt(kind, path, subject)
+                return await self._send_once(kind, path, subject)
             except TransientError as e:
                 wish_s = e.retry_after_s
                 if attempt == _ATTEMPTS or (wish_s or 0.0) > _RETRY_AFTER_HERE_S:
@@ -209,7 +215,7 @@ class CatalogClient:
                 await asyncio.sleep(backoff.next_s(wish_s))
         raise AssertionError
 
-    async def _attempt(self, kind: type[T], path: str, subject: object) -> T:
+    async def _send_once(self, kind: type[T], path: str, subject: object) -> T:
         what = f"the catalog at {self.options.endpoint}, asked for {subject}"
         headers = {"Accept": "application/json"}
         async with send_request(
@@ -218,22 +224,24 @@ class CatalogClient:
         ) as response:  # fmt: skip
             status, wish = response.status, response.headers.get("Retry-After")
             if status == 200:
-                return _decoded(kind, await _body(response, what), what)
-            said = await at_most(response, _ERROR_BYTES_MAX)
-        raise self._refusal(what, subject, status, said, retry_after_s(wish, self._clock()))
+                return _decode_answer(kind, await _read_body(response, what), what)
+            said = await read_at_most(response, _ERROR_BYTES_MAX)
+        raise self._make_refusal(
+            what, subject, status, said, parse_retry_after(wish, self._clock())
+        )
 
-    def _refusal(
+    def _make_refusal(
         self, what: str, subject: object, status: int, body: bytes, wish_s: float | None
     ) -> Exception:
-        kind, message = _said(body)
+        kind, message = _parse_error(body)
         sentence = f"{what}, answered {status}" + (
             f" ({printable(message, 300)})" if message else ""
         )
-        if heals(status):
+        if may_heal_status(status):
             return TransientError(sentence, wish_s)
         account = self.options.account
         if status == 401:
-            fixed = isinstance(self.options.credentials(), BearerToken)
+            fixed = isinstance(self.options.find_credentials(), BearerToken)
             remedy = "it has expired or is not valid: get another" if fixed else "give a token"
             return ConfigError(f"{sentence}: it does not accept {account}; {remedy}")
         hint = None
@@ -247,14 +255,14 @@ class CatalogClient:
         return _Refused(sentence, status, kind, hint)
 
 
-async def _body(response: Any, what: str) -> bytes:
+async def _read_body(response: Any, what: str) -> bytes:
     try:
-        return b"".join(await whole_body(response, _BYTES_MAX))
+        return b"".join(await read_whole_body(response, _BYTES_MAX))
     except Oversize as e:
         raise TransientError(f"{what}, gave too large an answer: {e}") from None
 
 
-def _decoded(kind: type[T], body: bytes, what: str) -> T:
+def _decode_answer(kind: type[T], body: bytes, what: str) -> T:
     try:
         return json_decoder(kind).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
@@ -262,7 +270,7 @@ def _decoded(kind: type[T], body: bytes, what: str) -> T:
         raise TransientError(f"{what}, gave an answer that is not the API's: {e}") from None
 
 
-def _said(body: bytes) -> tuple[str, str]:
+def _parse_error(body: bytes) -> tuple[str, str]:
     """Return type and message of an error, in the form of either API."""
     try:
         document = msgspec.json.decode(body)
@@ -278,8 +286,8 @@ def _said(body: bytes) -> tuple[str, str]:
 
 def _delta_path(name: TableName) -> str:
     parts = (("catalogs", name.catalog), ("schemas", name.schema), ("tables", name.table))
-    return "/delta/v1/" + "/".join(f"{kind}/{_quoted(part)}" for kind, part in parts)
+    return "/delta/v1/" + "/".join(f"{kind}/{_quote_part(part)}" for kind, part in parts)
 
 
-def _quoted(text: str) -> str:
+def _quote_part(text: str) -> str:
     return quote(text, safe="")

@@ -24,7 +24,7 @@ _ENVIRONMENT = {
 }
 
 
-def _endpoint(text: str) -> str | None:
+def _parse_url(text: str) -> str | None:
     if not text:
         return None
     parse_url(text, ("http", "https"), login=False)
@@ -44,7 +44,7 @@ class CatalogOptions:
     # fmt: off
     endpoint: str | None = declared(Setting(
         "text", None, "Address of the catalog's server.", form="http://host or https://host",
-        parse=_endpoint, elsewhere=("uri", "host", "workspace_url"), unset="`DATABRICKS_HOST`",
+        parse=_parse_url, elsewhere=("uri", "host", "workspace_url"), unset="`DATABRICKS_HOST`",
     ))
     token: str | None = declared(Setting(
         "text", None, "Bearer token.", secret=True, parse=_one_line,
@@ -60,7 +60,7 @@ class CatalogOptions:
     ))
     token_endpoint: str | None = declared(Setting(
         "text", None, "Where the OAuth client gets its tokens.", form="https://host/path",
-        parse=_endpoint, unset="`/oidc/v1/token` of the endpoint, as on Databricks", advanced=True,
+        parse=_parse_url, unset="`/oidc/v1/token` of the endpoint, as on Databricks", advanced=True,
     ))
     scope: str | None = declared(Setting(
         "text", None, "OAuth scope.", unset="`all-apis` on Databricks, or none", advanced=True,
@@ -72,7 +72,9 @@ class CatalogOptions:
     # fmt: on
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
+    def from_options(
+        cls, values: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    ) -> Self:
         """Parse the options of a table ``[catalogs.NAME]``; ``environment`` has what is left out.
 
         Raises :class:`ConfigError` for a wrong one.
@@ -85,7 +87,7 @@ class CatalogOptions:
             raise ConfigError("token and client_id exclude each other; give one")
         return cls(**found)
 
-    def credentials(self) -> BearerToken | ClientCredentials | None:
+    def find_credentials(self) -> BearerToken | ClientCredentials | None:
         """Return what requests sign in with; None if the server asks for nothing."""
         if self.client_id and self.client_secret:
             own = self.token_endpoint

@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from tailer.delta.segment import LogKind, format_commit_name, parse_log_file
 from tailer.errors import TransientError
-from tailer.process.threads import blocking
+from tailer.process.threads import run_blocking
 from tailer.store import LOG_DIR, FileStatus, Found, Store
 from tailer.store.budget import Budget
 from tailer.store.unity.answers import CatalogTable
@@ -86,7 +86,7 @@ class CatalogStore(Store):
 
     # What the catalog says
 
-    async def _known(
+    async def _load_table(
         self, version: int = -1, *, newer_than_s: float = float("-inf")
     ) -> CatalogTable:
         """Return what the catalog says, asked again if it has not named this version yet, or if
@@ -96,13 +96,13 @@ class CatalogStore(Store):
         if table is None or version > table.latest or self._asked_at < newer_than_s:
             async with self._lock:
                 if self._table is None or self._asked_at < asked_at:  # else somebody just has
-                    await self._take(await self._source.load())
+                    await self._use_table(await self._source.load())
                     self._asked_at = asked_at
                 table = self._table
         assert table is not None
         return table
 
-    async def _take(self, table: CatalogTable) -> None:
+    async def _use_table(self, table: CatalogTable) -> None:
         known = self._table
         if known is None or (known.table_id, known.location) != (table.table_id, table.location):
             opened = await self._source.open(table)
@@ -113,49 +113,49 @@ class CatalogStore(Store):
             return
         self._table = table
 
-    async def _store(self) -> Store:
+    async def _open_files(self) -> Store:
         if self._files is None:
-            await self._known()
+            await self._load_table()
         assert self._files is not None
         return self._files
 
-    async def _log_now(self, version: int = -1, *, listing: bool = False) -> CatalogTable:
+    async def _load_for_log(self, version: int = -1, *, listing: bool = False) -> CatalogTable:
         """Return what the catalog says for a read of the log: of a table that it manages it is
         asked for news, of any other now and then."""
         now = self._clock()
-        table = await self._known()
+        table = await self._load_table()
         if table.managed:
-            return await self._known(version, newer_than_s=now if listing else float("-inf"))
-        return await self._known(newer_than_s=now - self._source.recheck_s)
+            return await self._load_table(version, newer_than_s=now if listing else float("-inf"))
+        return await self._load_table(newer_than_s=now - self._source.recheck_s)
 
-    def _places(self, table: CatalogTable, location: str, version: int) -> list[str]:
+    def _list_places(self, table: CatalogTable, location: str, version: int) -> list[str]:
         """Return where the commit of a version may lie, in the order in which to look."""
         if version > table.latest:
             return []
         commit = table.commits.get(version)
         return [f"{_STAGED}/{commit.file_name}", location] if commit else [location]
 
-    async def _through(
+    async def _read_file(
         self, location: str, read: Callable[[Store, str], Awaitable[FileStatus | Found]]
     ) -> FileStatus | Found:
         """Read a file from the table's store; a commit of the log from where it lies."""
         version = _version_of(location)
         if version is None:
-            return await read(await self._store(), location)
-        table = await self._log_now(version)
-        files = await self._store()
+            return await read(await self._open_files(), location)
+        table = await self._load_for_log(version)
+        files = await self._open_files()
         if not table.managed:
             return await read(files, location)
         for again in (False, True):
-            for place in self._places(table, location, version):
+            for place in self._list_places(table, location, version):
                 try:
-                    return _shown(await read(files, place), table, version)
+                    return _tag_commit(await read(files, place), table, version)
                 except FileNotFoundError:
                     continue
             if again or version > table.latest:
                 break
             # The answer may be older than the file's move.
-            table = await self._known(newer_than_s=self._clock())
+            table = await self._load_table(newer_than_s=self._clock())
         if version <= table.latest and not await _is_passed(files, version, table.latest):
             raise TransientError(
                 f"{self.root}: the catalog has ratified version {version}, and its commit is "
@@ -169,9 +169,9 @@ class CatalogStore(Store):
         """See :class:`tailer.store.Store`. Files of versions that are not ratified are left out."""
         # Before the folder is listed: what is not listed by the catalog lies there by then.
         is_log = folder == LOG_DIR
-        table = await self._log_now(listing=True) if is_log else await self._known()
+        table = await self._load_for_log(listing=True) if is_log else await self._load_table()
         newest = -1
-        async with aclosing((await self._store()).list(folder, start_after)) as listing:
+        async with aclosing((await self._open_files()).list(folder, start_after)) as listing:
             async for status in listing:
                 file = parse_log_file(status.name, status.size, status.mtime_ms)
                 if not (is_log and table.managed) or file is None:
@@ -183,13 +183,13 @@ class CatalogStore(Store):
                     table.commits if file.kind is LogKind.COMMIT else ()
                 ):
                     is_commit = file.kind is LogKind.COMMIT
-                    yield _tagged(status, table, file.version) if is_commit else status
+                    yield _tag_status(status, table, file.version) if is_commit else status
         if is_log:
             self._check_listed(table, newest, start_after)
             for version, commit in sorted(table.commits.items()):
                 if (name := format_commit_name(version)) > start_after:
                     size, mtime_ms = commit.file_size, commit.file_modification_timestamp
-                    yield _tagged(FileStatus(name, size, mtime_ms, ""), table, version)
+                    yield _tag_status(FileStatus(name, size, mtime_ms, ""), table, version)
 
     def _check_listed(self, table: CatalogTable, newest: int, start_after: str) -> None:
         """Raise :class:`TransientError` if a listing lacks the newest version that is published by
@@ -202,12 +202,12 @@ class CatalogStore(Store):
             )
 
     async def stat(self, location: str) -> FileStatus:
-        found = await self._through(location, lambda files, place: files.stat(place))
+        found = await self._read_file(location, lambda files, place: files.stat(place))
         assert isinstance(found, FileStatus)
         return found
 
     async def read(self, location: str, offset: int = 0, length: int | None = None) -> Found:
-        found = await self._through(
+        found = await self._read_file(
             location, lambda files, place: files.read(place, offset, length)
         )
         assert isinstance(found, tuple)
@@ -218,11 +218,11 @@ class CatalogStore(Store):
         itself."""
         versions = [_version_of(location) for location, _ in reads]
         newest = max((version for version in versions if version is not None), default=-1)
-        table, files = await self._log_now(newest), await self._store()
+        table, files = await self._load_for_log(newest), await self._open_files()
         places: list[tuple[str, int]] = []
         for (location, length), version in zip(reads, versions, strict=True):
             is_managed = table.managed and version is not None
-            lies_in = self._places(table, location, version or 0) if is_managed else [location]
+            lies_in = self._list_places(table, location, version or 0) if is_managed else [location]
             places.append(((lies_in or [location])[0], length))
         found: list[Found | None] = [*await _read_many(files, places)]
         for at, version in enumerate(versions):
@@ -231,13 +231,13 @@ class CatalogStore(Store):
             one = found[at] if version <= table.latest else None
             if one is None:
                 location, length = reads[at]
-                found[at] = await self._beginning(location, length)
+                found[at] = await self._read_beginning(location, length)
             else:
-                found[at] = one[0], _tagged(one[1], table, version)
+                found[at] = one[0], _tag_status(one[1], table, version)
         return found
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
-        return await (await self._store()).open(location, size)
+        return await (await self._open_files()).open(location, size)
 
     def ahead(self) -> Budget:
         """See :class:`tailer.store.Store`: that of the table's store, once it is known."""
@@ -245,11 +245,11 @@ class CatalogStore(Store):
         return own or self._ahead
 
     async def presigner(self, at: dt.datetime, ttl_s: int) -> Callable[[str], str | None] | None:
-        return await (await self._store()).presigner(at, ttl_s)
+        return await (await self._open_files()).presigner(at, ttl_s)
 
     async def access(self) -> str:
-        place = (await self._store()).root
-        managed = ", which ratifies its commits" if (await self._known()).managed else ""
+        place = (await self._open_files()).root
+        managed = ", which ratifies its commits" if (await self._load_table()).managed else ""
         return f"at {place}, by {self._source.account}{managed}"
 
     async def aclose(self) -> None:
@@ -268,15 +268,15 @@ def _version_of(location: str) -> int | None:
     return file.version if file is not None and file.kind is LogKind.COMMIT else None
 
 
-def _tagged(status: FileStatus, table: CatalogTable, version: int) -> FileStatus:
+def _tag_status(status: FileStatus, table: CatalogTable, version: int) -> FileStatus:
     """Return the status of a commit with a tag that publishing does not change."""
     return FileStatus(status.name, status.size, status.mtime_ms, f"{table.table_id}:{version}")
 
 
-def _shown(found: FileStatus | Found, table: CatalogTable, version: int) -> FileStatus | Found:
+def _tag_commit(found: FileStatus | Found, table: CatalogTable, version: int) -> FileStatus | Found:
     if isinstance(found, FileStatus):
-        return _tagged(found, table, version)
-    return found[0], _tagged(found[1], table, version)
+        return _tag_status(found, table, version)
+    return found[0], _tag_status(found[1], table, version)
 
 
 async def _read_many(files: Store, reads: list[tuple[str, int]]) -> Sequence[Found | None]:
@@ -293,7 +293,7 @@ async def _read_many(files: Store, reads: list[tuple[str, int]]) -> Sequence[Fou
                 found.append(None)
         return found
 
-    return await blocking(read)
+    return await run_blocking(read)
 
 
 async def _is_passed(files: Store, version: int, latest: int) -> bool:
