@@ -107,7 +107,7 @@ class DeltaSink(Sink):
                 if character in column.name:
                     raise TargetRefused(
                         f"the column {column.name!r} has {name} in its name, which deltalake can't "
-                        "write; exclude it with the feed's option 'columns'"
+                        "write; exclude it with the feed's option 'select'"
                     )
 
     def delivery(

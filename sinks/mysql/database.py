@@ -364,7 +364,7 @@ class Mysql(Database):
                 raise RowsRefused(
                     f"{self.location}: a row has {len(statement)} bytes, and the server takes "
                     f"{self._packet_bytes}; increase its max_allowed_packet, or exclude columns "
-                    "with the feed's option 'columns'"
+                    "with the feed's option 'select'"
                 )
             with self._translate_errors():
                 self._connection.query(statement)

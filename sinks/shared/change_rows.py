@@ -37,7 +37,7 @@ def check_type(name: str, data_type: pa.DataType, target: str) -> None:
     if what:
         raise TargetRefused(
             f"the column {name!r} has {what}, which {target} can't hold; exclude it with the "
-            "feed's option 'columns'"
+            "feed's option 'select'"
         )
     for i in range(data_type.num_fields):
         check_type(name, data_type.field(i).type, target)

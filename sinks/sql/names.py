@@ -13,7 +13,7 @@ from tailer.errors import TargetRefused
 
 #: Behind an error of the database about the size of a row.
 TOO_WIDE = (
-    "; all columns together are too wide for a row: exclude some with the feed's option 'columns'"
+    "; all columns together are too wide for a row: exclude some with the feed's option 'select'"
 )
 
 
@@ -66,14 +66,14 @@ class NameRules:
             if fault is not None:
                 raise TargetRefused(
                     f"the name of the column {name!r} {fault}, and no column in {self.database} "
-                    "can have it; exclude the column with the feed's option 'columns', or "
+                    "can have it; exclude the column with the feed's option 'select', or "
                     "rename it"
                 )
             known[kept] = name
         if self.columns_max and len(names) > self.columns_max:
             raise TargetRefused(
                 f"there are {len(names)} columns, and a table in {self.database} has at most "
-                f"{self.columns_max}; exclude some with the feed's option 'columns'"
+                f"{self.columns_max}; exclude some with the feed's option 'select'"
             )
 
     def _find_fault(self, name: str) -> str | None:

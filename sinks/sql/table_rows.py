@@ -90,7 +90,7 @@ class TableRows:
         version = f"version {_find_version(batch, e.row)}: " if batch and e.row is not None else ""
         kind = RowsRefused if version else TargetRefused
         return kind(
-            f"{version}the column {name!r} has {e}; exclude it with the feed's option 'columns', "
+            f"{version}the column {name!r} has {e}; exclude it with the feed's option 'select', "
             "or exclude these rows with `where`"
         )
 

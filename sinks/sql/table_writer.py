@@ -122,7 +122,7 @@ class TableWriter:
                 raise TargetRefused(
                     f"{self.database.location}: the table {self.target!r} has a column {name!r} "
                     "that is not the Delta table's; rename it or drop it there, or exclude the "
-                    "Delta table's with the feed's option 'columns'"
+                    "Delta table's with the feed's option 'select'"
                 )
 
     def _merge_rows(self, merge: Merge, claim: Claim) -> Claim:

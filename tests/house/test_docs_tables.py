@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
 from tailer.settings import REQUIRED
+from tests.support.source import python_files
 from tools.docs_sections import SECTIONS
 from tools.docs_tables import TABLES, pages, with_tables
 
@@ -39,6 +41,20 @@ def test_each_setting_has_a_sentence_and_a_default_that_is_allowed(table: str) -
         assert re.match(r"[A-Z`].*[.)]$", setting.help), name
         if setting.default is not REQUIRED and setting.default is not None:
             setting.value(setting.default)  # ValueError if it is not allowed
+
+
+def test_an_option_that_a_message_names_is_there() -> None:
+    """The remedy of an error is no option that was renamed."""
+    declared = {name for table in TABLES.values() for name in table}
+    named = {
+        (name, str(file.path))
+        for file in python_files("tailer", "sinks")
+        for node in ast.walk(ast.parse(file.text))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for name in re.findall(r"\boptions? '(\w+)'", node.value)
+    }
+    assert len(named) > 10, "the test looks in the wrong place"
+    assert [place for place in sorted(named) if place[0] not in declared] == []
 
 
 def test_there_are_no_more_options_than_somebody_can_learn() -> None:
