@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.connect import decimal_bytes, decimal_width
-from sinks.formats.json import list_children, unicode_text, variant_text
+from sinks.formats.json import drop_offset, list_children, unicode_text, variant_text
 from tailer.changes import is_arrow_variant
 
 #: Some bytes of every row: a binary array without nulls, or a constant.
@@ -144,9 +144,9 @@ def _encode_values(array: pa.Array) -> list[ValuePart]:
     if types.is_struct(data_type):
         return _hide_nulls(record_parts(list_children(array)), array)
     if types.is_list(data_type):
-        return _encode_blocks(array, _drop_offset(array).values, None)
+        return _encode_blocks(array, drop_offset(array).values, None)
     if types.is_map(data_type):
-        return _encode_map(_drop_offset(array), array)
+        return _encode_map(drop_offset(array), array)
     if types.is_date(data_type):
         array = array.cast(pa.int32())
     return long_parts(array)
@@ -157,10 +157,6 @@ def _view_as_bytes(array: pa.Array, width: int) -> pa.BinaryArray:
     raw = pa.binary(width)
     found = pa.Array.from_buffers(raw, len(array), array.buffers(), offset=array.offset)
     return found.cast(pa.binary())
-
-
-def _drop_offset(array: pa.Array) -> pa.Array:
-    return array.take(pa.arange(0, len(array))) if array.offset else array
 
 
 def _hide_nulls(parts: list[ValuePart], array: pa.Array) -> list[ValuePart]:
@@ -181,7 +177,7 @@ def _encode_blocks(
     array: pa.Array, values: pa.Array, keys: list[ValuePart] | None
 ) -> list[ValuePart]:
     """Encode arrays and maps: the number of items, if any, each of them, and the end."""
-    whole = _drop_offset(array)
+    whole = drop_offset(array)
     items = join_parts([*(keys or []), *nullable_parts(values)], len(values))
     mask = whole.is_null() if whole.null_count else None
     lists = pa.ListArray.from_arrays(whole.offsets, items, mask=mask)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.json import list_children, timestamp_text, variant_text
+from sinks.formats.json import drop_offset, list_children, timestamp_text, variant_text
 from tailer.changes import is_arrow_variant
 
 _PLAIN = {
@@ -103,9 +103,9 @@ def connect_values(array: pa.Array) -> pa.Array:
     if types.is_struct(data_type):
         return _convert_struct(array)
     if types.is_list(data_type):
-        return _convert_list(array, connect_values(_drop_offset(array).values))
+        return _convert_list(array, connect_values(drop_offset(array).values))
     if types.is_map(data_type):
-        return _convert_map(_drop_offset(array))
+        return _convert_map(drop_offset(array))
     return array
 
 
@@ -123,11 +123,6 @@ def decimal_width(data_type: pa.DataType) -> int:
     return int((10**data_type.precision).bit_length() // 8 + 1)
 
 
-def _drop_offset(array: pa.Array) -> pa.Array:
-    """Return the array without an offset into its buffers."""
-    return array.take(pa.arange(0, len(array))) if array.offset else array
-
-
 def _find_nulls(array: pa.Array) -> pa.BooleanArray | None:
     return array.is_null() if array.null_count else None
 
@@ -141,7 +136,7 @@ def _convert_struct(array: pa.StructArray) -> pa.StructArray:
 
 
 def _convert_list(array: pa.Array, values: pa.Array) -> pa.ListArray:
-    return pa.ListArray.from_arrays(_drop_offset(array).offsets, values, mask=_find_nulls(array))
+    return pa.ListArray.from_arrays(drop_offset(array).offsets, values, mask=_find_nulls(array))
 
 
 def _convert_map(array: pa.MapArray) -> pa.Array:

@@ -359,12 +359,13 @@ def _mask_nulls(text: pa.StringArray, array: pa.Array) -> pa.StringArray:
     return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
 
 
-def _drop_offset(array: pa.Array) -> pa.Array:
+def drop_offset(array: pa.Array) -> pa.Array:
+    """Return the array without an offset into its buffers."""
     return array.take(pa.arange(0, len(array))) if array.offset else array
 
 
 def _format_lists(array: pa.ListArray) -> pa.StringArray:
-    array = _drop_offset(array)
+    array = drop_offset(array)
     return _join_items("[", array.offsets, json_values(array.values), "]", array)
 
 
@@ -376,7 +377,7 @@ def _join_items(
 
 
 def _format_maps(array: pa.MapArray) -> pa.StringArray:
-    array = _drop_offset(array)
+    array = drop_offset(array)
     values = json_values(array.items)
     if pa.types.is_nested(array.type.key_type):
         keys = json_values(array.keys)

@@ -7,6 +7,7 @@ is ignored.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from msgspec import Struct
 
@@ -36,7 +37,7 @@ def parse_checksum(data: bytes) -> VersionChecksum:
     read.
     """
     try:
-        document = json.loads(data, object_pairs_hook=_refuse_duplicates)
+        document = json.loads(data, object_pairs_hook=refuse_duplicates)
     except (ValueError, RecursionError) as e:
         raise CorruptLog(f"the version checksum can't be read ({e})") from None
     if not isinstance(document, dict):
@@ -63,7 +64,8 @@ def _parse_count(document: dict[str, object], name: str) -> int:
     return value
 
 
-def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, Any]:
+    """Return the members of a JSON object. Raises ValueError for a key that it names twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("it names a key twice")

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from tailer.delta.actions import LONG_MAX
+from tailer.delta.checksum import refuse_duplicates
 from tailer.errors import CorruptLog
 
 
@@ -109,18 +110,11 @@ def _quote_text(text: str) -> str:
 def _parse_json(data: bytes) -> Any:
     return json.loads(
         data,
-        object_pairs_hook=_refuse_duplicates,
+        object_pairs_hook=refuse_duplicates,
         parse_int=_Number,
         parse_float=_Number,
         parse_constant=_refuse_constant,
     )
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("it names a key twice")
-    return found
 
 
 def _refuse_constant(text: str) -> Any:

@@ -87,7 +87,8 @@ _NOBODY = {
 }  # fmt: skip
 
 
-def _parse_url(text: str) -> str | None:
+def parse_url_option(text: str) -> str | None:
+    """Check the address of a server, which has no login, as a ``parse``."""
     if text:
         parse_url(text, ("http", "https"), login=False)
     return text or None
@@ -216,7 +217,7 @@ class AzureOptions(CloudOptions):
     ))
     authority_url: str | None = declared(Setting(
         "text", None, "Where the service principal is known: Entra ID and the tenant.",
-        form="https://host/tenant", parse=_parse_url,
+        form="https://host/tenant", parse=parse_url_option,
         unset="`AZURE_AUTHORITY_HOST` and `AZURE_TENANT_ID`", advanced=True,
     ))
     anonymous: bool = declared(Setting(
@@ -225,7 +226,7 @@ class AzureOptions(CloudOptions):
     ))
     endpoint_url: str | None = declared(Setting(
         "text", None, "Address of the account, for emulators and private links.",
-        form="http://host or https://host", parse=_parse_url, elsewhere=("endpoint",),
+        form="http://host or https://host", parse=parse_url_option, elsewhere=("endpoint",),
         unset="the account's", advanced=True,
     ))
     # fmt: on
@@ -280,8 +281,8 @@ class GcsOptions(CloudOptions):
     ))
     endpoint_url: str | None = declared(Setting(
         "text", None, "Address of the server, for emulators.",
-        form="http://host or https://host", parse=_parse_url, elsewhere=("endpoint", "base_url"),
-        unset="Google's", advanced=True,
+        form="http://host or https://host", parse=parse_url_option,
+        elsewhere=("endpoint", "base_url"), unset="Google's", advanced=True,
     ))
     # fmt: on
 

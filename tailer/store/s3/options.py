@@ -10,18 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailer.errors import ConfigError
-from tailer.secrets.urls import parse_url
 from tailer.setting_fields import declared, settings_of
 from tailer.settings import Setting, SettingTable
-from tailer.store.objects.options import OF_THE_CLIENT
+from tailer.store.objects.options import OF_THE_CLIENT, parse_url_option
 
 _MIB = 1024 * 1024
-
-
-def _parse_url(text: str) -> str | None:
-    if text:
-        parse_url(text, ("http", "https"), login=False)
-    return text or None
 
 
 def _parse_encryption(text: str) -> str | None:
@@ -40,7 +33,7 @@ class S3Options:
     # fmt: off
     endpoint_url: str | None = declared(Setting(
         "text", None, "Address of the server.", form="http://host or https://host",
-        parse=_parse_url, elsewhere=("endpoint", "endpoint_url_s3"),
+        parse=parse_url_option, elsewhere=("endpoint", "endpoint_url_s3"),
         unset="`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the profile's, or AWS",
     ))
     region: str | None = declared(Setting(
@@ -83,7 +76,7 @@ class S3Options:
     ))
     sts_endpoint_url: str | None = declared(Setting(
         "text", None, "Address of the server that grants roles.",
-        form="http://host or https://host", parse=_parse_url, elsewhere=("endpoint_url_sts",),
+        form="http://host or https://host", parse=parse_url_option, elsewhere=("endpoint_url_sts",),
         unset="the region's", advanced=True,
     ))
     ca_file: str | None = declared(Setting(
