@@ -21,7 +21,7 @@ on the order in which its threads find groups.
 from __future__ import annotations
 
 import os
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Self
@@ -76,48 +76,63 @@ class _Databases:
     """The databases that no engine uses, for the next ones: to begin one takes longer than to
     compare a small version. Some are kept as long as any reader is active, however many there are;
     each comparison has all of a database's memory for itself.
+
+    Readers and comparisons are in several threads: each step is one operation of a set or a deque.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._readers = 0
-        self._idle: list[_Database] = []
+        self._readers: set[object] = set()
+        self._idle: deque[_Database] = deque()
+        self._of_parent: list[_Database] = []
 
     def take(self, options: DiffOptions) -> _Database:
         """Return an idle database with these bounds, or a new one."""
         bounds = structs.replace(options, keep_bytes_max=0, bucket=None)
-        with self._lock:
-            for database in self._idle:
-                # A child has the databases of its parent, whose threads it lacks.
-                if database.options == bounds and database.pid == os.getpid():
-                    self._idle.remove(database)
-                    return database
+        for _ in range(_IDLE_MAX):
+            database = self._pop()
+            if database is None:
+                break
+            if database.options == bounds:
+                return database
+            self._idle.appendleft(database)
         return _Database(bounds)
 
     def give_back(self, database: _Database) -> None:
         """Keep a database that is no longer used, or close it."""
-        with self._lock:
-            if self._readers and len(self._idle) < _IDLE_MAX and database.pid == os.getpid():
-                self._idle.append(database)
-                return
-        database.close()
+        if not self._readers or len(self._idle) >= _IDLE_MAX:
+            database.close()
+            return
+        self._idle.append(database)
+        if not self._readers:  # the last one has gone since
+            self._close_idle()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Keep idle databases within the block; the last such block closes them."""
-        with self._lock:
-            self._readers += 1
+        reader = object()
+        self._readers.add(reader)
         try:
             yield
         finally:
-            with self._lock:
-                self._readers -= 1
-                idle = [] if self._readers else self._idle[:]
-                if idle:
-                    self._idle.clear()
-            for database in idle:
-                if database.pid == os.getpid():
-                    database.close()
+            self._readers.discard(reader)
+            if not self._readers:
+                self._close_idle()
+
+    def _close_idle(self) -> None:
+        while (database := self._pop()) is not None:
+            database.close()
+
+    def _pop(self) -> _Database | None:
+        """Return an idle database. A child keeps those of its parent as they are: it lacks their
+        threads, and to close one would wait for them."""
+        while True:
+            try:
+                database = self._idle.pop()
+            except IndexError:
+                return None
+            if database.pid == os.getpid():
+                return database
+            self._of_parent.append(database)
 
 
 _DATABASES = _Databases()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tailer.compare.engine import Engine, keep_databases
 from tailer.decode.options import DiffOptions
+from tests.support.waiting import eventually
 
 
 def folders(parent: Path) -> list[str]:
@@ -73,9 +73,14 @@ def test_a_child_does_not_use_its_parent_s(options: DiffOptions) -> None:
                     status = int(engine.table("SELECT 7 AS n")["n"].to_pylist() != [7])
             finally:
                 os._exit(status)
-        timer = threading.Timer(60, os.kill, (child, 9))
-        timer.start()
-        assert os.waitpid(child, 0)[1] == 0
-        timer.cancel()
+        statuses: list[int] = []
+
+        def has_ended() -> bool:
+            number, status = os.waitpid(child, os.WNOHANG)
+            statuses.append(status)
+            return number == child
+
+        eventually(has_ended)
+        assert statuses[-1] == 0
         with Engine(options) as engine:
             assert engine.table("SELECT 7 AS n")["n"].to_pylist() == [7]
