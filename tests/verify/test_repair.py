@@ -19,6 +19,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from sinks.postgres.sink import PostgresSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.cli.main import main
 from tailer.config.feeds import load_config
@@ -284,6 +285,46 @@ def test_events_come_again_with_the_same_ids_after_a_rewind(tmp_path: Path) -> N
     events = [json.loads(line) for line in lines]
     assert [event["id"] for event in events] == [0, 1, 2, 1, 2, 3]
     assert lines[1:3] == lines[3:5]
+
+
+def test_a_connection_that_is_cut_ends_a_repair_that_can_be_run_again(
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = sql_target("postgres", tmp_path, request)
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
+    )
+    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    table.create()
+    table.insert([{"id": n, "n": 0} for n in range(6)])
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    target.query(f"UPDATE {target.prefix}orders SET n = 1")
+
+    def cut() -> None:
+        target.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+    whole = PostgresSink.repair_mirror
+
+    @contextmanager
+    def overtaken(self: PostgresSink, feed: str) -> Iterator[Overtaken]:
+        with whole(self, feed) as inner:
+            yield Overtaken(inner, iter([cut]))
+
+    monkeypatch.setattr(PostgresSink, "repair_mirror", overtaken)
+    verify = ["verify", str(config), "orders", "--repair"]
+    assert main(verify) == 1
+    assert "PostgreSQL" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(verify) == 0, capsys.readouterr()
 
 
 def test_a_copy_by_row_id_is_repaired(tmp_path: Path, capsys: Capture) -> None:
