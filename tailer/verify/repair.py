@@ -179,8 +179,13 @@ class _Settling:
         self._seen = seen
         key = [f"c{i}" for i in range(len(rows.copy.key))]
         self._key = ", ".join(key)
-        for name, source in (("differing", "unbalanced"), ("settled", "unbalanced LIMIT 0")):
-            engine.execute(f"CREATE TEMP TABLE {name} AS SELECT DISTINCT {self._key} FROM {source}")
+        # No statement finds a row by a key that is null; the table has none, and verify names it.
+        whole = " AND ".join(f"{name} IS NOT NULL" for name in key)
+        for name, rest in (("differing", ""), ("settled", " LIMIT 0")):
+            engine.execute(
+                f"CREATE TEMP TABLE {name} AS "
+                f"SELECT DISTINCT {self._key} FROM unbalanced WHERE {whole}{rest}"
+            )
 
     def run(self) -> None:
         """Settle all keys."""

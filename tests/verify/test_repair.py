@@ -421,6 +421,29 @@ def test_a_row_that_the_copy_can_not_hold_stands_in_the_way_of_no_other(
     assert "1 rows can't be repaired: version 1: the column 'n' has nan" in said.err
 
 
+def test_a_row_without_a_key_is_named_and_all_others_are_repaired(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    config = tmp_path / "tailer.toml"
+    config.write_text(
+        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
+        '[feeds.orders.sink]\ntype = "delta"\npath = "copy"\nkey = ["id"]\n'
+    )
+    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    table.create()
+    table.insert([{"id": n, "n": 0} for n in range(3)])
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    more = pa.table({"id": [None, 9], "n": [0, 7]}, schema=NUMBERS)
+    deltalake.write_deltalake(tmp_path / "copy", more, mode="append")
+    assert main(["verify", str(config), "orders", "--repair"]) == 1
+    assert capsys.readouterr().out.endswith(
+        "repaired: 0 rows written, 1 keys removed, in 1 transactions\n"
+        "version 1, 4 rows in the mirror: 0 rows missing, 1 rows too many\n"
+        '  {"id": null} is not in the table\n'
+    )
+
+
 def test_a_wide_copy_is_repaired(tmp_path: Path, capsys: Capture) -> None:
     """Rows of very many columns are compared by their hashes; their keys are kept."""
     schema = pa.schema([*((f"n{i}", pa.int64()) for i in range(300)), ("id", pa.int64())])
