@@ -39,7 +39,7 @@ class CountingStore(LocalStore):
         self.listings = 0
         self.reads = Counter[str]()
 
-    def _scan(self, folder: str, start_after: str) -> Sequence[FileStatus]:
+    def _scan_folder(self, folder: str, start_after: str) -> Sequence[FileStatus]:
         self.listings += 1
         return super()._scan_folder(folder, start_after)
 
