@@ -7,7 +7,7 @@ import sys
 
 ALL_AT_ONCE = """
 import sys, threading
-from tailer.delta.parsing import action_of, parse_entries, parse_line
+from tailer.delta.parsing import build_action, parse_entries, parse_line
 sys.setswitchinterval(1e-6)
 add = {"path": "a", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
 line = b'{"add":{"path":"a","partitionValues":{},"size":1,"modificationTime":1,"dataChange":true}}'
@@ -16,7 +16,7 @@ def read():
     ready.wait()
     assert parse_line(line).path == "a"
     assert parse_entries([line])[0][0].path == "a"
-    assert action_of("add", add).path == "a"
+    assert build_action("add", add).path == "a"
     parse_line(line, files=False)
 threads = [threading.Thread(target=read) for _ in range(8)]
 for thread in threads:
