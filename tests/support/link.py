@@ -87,7 +87,8 @@ class Link:
         ready.set()
         await ending.wait()
         server.close()
-        await asyncio.sleep(0)  # what was accepted just now begins, so that it can end
+        for _ in range(8):  # what was accepted just now begins, in some turns, so that it can end
+            await asyncio.sleep(0)
         self._cut()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
