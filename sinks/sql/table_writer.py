@@ -140,6 +140,7 @@ class TableWriter:
                     lacks,
                     "that the copy lacks; it must begin with all rows of the "
                     'table (from = "snapshot") and have one writer',
+                    f"verify CONFIG {self.feed} --repair` sets right what somebody changed",
                 )
         enforced = database.enforces_keys and self.create
         absent = merge.passing if enforced else merge.absent
@@ -157,6 +158,7 @@ class TableWriter:
                 has,
                 "that the copy has already, so the key columns do not "
                 "identify a row; choose others, or mirror by row id",
+                "offsets reset` creates the copy again",
             )
         if not merge.unchecked:
             return claim
@@ -164,12 +166,13 @@ class TableWriter:
         database.save_row_count(target, counted)
         return counted
 
-    def _make_refusal(self, keys: Sequence[tuple[Any, ...]], what: str) -> SinkRejected:
+    def _make_refusal(
+        self, keys: Sequence[tuple[Any, ...]], what: str, remedy: str
+    ) -> SinkRejected:
         shown = ", ".join(str(dict(zip(self.key, key, strict=True))) for key in keys)
-        again = f"; `tailer verify CONFIG {self.feed} --repair` sets right what somebody changed"
         return RowsRefused(
             f"{self.database.location}, table {self.target!r}: a change is of a row with a key "
-            f"{what}: {shown}{again}"
+            f"{what}: {shown}; `tailer {remedy}"
         )
 
 
