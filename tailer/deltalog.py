@@ -29,8 +29,8 @@ from tailer.delta.schema import StructField
 from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import ConfigError, CorruptRow, DataLoss, TableError
-from tailer.log.checksums import Sums, checksum_errors, snapshot_sums
-from tailer.log.history import HistoryEntry, history
+from tailer.log.checksums import Sums, find_checksum_errors, find_snapshot_sums
+from tailer.log.history import HistoryEntry, read_history
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_before
 from tailer.process.threads import run_blocking
@@ -140,7 +140,7 @@ class DeltaLog:
         """
         age_s = self._clock() - self._updated_s
         if self._current is None or not 0 <= age_s < staleness_acceptable_s:
-            self._current = self._run(lambda log: log.snapshot())
+            self._current = self._run(lambda log: log.load_snapshot())
             self._updated_s = self._clock()
         return self._current
 
@@ -159,8 +159,8 @@ class DeltaLog:
 
         async def find(log: TableLog) -> Snapshot:
             if timestamp_ms is not None:
-                return await log.snapshot(await version_at_or_before(log, timestamp_ms))
-            return await log.snapshot(version)
+                return await log.load_snapshot(await version_at_or_before(log, timestamp_ms))
+            return await log.load_snapshot(version)
 
         return self._run(find)
 
@@ -171,13 +171,13 @@ class DeltaLog:
         exists and has the same protocol, metadata and transaction as the snapshot.
         """
         at = snapshot or self.snapshot
-        return self._run(lambda log: snapshot_sums(log, at))
+        return self._run(lambda log: find_snapshot_sums(log, at))
 
     def checksum_errors(self, snapshot: Snapshot | None = None) -> tuple[str, ...] | None:
         """Return the fields of the version's checksum file that contradict the log; this reads the
         log entries of all files. None if the version has no readable checksum file."""
         at = snapshot or self.snapshot
-        return self._run(lambda log: checksum_errors(log, at))
+        return self._run(lambda log: find_checksum_errors(log, at))
 
     @property
     def metadata(self) -> Metadata:
@@ -243,7 +243,7 @@ class DeltaLog:
             last = await log.latest_version()
             for version in range(start, last + 1):
                 try:
-                    actions = await log.actions(version)
+                    actions = await log.read_commit_actions(version)
                 except FileNotFoundError:
                     raise DataLoss(
                         f"the commit is missing, though version {last} exists",
@@ -258,7 +258,7 @@ class DeltaLog:
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """Return the commits that the log still has, newest first."""
-        entries = list(self._stream(history, _MANY))[::-1]
+        entries = list(self._stream(read_history, _MANY))[::-1]
         return entries if limit is None else entries[:limit]
 
     # Retention

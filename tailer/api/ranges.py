@@ -8,7 +8,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.errors import ConfigError, TableError
 from tailer.log.listed import ListedLog
 from tailer.log.same_table import check_place
-from tailer.log.starts import start_offset
+from tailer.log.starts import find_start_offset
 from tailer.log.table import TableLog
 from tailer.log.times import first_version, last_version
 from tailer.offset import Offset
@@ -45,7 +45,7 @@ async def find_range(log: TableLog, start: str | Offset, end: str | None) -> Ran
     first = start if isinstance(start, Offset) else await _first(log, start)
     last = None if end is None else await last_version(log, end)
     try:
-        newest = await log.snapshot(last)
+        newest = await log.load_snapshot(last)
     except TableError:
         if last is not None:
             _check_newest(log, "ending", last, await log.latest_version())
@@ -69,7 +69,7 @@ async def prefetch(log: TableLog, versions: Range) -> None:
 
 async def _first(log: TableLog, start: str) -> Offset:
     if start in ("earliest", "latest", "snapshot"):
-        return await start_offset(log, start)
+        return await find_start_offset(log, start)
     return Offset(await first_version(log, start))
 
 

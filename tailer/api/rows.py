@@ -14,7 +14,7 @@ from tailer.delta.snapshot import Snapshot
 from tailer.feed.read import send_changes
 from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.log.table import TableLog
-from tailer.plan.mapping_removals import mapping_removals
+from tailer.plan.mapping_removals import find_mapping_removals
 
 
 class Pass(Struct, frozen=True):
@@ -56,11 +56,11 @@ async def prepare_changes(
     options.check(end, log.store.root)
     found = options.feed_options(end if one_schema else None, on_read=on_read)
     if one_schema and not versions.is_empty:
-        removals = await mapping_removals(log, versions.first.version, last, end)
+        removals = await find_mapping_removals(log, versions.first.version, last, end)
         found = structs.replace(found, decode=structs.replace(found.decode, removals=removals))
-    context = ReadContext.of(log, found)
-    context.columns.learn(last, end)
-    schema, ids = context.shaper.schema(end), Ids(options.with_ids, options.own_prefix)
+    context = ReadContext.from_options(log, found)
+    context.columns.learn_state(last, end)
+    schema, ids = context.shaper.shape_schema(end), Ids(options.with_ids, options.own_prefix)
     ids.own.check(schema.names[: -len(METADATA_FIELDS)])
     return Pass(context, versions, ids.schema(schema))
 
@@ -71,7 +71,7 @@ async def prepare_snapshot(
     """Return the pass over all rows of a version. Raises :class:`ConfigError` for options that do
     not fit the table."""
     options.check(snapshot.state, log.store.root)
-    context = ReadContext.of(log, options.feed_options(on_read=on_read))
-    context.columns.learn(snapshot.version, snapshot.state)
+    context = ReadContext.from_options(log, options.feed_options(on_read=on_read))
+    context.columns.learn_state(snapshot.version, snapshot.state)
     versions = Range(Offset(snapshot.version, snapshot=True), snapshot)
-    return Pass(context, versions, context.shaper.schema(snapshot.state))
+    return Pass(context, versions, context.shaper.shape_schema(snapshot.state))

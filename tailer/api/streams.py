@@ -39,14 +39,14 @@ from tailer.errors import (
     TableReplaced,
     printable,
 )
-from tailer.feed.pipe import received
+from tailer.feed.pipe import read_ahead
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import run_feed
 from tailer.log.history import HistoryEntry
-from tailer.log.history import history as commits
+from tailer.log.history import read_history as commits
 from tailer.log.listed import list_once
 from tailer.log.same_table import check_place
-from tailer.log.starts import start_offset
+from tailer.log.starts import find_start_offset
 from tailer.log.table import TableLog
 from tailer.log.times import last_version
 from tailer.sink import Sink, SinkTraits
@@ -196,7 +196,7 @@ class BoundedStream(Stream):
             found = await self._prepare(log)
             self._schema = self._output_schema(found)
             yield Batch(pa.RecordBatch.from_pylist([], self._schema), found.start)
-            async with aclosing(received(found.send)) as batches:
+            async with aclosing(read_ahead(found.send)) as batches:
                 async for batch in batches:
                     yield self._batch(batch)
 
@@ -242,7 +242,7 @@ class Rows(BoundedStream):
     async def _prepare(self, log: TableLog) -> Pass:
         log = await list_once(log)
         last = None if self._version is None else await last_version(log, self._version)
-        snapshot = await log.snapshot(last)
+        snapshot = await log.load_snapshot(last)
         self._version = str(snapshot.version)
         return await prepare_snapshot(log, snapshot, self._source.options)
 
@@ -272,15 +272,15 @@ class Tail(Stream):
     async def _batches(self) -> AsyncGenerator[Batch, None]:
         async with self._source.open_log(resumes=self._resumes) as log:
             options = self._source.options
-            first = parse_after(self._after) or await start_offset(log, self._start)
+            first = parse_after(self._after) or await find_start_offset(log, self._start)
             if self._end is not None and self._end < first.version:
                 if self._after is None:
                     check_range(first.version, self._end)
                 await check_place(log, first)
                 return
             if options.names_columns():
-                options.check((await log.snapshot()).state, log.store.root)
-            async with aclosing(received(partial(self._follow, log, first))) as batches:
+                options.check((await log.load_snapshot()).state, log.store.root)
+            async with aclosing(read_ahead(partial(self._follow, log, first))) as batches:
                 async for batch in batches:
                     yield batch
 

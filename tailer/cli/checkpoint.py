@@ -33,7 +33,7 @@ from tailer.delta.commit import Commit
 from tailer.errors import OffsetError, TableError
 from tailer.log.same_table import check_place
 from tailer.log.table import TableLog
-from tailer.plan.rules import ChangeSource, source_of
+from tailer.plan.rules import ChangeSource, choose_source
 from tailer.store import Store
 
 _SET = "choose the feed's start by `tailer offsets set`"
@@ -167,7 +167,7 @@ async def find_offset(
     ``change_feed``: the query reads with readChangeFeed. Raises :class:`OffsetError` if the query
     does not read the table that is there, or stopped where no feed can continue exactly.
     """
-    table_id = (await log.snapshot()).state.table_id
+    table_id = (await log.load_snapshot()).state.table_id
     places = {place for place in checkpoint.places if place.table_id in (None, table_id)}
     if len(places) != 1:
         raise _make_place_error(log, checkpoint, table_id, len(places))
@@ -181,7 +181,7 @@ async def find_offset(
         e.hint = _SET
         raise
     if place.snapshot:
-        snapshot = await log.snapshot(place.version)
+        snapshot = await log.load_snapshot(place.version)
         async with aclosing(log.live_files(snapshot, KEYS)) as live:
             files = sum([1 async for _ in live])
     elif place.files:
@@ -220,7 +220,7 @@ async def _count_files(
     Raises :class:`OffsetError` if the changes in the others are not the rest of the feed's.
     """
     try:
-        commit = await log.commit(place.version, await log.state_before(place.version), None)
+        commit = await log.read_commit(place.version, await log.state_before(place.version), None)
     except FileNotFoundError:
         raise OffsetError(
             "the query stopped within this version, and its commit was cleaned up",
@@ -233,7 +233,7 @@ async def _count_files(
     if header.removes or header.cdcs:  # or else both kinds of streams count the same
         if change_feed and place.files >= files:
             return files
-        exact = exact and change_feed and source_of(commit, source) == "cdf"
+        exact = exact and change_feed and choose_source(commit, source) == "cdf"
         hint = "" if change_feed else "; if it reads with readChangeFeed, say --read-change-feed"
     if not exact:
         raise OffsetError(

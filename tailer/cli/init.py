@@ -50,7 +50,7 @@ async def init(arguments: argparse.Namespace, log: TableLog) -> int:
     """Write the file and check it; return the exit status."""
     path = Path(arguments.output)
     _check_free(path)
-    state = (await log.snapshot()).state
+    state = (await log.load_snapshot()).state
     kind = arguments.sink or await _ask_user(
         f"sink ({', '.join(sorted(installed_sinks()))})", default=_SINK
     )

@@ -13,9 +13,9 @@ from msgspec import structs
 from tailer.changes import Offset
 from tailer.cli.feeds import find_feed
 from tailer.config.feeds import Config, FeedConfig, load_config
-from tailer.daemon.assembly import feed_sink, offset_store, table_log
+from tailer.daemon.assembly import make_feed_sink, make_offset_store, make_table_log
 from tailer.errors import ConfigError, TargetRefused
-from tailer.log.starts import start_to_keep
+from tailer.log.starts import find_start_to_keep
 from tailer.log.table import TableLog
 from tailer.log.times import last_version
 from tailer.offsets import OffsetStore
@@ -41,10 +41,10 @@ async def offsets(arguments: argparse.Namespace) -> int:
         raise ConfigError("offsets set needs --from WHERE, the next version to read")
     if arguments.action == "rewind" and arguments.to is None:
         raise ConfigError("offsets rewind needs --to WHERE, the version to go back to")
-    store = offset_store(config, arguments.feed)
+    store = make_offset_store(config, arguments.feed)
     await store.acquire()
     try:
-        sink = feed_sink(config, feed)
+        sink = make_feed_sink(config, feed)
         if arguments.action == "rewind":
             await _rewind_feed(arguments, config, feed, store, sink)
         else:
@@ -80,10 +80,10 @@ async def _rewind_feed(
 ) -> None:
     """Go back to an earlier version: what follows it is delivered again, with the same ids. A copy
     is made what the table was then."""
-    log = table_log(config, feed)
+    log = make_table_log(config, feed)
     try:
         version = await last_version(log, arguments.to)
-        offset = await start_to_keep(log, str(version + 1))
+        offset = await find_start_to_keep(log, str(version + 1))
         save = partial(_save_offset, offset, feed, store, sink)
         if not sink.traits.copies:
             now = await sink.look(feed.name) if sink.traits.keeps_offset else await store.load()
@@ -108,7 +108,7 @@ async def _rewind_feed(
 
 async def _show_offset(config: Config, arguments: argparse.Namespace) -> int:
     """Print the saved offset, and the orders in force; `export` needs an offset."""
-    store = offset_store(config, arguments.feed)
+    store = make_offset_store(config, arguments.feed)
     offset, orders = await store.load(), await store.load_orders()
     if offset is None and arguments.action == "export":
         raise ConfigError(f"the feed {arguments.feed!r} has no saved offset to export")
@@ -130,11 +130,13 @@ async def _choose_offset(
     """Return the offset to save; None to forget it. ``kept`` has the one of the feed now."""
     if arguments.action == "reset":
         return None
-    log = table_log(config, feed)
+    log = make_table_log(config, feed)
     try:
         if arguments.action == "import":
             return await _import_offset(arguments, config, feed, log, kept, copies=copies)
-        return structs.replace(await start_to_keep(log, arguments.start), index=arguments.index)
+        return structs.replace(
+            await find_start_to_keep(log, arguments.start), index=arguments.index
+        )
     finally:
         await log.store.aclose()
 

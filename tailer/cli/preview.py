@@ -17,7 +17,7 @@ from tailer.api.ranges import find_range
 from tailer.changes import ChangeBatch
 from tailer.cli.feeds import find_feed
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import feed_sink, table_log
+from tailer.daemon.assembly import make_feed_sink, make_table_log
 from tailer.errors import TableError, printable
 from tailer.feed.fitting import Fitting
 from tailer.feed.read import read_changes
@@ -29,7 +29,7 @@ async def preview(arguments: argparse.Namespace) -> int:
     """Print the records; return the exit status."""
     config = load_config(Path(arguments.config))
     feed = await find_feed(config, arguments.feed)
-    sink, log = feed_sink(config, feed), table_log(config, feed)
+    sink, log = make_feed_sink(config, feed), make_table_log(config, feed)
     try:
         versions = await find_range(log, arguments.start, arguments.end)
         fitting = Fitting(log.store.root, [sink])
@@ -37,7 +37,7 @@ async def preview(arguments: argparse.Namespace) -> int:
         found = read_changes(log, versions.first, versions.end.version, options)
         async with aclosing(found) as batches:
             async for batch in batches:
-                fitting.check(batch)
+                fitting.check_batch(batch)
                 for target, records in _list_records(feed.name, sink, feed.sink.type, batch):
                     for record in _make_objects(target, records, as_json=arguments.json):
                         print(_format_json(record) if arguments.json else _format_record(record))

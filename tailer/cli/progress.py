@@ -70,11 +70,11 @@ class SnapshotProgress(FeedProgress):
         super().__init__(feed, time.time)
         self.drawn = drawn
 
-    def read_bytes(self, count: int) -> None:
-        super().read_bytes(count)
+    def count_read_bytes(self, count: int) -> None:
+        super().count_read_bytes(count)
         self.drawn(count)
 
-    def delivered(self, batch: ChangeBatch, *, whole: bool = True) -> None:
-        super().delivered(batch, whole=whole)
+    def note_saved_batch(self, batch: ChangeBatch, *, whole: bool = True) -> None:
+        super().note_saved_batch(batch, whole=whole)
         if not batch.next_offset.snapshot:
             self.drawn.close()

@@ -13,7 +13,7 @@ from tailer.cli.output import open_output
 from tailer.cli.progress import BytesRead, stored_bytes
 from tailer.delta.snapshot import Snapshot
 from tailer.feed.fitting import Fitting
-from tailer.feed.pipe import pipe
+from tailer.feed.pipe import pipe_items
 from tailer.log.table import TableLog
 
 
@@ -31,11 +31,11 @@ async def write_changes(
         fitting = Fitting(log.store.root, [output])
 
         async def write(batch: ChangeBatch) -> None:
-            fitting.check(batch)
+            fitting.check_batch(batch)
             await output.write(batch)
 
         with drawn:
-            await pipe(found.send, write)
+            await pipe_items(found.send, write)
 
 
 async def write_rows(
@@ -47,4 +47,4 @@ async def write_rows(
     found = await prepare_snapshot(log, snapshot, options, drawn)
     async with open_output(arguments.output, kind, found.schema, Ids()) as output:
         with drawn:
-            await pipe(found.send, output.write)
+            await pipe_items(found.send, output.write)

@@ -11,7 +11,7 @@ from tailer.cli.table import on_table
 from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.delta.features import cdf_enabled
 from tailer.delta.snapshot import Snapshot
-from tailer.log.checksums import checksum_errors
+from tailer.log.checksums import find_checksum_errors
 from tailer.log.table import TableLog
 from tailer.log.times import last_version
 
@@ -20,7 +20,7 @@ from tailer.log.times import last_version
 async def snapshot(arguments: argparse.Namespace, log: TableLog) -> int:
     """Print the description, or write the rows; return the exit status."""
     at = arguments.at
-    found = await log.snapshot(None if at is None else await last_version(log, at))
+    found = await log.load_snapshot(None if at is None else await last_version(log, at))
     if arguments.output:
         from tailer.cli.rows import write_rows  # on demand: a description needs none of it
 
@@ -55,5 +55,5 @@ async def _describe_snapshot(log: TableLog, snapshot: Snapshot) -> dict[str, Any
         "partition_columns": list(table.partition_columns),
         "properties": table.configuration,
         "schema": json.loads(table.schema_string),
-        "checksum_errors": await checksum_errors(log, snapshot),
+        "checksum_errors": await find_checksum_errors(log, snapshot),
     }

@@ -12,8 +12,8 @@ import anyio
 from prometheus_client import CollectorRegistry
 
 from tailer.config.feeds import Config
-from tailer.daemon.assembly import assemble, feed_configs
-from tailer.daemon.http_api import health_routes, serve
+from tailer.daemon.assembly import assemble_feed, list_feed_configs
+from tailer.daemon.http_api import make_health_routes, serve_routes
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.runner import Runner
@@ -38,8 +38,8 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     log = ProgressLog(logger)
     try:
         config = replace(config, feeds=await cluster.access(config.feeds))
-        for feed in (await feed_configs(config)).values():
-            parts = assemble(config, feed, families)
+        for feed in (await list_feed_configs(config)).values():
+            parts = assemble_feed(config, feed, families)
             parts.read = read_by(cluster, parts.name, feed.store)
             runners[feed.name] = Runner(parts, feed.sink.type, logger=logger)
         async with _serve_health(config, registry, runners):
@@ -51,7 +51,7 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     finally:
         with anyio.CancelScope(shield=True):
             await cluster.aclose()
-    log.end(_find_progress(runners), "asked to" if stopped else "because every feed has ended")
+    log.log_end(_find_progress(runners), "asked to" if stopped else "because every feed has ended")
     failed = {name: runner.error for name, runner in runners.items() if runner.error is not None}
     for name, error in failed.items():
         print(printable(f"tailer: feed {name}: {error}"), file=sys.stderr)
@@ -62,7 +62,7 @@ async def _run_to_end(runner: Runner) -> None:
     """Run a feed until it has come to its end: nobody can give it an order here."""
     async with anyio.create_task_group() as one:
         one.start_soon(runner.run)
-        await runner.at_rest()
+        await runner.wait_for_rest()
         await runner.end()
 
 
@@ -84,4 +84,4 @@ def _serve_health(
             if not runner.ready
         }
 
-    return serve(config.http, health_routes(registry, unready))
+    return serve_routes(config.http, make_health_routes(registry, unready))

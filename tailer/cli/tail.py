@@ -17,7 +17,7 @@ from tailer.cli.progress import BytesRead, SnapshotProgress
 from tailer.cli.table import on_table
 from tailer.errors import SinkRejected
 from tailer.feed.run import run_feed
-from tailer.log.starts import start_offset
+from tailer.log.starts import find_start_offset
 from tailer.log.table import TableLog
 from tailer.sink import make_sink
 
@@ -25,12 +25,12 @@ from tailer.sink import make_sink
 @on_table
 async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     """Print events until a signal comes, or the last version is done."""
-    offset = await start_offset(log, arguments.start)
+    offset = await find_start_offset(log, arguments.start)
     if arguments.last is not None:
         check_range(offset.version, arguments.last)
     options = ReadOptions.of_command(arguments)
     if options.names_columns():
-        options.check((await log.snapshot()).state, log.store.root)
+        options.check((await log.load_snapshot()).state, log.store.root)
 
     ids = Ids(options.with_ids, options.own_prefix)
     drawn = BytesRead(f"version {offset.version}")

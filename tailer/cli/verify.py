@@ -15,7 +15,7 @@ from tailer.cli.feeds import find_feed
 from tailer.cli.progress import BytesRead
 from tailer.cli.table import on_table
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import feed_sink, table_log
+from tailer.daemon.assembly import make_feed_sink, make_table_log
 from tailer.errors import ConfigError, TableError
 from tailer.feed.options import FeedOptions
 from tailer.log.table import TableLog
@@ -58,8 +58,8 @@ async def _verify_mirror(arguments: argparse.Namespace) -> int:
     """Compare the copy that a feed keeps with its table."""
     config = load_config(Path(arguments.table))
     feed = await find_feed(config, arguments.feed)
-    sink = feed_sink(config, feed)
-    log = table_log(config, feed)
+    sink = make_feed_sink(config, feed)
+    log = make_table_log(config, feed)
     try:
         options = feed.options.for_sink(sink)
         if arguments.repair:

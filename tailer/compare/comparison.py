@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
 from tailer.compare.row_cache import RowCache
-from tailer.compare.side_by_side import Decoded, FileRows, alike, pairable, side_by_side
+from tailer.compare.side_by_side import Decoded, FileRows, match_heads, may_match, read_side_by_side
 from tailer.compare.stream import COMING, LEAVING, OTHER_FIELD, PLACED, REF_FIELDS, RowStream
 from tailer.decode.naming import Removal, find_removal
 from tailer.decode.options import DecodeOptions, DiffOptions
@@ -57,13 +57,13 @@ class Comparison:
     only: tuple[Positions, Positions] | None = None
     columns: tuple[str, ...] | None = None
 
-    def restricted(
+    def restrict_to(
         self, only: tuple[Positions, Positions], columns: tuple[str, ...] | None = None
     ) -> Comparison:
         """Return a comparison of the same files with only these rows and columns."""
         return replace(self, only=only, columns=columns)
 
-    def reusable(self) -> tuple[bool, bool]:
+    def find_reusable_sides(self) -> tuple[bool, bool]:
         """Return, for each side, whether rows decoded here can be reused for the output."""
         if self.decode.columns is not None:
             return False, False
@@ -73,98 +73,98 @@ class Comparison:
         )
         return left, came
 
-    def rewritten(self) -> dict[int, int]:
+    def match_rewritten(self) -> dict[int, int]:
         """Return the leaving files that may each have been rewritten as one that comes, by
         number."""
         left, came = (
-            [number for its, number, _ in self._files() if its == side]
+            [number for its, number, _ in self._list_files() if its == side]
             for side in (LEAVING, COMING)
         )
-        if not pairable([self.leaving[n] for n in left], [self.coming[n] for n in came]):
+        if not may_match([self.leaving[n] for n in left], [self.coming[n] for n in came]):
             return {}
-        matches = alike(
-            [self._head(LEAVING, number) for number in left],
-            [self._head(COMING, number) for number in came],
+        matches = match_heads(
+            [self._read_head(LEAVING, number) for number in left],
+            [self._read_head(COMING, number) for number in came],
         )
         return {left[one]: came[other] for one, other in matches.items()}
 
-    def _head(self, side: int, number: int) -> Rows | None:
+    def _read_head(self, side: int, number: int) -> Rows | None:
         """Return the first few rows of a file; its bytes are counted when all of it is read."""
         few = structs.replace(self.decode, batch_rows_max=_HEAD_ROWS, on_read=None)
-        with closing(self._rows(side, number, few)) as rows:
+        with closing(self._decode_file_rows(side, number, few)) as rows:
             return next(rows, None)
 
-    def value_rows(
+    def stream_values(
         self, rewritten: Mapping[int, int] = _NONE_REWRITTEN, cache: RowCache | None = None
     ) -> RowStream:
         """Return the rows of both sides with their references; ``rewritten`` are read side by
         side and give placed rows."""
-        schema = value_schema(self.after, self.columns)
+        schema = build_value_schema(self.after, self.columns)
         width = len(schema) - len(REF_FIELDS)
         if rewritten:
             schema = schema.append(OTHER_FIELD)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for decoded in self.decoded(rewritten, cache):
+            for decoded in self.decode_files(rewritten, cache):
                 rows = decoded.rows
                 arrays = [
                     pa.repeat(pa.scalar(decoded.side, pa.int8()), len(rows.positions)),
-                    file_refs(decoded.number, rows.positions),
-                    *_comparable(rows.batch.columns[:width], decoded.side),
+                    build_file_refs(decoded.number, rows.positions),
+                    *_make_comparable(rows.batch.columns[:width], decoded.side),
                 ]
                 if decoded.came is not None:
                     number, positions = decoded.came
-                    arrays.append(file_refs(number, positions))
+                    arrays.append(build_file_refs(number, positions))
                 elif rewritten:
                     arrays.append(pa.nulls(len(rows.positions), pa.int64()))
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
         return RowStream(schema, batches())
 
-    def decoded(
+    def decode_files(
         self, rewritten: Mapping[int, int] = _NONE_REWRITTEN, cache: RowCache | None = None
     ) -> Generator[Decoded, None, None]:
         """Yield the rows of all files; two files at a time where one is the rewrite of the other.
 
         Without ``rewritten``, all rows go into the cache, otherwise only those that differ.
         """
-        for side, number, _ in self._files():
+        for side, number, _ in self._list_files():
             if side == LEAVING and cache is not None and number in rewritten:
                 other = rewritten[number]
-                left = FileRows(LEAVING, number, self._rows(LEAVING, number))
-                came = FileRows(COMING, other, self._rows(COMING, other))
-                yield from side_by_side(left, came, cache)
+                left = FileRows(LEAVING, number, self._decode_file_rows(LEAVING, number))
+                came = FileRows(COMING, other, self._decode_file_rows(COMING, other))
+                yield from read_side_by_side(left, came, cache)
             elif side == LEAVING or number not in rewritten.values():
-                for rows in self._rows(side, number):
+                for rows in self._decode_file_rows(side, number):
                     if cache is not None and not rewritten:
-                        cache.add(side, number, rows)
+                        cache.add_rows(side, number, rows)
                     yield Decoded(side, number, rows)
 
-    def tracked(self) -> Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]:
+    def read_tracked(self) -> Iterator[tuple[int, pa.Int64Array, pa.RecordBatch]]:
         """Yield side, references and tracking columns of all rows."""
-        for side, number, file in self._files():
+        for side, number, file in self._list_files():
             source, selection = self.open_file(file)
             with source:
                 for rows in read_tracked_rows(source, file, selection, self.decode.on_read):
-                    yield side, file_refs(number, rows.column(0)), rows
+                    yield side, build_file_refs(number, rows.column(0)), rows
 
-    def tracked_stream(self) -> RowStream:
-        """Return :meth:`tracked` as a stream for the engine."""
+    def stream_tracked(self) -> RowStream:
+        """Return :meth:`read_tracked` as a stream for the engine."""
         schema = pa.schema([*REF_FIELDS, *list(TRACKED)[1:]])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for side, refs, rows in self.tracked():
+            for side, refs, rows in self.read_tracked():
                 sided = pa.repeat(pa.scalar(side, pa.int8()), len(refs))
                 yield pa.RecordBatch.from_arrays([sided, refs, *rows.columns[1:]], schema=schema)
 
         return RowStream(schema, batches())
 
-    def _files(self) -> Iterator[tuple[int, int, ChangeFile]]:
+    def _list_files(self) -> Iterator[tuple[int, int, ChangeFile]]:
         for side, files in ((LEAVING, self.leaving), (COMING, self.coming)):
             for number, file in enumerate(files):
                 yield side, number, file
 
-    def _rows(
+    def _decode_file_rows(
         self, side: int, number: int, decode: DecodeOptions | None = None
     ) -> Generator[Rows, None, None]:
         file = (self.leaving, self.coming)[side][number]
@@ -176,47 +176,47 @@ class Comparison:
             decode or self.decode,
             target=self.after,
             target_version=version,
-            removals=self._removals(version),
+            removals=self._find_removals(version),
             columns=self.columns,
             own_columns=True,
         )
         with source:
             yield from decode_file(source, file, selection, options, Skip())
 
-    def _removals(self, version: int) -> tuple[Removal, ...]:
+    def _find_removals(self, version: int) -> tuple[Removal, ...]:
         """Return the removal of a column mapping in this very version, or nothing."""
         before = self.leaving[0].state if self.leaving else self.after
         mapping_removal = find_removal(version, before, self.after)
         return () if mapping_removal is None else (mapping_removal,)
 
 
-def _comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
+def _make_comparable(columns: list[pa.Array], side: int) -> list[pa.Array]:
     """Return the columns with variants in canonical form, where equal variants are identical;
     placed rows were compared already, so theirs stay unchanged."""
     return columns if side == PLACED else [canonicalize_variants(c) for c in columns]
 
 
-def value_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
+def build_value_schema(state: TableState, columns: tuple[str, ...] | None = None) -> pa.Schema:
     """Return the schema of the rows that are compared: side, reference, and these columns (None:
     all) by number, because two names may differ only in case, or be reserved words."""
     data = list(build_output_schema(state, columns))[: -len(METADATA_FIELDS)]
     return pa.schema([*REF_FIELDS, *(pa.field(f"c{i}", f.type) for i, f in enumerate(data))])
 
 
-def file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
+def build_file_refs(number: int, positions: pa.Int64Array) -> pa.Int64Array:
     """Return the references of rows at these positions of a file."""
     return pc.add(positions, pa.scalar(number << _POSITION_BITS, pa.int64()))
 
 
-def _files_and_positions(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Array]:
+def _split_refs(refs: pa.Int64Array) -> tuple[pa.Int64Array, pa.Int64Array]:
     """Return the numbers of the files, and the positions there, of some references."""
     numbers = pc.shift_right(refs, pa.scalar(_POSITION_BITS, pa.int64()))
     return numbers, pc.bit_wise_and(refs, pa.scalar(_POSITION_MASK, pa.int64()))
 
 
-def refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
+def group_refs_by_file(references: BitMap64) -> dict[int, BitMap64]:
     """Group references by file: file number -> positions."""
-    numbers, positions = _files_and_positions(list_positions(references))
+    numbers, positions = _split_refs(list_positions(references))
     refs: dict[int, BitMap64] = {}
     at = 0
     for entry in pc.value_counts(numbers).to_pylist():

@@ -2,12 +2,13 @@
 
 A rewritten file holds mostly rows that were there before. There are two ways to find the others:
 
-* **Row ids** (:func:`by_row_ids`): a row whose id and row commit version both leave and come was
-  only copied; a row with another commit version was updated. Only the two tracking columns are
-  read.
-* **Cancel-out** (:func:`by_value`): rows that leave and rows that come are cancelled as multisets,
-  over all columns. NaN equals NaN, -0.0 equals 0.0, null equals null, maps have no order. Rows are
-  compared by 128 bits of hash, or by values where hashes would not distinguish all of them.
+* **Row ids** (:func:`compare_by_row_ids`): a row whose id and row commit version both leave and
+  come was only copied; a row with another commit version was updated. Only the two tracking columns
+  are read.
+* **Cancel-out** (:func:`compare_by_value`): rows that leave and rows that come are cancelled as
+  multisets, over all columns. NaN equals NaN, -0.0 equals 0.0, null equals null, maps have no
+  order. Rows are compared by 128 bits of hash, or by values where hashes would not distinguish all
+  of them.
 
 Both ways give a set of row positions for each file, so the changed rows are then decoded like any
 other rows; there is no second decoder. Among equal rows, the one in the lowest file and position is
@@ -29,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,13 +38,13 @@ from msgspec import structs
 from pyroaring import BitMap64
 
 from tailer.changes import ChangeFile, Origin, Rows
-from tailer.compare.comparison import Comparison, refs_by_file
+from tailer.compare.comparison import Comparison, group_refs_by_file
 from tailer.compare.engine import Engine
-from tailer.compare.idsets import ManyVersions, changed_ids
-from tailer.compare.noops import equal_images
-from tailer.compare.row_cache import RowCache, settled
+from tailer.compare.idsets import ManyVersions, find_changed_ids
+from tailer.compare.noops import find_equal_images
+from tailer.compare.row_cache import RowCache, find_cached_rows
 from tailer.compare.stream import COMING, LEAVING, RowStream, has_map
-from tailer.compare.unmatched import Unmatched, unmatched
+from tailer.compare.unmatched import Unmatched, find_unmatched
 from tailer.decode.options import Bucket
 from tailer.decode.output import build_output_schema
 from tailer.decode.vectors import build_bitmap
@@ -68,75 +70,83 @@ class Difference:
     kept_coming: dict[int, list[Rows]] = field(default_factory=dict)
 
 
-def by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
+def compare_by_value(sides: Comparison, key: tuple[str, ...] = ()) -> Difference:
     """Cancel out the rows that leave and the rows that come.
 
     ``key`` names the columns that pair the remaining rows into updates. Raises :class:`CorruptRow`
     if rows that leave can't be read in the later schema.
     """
-    options, rewritten = sides.options, sides.rewritten()
-    cache = RowCache(options.keep_bytes_max, sides.reusable())
+    options, rewritten = sides.options, sides.match_rewritten()
+    cache = RowCache(options.keep_bytes_max, sides.find_reusable_sides())
     difference = Difference()
     with Engine(options) as engine:
-        result = unmatched(
-            engine, lambda: sides.value_rows(rewritten, cache if rewritten else None)
+        result = find_unmatched(
+            engine, lambda: sides.stream_values(rewritten, cache if rewritten else None)
         )
         if result.doubtful_leaving:
             # Rows at one place of two files were taken for partners. Some of their value have none,
             # so these rows are compared a second time, all together and without regard to places.
-            doubtful = refs_by_file(result.doubtful_leaving), refs_by_file(result.doubtful_coming)
-            again = unmatched(engine, sides.restricted(doubtful).value_rows)
+            doubtful = (
+                group_refs_by_file(result.doubtful_leaving),
+                group_refs_by_file(result.doubtful_coming),
+            )
+            again = find_unmatched(engine, sides.restrict_to(doubtful).stream_values)
             result.leaving = result.leaving - result.doubtful_leaving | again.leaving
             result.coming = result.coming - result.doubtful_coming | again.coming
-        difference.leaving = refs_by_file(result.leaving)
-        difference.coming = refs_by_file(result.coming)
-        difference.kept_leaving, difference.kept_coming = cache.of(LEAVING), cache.of(COMING)
+        difference.leaving = group_refs_by_file(result.leaving)
+        difference.coming = group_refs_by_file(result.coming)
+        difference.kept_leaving, difference.kept_coming = (
+            cache.select_side(LEAVING),
+            cache.select_side(COMING),
+        )
         if key and result.leaving and result.coming:
-            keys = sides.restricted((difference.leaving, difference.coming), key)
-            left, came = updates(engine, result, keys.value_rows)
-            difference.updated_leaving = refs_by_file(left)
-            difference.updated_coming = refs_by_file(came)
+            keys = sides.restrict_to((difference.leaving, difference.coming), key)
+            left, came = find_updates(engine, result, keys.stream_values)
+            difference.updated_leaving = group_refs_by_file(left)
+            difference.updated_coming = group_refs_by_file(came)
     return difference
 
 
-def updates(
+def find_updates(
     engine: Engine, result: Unmatched, keys: Callable[[], RowStream]
 ) -> tuple[BitMap64, BitMap64]:
     """Return, by side, which of the changed rows have a partner of their key. ``keys`` are their
     keys with their references."""
-    alone = unmatched(engine, keys)
+    alone = find_unmatched(engine, keys)
     return result.leaving - alone.leaving, result.coming - alone.coming
 
 
-def by_row_ids(sides: Comparison) -> Difference | None:
+def compare_by_row_ids(sides: Comparison) -> Difference | None:
     """Find kept, updated, deleted and inserted rows by their ids and commit versions.
 
     Updates whose two images are equal are dropped and counted; images that don't fit the later
     schema are not equal. None if an id occurs twice on one side, which no valid writer produces:
     then rows must be compared by value.
     """
-    changed = _changed_ids(sides)
+    changed = _find_changed_ids(sides)
     if changed is None:
         return None
-    changed = _bucket_of(changed, sides.options.bucket)
-    updated, cache = _both(changed), None
+    changed = _select_bucket(changed, sides.options.bucket)
+    updated, cache = _select_updated(changed), None
     noops = pa.array([], pa.int64())
     if updated.num_rows:
         try:
-            cache, noops = _noops(_with_updates(sides, changed, updated), updated)
+            cache, noops = _find_noops(_restrict_to_updated_files(sides, changed, updated), updated)
         except CorruptRow:
             if all(file.state == sides.after for file in sides.leaving):
                 raise
     if len(noops):
         changed = changed.filter(pc.invert(pc.is_in(changed["row_id"], value_set=noops)))
-        updated = _both(changed)
-    left, came = _positions(changed)
-    updated_left, updated_came = _positions(updated)
-    kept_left, kept_came = ({} if cache is None else cache.of(s) for s in (LEAVING, COMING))
+        updated = _select_updated(changed)
+    left, came = _group_positions(changed)
+    updated_left, updated_came = _group_positions(updated)
+    kept_left, kept_came = (
+        {} if cache is None else cache.select_side(s) for s in (LEAVING, COMING)
+    )
     return Difference(left, came, updated_left, updated_came, len(noops), kept_left, kept_came)
 
 
-def _bucket_of(changed: pa.Table, bucket: Bucket | None) -> pa.Table:
+def _select_bucket(changed: pa.Table, bucket: Bucket | None) -> pa.Table:
     """Return the changed rows of one bucket."""
     if bucket is None:
         return changed
@@ -144,58 +154,72 @@ def _bucket_of(changed: pa.Table, bucket: Bucket | None) -> pa.Table:
     return changed.sort_by("row_id").slice(first, end - first).combine_chunks()
 
 
-def _changed_ids(sides: Comparison) -> pa.Table | None:
+def _find_changed_ids(sides: Comparison) -> pa.Table | None:
     try:
-        return changed_ids(sides.tracked, sides.options.keep_bytes_max)
+        return find_changed_ids(sides.read_tracked, sides.options.keep_bytes_max)
     except ManyVersions:
         with Engine(sides.options) as engine:
-            return engine.changed_ids(sides.tracked_stream)
+            return engine.find_changed_ids(sides.stream_tracked)
 
 
-def _noops(narrow: Comparison, updated: pa.Table) -> tuple[RowCache, pa.Int64Array]:
-    """Return the ids of the updated rows whose images are equal, and a cache with output rows.
+class _Noops(NamedTuple):
+    """The ids of updated rows whose images are equal, and a cache with output rows."""
+
+    cache: RowCache
+    ids: pa.Int64Array
+
+
+def _find_noops(narrow: Comparison, updated: pa.Table) -> _Noops:
+    """Find the updated rows whose images are equal.
 
     They are compared in memory where all of them can be kept.
     """
     bytes_max = narrow.options.keep_bytes_max
     if not any(has_map(f.type) for f in build_output_schema(narrow.after)):
         images = RowCache(bytes_max, (True, True))
-        with closing(narrow.decoded(cache=images)) as decoded:
+        with closing(narrow.decode_files(cache=images)) as decoded:
             while images.complete and next(decoded, None) is not None:
                 pass
         if images.complete:
-            noops = equal_images(images.of(LEAVING), images.of(COMING), updated)
+            noops = find_equal_images(
+                images.select_side(LEAVING), images.select_side(COMING), updated
+            )
             if noops is not None:
-                return images.restricted(narrow.reusable()), noops
-    cache = RowCache(bytes_max, narrow.reusable())
+                return _Noops(images.keep_sides(narrow.find_reusable_sides()), noops)
+    cache = RowCache(bytes_max, narrow.find_reusable_sides())
     with Engine(narrow.options) as engine:
-        return cache, engine.equal_images(lambda: narrow.value_rows(cache=cache), updated)
+        noops = engine.find_equal_images(lambda: narrow.stream_values(cache=cache), updated)
+        return _Noops(cache, noops)
 
 
-def _both(changed: pa.Table) -> pa.Table:
+def _select_updated(changed: pa.Table) -> pa.Table:
     """Return the rows that left and came."""
     return changed.filter(pc.and_(changed["left"].is_valid(), changed["came"].is_valid()))
 
 
-def _with_updates(sides: Comparison, changed: pa.Table, updated: pa.Table) -> Comparison:
+def _restrict_to_updated_files(
+    sides: Comparison, changed: pa.Table, updated: pa.Table
+) -> Comparison:
     """Return all changed rows of the files with updated rows: decoding them costs the same."""
     left, came = (
         {number: every[number] for number in chosen}
-        for every, chosen in zip(_positions(changed), _positions(updated), strict=True)
+        for every, chosen in zip(_group_positions(changed), _group_positions(updated), strict=True)
     )
-    return sides.restricted((left, came))
+    return sides.restrict_to((left, came))
 
 
-def _positions(rows: pa.Table) -> tuple[dict[int, BitMap64], dict[int, BitMap64]]:
+def _group_positions(rows: pa.Table) -> tuple[dict[int, BitMap64], dict[int, BitMap64]]:
     """Return the positions by file of rows that leave, and of rows that come."""
     left, came = (
-        refs_by_file(build_bitmap(rows[name].drop_null().combine_chunks()))
+        group_refs_by_file(build_bitmap(rows[name].drop_null().combine_chunks()))
         for name in ("left", "came")
     )
     return left, came
 
 
-def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> list[ChangeFile]:
+def build_changed_files(
+    rewrite: Rewrite, difference: Difference, origin: Origin
+) -> list[ChangeFile]:
     """Return the change files of a derived version: only the changed rows of each file."""
     d, files_changed = difference, []
     for files, changed, updated, kept_rows in (
@@ -209,7 +233,7 @@ def changed_files(rewrite: Rewrite, difference: Difference, origin: Origin) -> l
                 )
                 files_changed.append(
                     structs.replace(
-                        changed_file, kept=settled(changed_file, kept_rows.pop(number, ()))
+                        changed_file, kept=find_cached_rows(changed_file, kept_rows.pop(number, ()))
                     )
                 )
     return files_changed

@@ -24,7 +24,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,11 +37,19 @@ from tailer.files.spill import SpillFolder
 
 __all__ = ["DiffOptions", "Engine", "keep_databases"]
 
-#: How many databases that nobody uses are kept.
+#: The most idle databases that are kept.
 _IDLE_MAX = 2
 
 #: Rows with up to this many columns are grouped by all their values, and are shown whole.
 COLUMNS_GROUPED_MAX = 200
+
+
+class Unbalanced(NamedTuple):
+    """How many rows there are too few and too many, and examples: the values, then ``surplus``."""
+
+    missing: int
+    surplus: int
+    examples: pa.Table
 
 
 class _Database:
@@ -85,7 +93,7 @@ class _Databases:
         self._idle: deque[_Database] = deque()
         self._of_parent: list[_Database] = []
 
-    def take(self, options: DiffOptions) -> _Database:
+    def take_database(self, options: DiffOptions) -> _Database:
         """Return an idle database with these bounds, or a new one."""
         bounds = structs.replace(options, keep_bytes_max=0, bucket=None)
         for _ in range(_IDLE_MAX):
@@ -107,7 +115,7 @@ class _Databases:
             self._close_idle()
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def keep_idle(self) -> Iterator[None]:
         """Keep idle databases within the block; the last such block closes them."""
         reader = object()
         self._readers.add(reader)
@@ -136,18 +144,18 @@ class _Databases:
 
 
 _DATABASES = _Databases()
-keep_databases = _DATABASES.kept
+keep_databases = _DATABASES.keep_idle
 
 
 class Engine:
-    """The queries of the comparison, on a DuckDB that nobody else uses."""
+    """The queries of the comparison, on a DuckDB of its own."""
 
     def __init__(self, options: DiffOptions) -> None:
         import duckdb
 
         self._folder = options.spill_folder
         self._duckdb: Any = duckdb
-        self._database = _DATABASES.take(options)
+        self._database = _DATABASES.take_database(options)
         self._connection: Any = self._database.connection.cursor()
 
     def __enter__(self) -> Self:
@@ -158,11 +166,11 @@ class Engine:
         _DATABASES.give_back(self._database)
 
     @contextmanager
-    def _over(self, rows: RowStream) -> Iterator[None]:
+    def _register_rows(self, rows: RowStream) -> Iterator[None]:
         """Provide the stream as the table ``rows``; an error of the stream is raised unchanged."""
-        self._connection.register("rows", rows.reader())
+        self._connection.register("rows", rows.open_reader())
         try:
-            with self._asked():
+            with self._translate_errors():
                 yield
         except TailerError:
             if rows.error is not None:
@@ -172,7 +180,7 @@ class Engine:
             self._connection.unregister("rows")
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate the engine's errors into our own, around each use of the engine."""
         try:
             yield
@@ -193,26 +201,26 @@ class Engine:
 
     def execute(self, sql: str, rows: RowStream | None = None) -> None:
         """Run a statement; ``rows`` is the stream that it reads as the table ``rows``."""
-        with self._asked() if rows is None else self._over(rows):
+        with self._translate_errors() if rows is None else self._register_rows(rows):
             self._connection.execute(sql)
 
-    def table(self, sql: str, rows: RowStream | None = None) -> pa.Table:
+    def query_table(self, sql: str, rows: RowStream | None = None) -> pa.Table:
         """Return the result of a query, which fits into memory."""
-        with self._asked() if rows is None else self._over(rows):
+        with self._translate_errors() if rows is None else self._register_rows(rows):
             return self._connection.sql(sql).to_arrow_table()
 
-    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+    def query_batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """Yield the result of a query. Only one such iteration may be active at a time."""
-        with self._asked():
+        with self._translate_errors():
             yield from pa.RecordBatchReader.from_stream(self._connection.sql(sql))
 
     @staticmethod
-    def selected(columns: dict[str, str]) -> str:
+    def select_columns(columns: dict[str, str]) -> str:
         """Return a query of all rows with these columns, each evaluated once for a row."""
         listed = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
         return f'(SELECT "#side", "#ref", {listed} FROM rows)'
 
-    def changed_ids(self, rows: Callable[[], RowStream]) -> pa.Table | None:
+    def find_changed_ids(self, rows: Callable[[], RowStream]) -> pa.Table | None:
         """Return row id and both references (null: not on that side) of all rows that are not
         kept."""
         on = '{} FILTER ("#side" = {})'
@@ -226,7 +234,7 @@ class Engine:
             "n_came": on.format("count(*)", COMING),
         }
         selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
-        found = self.table(
+        found = self.query_table(
             f"SELECT row_id, {selected} FROM rows GROUP BY row_id "
             "HAVING v_left IS DISTINCT FROM v_came OR n_left > 1 OR n_came > 1",
             rows(),
@@ -235,7 +243,7 @@ class Engine:
             return None
         return found.select(["row_id", "left", "came"]).combine_chunks()
 
-    def balances(self, rows: RowStream) -> bool | None:
+    def is_balanced(self, rows: RowStream) -> bool | None:
         """Return whether the signs of equal rows (their side: -1 or 1) add up to zero; None, and
         nothing is read, if the rows have columns that hashes cannot represent.
 
@@ -243,44 +251,43 @@ class Engine:
         are made from those of its values by operations that sums could undo, so they are mixed
         once more: otherwise two rows that swapped a value might add up to the same.
         """
-        columns = rows.fingerprint(texts=True)
+        columns = rows.build_fingerprint(texts=True)
         if columns.keys() != {"h1", "h2"}:
             return None
         sums = ", ".join(f'sum(hash({name})::HUGEINT * "#side")' for name in columns)
-        summed = f"(SELECT {sums} FROM {self.selected(columns)}) AS sums(a, b)"
-        found = self.table(f"SELECT count(*) FILTER (a <> 0 OR b <> 0) FROM {summed}", rows)
+        summed = f"(SELECT {sums} FROM {self.select_columns(columns)}) AS sums(a, b)"
+        found = self.query_table(f"SELECT count(*) FILTER (a <> 0 OR b <> 0) FROM {summed}", rows)
         return not found.column(0)[0].as_py()
 
-    def unbalanced(self, rows: RowStream, limit: int) -> tuple[int, int, pa.Table]:
+    def find_unbalanced(self, rows: RowStream, limit: int) -> Unbalanced:
         """Find where the signs of equal rows (their side: -1 or 1) don't add up to zero.
 
-        Returns how many rows there are too few and too many, and up to ``limit`` examples: the
-        values, then ``surplus``. For a table with very many columns, an example shows only the
-        first columns, and 128 bits of hash stand for the row's values: the engine reserves memory
-        for each column of a group.
+        At most ``limit`` examples are returned. For a table with very many columns, an example
+        shows only the first columns, and 128 bits of hash stand for the row's values: the engine
+        reserves memory for each column of a group.
         """
-        fields = rows.fields()
+        fields = rows.list_fields()
         names = [f.name for f in fields[:COLUMNS_GROUPED_MAX]]
         wide = len(fields) > COLUMNS_GROUPED_MAX
-        key = ", ".join(rows.fingerprint().values()) if wide else rows.key()
+        key = ", ".join(rows.build_fingerprint().values()) if wide else rows.build_key()
         values = ", ".join(f"any_value({name}) AS {name}" for name in names)
         self.execute(
             f'CREATE TEMP TABLE unbalanced AS SELECT {values}, sum("#side")::BIGINT AS surplus '
             f"FROM rows GROUP BY {key} HAVING surplus <> 0",
             rows,
         )
-        totals = self.table(
+        totals = self.query_table(
             "SELECT coalesce(sum(-surplus) FILTER (surplus < 0), 0)::BIGINT AS few, "
             "coalesce(sum(surplus) FILTER (surplus > 0), 0)::BIGINT AS many FROM unbalanced"
         )
-        examples = self.table(f"SELECT * FROM unbalanced ORDER BY ALL LIMIT {limit}")
+        examples = self.query_table(f"SELECT * FROM unbalanced ORDER BY ALL LIMIT {limit}")
         for i, shown in enumerate(fields[: len(names)]):
             examples = examples.set_column(
-                i, shown.name, _legible(examples[shown.name], shown.type)
+                i, shown.name, _make_legible(examples[shown.name], shown.type)
             )
-        return totals["few"][0].as_py(), totals["many"][0].as_py(), examples
+        return Unbalanced(totals["few"][0].as_py(), totals["many"][0].as_py(), examples)
 
-    def equal_images(self, rows: Callable[[], RowStream], updated: pa.Table) -> pa.Array:
+    def find_equal_images(self, rows: Callable[[], RowStream], updated: pa.Table) -> pa.Array:
         """Return the ids of the updated rows whose two images are equal."""
         pairs = pa.table(
             {
@@ -295,10 +302,10 @@ class Engine:
             }
         )
         images = rows()
-        columns = images.fingerprint()
+        columns = images.build_fingerprint()
         self._connection.register("pairs", pairs)
-        found = self.table(
-            f'SELECT row_id FROM {self.selected(columns)} JOIN pairs USING ("#side", "#ref") '
+        found = self.query_table(
+            f'SELECT row_id FROM {self.select_columns(columns)} JOIN pairs USING ("#side", "#ref") '
             f"GROUP BY row_id, {', '.join(columns)} HAVING count(*) = 2",
             images,
         )
@@ -306,23 +313,23 @@ class Engine:
         return found["row_id"].combine_chunks()
 
     def find_partners(self, rows: RowStream) -> None:
-        """Pair rows of equal values if there is exactly one on each side, for :meth:`partners` to
-        list."""
+        """Pair rows of equal values if there is exactly one on each side; :meth:`list_partners`
+        lists the pairs."""
         left, came = (f'min("#ref") FILTER ("#side" = {side})' for side in (LEAVING, COMING))
         self.execute(
             f"CREATE TEMP TABLE partners AS SELECT {left} AS l, {came} AS c FROM rows "
-            f"GROUP BY {rows.key()} HAVING count(*) = 2 AND l IS NOT NULL AND c IS NOT NULL",
+            f"GROUP BY {rows.build_key()} HAVING count(*) = 2 AND l IS NOT NULL AND c IS NOT NULL",
             rows,
         )
 
-    def partners(self, order: Literal["l", "c"]) -> Iterator[pa.RecordBatch]:
+    def list_partners(self, order: Literal["l", "c"]) -> Iterator[pa.RecordBatch]:
         """Yield the references of partners: ``l`` of the one that leaves, ``c`` of the one that
         comes, sorted by one of them, in batches. Only one such iteration may be active at a
         time."""
-        return self.batches(f"SELECT l, c FROM partners ORDER BY {order}")
+        return self.query_batches(f"SELECT l, c FROM partners ORDER BY {order}")
 
 
-def _legible(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
+def _make_legible(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
     """Return a column in its own type; in the engine's type if it holds invalid UTF-8."""
     try:
         return column.cast(data_type)

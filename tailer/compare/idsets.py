@@ -30,14 +30,14 @@ class ManyVersions(Exception):
     """The rows have too many commit versions for one bitmap each."""
 
 
-def changed_ids(tracked: Tracked, keep_bytes_max: int = 0) -> pa.Table | None:
+def find_changed_ids(tracked: Tracked, keep_bytes_max: int = 0) -> pa.Table | None:
     """Return the rows that are not kept, as :data:`CHANGED`; updated rows have both references.
 
     They are read twice, unless all ids fit into ``keep_bytes_max``: runs of ids take almost no
     memory. None if an id occurs twice on one side. Raises :class:`ManyVersions`.
     """
     memory = _Memory(keep_bytes_max)
-    sets = _by_version(tracked, memory)
+    sets = _collect_by_version(tracked, memory)
     if sets is None:
         return None
     changed = [BitMap64(), BitMap64()]
@@ -45,7 +45,7 @@ def changed_ids(tracked: Tracked, keep_bytes_max: int = 0) -> pa.Table | None:
         left, came = (sets[side].get(version, BitMap64()) for side in (LEAVING, COMING))
         changed[LEAVING] |= left - came
         changed[COMING] |= came - left
-    return _referenced(memory.batches(tracked), changed)
+    return _find_references(memory.read_batches(tracked), changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class _Run:
     count: int
 
     @classmethod
-    def of(cls, numbers: pa.Int64Array) -> _Run | None:
+    def from_numbers(cls, numbers: pa.Int64Array) -> _Run | None:
         """Return these numbers as a run if they are one."""
         count = len(numbers)
         first = int(numbers[0].as_py()) if count else 0
@@ -74,16 +74,16 @@ class _Memory:
         self._bytes_left = bytes_max
         self._kept: list[tuple[int, list[_Run | pa.Int64Array]]] | None = []
 
-    def add(self, side: int, refs: pa.Int64Array, ids: pa.Int64Array) -> None:
+    def add_ids(self, side: int, refs: pa.Int64Array, ids: pa.Int64Array) -> None:
         if self._kept is None:
             return
-        columns = [_Run.of(numbers) or numbers for numbers in (refs, ids)]
+        columns = [_Run.from_numbers(numbers) or numbers for numbers in (refs, ids)]
         self._bytes_left -= sum(c.nbytes for c in columns if not isinstance(c, _Run))
         self._kept.append((side, columns))
         if self._bytes_left < 0:
             self._kept = None
 
-    def batches(self, tracked: Tracked) -> Iterator[tuple[int, pa.Int64Array, pa.Int64Array]]:
+    def read_batches(self, tracked: Tracked) -> Iterator[tuple[int, pa.Int64Array, pa.Int64Array]]:
         """Yield side, references and ids again, read from the files if they are not all in
         memory."""
         if self._kept is None:
@@ -95,7 +95,7 @@ class _Memory:
             yield side, refs, ids
 
 
-def _by_version(
+def _collect_by_version(
     tracked: Tracked, memory: _Memory
 ) -> tuple[dict[int, BitMap64], dict[int, BitMap64]] | None:
     """Return the ids by commit version of each side; None if there are fewer ids than rows."""
@@ -104,8 +104,8 @@ def _by_version(
     for side, refs, batch in tracked():
         rows[side] += batch.num_rows
         ids, versions = batch.column("row_id"), batch.column("row_commit_version")
-        memory.add(side, refs, ids)
-        for version, same in _split(ids, versions):
+        memory.add_ids(side, refs, ids)
+        for version, same in _split_by_version(ids, versions):
             sets[side].setdefault(version, BitMap64()).update(same)
         if len(sets[side]) > _VERSIONS_MAX:
             raise ManyVersions
@@ -118,14 +118,14 @@ def _by_version(
     return sets
 
 
-def _split(ids: pa.Int64Array, versions: pa.Int64Array) -> list[tuple[int, BitMap64]]:
+def _split_by_version(ids: pa.Int64Array, versions: pa.Int64Array) -> list[tuple[int, BitMap64]]:
     """Split the ids by version. Most rows have the same version: only the others are picked."""
     bounds = pc.min_max(versions)
     if bounds["min"] == bounds["max"]:
-        return [(bounds["min"].as_py(), _set_of(ids))] if len(ids) else []
+        return [(bounds["min"].as_py(), _build_set(ids))] if len(ids) else []
     counts = {entry["values"]: entry["counts"] for entry in versions.value_counts().to_pylist()}
     usual = max(counts, key=lambda version: counts[version])
-    rest, sets = _set_of(ids), []
+    rest, sets = _build_set(ids), []
     for version in counts.keys() - {usual}:
         members = build_bitmap(ids.filter(pc.equal(versions, version)))
         rest -= members
@@ -133,14 +133,14 @@ def _split(ids: pa.Int64Array, versions: pa.Int64Array) -> list[tuple[int, BitMa
     return [*sets, (usual, rest)]
 
 
-def _set_of(ids: pa.Int64Array) -> BitMap64:
-    run = _Run.of(ids)
+def _build_set(ids: pa.Int64Array) -> BitMap64:
+    run = _Run.from_numbers(ids)
     return build_bitmap(ids) if run is None else BitMap64(range(run.first, run.first + run.count))
 
 
-def _among(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
+def _find_wanted(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
     """Return the indices of the wanted ids."""
-    run = _Run.of(ids)
+    run = _Run.from_numbers(ids)
     if run is not None:
         common = positions_within(wanted, run.first, run.first + run.count)
         return pc.subtract(common, pa.scalar(run.first, pa.int64()))
@@ -148,13 +148,13 @@ def _among(ids: pa.Int64Array, wanted: BitMap64) -> pa.Array:
     return pc.indices_nonzero(pc.is_in(ids, value_set=common)) if len(common) else common
 
 
-def _referenced(
+def _find_references(
     rows: Iterator[tuple[int, pa.Int64Array, pa.Int64Array]], changed: list[BitMap64]
 ) -> pa.Table:
     """Return the changed ids with their references, which are looked up in a second pass."""
     tables_by_side: list[list[pa.Table]] = [[], []]
     for side, refs, ids in rows:
-        at = _among(ids, changed[side])
+        at = _find_wanted(ids, changed[side])
         if len(at):
             columns = [ids.take(at), refs.take(at)]
             tables_by_side[side].append(pa.table(columns, names=["row_id", "ref"]))

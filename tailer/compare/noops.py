@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, Rows
-from tailer.compare.comparison import file_refs
-from tailer.compare.equal_rows import differ
+from tailer.compare.comparison import build_file_refs
+from tailer.compare.equal_rows import find_differing_rows
 from tailer.decode.variant import canonicalize_variants
 
 #: The rows of one side, by the number of their file.
@@ -18,12 +19,17 @@ Kept = Mapping[int, Sequence[Rows]]
 _ROWS_AT_ONCE = 65_536
 
 
-def equal_images(left: Kept, came: Kept, updated: pa.Table) -> pa.Int64Array | None:
+class _SideRows(NamedTuple):
+    refs: pa.Int64Array
+    columns: list[pa.Array]
+
+
+def find_equal_images(left: Kept, came: Kept, updated: pa.Table) -> pa.Int64Array | None:
     """Return the ids of the updated rows (``row_id``, ``left``, ``came``) with two equal images.
 
     Rows with maps are not supported: maps have no order. None if a row is missing on its side.
     """
-    sides = [_joined(kept) for kept in (left, came)]
+    sides = [_join_rows(kept) for kept in (left, came)]
     found = [
         pc.index_in(updated[name].combine_chunks(), value_set=refs)
         for name, (refs, _) in zip(("left", "came"), sides, strict=True)
@@ -40,17 +46,18 @@ def equal_images(left: Kept, came: Kept, updated: pa.Table) -> pa.Int64Array | N
             ]
             for indices, (_, columns) in zip(found, sides, strict=True)
         )
-        mask, count = differ(one, other, len(rows))
+        mask, count = find_differing_rows(one, other, len(rows))
         if count < len(rows):
             equal.append(rows.filter(pc.invert(mask)))
     return pa.concat_arrays(equal)
 
 
-def _joined(kept: Kept) -> tuple[pa.Int64Array, list[pa.Array]]:
+def _join_rows(kept: Kept) -> _SideRows:
     """Return the references of all rows, and their data columns in the same order."""
     refs, batches = [pa.array([], pa.int64())], []
     for number, many in kept.items():
-        refs += [file_refs(number, rows.positions) for rows in many]
+        refs += [build_file_refs(number, rows.positions) for rows in many]
         batches += [rows.batch for rows in many]
     columns = [batch.columns[: -len(METADATA_FIELDS)] for batch in batches]
-    return pa.concat_arrays(refs), [pa.concat_arrays(parts) for parts in zip(*columns, strict=True)]
+    arrays = [pa.concat_arrays(parts) for parts in zip(*columns, strict=True)]
+    return _SideRows(pa.concat_arrays(refs), arrays)

@@ -62,11 +62,11 @@ def _set_aside(reading: VersionRows, pairs: Pairs, waiting: Preimages) -> None:
     options = structs.replace(reading.decode, row_ids=False)
     if options.target is None:
         options = structs.replace(options, target=reading.after, target_version=reading.version)
-    for _, at, rows in reading.rows(options):
+    for _, at, rows in reading.read_rows(options):
         places = positions_within(pairs.paired, at, at + rows.batch.num_rows)
         if len(places):
             taken = pc.subtract(places, pa.scalar(at, pa.int64()))
-            waiting.add(places, _data(reading.select(rows.batch.take(taken))))
+            waiting.add_rows(places, _select_data(reading.select(rows.batch.take(taken))))
 
 
 class Pairing:
@@ -90,7 +90,7 @@ class Pairing:
         """Free the engine and the files of waiting preimages."""
         self._stack.close()
 
-    def fold(self, batch: ChangeBatch) -> ChangeBatch:
+    def fold_batch(self, batch: ChangeBatch) -> ChangeBatch:
         """Return the batch without its paired preimages, and with those of its updates in
         ``before``.
 
@@ -98,21 +98,21 @@ class Pairing:
         """
         first = batch.offset.index
         places = pa.arange(first, first + batch.num_rows)
-        partners = self._partners(first + batch.num_rows)
-        batch = structs.replace(batch, partner=self._neighbours(batch, places, partners))
+        partners = self._take_partners(first + batch.num_rows)
+        batch = structs.replace(batch, partner=self._pair_neighbours(batch, places, partners))
         rows_kept = None
         leaving = positions_within(self._pairs.paired, first, first + batch.num_rows)
         if len(leaving):
             alone = pc.invert(pc.is_in(places, value_set=leaving))
             if not self._set_aside:
                 taken = pc.subtract(leaving, pa.scalar(first, pa.int64()))
-                self._waiting.add(leaving, _data(batch.rows.take(taken)))
+                self._waiting.add_rows(leaving, _select_data(batch.rows.take(taken)))
             rows_kept = pa.arange(0, batch.num_rows).filter(alone)
             places = places.filter(alone)
-        before = self._before(partners, places, _data_fields(batch.rows.schema))
-        return structs.replace(_taken(batch, rows_kept), before=before, indices=places)
+        before = self._build_before(partners, places, _list_data_fields(batch.rows.schema))
+        return structs.replace(_take_rows(batch, rows_kept), before=before, indices=places)
 
-    def _neighbours(
+    def _pair_neighbours(
         self, batch: ChangeBatch, places: pa.Int64Array, partners: pa.RecordBatch
     ) -> pa.StructArray | None:
         """Pair neighbours of a file of such updates: beside each image without a partner, return
@@ -132,9 +132,9 @@ class Pairing:
         beside = pc.if_else(pc.fill_null(alone.take(beside), False), beside, None)
         if beside.null_count == count:
             return None
-        return _data(batch.rows).to_struct_array().take(beside)
+        return _select_data(batch.rows).to_struct_array().take(beside)
 
-    def _partners(self, end: int) -> pa.RecordBatch:
+    def _take_partners(self, end: int) -> pa.RecordBatch:
         """Return the pairs with a postimage before ``end`` that were not returned yet."""
         slices: list[pa.RecordBatch] = []
         while True:
@@ -149,17 +149,17 @@ class Pairing:
             self._next = following
         return pa.concat_batches(slices)
 
-    def _before(
+    def _build_before(
         self, partners: pa.RecordBatch, places: pa.Int64Array, fields: list[pa.Field]
     ) -> pa.StructArray:
         if not partners.num_rows:
             return pa.nulls(len(places), pa.struct(fields))
-        images = self._waiting.take(partners.column("l"))
+        images = self._waiting.take_rows(partners.column("l"))
         at = pc.index_in(places, value_set=partners.column("c"))
         return images.take(at)
 
 
-def from_index(batch: ChangeBatch, index: int) -> ChangeBatch:
+def drop_before_index(batch: ChangeBatch, index: int) -> ChangeBatch:
     """Return the rows of a folded batch from this place in the version on."""
     first = bisect_left(Numbers(batch.row_indices()), index)
     if not first:
@@ -167,10 +167,10 @@ def from_index(batch: ChangeBatch, index: int) -> ChangeBatch:
     places = batch.row_indices().slice(first)
     before = None if batch.before is None else batch.before.slice(first)
     rows_kept = pa.arange(first, batch.num_rows)
-    return structs.replace(_taken(batch, rows_kept), before=before, indices=places)
+    return structs.replace(_take_rows(batch, rows_kept), before=before, indices=places)
 
 
-def _taken(batch: ChangeBatch, rows_kept: pa.Int64Array | None) -> ChangeBatch:
+def _take_rows(batch: ChangeBatch, rows_kept: pa.Int64Array | None) -> ChangeBatch:
     """Return the batch with only these of its rows; None: with all."""
     if rows_kept is None:
         return batch
@@ -183,13 +183,13 @@ def _taken(batch: ChangeBatch, rows_kept: pa.Int64Array | None) -> ChangeBatch:
     )
 
 
-def _data_fields(schema: pa.Schema) -> list[pa.Field]:
+def _list_data_fields(schema: pa.Schema) -> list[pa.Field]:
     return list(schema)[: -len(METADATA_FIELDS)]
 
 
-def _data(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _select_data(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the data columns alone."""
-    fields = _data_fields(rows.schema)
+    fields = _list_data_fields(rows.schema)
     if not fields:
         return pa.RecordBatch.from_struct_array(
             pa.nulls(rows.num_rows, pa.struct([])).fill_null({})

@@ -40,7 +40,7 @@ _ROW_ID = pa.field("row_id", pa.int64())
 _RUN_ROWS = 65_536
 
 
-def _as_it_is(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _return_unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
@@ -61,7 +61,7 @@ class VersionRows:
     after: TableState
     open_file: OpenFile
     decode: DecodeOptions
-    select: Callable[[pa.RecordBatch], pa.RecordBatch] = _as_it_is
+    select: Callable[[pa.RecordBatch], pa.RecordBatch] = _return_unchanged
     lost: Callable[[ChangeFile], int | None] = _not_lost
 
     @property
@@ -69,7 +69,7 @@ class VersionRows:
         """Return the version; None if it has no files."""
         return self.files[0].version if self.files else None
 
-    def rows(
+    def read_rows(
         self, options: DecodeOptions, *, images_only: bool = False
     ) -> Iterator[tuple[ChangeFile, int, Any]]:
         """Yield file, place of the first row in the plain sequence, and rows: of all files, or only
@@ -119,18 +119,19 @@ def plan_pairs(
 ) -> Pairs:
     """Find the pairs of a version; ``stack`` closes what lists them."""
     if not key and all(file.origin != "row_ids" for file in reading.files):
-        runs = _runs(reading)
-        return _listed(
-            lambda order: _run_pairs(sorted(runs, key=lambda run: run[order == "c"])), frozenset()
+        runs = _find_adjacent_runs(reading)
+        return _list_pairs(
+            lambda order: _list_run_pairs(sorted(runs, key=lambda run: run[order == "c"])),
+            frozenset(),
         )
     engine = stack.enter_context(Engine(options))
     counts: dict[str, _Counts] = {}
-    engine.find_partners(_images(reading, key, counts))
+    engine.find_partners(_stream_images(reading, key, counts))
     adjacent = frozenset(path for path, found in counts.items() if found.adjacent)
-    return _listed(engine.partners, adjacent)
+    return _list_pairs(engine.list_partners, adjacent)
 
 
-def _listed(
+def _list_pairs(
     pairs: Callable[[Literal["l", "c"]], Iterator[pa.RecordBatch]], adjacent: frozenset[str]
 ) -> Pairs:
     """Return the pairs, which can be listed in the order of ``l`` or of ``c``."""
@@ -144,7 +145,9 @@ def _listed(
     return Pairs(paired, early, lambda: pairs("c"), adjacent)
 
 
-def _images(reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Counts]) -> RowStream:
+def _stream_images(
+    reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Counts]
+) -> RowStream:
     """Stream all images of updates: side, place, then row id (if there is one) and key columns.
 
     ``counts`` is filled with the contents of the cdc files that are read in their own order.
@@ -162,19 +165,19 @@ def _images(reading: VersionRows, key: tuple[str, ...], counts: dict[str, _Count
     )
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for file, at, rows in reading.rows(options, images_only=True):
+        for file, at, rows in reading.read_rows(options, images_only=True):
             found = rows.batch
             if file.change_type is None and file.kinds is None:
-                counts.setdefault(file.path, _Counts()).add(rows)
+                counts.setdefault(file.path, _Counts()).count_rows(rows)
             values = [canonicalize_variants(c) for c in found.columns[: len(fields)]]
             if by_id:
                 values.insert(0, rows.row_ids)
-            yield _sided(found.column(CHANGE_TYPE), at, values, schema)
+            yield _build_image_batch(found.column(CHANGE_TYPE), at, values, schema)
 
     return RowStream(schema, batches())
 
 
-def _sided(
+def _build_image_batch(
     kinds: pa.StringArray, at: int, values: list[pa.Array], schema: pa.Schema
 ) -> pa.RecordBatch:
     post = pc.equal(kinds, _POST)
@@ -189,16 +192,16 @@ def _sided(
 _Run = tuple[int, int, int, int]
 
 
-def _runs(reading: VersionRows) -> list[_Run]:
+def _find_adjacent_runs(reading: VersionRows) -> list[_Run]:
     """Return the cdc files that are strictly preimage, postimage, from first row to last."""
     options = structs.replace(reading.decode, columns=(), target=None, row_ids=False)
     whole = replace(
         reading, files=[structs.replace(f, kinds=None) for f in _cdc_files(reading.files)]
     )
     counts: dict[str, _Counts] = {}
-    for file, _, rows in whole.rows(options):
-        counts.setdefault(file.path, _Counts()).add(rows)
-    return _placed(reading.files, counts)
+    for file, _, rows in whole.read_rows(options):
+        counts.setdefault(file.path, _Counts()).count_rows(rows)
+    return _place_runs(reading.files, counts)
 
 
 @dataclass(slots=True)
@@ -212,7 +215,7 @@ class _Counts:
     _apart: bool = False
     _open: int | None = None  # where the postimage of the last row, a preimage, must be
 
-    def add(self, rows: Rows) -> None:
+    def count_rows(self, rows: Rows) -> None:
         """Count the file's next rows."""
         kinds = rows.batch.column(CHANGE_TYPE)
         self._add_images(kinds, rows.positions)
@@ -250,7 +253,7 @@ def _cdc_files(files: Iterable[ChangeFile]) -> list[ChangeFile]:
     return list({f.path: f for f in files if f.change_type is None}.values())
 
 
-def _placed(files: Iterable[ChangeFile], counts: Mapping[str, _Counts]) -> list[_Run]:
+def _place_runs(files: Iterable[ChangeFile], counts: Mapping[str, _Counts]) -> list[_Run]:
     """Return where the adjacent images are in the plain sequence."""
     runs: list[_Run] = []
     first: dict[str, int] = {}
@@ -271,7 +274,7 @@ def _placed(files: Iterable[ChangeFile], counts: Mapping[str, _Counts]) -> list[
     return runs
 
 
-def _run_pairs(runs: Sequence[_Run]) -> Iterator[pa.RecordBatch]:
+def _list_run_pairs(runs: Sequence[_Run]) -> Iterator[pa.RecordBatch]:
     for pre, post, step, count in runs:
         for at in range(0, count, _RUN_ROWS):
             numbers = pa.arange(at, min(at + _RUN_ROWS, count))

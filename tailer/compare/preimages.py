@@ -44,14 +44,14 @@ class Preimages:
         if self._spill is not None:
             self._spill.close()
 
-    def add(self, places: pa.Int64Array, rows: pa.RecordBatch) -> None:
+    def add_rows(self, places: pa.Int64Array, rows: pa.RecordBatch) -> None:
         """Keep the rows of these places."""
         self._held.append(_Held(places, rows, len(places)))
         self.held_bytes += int(rows.nbytes)
         while self.held_bytes > self.bytes_max:
-            self._write(next(h for h in self._held if isinstance(h.rows, pa.RecordBatch)))
+            self._move_to_file(next(h for h in self._held if isinstance(h.rows, pa.RecordBatch)))
 
-    def _write(self, held: _Held) -> None:
+    def _move_to_file(self, held: _Held) -> None:
         """Move the rows that have waited longest in memory into a file."""
         assert isinstance(held.rows, pa.RecordBatch)
         with spilling(self.folder):
@@ -63,7 +63,7 @@ class Preimages:
         self.held_bytes -= int(held.rows.nbytes)
         held.rows = path
 
-    def take(self, places: pa.Int64Array) -> pa.StructArray:
+    def take_rows(self, places: pa.Int64Array) -> pa.StructArray:
         """Return the rows of these places, in their order. Each is returned once."""
         parts, found = [], []
         low, high = (edge.as_py() for edge in pc.min_max(places).values())
@@ -75,21 +75,21 @@ class Preimages:
             count = pc.sum(wanted).as_py() or 0
             if count:
                 indices = pa.arange(0, len(at)).filter(wanted)
-                parts.append(self._rows(held, indices))
+                parts.append(self._read_rows(held, indices))
                 found.append(at.filter(wanted))
                 held.remaining -= count
                 if not held.remaining:
-                    self._drop(held)
+                    self._drop_held(held)
         order = pc.sort_indices(pa.concat_arrays(found))
         return pa.concat_arrays(parts).take(order)
 
-    def _rows(self, held: _Held, indices: pa.Int64Array) -> pa.StructArray:
+    def _read_rows(self, held: _Held, indices: pa.Int64Array) -> pa.StructArray:
         if isinstance(held.rows, pa.RecordBatch):
             return held.rows.take(indices).to_struct_array()
         with pa.memory_map(str(held.rows)) as source, pa.ipc.open_file(source) as reader:
             return reader.get_batch(0).take(indices).to_struct_array()
 
-    def _drop(self, held: _Held) -> None:
+    def _drop_held(self, held: _Held) -> None:
         self._held.remove(held)
         if isinstance(held.rows, pa.RecordBatch):
             self.held_bytes -= int(held.rows.nbytes)

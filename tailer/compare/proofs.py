@@ -40,13 +40,13 @@ _COMPARISONS_MAX = 100_000
 _CHUNK_BYTES = 1024 * 1024
 
 
-def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Numbers:
+def find_separate_files(rewrite: Rewrite, before: TableState, after: TableState) -> Numbers:
     """Return the files that share no row with any file of the other side."""
-    if not _same_layout(before, after):
+    if not _has_same_layout(before, after):
         return set(), set()
     sides = (rewrite.leaving, rewrite.coming)
     names = tuple(after.schema.names)
-    left, came = (_by_partition(files, names) for files in sides)
+    left, came = (_group_by_partition(files, names) for files in sides)
     apart: Numbers = (set(), set())
     for key in left.keys() | came.keys():
         ours, theirs = left.get(key, []), came.get(key, [])
@@ -55,9 +55,9 @@ def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Num
             apart[1].update([] if ours else theirs)
             continue
         meeting: Numbers = (set(), set())
-        integers = _integers(after, names)
+        integers = _list_integer_columns(after, names)
         for one, other in product(ours, theirs):
-            if not _disjoint(rewrite.leaving[one], rewrite.coming[other], integers):
+            if not _are_disjoint(rewrite.leaving[one], rewrite.coming[other], integers):
                 meeting[0].add(one)
                 meeting[1].add(other)
         apart[0].update(set(ours) - meeting[0])
@@ -65,15 +65,17 @@ def proved_apart(rewrite: Rewrite, before: TableState, after: TableState) -> Num
     return apart
 
 
-def independent(rewrite: Rewrite, state: TableState, key: tuple[str, ...] = ()) -> list[Numbers]:
+def group_independent_files(
+    rewrite: Rewrite, state: TableState, key: tuple[str, ...] = ()
+) -> list[Numbers]:
     """Group the files so that no row that leaves in one group equals one that comes in another, or
     has its key: comparing the groups separately gives the same result as comparing everything.
 
     For a rewrite that has one schema and mapping before and after, those of ``state``.
     """
     names = key or tuple(state.schema.names)
-    left, came = (_by_partition(files, names) for files in (rewrite.leaving, rewrite.coming))
-    integers = _integers(state, names)
+    left, came = (_group_by_partition(files, names) for files in (rewrite.leaving, rewrite.coming))
+    integers = _list_integer_columns(state, names)
     divisions: list[Numbers] = []
     for partition in left.keys() | came.keys():
         ours, theirs = left.get(partition, []), came.get(partition, [])
@@ -86,7 +88,7 @@ def independent(rewrite: Rewrite, state: TableState, key: tuple[str, ...] = ()) 
             untouched = []
             for group in groups:
                 if all(
-                    _disjoint(rewrite.leaving[one], rewrite.coming[other], integers)
+                    _are_disjoint(rewrite.leaving[one], rewrite.coming[other], integers)
                     for other in group[1]
                 ):
                     untouched.append(group)
@@ -97,7 +99,7 @@ def independent(rewrite: Rewrite, state: TableState, key: tuple[str, ...] = ()) 
     return sorted(divisions, key=lambda group: [sorted(side) for side in group])
 
 
-def proved_same(
+def find_identical_files(
     rewrite: Rewrite, before: TableState, after: TableState, open_file: OpenFile
 ) -> Numbers:
     """Return the files of all partitions whose files on both sides are the same, byte for byte.
@@ -105,20 +107,20 @@ def proved_same(
     All of a partition's files or none: among equal rows, the first ones stay, wherever they are.
     """
     same: Numbers = (set(), set())
-    if not _same_layout(before, after):
+    if not _has_same_layout(before, after):
         return same
     names = tuple(after.schema.names)
-    left, came = (_by_partition(files, names) for files in (rewrite.leaving, rewrite.coming))
+    left, came = (_group_by_partition(files, names) for files in (rewrite.leaving, rewrite.coming))
     for key in left.keys() & came.keys():
         ours = [rewrite.leaving[n] for n in left[key]]
         theirs = [rewrite.coming[n] for n in came[key]]
-        if _same_bytes(ours, theirs, open_file):
+        if _have_same_bytes(ours, theirs, open_file):
             same[0].update(left[key])
             same[1].update(came[key])
     return same
 
 
-def _same_layout(before: TableState, after: TableState) -> bool:
+def _has_same_layout(before: TableState, after: TableState) -> bool:
     """Return whether files and partition values are read in the same way on both sides."""
     return (
         before.schema == after.schema
@@ -127,7 +129,7 @@ def _same_layout(before: TableState, after: TableState) -> bool:
     )
 
 
-def _same_bytes(
+def _have_same_bytes(
     ours: Sequence[ChangeFile], theirs: Sequence[ChangeFile], open_file: OpenFile
 ) -> bool:
     sizes = [sorted(f.size or 0 for f in files) for files in (ours, theirs)]
@@ -139,7 +141,10 @@ def _same_bytes(
         digests = [
             # Files of many partitions may be here together; the files lack their partition values.
             sorted(
-                (sorted(map(str, f.partition_values.items())), _digest(f, open_file, only_end=end))
+                (
+                    sorted(map(str, f.partition_values.items())),
+                    _hash_file(f, open_file, only_end=end),
+                )
                 for f in files
             )
             for files in (ours, theirs)
@@ -149,7 +154,7 @@ def _same_bytes(
     return True
 
 
-def _digest(file: ChangeFile, open_file: OpenFile, *, only_end: bool) -> bytes:
+def _hash_file(file: ChangeFile, open_file: OpenFile, *, only_end: bool) -> bytes:
     source, _ = open_file(file)
     digest = blake2b(digest_size=32)
     with source:
@@ -160,17 +165,17 @@ def _digest(file: ChangeFile, open_file: OpenFile, *, only_end: bool) -> bytes:
     return digest.digest()
 
 
-def _by_partition(
+def _group_by_partition(
     files: Sequence[ChangeFile], names: tuple[str, ...]
 ) -> dict[tuple[object, ...], list[int]]:
     """Return the numbers of the files by what distinguishes their partitions in these columns."""
     numbers: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, file in enumerate(files):
-        numbers[_partition(file, names)].append(number)
+        numbers[_find_partition_key(file, names)].append(number)
     return numbers
 
 
-def _partition(file: ChangeFile, names: tuple[str, ...]) -> tuple[object, ...]:
+def _find_partition_key(file: ChangeFile, names: tuple[str, ...]) -> tuple[object, ...]:
     """Return what distinguishes a file's partition; fewer values where spellings are ambiguous."""
     key = list[tuple[str, object]]()
     for field in file.state.partition_fields():
@@ -188,7 +193,7 @@ def _partition(file: ChangeFile, names: tuple[str, ...]) -> tuple[object, ...]:
     return tuple(key)
 
 
-def _integers(state: TableState, names: tuple[str, ...]) -> set[str]:
+def _list_integer_columns(state: TableState, names: tuple[str, ...]) -> set[str]:
     """Return the physical names of those of these columns that are integers."""
     return {
         state.physical_name(f)
@@ -197,7 +202,7 @@ def _integers(state: TableState, names: tuple[str, ...]) -> set[str]:
     }
 
 
-def _disjoint(one: ChangeFile, other: ChangeFile, integers: set[str]) -> bool:
+def _are_disjoint(one: ChangeFile, other: ChangeFile, integers: set[str]) -> bool:
     """Return whether one column's bounds exclude a common row; both sides may hold nulls there."""
     theirs = {bounds.column: bounds for bounds in other.bounds}
     for ours in one.bounds:

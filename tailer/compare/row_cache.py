@@ -34,40 +34,40 @@ class RowCache:
         """Return whether no file was given up."""
         return not self._dropped
 
-    def restricted(self, sides: tuple[bool, bool]) -> RowCache:
+    def keep_sides(self, sides: tuple[bool, bool]) -> RowCache:
         """Return the same rows of these sides only."""
         for side, number in [place for place in self._kept if not sides[place[0]]]:
-            self.drop(side, number)
+            self.drop_file(side, number)
         return self
 
-    def add(self, side: int, number: int, rows: Rows) -> None:
+    def add_rows(self, side: int, number: int, rows: Rows) -> None:
         """Keep these rows, unless the file was given up or they exceed the bound."""
         place = side, number
         if place in self._dropped or not self._sides[side]:
             return
         self._bytes_left -= int(rows.batch.nbytes)
         if self._bytes_left < 0:
-            self.drop(side, number)
+            self.drop_file(side, number)
         else:
             self._kept.setdefault(place, []).append(rows)
 
-    def drop(self, side: int, number: int) -> None:
+    def drop_file(self, side: int, number: int) -> None:
         """Give this file up: it will be decoded again."""
         self._dropped.add((side, number))
         for rows in self._kept.pop((side, number), []):
             self._bytes_left += int(rows.batch.nbytes)
 
-    def of(self, side: int) -> dict[int, list[Rows]]:
+    def select_side(self, side: int) -> dict[int, list[Rows]]:
         """Return the kept rows of one side, by the number of the file."""
         return {n: rows for (s, n), rows in self._kept.items() if s == side}
 
 
-def settled(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ...] | None:
+def find_cached_rows(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ...] | None:
     """Return the changed rows of a change file from the kept ones; None if some are missing."""
     wanted = file.rows or BitMap64()
     pieces, count = [], 0
     for rows in cached:
-        positions = _members(rows.positions, wanted)
+        positions = _select_members(rows.positions, wanted)
         if not len(positions):
             continue
         count += len(positions)
@@ -81,7 +81,7 @@ def settled(file: ChangeFile, cached: Sequence[Rows]) -> tuple[Rows, ...] | None
     return tuple(pieces) if count == len(wanted) else None
 
 
-def _members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array:
+def _select_members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array:
     """Return which of these positions are wanted; they are in ascending order."""
     among = positions_within(wanted, positions[0].as_py(), positions[-1].as_py() + 1)
     return (
@@ -89,7 +89,7 @@ def _members(positions: pa.Int64Array, wanted: BitMap64) -> pa.Int64Array:
     )
 
 
-def kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
+def iterate_kept_rows(file: ChangeFile, skip: Skip) -> Iterator[Rows]:
     """Yield rows as :func:`tailer.decode.rows.decode_file` does, for a change file that holds its
     rows."""
     for rows in file.kept or ():

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import METADATA_FIELDS, ChangeFile, Rows
-from tailer.compare.equal_rows import differ
+from tailer.compare.equal_rows import DifferingRows, find_differing_rows
 from tailer.compare.row_cache import RowCache
 from tailer.compare.stream import PLACED
 
@@ -54,26 +54,26 @@ class FileRows:
     batches: Iterator[Rows]
     head: Rows | None = None
 
-    def peek(self) -> Rows | None:
+    def peek_rows(self) -> Rows | None:
         """Return some of the next rows; None at the end."""
         if self.head is None:
             self.head = next(self.batches, None)
         return self.head
 
-    def advance(self, count: int) -> None:
-        """Skip the first ``count`` rows of :meth:`peek`."""
+    def skip_rows(self, count: int) -> None:
+        """Skip the first ``count`` rows of :meth:`peek_rows`."""
         rows, self.head = self.head, None
         if rows is not None and count < rows.batch.num_rows:
             self.head = rows.slice(count)
 
-    def rest(self) -> Iterator[Rows]:
+    def read_rest(self) -> Iterator[Rows]:
         """Yield all rows that were not skipped."""
-        while (rows := self.peek()) is not None:
-            self.advance(rows.batch.num_rows)
+        while (rows := self.peek_rows()) is not None:
+            self.skip_rows(rows.batch.num_rows)
             yield rows
 
 
-def side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterator[Decoded]:
+def read_side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterator[Decoded]:
     """Yield the rows of both files; rows that are equal at one place are one row, ``PLACED``.
 
     The others go into the cache, until the files turn out to differ too much: then both are
@@ -81,11 +81,11 @@ def side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterator[De
     """
     seen = different = 0
     while different <= seen * _DIFFERENT_MAX:
-        one, other = left.peek(), came.peek()
+        one, other = left.peek_rows(), came.peek_rows()
         if one is None or other is None:
             break
         count = min(one.batch.num_rows, other.batch.num_rows)
-        mask, found = _differ(one, other, count)
+        mask, found = _find_differences(one, other, count)
         seen, different = seen + count, different + found
         if found < count:
             equal = pc.invert(mask)
@@ -94,25 +94,25 @@ def side_by_side(left: FileRows, came: FileRows, cache: RowCache) -> Iterator[De
         for file, rows in ((left, one), (came, other)):
             if found:
                 changed = rows.filter(mask)
-                cache.add(file.side, file.number, changed)
+                cache.add_rows(file.side, file.number, changed)
                 yield Decoded(file.side, file.number, changed)
-            file.advance(count)
+            file.skip_rows(count)
     similar = different <= seen * _DIFFERENT_MAX
     for file in (left, came):
-        for rows in file.rest():
+        for rows in file.read_rest():
             if similar:
-                cache.add(file.side, file.number, rows)
+                cache.add_rows(file.side, file.number, rows)
             else:
-                cache.drop(file.side, file.number)
+                cache.drop_file(file.side, file.number)
             yield Decoded(file.side, file.number, rows)
 
 
-def alike(leaving: Sequence[Rows | None], coming: Sequence[Rows | None]) -> dict[int, int]:
+def match_heads(leaving: Sequence[Rows | None], coming: Sequence[Rows | None]) -> dict[int, int]:
     """Guess which file that comes is the rewrite of which that leaves, by their first rows: at
     least half of them must be equal."""
     free, found = set(range(len(coming))), {}
     for number, head in enumerate(leaving):
-        scores = {n: _score(head, coming[n]) for n in sorted(free)}
+        scores = {n: _score_match(head, coming[n]) for n in sorted(free)}
         best = max(scores, key=lambda n: scores[n], default=None)
         if best is not None and scores[best] >= 1 - _DIFFERENT_MAX:
             found[number] = best
@@ -120,7 +120,7 @@ def alike(leaving: Sequence[Rows | None], coming: Sequence[Rows | None]) -> dict
     return found
 
 
-def pairable(leaving: Sequence[ChangeFile], coming: Sequence[ChangeFile]) -> bool:
+def may_match(leaving: Sequence[ChangeFile], coming: Sequence[ChangeFile]) -> bool:
     """Return whether comparing the files' first rows may be useful."""
     if max(len(leaving), len(coming)) > _PAIRED_FILES_MAX:
         return False
@@ -128,16 +128,16 @@ def pairable(leaving: Sequence[ChangeFile], coming: Sequence[ChangeFile]) -> boo
     return None in sizes or any(f.num_records is None or f.num_records in sizes for f in coming)
 
 
-def _score(one: Rows | None, other: Rows | None) -> float:
+def _score_match(one: Rows | None, other: Rows | None) -> float:
     """Return the share of rows that are the same at the same place."""
     if one is None or other is None:
         return 0.0
     count = int(min(one.batch.num_rows, other.batch.num_rows))
-    _, different = _differ(one, other, count)
+    _, different = _find_differences(one, other, count)
     return 1.0 - different / count
 
 
-def _differ(one: Rows, other: Rows, count: int) -> tuple[pa.BooleanArray, int]:
+def _find_differences(one: Rows, other: Rows, count: int) -> DifferingRows:
     """Return which of the first ``count`` rows differ in their data, and how many."""
     a, b = (r.batch.slice(0, count).columns[: -len(METADATA_FIELDS)] for r in (one, other))
-    return differ(a, b, count)
+    return find_differing_rows(a, b, count)

@@ -52,26 +52,26 @@ class RowStream:
         if isinstance(self.batches, Generator):
             self.batches.close()
 
-    def fields(self) -> list[pa.Field]:
+    def list_fields(self) -> list[pa.Field]:
         """Return the columns that are compared."""
         return [f for f in self.schema if f not in (*REF_FIELDS, OTHER_FIELD)]
 
-    def key(self) -> str:
+    def build_key(self) -> str:
         """Return SQL for all values of a row; equal rows give equal SQL values.
 
         Raises :class:`UnsupportedTable` for maps that are nested too deeply to be compared.
         """
         self._check_depth()
-        return ", ".join(_canonical(f.name, f.type) for f in self.fields())
+        return ", ".join(_build_canonical_sql(f.name, f.type) for f in self.list_fields())
 
     def _check_depth(self) -> None:
-        if any(_map_depth(f.type) > MAP_DEPTH_MAX for f in self.schema):
+        if any(_measure_map_depth(f.type) > MAP_DEPTH_MAX for f in self.schema):
             raise UnsupportedTable(
                 f"its rows can't be compared: maps are nested more than {MAP_DEPTH_MAX} deep",
                 hint="follow it with its change data feed on",
             )
 
-    def fingerprint(self, *, texts: bool = False) -> dict[str, str]:
+    def build_fingerprint(self, *, texts: bool = False) -> dict[str, str]:
         """Return SQL, by name, for all values of a row: 128 bits of hash, and values.
 
         The engine's hash has 64 bits, and salting it adds none, because it mixes the hashes of
@@ -82,11 +82,11 @@ class RowStream:
         value. With ``texts``, wide decimals are hashed as text instead.
         """
         self._check_depth()
-        narrow = self._narrow()
-        masks = [f'"{f.name}"' for f, _ in self._null_masks()]
+        narrow = self._list_narrow_fields()
+        masks = [f'"{f.name}"' for f, _ in self._plan_null_masks()]
         first, second, exact = [*masks], [_SALT, *masks], []
-        for field in self.fields():
-            value = _canonical(field.name, field.type)
+        for field in self.list_fields():
+            value = _build_canonical_sql(field.name, field.type)
             text = texts and pa.types.is_decimal(field.type) and field not in narrow
             if text:
                 value = f"{value}::VARCHAR::BLOB"
@@ -100,45 +100,47 @@ class RowStream:
         hashes = {"h1": f"hash({', '.join(first)})", "h2": f"hash({', '.join(second)})"}
         return hashes | {f"v{i}": sql for i, sql in enumerate(exact)}
 
-    def hint(self) -> str | None:
+    def build_hint(self) -> str | None:
         """Return SQL for a hash that equal rows share, and few others; None: use the first hash.
 
         Maps and variants are left out, because their canonical form takes time to compute.
         """
-        if len(self._narrow()) == len(self.fields()):
+        if len(self._list_narrow_fields()) == len(self.list_fields()):
             return None
-        plain = [f for f in self.fields() if not (has_map(f.type) or holds_arrow_variant(f.type))]
+        plain = [
+            f for f in self.list_fields() if not (has_map(f.type) or holds_arrow_variant(f.type))
+        ]
         return f"hash({', '.join(f.name for f in plain) or _SALT})"
 
-    def _narrow(self) -> list[pa.Field]:
+    def _list_narrow_fields(self) -> list[pa.Field]:
         """Return the columns that 128 bits of hash can represent."""
-        return [f for f in self.fields() if _is_narrow(f.type)]
+        return [f for f in self.list_fields() if _is_narrow(f.type)]
 
-    def _null_masks(self) -> list[tuple[pa.Field, list[pa.Field]]]:
+    def _plan_null_masks(self) -> list[tuple[pa.Field, list[pa.Field]]]:
         """Return each column of bits, with the narrow columns whose nulls it records."""
-        narrow = self._narrow()
+        narrow = self._list_narrow_fields()
         starts = range(0, max(1, len(narrow)), _NULLS_MAX)
         return [
             (pa.field(f"{_NULLS}{at}", pa.int64()), narrow[at : at + _NULLS_MAX]) for at in starts
         ]
 
-    def reader(self) -> pa.RecordBatchReader:
+    def open_reader(self) -> pa.RecordBatchReader:
         """Return the stream for the engine, once; with columns that record the nulls."""
-        masks = self._null_masks()
-        given = [f.with_type(_as_bytes(f.type)) for f in self.schema]
+        masks = self._plan_null_masks()
+        given = [f.with_type(_find_engine_type(f.type)) for f in self.schema]
         schema = pa.schema([*given, *(mask for mask, _ in masks)])
         at = {name: i for i, name in enumerate(self.schema.names)}
         numbers = [[at[f.name] for f in fields] for _, fields in masks]
 
-        def guarded() -> Iterator[pa.RecordBatch]:
+        def yield_batches() -> Iterator[pa.RecordBatch]:
             try:
                 for batch in self.batches:
                     nulls = [
-                        _null_mask([batch.column(i) for i in group], batch.num_rows)
+                        _build_null_mask([batch.column(i) for i in group], batch.num_rows)
                         for group in numbers
                     ]
                     columns = [
-                        _without_offsets(c, f.type)
+                        _remove_offsets(c, f.type)
                         for c, f in zip(batch.columns, given, strict=True)
                     ]
                     yield pa.RecordBatch.from_arrays([*columns, *nulls], schema=schema)
@@ -146,17 +148,17 @@ class RowStream:
                 self.error = e
                 raise
 
-        return pa.RecordBatchReader.from_batches(schema, guarded())
+        return pa.RecordBatchReader.from_batches(schema, yield_batches())
 
 
-def _without_offsets(column: pa.Array, data_type: pa.DataType) -> pa.Array:
+def _remove_offsets(column: pa.Array, data_type: pa.DataType) -> pa.Array:
     """Return the same values in that type, in arrays without an offset: for a struct inside
     another value and in the middle of its array, some engines read the wrong rows."""
     column = pa.concat_arrays([column]) if pa.types.is_nested(column.type) else column
     return column if column.type == data_type else column.cast(data_type)
 
 
-def _as_bytes(data_type: pa.DataType) -> pa.DataType:
+def _find_engine_type(data_type: pa.DataType) -> pa.DataType:
     """Return the engine's type for a column: strings become bytes, because the engine neither
     sorts nor keeps strings that are not UTF-8, and Spark has some; and each struct gets a field,
     because some engines reject structs without one."""
@@ -164,13 +166,13 @@ def _as_bytes(data_type: pa.DataType) -> pa.DataType:
     if types.is_string(data_type):
         return pa.binary()
     fields = [data_type.field(i) for i in range(getattr(data_type, "num_fields", 0))]
-    inner = [f.with_type(_as_bytes(f.type)) for f in fields]
+    inner = [f.with_type(_find_engine_type(f.type)) for f in fields]
     if types.is_struct(data_type):
         return pa.struct(inner or [pa.field("nothing", pa.bool_())])
     if types.is_map(data_type):
         return pa.map_(
-            data_type.key_field.with_type(_as_bytes(data_type.key_type)),
-            data_type.item_field.with_type(_as_bytes(data_type.item_type)),
+            data_type.key_field.with_type(_find_engine_type(data_type.key_type)),
+            data_type.item_field.with_type(_find_engine_type(data_type.item_type)),
         )
     return pa.list_(inner[0]) if types.is_list(data_type) else data_type
 
@@ -187,7 +189,7 @@ def _is_narrow(data_type: pa.DataType) -> bool:
     return bool(types.is_primitive(data_type) or _is_text(data_type))
 
 
-def _null_mask(columns: list[pa.Array], count: int) -> pa.Int64Array:
+def _build_null_mask(columns: list[pa.Array], count: int) -> pa.Int64Array:
     mask = pa.repeat(pa.scalar(0, pa.int64()), count)
     for i, column in enumerate(columns):
         if column.null_count:
@@ -196,35 +198,36 @@ def _null_mask(columns: list[pa.Array], count: int) -> pa.Int64Array:
     return mask
 
 
-def _canonical(name: str, data_type: pa.DataType) -> str:
+def _build_canonical_sql(name: str, data_type: pa.DataType) -> str:
     """Return SQL for the canonical form of a value, equal for equal values: maps have no order."""
     types = pa.types
     if types.is_map(data_type):
-        key = _canonical("e.key", data_type.key_type)
-        value = _canonical("e.value", data_type.item_type)
+        key = _build_canonical_sql("e.key", data_type.key_type)
+        value = _build_canonical_sql("e.value", data_type.item_type)
         entry = f"struct_pack(key := {key}, value := {value})"
         return f"list_sort(list_transform(map_entries({name}), lambda e: {entry}))"
     if types.is_struct(data_type) and has_map(data_type):
         parts = ", ".join(
-            f"f{i} := {_canonical(_member(name, f.name), f.type)}" for i, f in enumerate(data_type)
+            f"f{i} := {_build_canonical_sql(_build_member_sql(name, f.name), f.type)}"
+            for i, f in enumerate(data_type)
         )
         return f"CASE WHEN {name} IS NULL THEN NULL ELSE struct_pack({parts}) END"
     if types.is_list(data_type) and has_map(data_type):
-        element = _canonical("x", data_type.value_type)
+        element = _build_canonical_sql("x", data_type.value_type)
         return f"list_transform({name}, lambda x: {element})"
     return name
 
 
-def _member(name: str, field_name: str) -> str:
+def _build_member_sql(name: str, field_name: str) -> str:
     quoted = field_name.replace('"', '""')
     return f'{name}."{quoted}"'
 
 
-def _map_depth(data_type: pa.DataType) -> int:
+def _measure_map_depth(data_type: pa.DataType) -> int:
     """Return how many maps and lists are nested, down to the innermost map."""
     if not has_map(data_type):
         return 0
-    inside = max(_map_depth(data_type.field(i).type) for i in range(data_type.num_fields))
+    inside = max(_measure_map_depth(data_type.field(i).type) for i in range(data_type.num_fields))
     return inside + (not pa.types.is_struct(data_type))
 
 

@@ -51,28 +51,28 @@ class Unmatched:
     doubtful_coming: BitMap64 = field(default_factory=BitMap64)
 
 
-def unmatched(engine: Engine, rows: Callable[[], RowStream]) -> Unmatched:
+def find_unmatched(engine: Engine, rows: Callable[[], RowStream]) -> Unmatched:
     """Return the references of rows without a partner. ``rows`` opens the rows, once or twice."""
     stream = rows()
-    columns = stream.fingerprint()
+    columns = stream.build_fingerprint()
     names = ", ".join(columns)
     result = Unmatched()
     if OTHER_FIELD in stream.schema:
-        engine.execute(_hashed(columns, stream.hint()), stream)
+        engine.execute(_build_hash_sql(columns, stream.build_hint()), stream)
         not_placed = f'(SELECT * FROM hashed WHERE "#side" < {PLACED})'
-        engine.execute(_unbalanced(not_placed, names, "h1, h2, any_value(p) AS p"))
+        engine.execute(_build_unbalanced_sql(not_placed, names, "h1, h2, any_value(p) AS p"))
         if _add_single(engine, result):
-            _add_surplus(engine.table(_several(not_placed, names)), result)
+            _add_surplus(engine.query_table(_build_groups_sql(not_placed, names)), result)
         _add_doubtful(engine, result)
     else:
-        values = engine.selected(columns)
-        engine.execute(_unbalanced(values, names, "h1, h2"), stream)
+        values = engine.select_columns(columns)
+        engine.execute(_build_unbalanced_sql(values, names, "h1, h2"), stream)
         if _add_single(engine, result):
-            _add_surplus(engine.table(_several(values, names), rows()), result)
+            _add_surplus(engine.query_table(_build_groups_sql(values, names), rows()), result)
     return result
 
 
-def _hashed(columns: dict[str, str], hint: str | None) -> str:
+def _build_hash_sql(columns: dict[str, str], hint: str | None) -> str:
     """Write down all rows once: placed rows by ``p`` alone, a hash that equal rows share, and the
     others by ``p`` and all that stands for their values."""
     whole = columns if hint else {**columns, "h1": "p"}
@@ -86,7 +86,7 @@ def _hashed(columns: dict[str, str], hint: str | None) -> str:
     """
 
 
-def _unbalanced(source: str, names: str, hashes: str) -> str:
+def _build_unbalanced_sql(source: str, names: str, hashes: str) -> str:
     """Find the groups that don't balance, with the first reference of each."""
     return f"""
         CREATE OR REPLACE TEMP TABLE unbalanced AS
@@ -99,7 +99,7 @@ def _unbalanced(source: str, names: str, hashes: str) -> str:
 def _add_single(engine: Engine, result: Unmatched) -> bool:
     """Add the rows that are a group alone; return whether there are other groups."""
     several = False
-    for batch in engine.batches(
+    for batch in engine.query_batches(
         "SELECT n, n_came, low FROM unbalanced WHERE n = 1 UNION ALL "
         "(SELECT n, n_came, low FROM unbalanced WHERE n > 1 LIMIT 1)"
     ):
@@ -111,7 +111,7 @@ def _add_single(engine: Engine, result: Unmatched) -> bool:
     return several
 
 
-def _several(source: str, names: str) -> str:
+def _build_groups_sql(source: str, names: str) -> str:
     """List all references of the unbalanced groups of several rows, by side and in order."""
     return f"""
         SELECT list("#ref" ORDER BY "#ref") FILTER ("#side" = {LEAVING}) AS leaving,
@@ -125,11 +125,11 @@ def _several(source: str, names: str) -> str:
 def _add_surplus(groups: pa.Table, result: Unmatched) -> None:
     """Add, of each group, the first rows of the larger side."""
     leaving, coming = groups["leaving"], groups["coming"]
-    result.leaving.update(build_bitmap(_first_of_surplus(leaving, coming)))
-    result.coming.update(build_bitmap(_first_of_surplus(coming, leaving)))
+    result.leaving.update(build_bitmap(_select_surplus(leaving, coming)))
+    result.coming.update(build_bitmap(_select_surplus(coming, leaving)))
 
 
-def _first_of_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
+def _select_surplus(mine: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
     """Return the first elements of each list, as many as it is longer than the other list."""
     mine, other = mine.combine_chunks(), other.combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(mine), 0)
@@ -146,7 +146,7 @@ def _add_doubtful(engine: Engine, result: Unmatched) -> None:
     of_placed = f"""SELECT p FROM hashed WHERE "#side" = {PLACED}"""
     doubts = f"{of_placed} AND p IN (SELECT p FROM unbalanced)"
     rows = f"""SELECT "#side", "#ref", "#other" FROM hashed WHERE p IN ({doubts})"""
-    for batch in engine.batches(rows):
+    for batch in engine.query_batches(rows):
         side, ref, other = batch.columns
         placed = pc.equal(side, PLACED)
         for refs, number, own in (

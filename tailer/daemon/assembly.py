@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
-from tailer.daemon.discovery import discover, is_pattern
+from tailer.daemon.discovery import discover_tables, is_pattern
 from tailer.errors import ConfigError
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
-from tailer.log.starts import start_to_keep
+from tailer.log.starts import find_start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import make_document_name
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _TABLE = "{table}"
 
 
-def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetStore:
+def make_offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetStore:
     """Return the store of the feed's offset. ``standby``: acquiring it waits for its owner."""
     options = config.stores.get(storage_of(str(config.state)).name, {})
     try:
@@ -44,7 +44,7 @@ def offset_store(config: Config, feed: str, *, standby: bool = False) -> OffsetS
         raise ConfigError(f"{config.path}: daemon.state: {e}") from e
 
 
-def keep_place_of(config: Config) -> None:
+def lock_place(config: Config) -> None:
     """Lock the place in the configuration's lock folder. Raises :class:`ConfigError` naming it."""
     try:
         keep_place(config.lock_folder)
@@ -52,33 +52,33 @@ def keep_place_of(config: Config) -> None:
         raise ConfigError(f"{config.path}: daemon.lock_folder: {e}") from e
 
 
-def _table_address(config: Config, table: str) -> str:
+def _resolve_address(config: Config, table: str) -> str:
     """Resolve a table's address or pattern; a relative path is relative to the configuration
     file."""
     local = "://" not in table and not table.startswith(("file:", "~"))
     return str(config.folder / table) if local else table
 
 
-def table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) -> TableLog:
+def make_table_log(config: Config, feed: FeedConfig, traffic: Traffic | None = None) -> TableLog:
     """Return the log of a feed's table."""
     try:
-        address = _table_address(config, feed.table)
+        address = _resolve_address(config, feed.table)
         store = open_store(address, feed.store, traffic)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{feed.name}: {e}") from e
     return TableLog(store)
 
 
-def _sink(config: Config, place: str, sink: SinkConfig) -> Sink:
+def _make_sink(config: Config, place: str, sink: SinkConfig) -> Sink:
     try:
         return make_sink(sink.type, sink.options, config.folder)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{place}: {e}") from e
 
 
-def feed_sink(config: Config, feed: FeedConfig) -> Sink:
+def make_feed_sink(config: Config, feed: FeedConfig) -> Sink:
     """Return the feed's sink. Raises :class:`ConfigError` naming the invalid key."""
-    sink = _sink(config, f"{feed.name}.sink", feed.sink)
+    sink = _make_sink(config, f"{feed.name}.sink", feed.sink)
     if feed.options.selection.operations and sink.traits.copies:
         raise ConfigError(
             f"{config.path}: feeds.{feed.name}.operations is given, but a mirror needs all "
@@ -97,12 +97,12 @@ def _check_spill_folder(config: Config, feed: FeedConfig) -> None:
         )
 
 
-def park_sink(config: Config, feed: FeedConfig) -> Sink | None:
+def make_park_sink(config: Config, feed: FeedConfig) -> Sink | None:
     """Return the sink of the rows that the feed's sink refuses, if it has one."""
     if feed.options.policies.on_reject != "park":
         return None
     if feed.park is not None:
-        return _sink(config, f"{feed.name}.park", feed.park)
+        return _make_sink(config, f"{feed.name}.park", feed.park)
     if not isinstance(config.state, Path):
         raise ConfigError(
             f"{config.path}: feeds.{feed.name}.park is missing; with a state that is not "
@@ -116,7 +116,7 @@ def park_sink(config: Config, feed: FeedConfig) -> Sink | None:
         "notices": False,
         "own_prefix": feed.sink.options.get("own_prefix", OWN_PREFIX),
     }
-    return _sink(config, f"{feed.name}.park", SinkConfig("jsonl", options))
+    return _make_sink(config, f"{feed.name}.park", SinkConfig("jsonl", options))
 
 
 def check_targets(config: Config) -> None:
@@ -131,7 +131,7 @@ def check_targets(config: Config) -> None:
         if is_pattern(feed.table):
             _check_pattern_targets(config, feed)
             continue
-        sink, park = feed_sink(config, feed), park_sink(config, feed)
+        sink, park = make_feed_sink(config, feed), make_park_sink(config, feed)
         for place, writer, sink_config in (("sink", sink, feed.sink), ("park", park, feed.park)):
             target = None if writer is None else writer.traits.exclusive
             path = None if sink_config is None else sink_config.options.get("path")
@@ -147,9 +147,9 @@ def check_targets(config: Config) -> None:
 
 def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
     _check_spill_folder(config, feed)
-    one, two = (_feed_of(feed, match, feed.table) for match in ("a", "b"))
-    target, other = (feed_sink(config, each).traits.exclusive for each in (one, two))
-    park_sink(config, one)
+    one, two = (_build_feed_config(feed, match, feed.table) for match in ("a", "b"))
+    target, other = (make_feed_sink(config, each).traits.exclusive for each in (one, two))
+    make_park_sink(config, one)
     if target is not None and target == other:
         raise ConfigError(
             f"{config.path}: feeds.{feed.name}.sink writes all tables of the pattern to {target}; "
@@ -157,7 +157,7 @@ def _check_pattern_targets(config: Config, feed: FeedConfig) -> None:
         )
 
 
-def feed_start(config: Config, feed: FeedConfig, sink: Sink) -> str:
+def find_feed_start(config: Config, feed: FeedConfig, sink: Sink) -> str:
     """Return where a feed without a saved offset starts.
 
     Raises :class:`ConfigError` for a copy of the table that would lack the rows that are there.
@@ -171,7 +171,7 @@ def feed_start(config: Config, feed: FeedConfig, sink: Sink) -> str:
     return feed.start or ("snapshot" if copies else "latest")
 
 
-def _progress(feed: str) -> FeedProgress:
+def _make_progress(feed: str) -> FeedProgress:
     """Return what counts a feed's progress and, where traces are asked for, sends them too."""
     if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return FeedProgress(feed, time.time)
@@ -185,7 +185,7 @@ def _progress(feed: str) -> FeedProgress:
     return TracedProgress(feed, time.time)
 
 
-def assemble(
+def assemble_feed(
     config: Config,
     feed: FeedConfig,
     families: MetricFamilies | None = None,
@@ -196,25 +196,25 @@ def assemble(
     Raises :class:`ConfigError` naming the invalid key.
     """
     _check_spill_folder(config, feed)
-    log = table_log(config, feed, traffic)
-    sink = feed_sink(config, feed)
+    log = make_table_log(config, feed, traffic)
+    sink = make_feed_sink(config, feed)
 
     async def start(log: TableLog) -> Offset:
-        return await start_to_keep(log, feed_start(config, feed, sink))
+        return await find_start_to_keep(log, find_feed_start(config, feed, sink))
 
-    progress = _progress(feed.name)
+    progress = _make_progress(feed.name)
     if families is not None:
-        families.watch(progress)
+        families.watch_feed(progress)
     return Feed(
         name=feed.name,
         log=log,
         sink=sink,
-        offsets=offset_store(config, feed.name, standby=True),
+        offsets=make_offset_store(config, feed.name, standby=True),
         start=start,
         progress=progress,
         jitter=random.random,
         options=feed.options,
-        park=park_sink(config, feed),
+        park=make_park_sink(config, feed),
     )
 
 
@@ -229,16 +229,16 @@ class PatternFeeds:
     refused: dict[str, str]
 
 
-async def feeds_of_pattern(config: Config, feed: FeedConfig) -> PatternFeeds:
+async def find_pattern_feeds(config: Config, feed: FeedConfig) -> PatternFeeds:
     """Return the feeds that a pattern stands for now.
 
     ``{table}`` in a sink's options is replaced by the text that the stars match.
     """
     try:
-        discovered = await discover(_table_address(config, feed.table), feed.store)
+        discovered = await discover_tables(_resolve_address(config, feed.table), feed.store)
     except ConfigError as e:
         raise ConfigError(f"{config.path}: feeds.{feed.name}.table: {e}") from e
-    feeds = [_feed_of(feed, match, table) for match, table in discovered.tables.items()]
+    feeds = [_build_feed_config(feed, match, table) for match, table in discovered.tables.items()]
     refused = {
         table: f"{table} is not followed: {match!r}, the match of the pattern, can't be part of "
         "a name; rename its folder, or make it a separate feed"
@@ -259,7 +259,7 @@ async def feeds_of_pattern(config: Config, feed: FeedConfig) -> PatternFeeds:
     return PatternFeeds({one.name: one for one in feeds}, refused)
 
 
-async def feed_configs(
+async def list_feed_configs(
     config: Config, refused: Callable[[str, str], None] = lambda _, __: None
 ) -> dict[str, FeedConfig]:
     """Return all feeds of a configuration by name; patterns give the feeds that they find now.
@@ -269,7 +269,7 @@ async def feed_configs(
     configs: dict[str, FeedConfig] = {}
     for name, feed in config.feeds.items():
         if is_pattern(feed.table):
-            tables = await feeds_of_pattern(config, feed)
+            tables = await find_pattern_feeds(config, feed)
             configs |= tables.feeds
             if not tables.feeds and not tables.refused:
                 refused(name, f"no table matches {feed.table}")
@@ -280,23 +280,23 @@ async def feed_configs(
     return configs
 
 
-def _feed_of(feed: FeedConfig, match: str, table: str) -> FeedConfig:
+def _build_feed_config(feed: FeedConfig, match: str, table: str) -> FeedConfig:
     """Return the feed of one table of a pattern."""
     return replace(
         feed,
         name=f"{feed.name}/{match}",
         table=table,
-        sink=_of_table(feed.sink, match),
-        park=feed.park and _of_table(feed.park, match),
+        sink=_fill_sink_config(feed.sink, match),
+        park=feed.park and _fill_sink_config(feed.park, match),
     )
 
 
-def _of_table(sink: SinkConfig, match: str) -> SinkConfig:
-    def filled(value: Any) -> Any:
+def _fill_sink_config(sink: SinkConfig, match: str) -> SinkConfig:
+    def fill(value: Any) -> Any:
         if isinstance(value, str):
             return value.replace(_TABLE, quote(match) if is_url(value) else match)
         if isinstance(value, Mapping):
-            return {k: filled(v) for k, v in value.items()}
-        return [filled(v) for v in value] if isinstance(value, list) else value
+            return {k: fill(v) for k, v in value.items()}
+        return [fill(v) for v in value] if isinstance(value, list) else value
 
-    return SinkConfig(sink.type, filled(sink.options))
+    return SinkConfig(sink.type, fill(sink.options))

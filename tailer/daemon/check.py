@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pyarrow as pa
@@ -14,15 +14,15 @@ import pyarrow as pa
 from tailer.changes import METADATA_FIELDS, Offset
 from tailer.config.feeds import Config, FeedConfig
 from tailer.daemon.assembly import (
-    assemble,
+    assemble_feed,
     check_targets,
-    feed_configs,
-    feed_sink,
-    feed_start,
-    keep_place_of,
-    offset_store,
-    park_sink,
-    table_log,
+    find_feed_start,
+    list_feed_configs,
+    lock_place,
+    make_feed_sink,
+    make_offset_store,
+    make_park_sink,
+    make_table_log,
 )
 from tailer.daemon.discovery import is_pattern
 from tailer.delta.arrow_types import arrow_schema
@@ -43,7 +43,7 @@ from tailer.feed.fitting import Fitting
 from tailer.feed.publish import check_target
 from tailer.files.durable import try_place
 from tailer.log.same_table import check_place
-from tailer.log.starts import start_offset
+from tailer.log.starts import find_start_offset
 from tailer.offsets import OffsetStore
 from tailer.shape.check import check_selection
 from tailer.sink import Sink
@@ -56,36 +56,36 @@ async def check_feeds(config: Config, *, as_json: bool = False) -> int:
     Returns 0, or 1 if one of them can't be reached.
     """
     status = 0
-    keep_place_of(config)
+    lock_place(config)
     _try_state(config)
     with mistakes() as part:  # errors in the file itself come first
         for feed in config.feeds.values():
             if not is_pattern(feed.table):
                 with part():
-                    assemble(config, feed)
+                    assemble_feed(config, feed)
     check_targets(config)
 
-    def refused(name: str, sentence: str) -> None:
+    def refuse(name: str, sentence: str) -> None:
         nonlocal status
         status = 1
         facts = {"feed": name, "ok": False, "error": sentence}
         print(json.dumps(facts) if as_json else printable(f"{name}: {sentence}"))
 
     with mistakes() as part:
-        for name, feed in (await feed_configs(config, refused)).items():
+        for name, feed in (await list_feed_configs(config, refuse)).items():
             with part():
                 try:
                     facts = {"feed": name, "ok": True, **await _check_feed(config, feed)}
-                    print(json.dumps(facts) if as_json else printable(_sentence(facts)))
+                    print(json.dumps(facts) if as_json else printable(_format_feed(facts)))
                 except ConfigError:
                     raise
                 except TailerError as e:
-                    refused(name, str(e))
+                    refuse(name, str(e))
     return status
 
 
-def _sentence(facts: Mapping[str, Any]) -> str:
-    """Return what is said of a feed that would start."""
+def _format_feed(facts: Mapping[str, Any]) -> str:
+    """Format the line about a feed that would start."""
     access = f"; {facts['access']}" if facts["access"] else ""
     return (
         f"{facts['feed']}: ok, {facts['table']} (id {facts['table_id']}{access}) to "
@@ -108,20 +108,20 @@ def _try_state(config: Config) -> None:
 
 async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
     """Return where a feed would start, and of what. Raises the error that prevents a start."""
-    log = table_log(config, feed)
+    log = make_table_log(config, feed)
     try:
-        state = (await log.snapshot()).state
-        shown = _checked_selection(config, feed, state)
-        sink, park = feed_sink(config, feed), park_sink(config, feed)
+        state = (await log.load_snapshot()).state
+        shown = _check_selection(config, feed, state)
+        sink, park = make_feed_sink(config, feed), make_park_sink(config, feed)
         fitting = Fitting(log.store.root, [sink, *([park] if park else ())])
         columns = arrow_schema(shown.schema)
         fitting.check_schema(pa.schema([*columns, *METADATA_FIELDS]))
         _check_key(config, feed, sink, columns.names)
         _check_row_ids(sink, state)
-        offsets = offset_store(config, feed.name)
+        offsets = make_offset_store(config, feed.name)
         try:
             delivered = await _check_delivery(feed.name, sink, offsets)
-            sink_offset, offset, owner = await _saved(feed.name, sink, offsets)
+            sink_offset, offset, owner = await _find_saved_offset(feed.name, sink, offsets)
             if offset is not None:
                 await check_place(log, offset)
             check_target(sink, sink_offset, offset, delivered=delivered and not owner)
@@ -130,8 +130,8 @@ async def _check_feed(config: Config, feed: FeedConfig) -> dict[str, Any]:
         await sink.rehearse(feed.name, columns)
         origin = f"saved offset{owner}"
         if offset is None:
-            origin = feed_start(config, feed, sink)
-            offset = await start_offset(log, origin)
+            origin = find_feed_start(config, feed, sink)
+            offset = await find_start_offset(log, origin)
         access = await log.store.access()
     finally:
         await log.store.aclose()
@@ -154,24 +154,31 @@ async def _check_delivery(name: str, sink: Sink, offsets: OffsetStore) -> bool:
     return bool(saved_form)
 
 
-async def _saved(
-    name: str, sink: Sink, offsets: OffsetStore
-) -> tuple[Offset | None, Offset | None, str]:
-    """Return the offset that a feed's sink has, the one from which the feed goes on, and who runs
-    the feed, as text, if the sink could not be tried for that.
+class _SavedOffset(NamedTuple):
+    """The offset that a feed's sink has, and the one from which the feed continues. ``owner`` says
+    who runs the feed, if its sink could not be tried for that."""
+
+    of_sink: Offset | None
+    offset: Offset | None
+    owner: str = ""
+
+
+async def _find_saved_offset(name: str, sink: Sink, offsets: OffsetStore) -> _SavedOffset:
+    """Find from where a feed continues.
 
     Only the owner may open a sink: opening it would fence a running daemon. Reading it does not.
     """
     with suppress(NotImplementedError):
         sink_offset = await sink.look(name)
-        return sink_offset, sink_offset or await offsets.load(), ""
+        return _SavedOffset(sink_offset, sink_offset or await offsets.load())
     try:
         await offsets.acquire()
     except OffsetHeld as held:
-        return None, await offsets.load(), f"; {held.what}, and so its sink was not tried"
+        owner = f"; {held.what}, and so its sink was not tried"
+        return _SavedOffset(None, await offsets.load(), owner)
     try:
         sink_offset = await sink.open(name)
-        return sink_offset, sink_offset or await offsets.load(), ""
+        return _SavedOffset(sink_offset, sink_offset or await offsets.load())
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()
@@ -198,7 +205,7 @@ def _check_row_ids(sink: Sink, state: TableState) -> None:
         )
 
 
-def _checked_selection(config: Config, feed: FeedConfig, state: TableState) -> TableState:
+def _check_selection(config: Config, feed: FeedConfig, state: TableState) -> TableState:
     """Return what sinks see of the table's present state. Raises :class:`ConfigError` for a
     selection or a key that does not fit it."""
     place, names, options = f"{config.path}: feeds.{feed.name}", state.schema.names, feed.options

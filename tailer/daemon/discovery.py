@@ -50,7 +50,7 @@ def is_pattern(table: str) -> bool:
     return "*" in table
 
 
-async def discover(pattern: str, options: Mapping[str, Any]) -> Discovered:
+async def discover_tables(pattern: str, options: Mapping[str, Any]) -> Discovered:
     """Return the tables that a pattern finds.
 
     Raises :class:`ConfigError` for an address whose store can't list folders,
@@ -70,7 +70,7 @@ async def discover(pattern: str, options: Mapping[str, Any]) -> Discovered:
     listed = await storage.find_tables(pattern, options)
     found = {} if listed is None else dict(listed)
     if listed is None:
-        await _walk(root, parts, (), folders, found, closed)
+        await _walk_folders(root, parts, (), folders, found, closed)
     clean = {text: found[text] for text in sorted(found) if _is_clean(text)}
     return Discovered(
         {text: places[0] for text, places in clean.items() if len(places) == 1},
@@ -87,7 +87,7 @@ def _is_clean(text: str) -> bool:
     )
 
 
-async def _walk(
+async def _walk_folders(
     at: str,
     parts: list[str],
     matched: tuple[str, ...],
@@ -116,4 +116,6 @@ async def _walk(
         if match and name != LOG_DIR and not name.startswith("."):
             stars = "-".join(match.groups())
             step = quote(name) if is_url(at) else name
-            await _walk(f"{at}{step}/", parts[1:], (*matched, stars), folders, found, closed)
+            await _walk_folders(
+                f"{at}{step}/", parts[1:], (*matched, stars), folders, found, closed
+            )

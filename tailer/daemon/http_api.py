@@ -28,7 +28,7 @@ _SHUTDOWN_S = 1.0
 _MAKING_SHARE = 9
 #: The most of an order that the log repeats.
 _ORDER_CHARACTERS = 500
-#: How many of the unread versions are told.
+#: The most unread versions that an answer lists.
 _UNREAD_MAX = 50
 
 _ORDERS = ("pause", "resume", "stop", "start", "skip", "unskip", "resnapshot")
@@ -36,12 +36,12 @@ _ORDERS = ("pause", "resume", "stop", "start", "skip", "unskip", "resnapshot")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def shared(make: Callable[[], bytes]) -> Callable[[], bytes]:
+def share_result(make: Callable[[], bytes]) -> Callable[[], bytes]:
     """Return a function that gives what ``make`` returns, and makes it anew only so often that it
     takes a tenth of the time: those who ask more often share one."""
     text, until = b"", 0.0
 
-    def given() -> bytes:
+    def share() -> bytes:
         nonlocal text, until
         begun = time.monotonic()
         if begun >= until:
@@ -50,16 +50,16 @@ def shared(make: Callable[[], bytes]) -> Callable[[], bytes]:
             until = done + _MAKING_SHARE * (done - begun)
         return text
 
-    return given
+    return share
 
 
-def health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[web.RouteDef]:
+def make_health_routes(registry: Any, unready: Callable[[], dict[str, str]]) -> list[web.RouteDef]:
     """Return the routes ``/metrics``, ``/healthz`` (the process runs) and ``/readyz`` (all its
     feeds do).
 
     ``unready`` returns the feeds that are not ready, and why.
     """
-    text = shared(lambda: generate_latest(registry))
+    text = share_result(lambda: generate_latest(registry))
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -102,34 +102,34 @@ def _is_loopback(host: str | None) -> bool:
         return False
 
 
-def _error(status: int, text: str) -> web.Response:
+def _make_error(status: int, text: str) -> web.Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return web.json_response({"error": text}, status=status, headers=headers)
 
 
-def _guarded(handler: Handler, token: str, *, changes: bool) -> Handler:
+def _guard_handler(handler: Handler, token: str, *, changes: bool) -> Handler:
     """Return the handler with the token checked, and its errors as JSON."""
 
-    async def guarded(request: web.Request) -> web.StreamResponse:
+    async def handle_guarded(request: web.Request) -> web.StreamResponse:
         if not may_read(request, token):
-            return _error(401, "a bearer token is needed, as in daemon.token")
+            return _make_error(401, "a bearer token is needed, as in daemon.token")
         if changes and not token:
-            return _error(403, "control is off: no daemon.token is configured")
+            return _make_error(403, "control is off: no daemon.token is configured")
         try:
             return await handler(request)
         except web.HTTPException as e:  # such as a body that is too large
-            return _error(e.status, e.reason)
+            return _make_error(e.status, e.reason)
         except KeyError as e:
-            return _error(404, f"there is no feed {e.args[0]!r}")
+            return _make_error(404, f"there is no feed {e.args[0]!r}")
         except ConfigError as e:
-            return _error(400, str(e))
+            return _make_error(400, str(e))
         except TailerError as e:
-            return _error(409, str(e))
+            return _make_error(409, str(e))
 
-    return guarded
+    return handle_guarded
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
+async def _read_body(request: web.Request) -> dict[str, Any]:
     """Return the request's JSON object; an empty one if there is no body."""
     body = await read_body(request)
     try:
@@ -141,23 +141,23 @@ async def _body(request: web.Request) -> dict[str, Any]:
     return document
 
 
-def _version(body: dict[str, Any]) -> int:
+def _read_version(body: dict[str, Any]) -> int:
     version = body.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
         raise ConfigError('the body must name the version, as in {"version": 12}')
     return version
 
 
-def _orders(
+def _make_orders(
     supervisor: Supervisor,
 ) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]:
     """Return the actions on a feed, by the last part of the address: ``_ORDERS``."""
 
     async def skip(feed: str, body: dict[str, Any]) -> None:
-        await supervisor.skip_version(feed, _version(body))
+        await supervisor.skip_version(feed, _read_version(body))
 
     async def unskip(feed: str, body: dict[str, Any]) -> None:
-        await supervisor.unskip_version(feed, _version(body))
+        await supervisor.unskip_version(feed, _read_version(body))
 
     async def resnapshot(feed: str, body: dict[str, Any]) -> None:
         where = body.get("where")
@@ -176,7 +176,7 @@ def _orders(
     }
 
 
-def _as_given(order: str, body: dict[str, Any], remote: str | None) -> str:
+def _format_order(order: str, body: dict[str, Any], remote: str | None) -> str:
     """Return an order with who gave it, for the log: ``by`` is what they call themselves."""
     fields = {key: value for key, value in body.items() if key != "by"}
     what = f"{order} {json.dumps(fields)}" if fields else order
@@ -185,40 +185,42 @@ def _as_given(order: str, body: dict[str, Any], remote: str | None) -> str:
     return printable(f"{what} by {who}", _ORDER_CHARACTERS)
 
 
-def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
+def make_api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     """Return the routes of ``/api/v1``: the feeds, one feed, what it did in
     the last hour, and its actions
     (docs/operations.md)."""
-    orders = _orders(supervisor)
+    orders = _make_orders(supervisor)
 
     async def feeds(_: web.Request) -> web.Response:
-        await supervisor.looked()
-        return web.json_response({"feeds": [s.to_json() for s in supervisor.status()]})
+        await supervisor.wait_for_discovery()
+        return web.json_response({"feeds": [s.to_json() for s in supervisor.list_statuses()]})
 
     async def feed(request: web.Request) -> web.Response:
-        await supervisor.looked()
+        await supervisor.wait_for_discovery()
         name = request.match_info["feed"]
-        supervisor.runner(name)
-        status = next(s for s in supervisor.status() if s.name == name)
+        supervisor.find_runner(name)
+        status = next(s for s in supervisor.list_statuses() if s.name == name)
         return web.json_response(status.to_json())
 
     async def recent(request: web.Request) -> web.Response:
-        runner = supervisor.runner(request.match_info["feed"])
+        runner = supervisor.find_runner(request.match_info["feed"])
         rows = runner.last_rows.to_json() if token else []
-        unread = runner.outlook.unread(_UNREAD_MAX) if runner.feed.progress.lag_versions() else []
+        unread = (
+            runner.outlook.list_unread(_UNREAD_MAX) if runner.feed.progress.lag_versions() else []
+        )
         return web.json_response({**runner.past.to_json(), "unread": unread, "rows": rows})
 
     async def order(request: web.Request) -> web.Response:
         name, what = request.match_info["feed"], request.match_info["order"]
-        body = await _body(request)
-        runner = supervisor.runner(name)
-        order_text = _as_given(what, body, request.remote)
+        body = await _read_body(request)
+        runner = supervisor.find_runner(name)
+        order_text = _format_order(what, body, request.remote)
         try:
             await orders[what](name, body)
         except TransientError as e:
             outcome = f"done, but not kept for a restart: {e}"
             runner.note_order(logging.WARNING, order_text, outcome)
-            return _error(503, f"{outcome}; give the order again")
+            return _make_error(503, f"{outcome}; give the order again")
         except TailerError as e:
             runner.note_order(logging.WARNING, order_text, f"refused: {e}")
             raise
@@ -226,42 +228,44 @@ def api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         return web.json_response({"feed": name, "order": what}, status=202)
 
     async def reload(_: web.Request) -> web.Response:
-        return web.json_response(await supervisor.reload())
+        return web.json_response(await supervisor.reload_config())
 
     one = "/api/v1/feeds/{feed:.+}"
     names = "|".join(orders)
     return [
-        web.get("/api/v1/feeds", _guarded(feeds, token, changes=False)),
-        web.get("/api/v1/recent/{feed:.+}", _guarded(recent, token, changes=False)),
-        web.get(one, _guarded(feed, token, changes=False)),
-        web.post(f"{one}/{{order:{names}}}", _guarded(order, token, changes=True)),
-        web.post("/api/v1/reload", _guarded(reload, token, changes=True)),
+        web.get("/api/v1/feeds", _guard_handler(feeds, token, changes=False)),
+        web.get("/api/v1/recent/{feed:.+}", _guard_handler(recent, token, changes=False)),
+        web.get(one, _guard_handler(feed, token, changes=False)),
+        web.post(f"{one}/{{order:{names}}}", _guard_handler(order, token, changes=True)),
+        web.post("/api/v1/reload", _guard_handler(reload, token, changes=True)),
     ]
 
 
 @web.middleware
-async def _refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _format_refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Return an error as JSON also for what is refused before a handler sees it."""
     try:
         return await handler(request)
     except (web.HTTPRequestEntityTooLarge, web.HTTPUnsupportedMediaType) as e:
-        return _error(e.status, e.reason)
+        return _make_error(e.status, e.reason)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as e:
         if not request.path.startswith("/api/"):
             raise
         order = request.path.rpartition("/")[2]
         names = ", ".join(_ORDERS)
-        return _error(e.status, f"there is no {request.method} of {order!r}; orders are {names}")
+        return _make_error(
+            e.status, f"there is no {request.method} of {order!r}; orders are {names}"
+        )
 
 
 @asynccontextmanager
-async def serve(
+async def serve_routes(
     address: tuple[str, int], routes: list[web.RouteDef], bounds: Bounds | None = None
 ) -> AsyncIterator[int]:
     """Serve these routes while the block runs; the value is the port, also where 0 was asked for.
     Raises OSError if the address can't be bound."""
     held = bounds or Bounds()
-    app = web.Application(client_max_size=held.body_bytes, middlewares=[_refusing])
+    app = web.Application(client_max_size=held.body_bytes, middlewares=[_format_refusals])
     app.add_routes(routes)
     async with serve_application(app, address, lambda: held, shutdown_s=_SHUTDOWN_S) as port:
         yield port

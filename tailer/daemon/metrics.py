@@ -87,11 +87,11 @@ class MetricFamilies(Collector):
         self._feeds: dict[str, FeedProgress] = {}
         registry.register(self)
 
-    def watch(self, progress: FeedProgress) -> None:
+    def watch_feed(self, progress: FeedProgress) -> None:
         """Show a feed's progress from now on."""
         self._feeds[progress.feed] = progress
 
-    def forget(self, feed: str) -> None:
+    def forget_feed(self, feed: str) -> None:
         """Drop the series of a feed that no longer exists."""
         self._feeds.pop(feed, None)
 
@@ -102,7 +102,7 @@ class MetricFamilies(Collector):
             for figure, (kind, name, labels, text) in _FAMILIES.items()
         }
         for progress in list(self._feeds.values()):
-            for figure, *labels, value in _gauges(progress):
+            for figure, *labels, value in _list_gauges(progress):
                 made[figure].add_metric([progress.feed, *labels], value)
             for (figure, *labels), total in list(progress.totals.items()):
                 made[figure].add_metric([progress.feed, *labels], total.value, total.since_s)
@@ -115,7 +115,7 @@ class MetricFamilies(Collector):
         return made.values()
 
 
-def _gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
+def _list_gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
     """Yield the present figures: name, labels, value."""
     if progress.known_offset is not None:
         yield "version", progress.known_offset.version

@@ -6,22 +6,22 @@ import json
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from msgspec import Struct
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config
-from tailer.daemon.assembly import assemble, check_targets, feed_configs
+from tailer.daemon.assembly import assemble_feed, check_targets, list_feed_configs
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.runner import Runner
 from tailer.daemon.set_up import set_up_process
 from tailer.errors import ConfigError, OffsetHeld, TableError, TailerError, mistakes, printable
 from tailer.feed.progress import SlowSink
-from tailer.feed.read import Sent, read_here
+from tailer.feed.read import ItemSender, read_in_process
 from tailer.feed.read_context import ReadContext
-from tailer.log.same_table import check_there
+from tailer.log.same_table import check_table_exists
 from tailer.log.table import TableLog
 from tailer.process.signals import EXIT_INTERRUPTED, find_signal_status, run_until_stopped
 
@@ -57,9 +57,9 @@ class _Job:
         self._last: int | None = None
         self._stuck: tuple[Offset | None, float] | None = None
         feed = runner.feed
-        feed.read = self._read
+        feed.read = self._read_to_end
         self._start, feed.start = feed.start, self._start_within
-        self._log_retry, feed.on_retry = feed.on_retry, self._retried
+        self._log_retry, feed.on_retry = feed.on_retry, self._handle_retry
 
     async def run(self) -> None:
         """Run the feed until it has come to its end, or can't go on."""
@@ -68,14 +68,14 @@ class _Job:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.runner.run)
                 tasks.start_soon(self._limit_standby)
-                await self.runner.at_rest()
-                self.error = self._reason()
+                await self.runner.wait_for_rest()
+                self.error = self._find_reason()
                 await self.runner.end()
                 tasks.cancel_scope.cancel()
         finally:
             self.seconds = anyio.current_time() - began
 
-    def _reason(self) -> TailerError | str | None:
+    def _find_reason(self) -> TailerError | str | None:
         if isinstance(self.error, OffsetHeld) or self.runner.error is not None:
             return self.error if isinstance(self.error, OffsetHeld) else self.runner.error
         if self.runner.state == "paused":
@@ -92,25 +92,25 @@ class _Job:
             )
         return offset
 
-    async def _read(self, context: ReadContext, sent: Sent, _: int | None) -> None:
+    async def _read_to_end(self, context: ReadContext, sent: ItemSender, _: int | None) -> None:
         """Read to the end of the run, which the first attempt finds."""
         if self._last is None:
-            newest, until = await self._newest(context.log, sent.at), self._options.until
-            context.observer.newest(newest)
+            newest, until = await self._find_newest(context.log, sent.at), self._options.until
+            context.observer.note_newest(newest)
             self._last = newest if until is None else min(newest, until)
             self._first = sent.at
-        await read_here(context, sent, self._last)
+        await read_in_process(context, sent, self._last)
 
-    async def _newest(self, log: TableLog, at: Offset) -> int:
+    async def _find_newest(self, log: TableLog, at: Offset) -> int:
         """Return the table's newest version. One that is away for a while may come back."""
         try:
             return await log.latest_version()
         except TableError:
             if at.table_id is not None:  # the table has existed
-                await check_there(log, at.version)
+                await check_table_exists(log, at.version)
             raise
 
-    def _retried(self, error: TailerError) -> None:
+    def _handle_retry(self, error: TailerError) -> None:
         """Log a temporary error. Raises it for good if the feed has not moved for too long."""
         self._log_retry(error)
         if isinstance(error, SlowSink):  # the sink is called, and has its own time-outs
@@ -123,11 +123,11 @@ class _Job:
 
     async def _limit_standby(self) -> None:
         await anyio.sleep(self._options.patience_s)
-        if (owner := self.runner.status(0.0).owner) is not None:
+        if (owner := self.runner.build_status(0.0).owner) is not None:
             self.error = OffsetHeld(owner, self.runner.feed.name)
             self.runner.stop()
 
-    def outcome(self) -> dict[str, Any]:
+    def build_outcome(self) -> dict[str, Any]:
         """Return what the summary says of the feed."""
         progress, first = self.runner.feed.progress, self._first
         to = None
@@ -144,7 +144,7 @@ class _Job:
         }
 
     @property
-    def misconfigured(self) -> bool:
+    def is_misconfigured(self) -> bool:
         """Return whether its configuration has to be changed."""
         return isinstance(self.error, ConfigError)
 
@@ -157,30 +157,35 @@ async def run_once(config: Config, options: OnceOptions) -> int:
     """
     logger = set_up_process(config)
     with mistakes() as part:
-        jobs, refused = await _jobs(config, options, logger, part)
+        jobs, refused = await _make_jobs(config, options, logger, part)
     check_targets(config)
     log = ProgressLog(logger)
     progress = {job.runner.feed.name: job.runner.feed.progress for job in jobs}
     runs = partial(log.run_all, [job.run for job in jobs], progress, config.progress_s)
     stopped = await run_until_stopped(runs, grace_s=config.stop_s)
-    log.end(progress, "on request" if stopped else "because every feed has ended")
-    outcomes = [*(job.outcome() for job in jobs), *refused]
+    log.log_end(progress, "on request" if stopped else "because every feed has ended")
+    outcomes = [*(job.build_outcome() for job in jobs), *refused]
     for outcome in outcomes:
-        print(json.dumps(outcome) if options.as_json else printable(_sentence(outcome)))
+        print(json.dumps(outcome) if options.as_json else printable(_format_outcome(outcome)))
     if stopped:
         return find_signal_status() or EXIT_INTERRUPTED
     failed = [outcome for outcome in outcomes if outcome["error"] is not None]
     if len(failed) < len(outcomes):
         return EXIT_SOME_FAILED if failed else 0
-    wrong = failed and not refused and all(job.misconfigured for job in jobs)
+    wrong = failed and not refused and all(job.is_misconfigured for job in jobs)
     return 2 if wrong else 1 if failed else 0
 
 
-async def _jobs(
+class _Jobs(NamedTuple):
+    """The feeds of a run, and the summary's entries for tables that are not followed."""
+
+    jobs: list[_Job]
+    refused: list[dict[str, Any]]
+
+
+async def _make_jobs(
     config: Config, options: OnceOptions, logger: logging.Logger, part: Any
-) -> tuple[list[_Job], list[dict[str, Any]]]:
-    """Return the feeds of a configuration, and what the summary says of tables that are not
-    followed."""
+) -> _Jobs:
     refused: list[dict[str, Any]] = []
 
     def refuse(name: str, sentence: str) -> None:
@@ -188,14 +193,14 @@ async def _jobs(
         refused.append({"feed": name, **nothing, "error": sentence})
 
     jobs = []
-    for feed in (await feed_configs(config, refuse)).values():
+    for feed in (await list_feed_configs(config, refuse)).values():
         with part():
-            runner = Runner(assemble(config, feed), feed.sink.type, logger=logger)
+            runner = Runner(assemble_feed(config, feed), feed.sink.type, logger=logger)
             jobs.append(_Job(runner, options))
-    return jobs, refused
+    return _Jobs(jobs, refused)
 
 
-def _sentence(outcome: Mapping[str, Any]) -> str:
+def _format_outcome(outcome: Mapping[str, Any]) -> str:
     """Return a line of the summary for people."""
     feed, first, last, error = (outcome[name] for name in ("feed", "from", "to", "error"))
     if first is None and error is None:

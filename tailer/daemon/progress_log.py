@@ -51,7 +51,7 @@ class ProgressLog:
         async def reports() -> None:
             while True:
                 await anyio.sleep(seconds)
-                self.report(feeds, seconds)
+                self.log_report(feeds, seconds)
 
         async with anyio.create_task_group() as reporting:
             if seconds:
@@ -61,20 +61,20 @@ class ProgressLog:
                     tasks.start_soon(work)
             reporting.cancel_scope.cancel()
 
-    def report(self, feeds: Mapping[str, FeedProgress], seconds: float) -> None:
+    def log_report(self, feeds: Mapping[str, FeedProgress], seconds: float) -> None:
         """Log a line for each feed that delivered something in these ``seconds``, or is behind, and
         one for all that are in trouble: the line that said so first may be hours old."""
         reports = []
         for name, progress in sorted(feeds.items()):
-            events, versions = self._since(name, progress)
+            events, versions = self._count_since(name, progress)
             behind = progress.lag_versions() and progress.state in _ON_ITS_WAY
             if events or versions or behind:
                 reports.append((name, progress, events, versions))
         for name, progress, events, versions in reports[:FEEDS_MAX]:
             self._logger.info(
                 "feed %s delivered %s in %.0f s; %s",
-                name, _counted(events, versions), seconds, _behind([progress]),
-                extra={"feed": name, **_fields([progress], events, versions)},
+                name, _format_counts(events, versions), seconds, _format_lag([progress]),
+                extra={"feed": name, **_build_fields([progress], events, versions)},
             )  # fmt: skip
         if rest := reports[FEEDS_MAX:]:
             progresses = [progress for _, progress, _, _ in rest]
@@ -82,8 +82,8 @@ class ProgressLog:
             versions = sum(versions for _, _, _, versions in rest)
             self._logger.info(
                 "%d more feeds delivered %s in %.0f s; together %s",
-                len(rest), _counted(events, versions), seconds, _behind(progresses),
-                extra={"feeds": len(rest), **_fields(progresses, events, versions)},
+                len(rest), _format_counts(events, versions), seconds, _format_lag(progresses),
+                extra={"feeds": len(rest), **_build_fields(progresses, events, versions)},
             )  # fmt: skip
 
         self._report_trouble(feeds)
@@ -103,24 +103,25 @@ class ProgressLog:
             extra={"event": "trouble", "troubled": [name for name, _ in troubled]},
         )  # fmt: skip
 
-    def gone(self, name: str, progress: FeedProgress) -> None:
+    def remove_feed(self, name: str, progress: FeedProgress) -> None:
         """Note that a feed no longer exists; what it has delivered still counts."""
-        self._since(name, progress)
+        self._count_since(name, progress)
         self._known.pop(name, None)
 
-    def end(self, feeds: Mapping[str, FeedProgress], why: str) -> None:
+    def log_end(self, feeds: Mapping[str, FeedProgress], why: str) -> None:
         """Log the last line of the process, with the totals."""
         for name, progress in feeds.items():
-            self._since(name, progress)
+            self._count_since(name, progress)
         progresses = list(feeds.values())
-        fields = {**_fields(progresses, self._events, self._versions), "event": "ended"}
+        fields = {**_build_fields(progresses, self._events, self._versions), "event": "ended"}
         self._logger.info(
             "ended, %s: %d feeds delivered %s; %s",
-            why, len(self._feeds), _counted(self._events, self._versions), _behind(progresses),
+            why, len(self._feeds), _format_counts(self._events, self._versions),
+            _format_lag(progresses),
             extra={"feeds": len(self._feeds), **fields},
         )  # fmt: skip
 
-    def _since(self, name: str, progress: FeedProgress) -> tuple[int, int]:
+    def _count_since(self, name: str, progress: FeedProgress) -> tuple[int, int]:
         """Return the events and whole versions since the last report. A restarted feed counts from
         zero."""
         counted = self._known.get(name)
@@ -136,27 +137,29 @@ class ProgressLog:
         return events, versions
 
 
-def _counted(events: int, versions: int) -> str:
+def _format_counts(events: int, versions: int) -> str:
     return f"{events} events of {versions} versions"
 
 
-def _behind(feeds: list[FeedProgress]) -> str:
+def _format_lag(feeds: list[FeedProgress]) -> str:
     unread = sum(feed.newest_known is None for feed in feeds)
     versions = sum(feed.lag_versions() for feed in feeds)
     if unread:
         of = "the table was" if len(feeds) == 1 else f"{unread} of their tables were"
-        return f"{of} not read yet" + (f", others are {_lag(feeds)}" if versions else "")
-    return _lag(feeds) if versions else "behind by nothing"
+        return f"{of} not read yet" + (
+            f", others are {_format_total_lag(feeds)}" if versions else ""
+        )
+    return _format_total_lag(feeds) if versions else "behind by nothing"
 
 
-def _lag(feeds: list[FeedProgress]) -> str:
+def _format_total_lag(feeds: list[FeedProgress]) -> str:
     versions = sum(feed.lag_versions() for feed in feeds)
     seconds = max(feed.lag_seconds() for feed in feeds)
     size = sum(feed.lag_bytes() for feed in feeds)
     return f"behind by {versions} versions, {size} bytes, {seconds:.1f} s"
 
 
-def _fields(feeds: list[FeedProgress], events: int, versions: int) -> dict[str, object]:
+def _build_fields(feeds: list[FeedProgress], events: int, versions: int) -> dict[str, object]:
     fields: dict[str, object] = {
         "event": "progress",
         "events": events,

@@ -55,7 +55,7 @@ class LastRows:
 
     rows: pa.RecordBatch | None = None
 
-    def keep(self, batch: ChangeBatch) -> None:
+    def keep_rows(self, batch: ChangeBatch) -> None:
         """Keep the last rows of a batch that was delivered, in memory of their own."""
         count = min(ROWS_MAX, batch.num_rows)
         while count:
@@ -72,7 +72,7 @@ class LastRows:
         """Return the rows, the newest first; long texts are cut."""
         if self.rows is None:
             return []
-        return [_shown(row) for row in reversed(self.rows.to_pylist())]
+        return [_shorten_value(row) for row in reversed(self.rows.to_pylist())]
 
 
 class RecentPast:
@@ -85,7 +85,7 @@ class RecentPast:
         self._orders: deque[_Order] = deque(maxlen=_ORDERS_MAX)
         self._counted = (progress.clock(), progress.events_delivered)
 
-    def sample(self) -> None:
+    def add_sample(self) -> None:
         """Add the present figures."""
         progress, now = self._progress, self._progress.clock()
         since, events = self._counted
@@ -102,7 +102,7 @@ class RecentPast:
             )
         )
 
-    def look(self, error: str | None) -> None:
+    def note_state(self, error: str | None) -> None:
         """Note the feed's state, if it is another one than at the last look."""
         state = self._progress.state
         last = self._states[-1] if self._states else None
@@ -111,7 +111,7 @@ class RecentPast:
         elif error is not None and last.error != error:
             self._states[-1] = last._replace(error=error)
 
-    def ordered(self, order: str, outcome: str) -> None:
+    def note_order(self, order: str, outcome: str) -> None:
         """Note an order, and whether it was done or refused."""
         self._orders.append(_Order(round(self._progress.clock(), 1), order, outcome))
 
@@ -124,12 +124,12 @@ class RecentPast:
         }
 
 
-def _shown(value: Any) -> Any:
+def _shorten_value(value: Any) -> Any:
     """Return a value as JSON has it, cut to what a page shows."""
     if isinstance(value, dict):
-        return {str(key)[:_TEXT_CHARACTERS]: _shown(one) for key, one in value.items()}
+        return {str(key)[:_TEXT_CHARACTERS]: _shorten_value(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_shown(one) for one in value[:ROWS_MAX]]
+        return [_shorten_value(one) for one in value[:ROWS_MAX]]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):

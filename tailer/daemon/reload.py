@@ -19,7 +19,7 @@ class FeedChanges:
     ended: tuple[str, ...]
     started: Mapping[str, FeedConfig]
 
-    def summary(self, found: Sequence[str]) -> dict[str, list[str]]:
+    def summarize(self, found: Sequence[str]) -> dict[str, list[str]]:
         """Return each feed under ``started``, ``stopped`` or ``restarted``; ``found`` were
         discovered."""
         started = [*self.started, *found]
@@ -30,7 +30,7 @@ class FeedChanges:
         }
 
 
-def feed_changes(
+def find_feed_changes(
     running: Mapping[str, FeedConfig], old: Mapping[str, FeedConfig], new: Mapping[str, FeedConfig]
 ) -> FeedChanges:
     """Return the changes from the ``running`` feeds of the configuration ``old`` to those of

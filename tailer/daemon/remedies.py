@@ -56,7 +56,7 @@ _BY_FAMILY: dict[str, Remedy] = {
 }  # fmt: skip
 
 
-def remedy_for(error: TailerError | None) -> Remedy | None:
+def find_remedy(error: TailerError | None) -> Remedy | None:
     """Return what to do about an error; None without one."""
     if error is None:
         return None

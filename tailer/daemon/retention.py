@@ -17,7 +17,7 @@ from tailer.delta.commit import Commit
 from tailer.delta.segment import LogFile, LogKind, find_commits
 from tailer.delta.snapshot import TableState
 from tailer.feed.progress import FeedProgress
-from tailer.log.listing import versions_of
+from tailer.log.listing import list_versions
 from tailer.log.table import TableLog
 
 #: The number of commits to examine in one pass; the next pass continues after them.
@@ -30,7 +30,7 @@ _UNITS = {
 _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-z]+?)s?(?=\s|$|\d)")
 
 
-def interval_seconds(text: str | None, default: float) -> float:
+def parse_interval_seconds(text: str | None, default: float) -> float:
     """Return the seconds of a table property's interval, such as ``interval 30 days 12 hours``.
 
     Returns ``default`` for a missing or invalid interval.
@@ -69,31 +69,33 @@ class Outlook:
         self._seen: dict[int, _Unread] = {}
         self._state: tuple[int, TableState] | None = None
 
-    async def look(self) -> None:
+    async def update_progress(self) -> None:
         """Update the progress. Raises what the log raises."""
         at = self.progress.known_offset
         if at is None:
             return
         first = at.version + at.snapshot  # of a snapshot's version, only the files are needed
-        files = await self.log.files(f"{max(0, first):020d}")
-        newest = max(versions_of(files), default=-1)
+        files = await self.log.list_files(f"{max(0, first):020d}")
+        newest = max(list_versions(files), default=-1)
         self._seen = {v: seen for v, seen in self._seen.items() if v >= first}
         if newest < first:
-            self.progress.unread(None, {}, {"log": {}, "data": {}})
+            self.progress.note_unread(None, {}, {"log": {}, "data": {}})
             return
-        self.progress.newest(newest)
+        self.progress.note_newest(newest)
         if self._state is None or self._state[0] != newest:
-            self._state = newest, (await self.log.snapshot(newest)).state
+            self._state = newest, (await self.log.load_snapshot(newest)).state
         state = self._state[1]
         todo = [v for v in find_commits(files) if v >= first and v not in self._seen]
         for version in todo[:LOOK_COMMITS_MAX]:
             try:
-                self._seen[version] = _unread(await self.log.commit(version, state, None))
+                self._seen[version] = _build_unread(
+                    await self.log.read_commit(version, state, None)
+                )
             except FileNotFoundError:
                 continue  # it has just been cleaned up; following the log will report it
-        self._judge(files, state)
+        self._find_deadlines(files, state)
 
-    def unread(self, most: int) -> list[dict[str, Any]]:
+    def list_unread(self, most: int) -> list[dict[str, Any]]:
         """Return the oldest unread versions, as far as they were looked at: ``version``,
         ``committed_s``, ``size`` in bytes, ``operation``, and the numbers of file actions."""
         versions = sorted(self._seen)[:most]
@@ -103,10 +105,12 @@ class Outlook:
             for v in versions
         ]
 
-    def _judge(self, files: list[LogFile], state: TableState) -> None:
+    def _find_deadlines(self, files: list[LogFile], state: TableState) -> None:
         properties = state.metadata.configuration
-        log_s = interval_seconds(properties.get("delta.logRetentionDuration"), 30 * _DAY)
-        data_s = interval_seconds(properties.get("delta.deletedFileRetentionDuration"), 7 * _DAY)
+        log_s = parse_interval_seconds(properties.get("delta.logRetentionDuration"), 30 * _DAY)
+        data_s = parse_interval_seconds(
+            properties.get("delta.deletedFileRetentionDuration"), 7 * _DAY
+        )
         kept = properties.get("delta.enableExpiredLogCleanup", "true").lower() == "false"
         others = (LogKind.COMMIT, LogKind.COMPACTED, LogKind.CHECKSUM)
         checkpoint = max((f.version for f in files if f.kind not in others), default=-1)
@@ -123,10 +127,10 @@ class Outlook:
         first = min(self._seen, default=None)
         since_s = None if first is None else self._seen[first].committed_s
         sizes = {v: seen.size for v, seen in self._seen.items()}
-        self.progress.unread(since_s, sizes, {"log": log, "data": data})
+        self.progress.note_unread(since_s, sizes, {"log": log, "data": data})
 
 
-def _unread(commit: Commit) -> _Unread:
+def _build_unread(commit: Commit) -> _Unread:
     committed = commit.timestamp_ms / 1000
     threats = [committed] if commit.header.cdcs else []
     if commit.header.removes:

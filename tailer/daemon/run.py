@@ -16,8 +16,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from tailer.config.feeds import Config, load_config
-from tailer.daemon.console import console_routes
-from tailer.daemon.http_api import api_routes, health_routes, serve
+from tailer.daemon.console import make_console_routes
+from tailer.daemon.http_api import make_api_routes, make_health_routes, serve_routes
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.set_up import set_up_process
 from tailer.daemon.supervisor import Supervisor
@@ -43,19 +43,22 @@ async def run_daemon(config: Config) -> int:
         config, lambda: load_config(config.path), families, StoreMetrics(registry), logger
     )
 
-    async with _serving(config, registry, supervisor, logger):
+    async with _serve_daemon(config, registry, supervisor, logger):
         stopped = await run_until_stopped(
-            supervisor.run, supervisor.hangup, grace_s=config.stop_s, overdue=supervisor.overdue
+            supervisor.run,
+            supervisor.handle_hangup,
+            grace_s=config.stop_s,
+            overdue=supervisor.log_overdue,
         )
-    failed = supervisor.failures()
-    supervisor.say_end("on request" if stopped else "because every feed has failed or ended")
+    failed = supervisor.find_failures()
+    supervisor.log_end("on request" if stopped else "because every feed has failed or ended")
     for name, error in failed.items():
         print(printable(f"tailer: feed {name}: {error}"), file=sys.stderr)
-    return (2 if supervisor.misconfigured() else 1) if failed else 0
+    return (2 if supervisor.is_misconfigured() else 1) if failed else 0
 
 
 @asynccontextmanager
-async def _serving(
+async def _serve_daemon(
     config: Config, registry: Any, supervisor: Supervisor, logger: logging.Logger
 ) -> AsyncIterator[None]:
     """Serve metrics, health and control while the block runs."""
@@ -63,12 +66,12 @@ async def _serving(
         yield
         return
     routes = [
-        *health_routes(registry, supervisor.unready),
-        *api_routes(supervisor, config.token),
-        *console_routes(supervisor, config.token),
+        *make_health_routes(registry, supervisor.find_unready),
+        *make_api_routes(supervisor, config.token),
+        *make_console_routes(supervisor, config.token),
     ]
     try:
-        async with serve(config.http, routes) as port:
+        async with serve_routes(config.http, routes) as port:
             host = config.http[0]
             place = f"[{host}]" if ":" in host else host
             logger.info("console, metrics and health checks at http://%s:%d", place, port)

@@ -11,14 +11,14 @@ import anyio
 
 from tailer.changes import Offset
 from tailer.daemon.recent import LastRows, RecentPast
-from tailer.daemon.remedies import remedy_for
+from tailer.daemon.remedies import find_remedy
 from tailer.daemon.retention import Outlook
 from tailer.errors import TailerError, TransientError, healing, unexpected
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.parking import Parked
 from tailer.feed.policy import FeedPaused
 from tailer.feed.progress import FeedState, SlowSink
-from tailer.feed.publish import saved_offset
+from tailer.feed.publish import find_saved_offset
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.sink_calls import UnexplainedError
 from tailer.offsets.held import HeldOffsets
@@ -51,7 +51,7 @@ _NEXT: dict[State, dict[Event, State]] = {
 _STANDBY_LOOK_S = 0.2
 _RATE_S = 1.0
 #: The number of causes of delay that are remembered as logged.
-_TOLD_MAX = 100
+_LOGGED_ERRORS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,10 @@ class Runner:
         feed.offsets = self._offsets
         # A look at the target connects, and disconnects, with the sink that an attempt writes to.
         self._sink_turn = anyio.Lock()
-        feed.on_retry = self._tell_retry
-        feed.on_park = self._tell_parked
-        self._told: set[str] = set()
-        self._told_at = 0
+        feed.on_retry = self._log_retry
+        feed.on_park = self._log_parked
+        self._logged: set[str] = set()
+        self._logged_at = 0
         self.state: State = "running"
         self._changed = anyio.Event()
         self._resumed = False  # by an order that the saved ones must not undo
@@ -130,18 +130,18 @@ class Runner:
             while self.state != "ended":
                 changed = self._changed
                 if self.state == "running":
-                    if outcome := await self._attempt():
+                    if outcome := await self._run_attempt():
                         self.transition(outcome)
                 else:
-                    await self._rest()
+                    await self._enter_rest()
                     await changed.wait()
         finally:
             try:
                 with anyio.CancelScope(shield=True):
-                    await self._give_up()
+                    await self._release_offset()
                     await self.feed.log.store.aclose()
             except (TailerError, OSError) as e:  # nothing awaits it, and other feeds continue
-                self.log(logging.WARNING, "ended", f"was not released cleanly: {e}")
+                self.log_event(logging.WARNING, "ended", f"was not released cleanly: {e}")
             finally:
                 self._ended.set()
 
@@ -156,73 +156,73 @@ class Runner:
         if self._scope is not None:
             self._scope.cancel()
 
-    async def _attempt(self) -> Event | None:
+    async def _run_attempt(self) -> Event | None:
         """Run the feed once. Return how it ended, None if an order has ended it."""
         try:
             with anyio.CancelScope() as self._scope:
-                return await self._follow()
+                return await self._follow_table()
         finally:
             self._scope = None
         return None
 
-    async def _follow(self) -> Event:
+    async def _follow_table(self) -> Event:
         feed, self.error = self.feed, None
         feed.progress.state = "starting"
         try:
             if not self._offsets.held:
-                await self._take()
+                await self._take_ownership()
             if feed.orders.paused:
-                self.log(logging.INFO, "paused", "paused by an order given before this start")
+                self.log_event(logging.INFO, "paused", "paused by an order given before this start")
                 return "held_up"
-            self.log(logging.INFO, "following", f"following {feed.log.store.root}")
+            self.log_event(logging.INFO, "following", f"following {feed.log.store.root}")
             async with self._sink_turn:
                 await run_feed(feed)
         except FeedPaused as e:
             self.error = feed.progress.error = e
-            self.log(logging.WARNING, "blocked", f"waits for its operator: {e}")
+            self.log_event(logging.WARNING, "blocked", f"waits for its operator: {e}")
             return "held_up"
         except TailerError as e:
             self.error = feed.progress.error = e
-            self.log(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
+            self.log_event(logging.ERROR, "failed", f"stopped: {e}", family=e.family)
             return "failed"
         except Exception as e:  # noqa: BLE001  # logged with its traceback
             # A bug. Its feed ends, but the others need not stop because of it.
             self.error = unexpected(e)
-            feed.progress.failed(self.error)
+            feed.progress.note_failure(self.error)
             more: dict[str, Any] = {"family": self.error.family, "exc_info": e}
-            self.log(logging.ERROR, "failed", f"stopped: {self.error}", **more)
+            self.log_event(logging.ERROR, "failed", f"stopped: {self.error}", **more)
             return "failed"
         return "finished"  # it had a last version
 
-    def _tell_retry(self, error: TailerError) -> None:
+    def _log_retry(self, error: TailerError) -> None:
         """Log what delays a feed, each cause once until the feed has made progress."""
-        told, delivered = str(error), self.feed.progress.versions_delivered
-        if delivered != self._told_at or len(self._told) >= _TOLD_MAX:
-            self._told_at = delivered
-            self._told.clear()
-        if told not in self._told:
-            self._told.add(told)
+        text, delivered = str(error), self.feed.progress.versions_delivered
+        if delivered != self._logged_at or len(self._logged) >= _LOGGED_ERRORS_MAX:
+            self._logged_at = delivered
+            self._logged.clear()
+        if text not in self._logged:
+            self._logged.add(text)
             does = "waits" if isinstance(error, SlowSink) else "tries again"
             cause = error.__cause__ if isinstance(error, UnexplainedError) else None
             more: dict[str, Any] = {"family": error.family, "exc_info": cause}
-            self.log(logging.WARNING, "retrying", f"{does}: {error}", **more)
+            self.log_event(logging.WARNING, "retrying", f"{does}: {error}", **more)
 
-    def _tell_parked(self, parked: Parked) -> None:
-        self.log(logging.WARNING, "parked", str(parked), rows=parked.rows)
+    def _log_parked(self, parked: Parked) -> None:
+        self.log_event(logging.WARNING, "parked", str(parked), rows=parked.rows)
 
-    async def _take(self) -> None:
+    async def _take_ownership(self) -> None:
         """Become the feed's owner and load its orders; tried again while the error is temporary."""
-        backoff = self.feed.options.retry.backoff(self.feed.jitter)
+        backoff = self.feed.options.retry.make_backoff(self.feed.jitter)
         while True:
             try:
                 with healing("the offset can't be acquired"):
-                    await self._acquire()
-                    return await self._recall()
+                    await self._acquire_offset()
+                    return await self._load_orders()
             except TransientError as e:
-                await self._give_up()
+                await self._release_offset()
                 await self.feed.pause_before_retry(e, backoff)
 
-    async def _acquire(self) -> None:
+    async def _acquire_offset(self) -> None:
         async with anyio.create_task_group() as tasks:
 
             async def tell() -> None:
@@ -231,7 +231,7 @@ class Runner:
                     if self._offsets.waiting_for and self.feed.progress.state != "standby":
                         self.feed.progress.state = "standby"
                         owner = self._offsets.waiting_for
-                        self.log(logging.INFO, "standby", f"waiting as a standby for {owner}")
+                        self.log_event(logging.INFO, "standby", f"waiting as a standby for {owner}")
 
             tasks.start_soon(tell)
             try:
@@ -245,35 +245,35 @@ class Runner:
             raise error
         self.feed.progress.lease_held = True
 
-    async def _recall(self) -> None:
+    async def _load_orders(self) -> None:
         """Load the orders given before this process had the feed, and save those given since."""
         orders = self.feed.orders
         kept = await self._offsets.load_orders()
-        orders.recall(kept)
-        place = await self._place()
+        orders.restore_orders(kept)
+        place = await self._find_place()
         if place is not None:
             orders.skips = {v for v in orders.skips if v >= place.version}
         if self._resumed:
             orders.paused = self._resumed = False
-        if orders.kept() != kept:
-            await self._offsets.save_orders(orders.kept())
+        if orders.to_saved_json() != kept:
+            await self._offsets.save_orders(orders.to_saved_json())
 
-    async def _rest(self) -> None:
+    async def _enter_rest(self) -> None:
         """Note the state of rest. Release the feed for other processes, unless it is paused."""
         if self.state in ("paused", "stopped", "failed"):
-            self.feed.progress.state = "blocked" if self.blocked else self.state
+            self.feed.progress.state = "blocked" if self.is_blocked else self.state
         if self.state != "paused":
-            await self._give_up()
+            await self._release_offset()
         if self.state == "failed":
             self._on_failure()
 
-    async def _give_up(self) -> None:
+    async def _release_offset(self) -> None:
         if self._offsets.held:
             self._offsets.held = False
             await self._offsets.inner.release()
         self.feed.progress.lease_held = False
 
-    def log(self, level: int, event: str, text: str, **more: Any) -> None:
+    def log_event(self, level: int, event: str, text: str, **more: Any) -> None:
         """Log a line about this feed: its name, what happened, and the rest as fields."""
         exc_info = more.pop("exc_info", None)
         fields = {"feed": self.feed.name, "event": event, **more}
@@ -281,16 +281,16 @@ class Runner:
 
     def note_order(self, level: int, order: str, outcome: str) -> None:
         """Log an order that was given, and remember it for the console."""
-        self.log(level, "order", f"order {order}: {outcome}")
-        self.past.ordered(order, outcome)
+        self.log_event(level, "order", f"order {order}: {outcome}")
+        self.past.note_order(order, outcome)
 
     # What its operator orders
 
     # All orders but a stop are saved with the offset, so that they hold after a restart and for a
     # standby. If saving fails, a TransientError is raised, and the order ends with the process.
 
-    async def _keep(self) -> None:
-        await self._offsets.save_orders(self.feed.orders.kept())
+    async def _save_orders(self) -> None:
+        await self._offsets.save_orders(self.feed.orders.to_saved_json())
 
     async def pause(self) -> None:
         """Finish the current batch and wait; this process still owns the feed."""
@@ -298,7 +298,7 @@ class Runner:
         if self.state == "paused":
             self.feed.progress.state = "paused"  # no longer blocked
         self.transition("pause")
-        await self._keep()
+        await self._save_orders()
 
     async def resume(self) -> None:
         """Continue from the saved offset; accept a schema that it was paused or failed for."""
@@ -307,7 +307,7 @@ class Runner:
             version = getattr(error, "version", None)
             if isinstance(version, int):
                 self.feed.orders.accepted.add(version)
-                self.log(logging.INFO, "order", f"accepts the schema of version {version}")
+                self.log_event(logging.INFO, "order", f"accepts the schema of version {version}")
         await self.start()
 
     async def start(self) -> None:
@@ -315,7 +315,7 @@ class Runner:
         self.feed.orders.paused = False
         self._resumed = not self._offsets.held and self.state != "running"
         self.transition("resume")
-        await self._keep()
+        await self._save_orders()
 
     def stop(self) -> None:
         """Finish the current batch, and release the feed so that another process can take it."""
@@ -326,10 +326,12 @@ class Runner:
 
         Raises :class:`ConfigError` for a version that was delivered, or is far in the future.
         """
-        self.feed.orders.check_skip(version, await self._place(), self.feed.progress.newest_known)
+        self.feed.orders.check_skip(
+            version, await self._find_place(), self.feed.progress.newest_known
+        )
         self.feed.orders.skips.add(version)
         self.transition("skip")
-        await self._keep()
+        await self._save_orders()
 
     async def unskip_version(self, version: int) -> None:
         """Deliver a version after all that was to be skipped, unless it is passed already.
@@ -338,35 +340,35 @@ class Runner:
         """
         self.feed.orders.take_back_skip(version)
         self.transition("change")  # it may be on its way to the sink as skipped
-        await self._keep()
+        await self._save_orders()
 
-    async def _place(self) -> Offset | None:
+    async def _find_place(self) -> Offset | None:
         """Return where the feed is, even if it has not started in this process; None if unknown."""
         try:
             return self.feed.progress.offset or await self._offsets.load()
         except TailerError:
             return None
 
-    async def measure(self) -> None:
+    async def measure_unread(self) -> None:
         """Examine what is unread, also of a feed that does not run here or can't begin: its saved
         offset is looked up without acquiring it. Raises what the log raises."""
         progress = self.feed.progress
         if progress.state in ("following", "standby") and not progress.lag_versions():
             return
         if progress.known_offset is None or (self.idle and not self._offsets.held):
-            found = await self._saved_offset()
+            found = await self._find_saved_offset()
             if found is not None and (progress.offset is None or self.idle):
-                progress.found(found)
-        await self.outlook.look()
+                progress.note_saved_offset(found)
+        await self.outlook.update_progress()
 
-    async def _saved_offset(self) -> Offset | None:
+    async def _find_saved_offset(self) -> Offset | None:
         """Look up where the feed is; where it runs, in its saved offset alone."""
         try:
             self._sink_turn.acquire_nowait()
         except anyio.WouldBlock:
             return await self.feed.offsets.load()
         try:
-            return await saved_offset(self.feed.name, self.feed.sink, self.feed.offsets)
+            return await find_saved_offset(self.feed.name, self.feed.sink, self.feed.offsets)
         finally:
             self._sink_turn.release()
 
@@ -375,29 +377,29 @@ class Runner:
         """Whether it is paused, stopped or failed."""
         return self.state in ("paused", "stopped", "failed")
 
-    async def resnapshot(self, where: Condition | None = None) -> None:
+    async def order_resnapshot(self, where: Condition | None = None) -> None:
         """Read the table once more while changes continue."""
         self.feed.orders.resnapshots.append(ResnapshotRequest(where))
         self.transition("change")
-        await self._keep()
+        await self._save_orders()
 
     async def end(self) -> None:
         """End it for good; return when the current batch is written and the feed is released."""
         self.transition("end")
         await self._ended.wait()
 
-    async def at_rest(self) -> None:
+    async def wait_for_rest(self) -> None:
         """Return when it does not run any more: it has come to its end, failed, or waits for an
         operator."""
         while self.state == "running":
             await self._changed.wait()
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether it has come to its end, and has released the feed."""
         return self._ended.is_set()
 
-    async def reopen(self) -> None:
+    async def reopen_sinks(self) -> None:
         """Have its sinks reopen files that were rotated."""
         for sink in (self.feed.sink, self.feed.park):
             if sink is not None:
@@ -410,19 +412,19 @@ class Runner:
         """Return whether it is paused or stopped by an order or in standby, or runs without an
         error."""
         if self.state in ("paused", "stopped"):
-            return not self.blocked
+            return not self.is_blocked
         return self.feed.progress.state == "standby" or (
             self.error is None and self.feed.progress.ready
         )
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Return whether it waits for its operator's answer, and not because of an order."""
         waits = self.state == "paused" and isinstance(self.error, FeedPaused)
         return waits and not self.feed.orders.paused
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Return whether it ended with an error and waits for its operator."""
         return self.state == "failed"
 
@@ -436,7 +438,7 @@ class Runner:
     def _present_error(self) -> TailerError | None:
         return self.error or self.feed.progress.error
 
-    def status(self, now: float) -> FeedStatus:
+    def build_status(self, now: float) -> FeedStatus:
         """Return the feed's status; ``now`` is any steady clock's, in seconds."""
         progress = self.feed.progress
         since, events, rate = self._rate
@@ -445,7 +447,7 @@ class Runner:
             self._rate = (now, progress.events_delivered, rate)
         to_loss = progress.seconds_to_loss()
         waiting = self._offsets.waiting_for
-        remedy = remedy_for(self._present_error)
+        remedy = find_remedy(self._present_error)
         return FeedStatus(
             name=self.feed.name,
             table=self.feed.log.store.root,

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from tailer.config.feeds import Config
-from tailer.daemon.assembly import keep_place_of
+from tailer.daemon.assembly import lock_place
 from tailer.files.durable import is_everyones
 from tailer.native.parquet import native
 from tailer.process.logs import set_up_logs
@@ -15,7 +15,7 @@ from tailer.process.logs import set_up_logs
 def set_up_process(config: Config) -> logging.Logger:
     """Lock the process's place, and return its log. Raises :class:`ConfigError` for a lock folder
     that can't be used."""
-    keep_place_of(config)
+    lock_place(config)
     logger = set_up_logs(config.log_format, config.log_level)
     if isinstance(config.state, Path) and is_everyones(config.state):
         logger.warning(

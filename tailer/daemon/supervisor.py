@@ -10,12 +10,12 @@ from typing import Any
 import anyio
 
 from tailer.config.feeds import Config, FeedConfig
-from tailer.daemon.assembly import assemble, check_targets, feeds_of_pattern
+from tailer.daemon.assembly import assemble_feed, check_targets, find_pattern_feeds
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.recent import SAMPLE_S
-from tailer.daemon.reload import feed_changes
+from tailer.daemon.reload import find_feed_changes
 from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import (
     ConfigError,
@@ -35,10 +35,10 @@ from tailer.shape.shaper import Shaper
 from tailer.store.traffic import Traffic
 
 #: While progress reports are off: how often to check whether a reload has switched them on.
-_UNTOLD_LOOK_S = 60.0
+_REPORTS_CHECK_S = 60.0
 #: When, after the start, feeds that are paused are measured first.
 _FIRST_LOOK_S = 1.0
-#: A store that stands still keeps nobody longer, from the start on, from the feeds that are there.
+#: Requests wait at most this long for a slow store, before they get the feeds known so far.
 _FIRST_ANSWER_S = 3.0
 #: How often to look at the feeds' states, for the history of them.
 _STATES_LOOK_S = 1.0
@@ -66,23 +66,23 @@ class Supervisor:
         self._runners: dict[str, Runner] = {}
         self._configs: dict[str, FeedConfig] = {}
         self._tasks: Any = None
-        self._refused: dict[str, set[str]] = {}  # what was said of tables, by their pattern
+        self._refused: dict[str, set[str]] = {}  # why tables are not followed, by their pattern
         #: The patterns whose tables were never found, and why not.
         self._unseen: dict[str, str] = {}
-        self._look_for_patterns({})
+        self._expect_patterns({})
         self._looked = anyio.Event()
         self._failed = anyio.Event()
         self._change = anyio.Lock()
         self._progress = ProgressLog(logger)
         check_targets(config)
         self._tables = {
-            name: self._runner(config, feed)
+            name: self._make_runner(config, feed)
             for name, feed in config.feeds.items()
             if not is_pattern(feed.table)
         }
 
-    def _runner(self, config: Config, feed: FeedConfig) -> Runner:
-        parts = assemble(config, feed, self._families, self._traffic)
+    def _make_runner(self, config: Config, feed: FeedConfig) -> Runner:
+        parts = assemble_feed(config, feed, self._families, self._traffic)
         runner = Runner(
             parts,
             feed.sink.type,
@@ -90,7 +90,7 @@ class Supervisor:
             on_failure=lambda: self._failed.set(),  # noqa: PLW0108  # there is a new one each time
         )
         if config.token:  # rows are shown to those who have it
-            parts.progress.on_rows = runner.last_rows.keep
+            parts.progress.on_rows = runner.last_rows.keep_rows
         return runner
 
     # Its life
@@ -99,41 +99,41 @@ class Supervisor:
         """Run until cancelled, or until every feed has failed and no new one is possible."""
         async with anyio.create_task_group() as self._tasks:
             for name, runner in self._tables.items():
-                self._start(name, self.config.feeds[name], runner)
+                self._start_feed(name, self.config.feeds[name], runner)
             # A store may stand still for minutes, and the feeds that are there run.
-            self._tasks.start_soon(self._answering)
-            self._tasks.start_soon(self._measuring)
-            self._tasks.start_soon(self._reporting)
-            self._tasks.start_soon(self._remembering)
+            self._tasks.start_soon(self._answer_early)
+            self._tasks.start_soon(self._measure_forever)
+            self._tasks.start_soon(self._report_forever)
+            self._tasks.start_soon(self._remember_forever)
             await self._discover_all()
             self._looked.set()
-            self._tasks.start_soon(self._discovering)
-            while not self._over():
+            self._tasks.start_soon(self._discover_forever)
+            while not self._has_all_failed():
                 self._failed = anyio.Event()
                 await self._failed.wait()
             self._tasks.cancel_scope.cancel()
 
-    def _over(self) -> bool:
+    def _has_all_failed(self) -> bool:
         patterns = any(is_pattern(feed.table) for feed in self.config.feeds.values())
-        return not patterns and all(runner.failed for runner in self._runners.values())
+        return not patterns and all(runner.has_failed for runner in self._runners.values())
 
-    def _start(self, name: str, feed: FeedConfig, runner: Runner | None = None) -> None:
-        runner = runner or self._runner(self.config, feed)
+    def _start_feed(self, name: str, feed: FeedConfig, runner: Runner | None = None) -> None:
+        runner = runner or self._make_runner(self.config, feed)
         self._runners[name], self._configs[name] = runner, feed
         self._tasks.start_soon(runner.run)
 
-    async def _end(self, name: str) -> None:
+    async def _end_feed(self, name: str) -> None:
         runner = self._runners.pop(name)
         del self._configs[name]
         await runner.end()
-        self._progress.gone(name, runner.feed.progress)
-        self._families.forget(name)
+        self._progress.remove_feed(name, runner.feed.progress)
+        self._families.forget_feed(name)
 
-    async def _answering(self) -> None:
+    async def _answer_early(self) -> None:
         await anyio.sleep(_FIRST_ANSWER_S)
         self._looked.set()
 
-    def _look_for_patterns(self, old: Mapping[str, FeedConfig]) -> None:
+    def _expect_patterns(self, old: Mapping[str, FeedConfig]) -> None:
         """Count the tables of patterns that are new or have changed as never found."""
         feeds = self.config.feeds
         unchanged = {n: why for n, why in self._unseen.items() if old.get(n) == feeds.get(n)}
@@ -143,14 +143,14 @@ class Supervisor:
             if is_pattern(feed.table) and old.get(name) != feed
         }
 
-    async def _discovering(self) -> None:
+    async def _discover_forever(self) -> None:
         while True:
             patterns = [f for f in self.config.feeds.values() if is_pattern(f.table)]
             await anyio.sleep(min((f.discover_s for f in patterns), default=3600.0))
             try:
                 await self._discover_all()
             except ConfigError as e:
-                self.refused(e)
+                self.log_refused(e)
 
     async def _discover_all(self) -> list[str]:
         """Follow the tables that patterns find now; return the feeds that were started."""
@@ -159,7 +159,7 @@ class Supervisor:
 
         async def search(feed: FeedConfig) -> None:
             try:
-                started.extend(await self._discover(feed))
+                started.extend(await self._discover_pattern(feed))
             except ConfigError as e:
                 wrong.append(e)
             except TailerError as e:
@@ -176,8 +176,8 @@ class Supervisor:
             raise wrong[0]
         return sorted(started)
 
-    async def _discover(self, feed: FeedConfig) -> list[str]:
-        found = await feeds_of_pattern(self.config, feed)
+    async def _discover_pattern(self, feed: FeedConfig) -> list[str]:
+        found = await find_pattern_feeds(self.config, feed)
         started: list[str] = []
         of_pattern = {"feed": feed.name, "event": "refused"}
         async with self._change:
@@ -192,49 +192,49 @@ class Supervisor:
                     followed.add(table)
                 elif name not in found.feeds or table != found.feeds[name].table:
                     self._logger.info("feed %s: its table is gone", name, extra={"feed": name})
-                    await self._end(name)
-            refused = {said for table, said in found.refused.items() if table not in followed}
+                    await self._end_feed(name)
+            refused = {reason for table, reason in found.refused.items() if table not in followed}
             for sentence in sorted(refused - self._refused.get(feed.name, set())):  # each once
                 self._logger.error("feed %s: %s", feed.name, sentence, extra=of_pattern)
             self._refused[feed.name] = refused
             for name in sorted(found.feeds.keys() - self._runners.keys()):
                 try:
-                    self._start(name, found.feeds[name])
+                    self._start_feed(name, found.feeds[name])
                 except ConfigError as e:  # its folder's name does not fit the sink; others' do
                     self._logger.warning("feed %s: %s", name, e, extra={"feed": name})
                 except Exception as e:  # a bug, for which the others go on
-                    said = f"feed {name}: {unexpected(e)}"
-                    self._logger.exception(said, extra={"feed": name})
+                    message = f"feed {name}: {unexpected(e)}"
+                    self._logger.exception(message, extra={"feed": name})
                 else:
                     started.append(name)
         return started
 
-    async def _measuring(self) -> None:
+    async def _measure_forever(self) -> None:
         await anyio.sleep(min(_FIRST_LOOK_S, self.config.measure_s))
-        # Those that run are busy with the same log; those at rest have nothing to say of it else.
-        await self._measure([runner for runner in self._runners.values() if runner.idle])
+        # Feeds that run read the same log anyway; nothing else measures the idle ones.
+        await self._measure_runners([runner for runner in self._runners.values() if runner.idle])
         while True:
             await anyio.sleep(self.config.measure_s)
-            await self.measure()
+            await self.measure_all()
 
-    async def _reporting(self) -> None:
+    async def _report_forever(self) -> None:
         last = anyio.current_time()
         while True:
             period = self.config.progress_s
-            await anyio.sleep(period or _UNTOLD_LOOK_S)
+            await anyio.sleep(period or _REPORTS_CHECK_S)
             if period:
                 now = anyio.current_time()
-                self._progress.report(self._feeds_progress(), now - last)
+                self._progress.log_report(self._feeds_progress(), now - last)
                 last = now
 
-    async def _remembering(self) -> None:
+    async def _remember_forever(self) -> None:
         sampled = 0.0
         while True:
             due = anyio.current_time() - sampled >= SAMPLE_S
             for runner in self._runners.values():
-                runner.past.look(runner.last_error)
+                runner.past.note_state(runner.last_error)
                 if due:
-                    runner.past.sample()
+                    runner.past.add_sample()
             if due:
                 sampled = anyio.current_time()
                 await run_blocking(return_freed_memory)
@@ -243,17 +243,17 @@ class Supervisor:
     def _feeds_progress(self) -> dict[str, FeedProgress]:
         return {name: runner.feed.progress for name, runner in self._runners.items()}
 
-    def say_end(self, why: str) -> None:
+    def log_end(self, why: str) -> None:
         """Log the totals once, when the process ends."""
-        self._progress.end(self._feeds_progress(), why)
+        self._progress.log_end(self._feeds_progress(), why)
 
-    def overdue(self) -> int:
+    def log_overdue(self) -> int:
         """Log which feeds do not end within the time for it; return the exit status. Called in a
         thread, while the event loop may be stuck."""
         for runner in list(self._runners.values()):
-            if not runner.ended:
+            if not runner.has_ended:
                 why = runner.last_error or "its sink has not returned from a call"
-                runner.log(
+                runner.log_event(
                     logging.ERROR, "given_up",
                     f"has not ended for {self.config.stop_s:g} s (stop_s) and is abandoned: {why}; "
                     "the next start resumes from its saved offset",
@@ -261,33 +261,33 @@ class Supervisor:
         logging.shutdown()
         return 0
 
-    async def measure(self) -> None:
+    async def measure_all(self) -> None:
         """Examine what is unread, for every feed that is behind."""
-        await self._measure(list(self._runners.values()))
+        await self._measure_runners(list(self._runners.values()))
 
-    async def _measure(self, runners: list[Runner]) -> None:
+    async def _measure_runners(self, runners: list[Runner]) -> None:
         for runner in runners:
             try:
-                await runner.measure()
+                await runner.measure_unread()
             except TailerError as e:
-                runner.log(logging.DEBUG, "measure", f"can't be measured: {e}")
+                runner.log_event(logging.DEBUG, "measure", f"can't be measured: {e}")
             except Exception as e:  # noqa: BLE001  # a bug in figures need not stop the feeds
-                runner.log(logging.ERROR, "measure", f"can't be measured: {e}", exc_info=e)
+                runner.log_event(logging.ERROR, "measure", f"can't be measured: {e}", exc_info=e)
 
     # Actions
 
-    async def looked(self) -> None:
+    async def wait_for_discovery(self) -> None:
         """Wait until the tables of all patterns were looked for, or the daemon has run for a few
-        seconds: who asks for the feeds as it starts gets all of them."""
+        seconds: a request during the start gets all feeds."""
         with anyio.move_on_after(_FIRST_ANSWER_S):
             await self._looked.wait()
 
-    def status(self) -> list[FeedStatus]:
+    def list_statuses(self) -> list[FeedStatus]:
         """Return every feed's status, by name."""
         now = anyio.current_time()
-        return [runner.status(now) for _, runner in sorted(self._runners.items())]
+        return [runner.build_status(now) for _, runner in sorted(self._runners.items())]
 
-    def unready(self) -> dict[str, str]:
+    def find_unready(self) -> dict[str, str]:
         """Return the feeds that are not ready, and why; a pattern until its tables were found."""
         return self._unseen | {
             name: runner.last_error or runner.feed.progress.state
@@ -295,65 +295,65 @@ class Supervisor:
             if not runner.ready
         }
 
-    def failures(self) -> dict[str, str]:
+    def find_failures(self) -> dict[str, str]:
         """Return the feeds that have failed, and why."""
-        return {n: str(r.last_error) for n, r in self._runners.items() if r.failed}
+        return {n: str(r.last_error) for n, r in self._runners.items() if r.has_failed}
 
-    def misconfigured(self) -> bool:
+    def is_misconfigured(self) -> bool:
         """Return whether every failed feed failed because of its configuration."""
-        errors = [runner.error for runner in self._runners.values() if runner.failed]
+        errors = [runner.error for runner in self._runners.values() if runner.has_failed]
         return bool(errors) and all(isinstance(error, ConfigError) for error in errors)
 
-    def runner(self, feed: str) -> Runner:
+    def find_runner(self, feed: str) -> Runner:
         """Return one feed. Raises KeyError if no feed has that name."""
         return self._runners[feed]
 
     async def pause(self, feed: str) -> None:
-        await self.runner(feed).pause()
+        await self.find_runner(feed).pause()
 
     async def resume(self, feed: str) -> None:
-        await self.runner(feed).resume()
+        await self.find_runner(feed).resume()
 
     async def stop(self, feed: str) -> None:
-        self.runner(feed).stop()
+        self.find_runner(feed).stop()
 
     async def start(self, feed: str) -> None:
-        await self.runner(feed).start()
+        await self.find_runner(feed).start()
 
     async def skip_version(self, feed: str, version: int) -> None:
-        await self.runner(feed).skip_version(version)
+        await self.find_runner(feed).skip_version(version)
 
     async def unskip_version(self, feed: str, version: int) -> None:
-        await self.runner(feed).unskip_version(version)
+        await self.find_runner(feed).unskip_version(version)
 
     async def resnapshot(self, feed: str, where: str | None = None) -> None:
-        """See :meth:`Runner.resnapshot`. Raises :class:`ConfigError` for a bad ``where``: kept as
-        an order, it would stop the feed at every start."""
-        runner = self.runner(feed)
+        """See :meth:`Runner.order_resnapshot`. Raises :class:`ConfigError` for a bad ``where``:
+        kept as an order, it would stop the feed at every start."""
+        runner = self.find_runner(feed)
         parsed = None
         if where:
             try:
                 parsed = parse_condition(where)
-                state = (await runner.feed.log.snapshot()).state
+                state = (await runner.feed.log.load_snapshot()).state
                 Shaper(Selection(), TableColumns()).check_condition(parsed, state)
             except (ConfigError, SchemaChanged) as e:
                 raise ConfigError(f"where {e}") from None
             except TransientError as e:
                 raise TableError(f"where can't be checked now ({e}); give the order again") from e
-        await runner.resnapshot(parsed)
+        await runner.order_resnapshot(parsed)
 
-    def refused(self, error: TailerError) -> None:
+    def log_refused(self, error: TailerError) -> None:
         """Log that a new configuration was refused."""
         self._logger.error("configuration not taken: %s", error, extra={"event": "reload"})
 
-    async def hangup(self) -> None:
-        """Handle SIGHUP: :meth:`reload`. A configuration with a mistake changes nothing."""
+    async def handle_hangup(self) -> None:
+        """Handle SIGHUP: :meth:`reload_config`. A configuration with a mistake changes nothing."""
         try:
-            await self.reload()
+            await self.reload_config()
         except TailerError as e:
-            self.refused(e)
+            self.log_refused(e)
 
-    def _as_started(self, config: Config) -> Config:
+    def _restore_unchangeable(self, config: Config) -> Config:
         """Return a new configuration, with what a running process can't change restored: with
         another state folder, its feeds would lose their offsets."""
         kept = {key: getattr(self.config, key) for key in ("http", "state", "token")}
@@ -365,12 +365,12 @@ class Supervisor:
                 )  # fmt: skip
         return replace(config, **kept)
 
-    async def reopen(self) -> None:
+    async def reopen_sinks(self) -> None:
         """Have all sinks reopen files that were rotated."""
         for runner in list(self._runners.values()):
-            await runner.reopen()
+            await runner.reopen_sinks()
 
-    async def reload(self) -> dict[str, list[str]]:
+    async def reload_config(self) -> dict[str, list[str]]:
         """Read the configuration again: start new feeds, end removed ones, restart changed ones.
 
         Returns the names under ``started``, ``stopped`` and ``restarted``. A configuration with a
@@ -378,30 +378,31 @@ class Supervisor:
         token cannot be changed by a reload. Sinks always reopen files that were rotated. Any other
         error is a bug, which changes nothing either: the traceback is logged.
         """
-        await self.reopen()
+        await self.reopen_sinks()
         try:
-            return await self._reload()
+            return await self._apply_config()
         except TailerError:
             raise
         except Exception as e:
             self._logger.exception("a reload failed", extra={"event": "reload"})
             raise unexpected(e) from e
 
-    async def _reload(self) -> dict[str, list[str]]:
+    async def _apply_config(self) -> dict[str, list[str]]:
         async with self._change:
-            config = self._as_started(self._load())
-            changes = feed_changes(self._configs, self.config.feeds, config.feeds)
+            config = self._restore_unchangeable(self._load())
+            changes = find_feed_changes(self._configs, self.config.feeds, config.feeds)
             for feed in config.feeds.values():
                 if not is_pattern(feed.table):
-                    assemble(config, feed)  # an error in any of them changes nothing
+                    assemble_feed(config, feed)  # an error in any of them changes nothing
             check_targets(config)
             old, self.config = self.config.feeds, config
-            self._look_for_patterns(old)
+            self._expect_patterns(old)
             async with anyio.create_task_group() as ends:  # each finishes its current batch
                 for name in changes.ended:
-                    ends.start_soon(self._end, name)
+                    ends.start_soon(self._end_feed, name)
             for name, feed in changes.started.items():
-                self._start(name, feed)
-        said = changes.summary(await self._discover_all())
-        self._logger.info("configuration read again: %s", said, extra={"event": "reload", **said})
-        return said
+                self._start_feed(name, feed)
+        summary = changes.summarize(await self._discover_all())
+        extra = {"event": "reload", **summary}
+        self._logger.info("configuration read again: %s", summary, extra=extra)
+        return summary

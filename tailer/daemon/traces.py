@@ -21,7 +21,7 @@ from tailer.feed.progress import FeedProgress
 
 
 @cache
-def _tracer() -> Any:
+def _make_tracer() -> Any:
     """Return the process's tracer. Its own thread sends the spans, the last ones at the exit."""
     name = os.environ.get("OTEL_SERVICE_NAME", "delta-tailer")
     provider = TracerProvider(resource=Resource.create({"service.name": name}))
@@ -34,39 +34,39 @@ class TracedProgress(FeedProgress):
 
     def __init__(self, feed: str, clock: Callable[[], float]) -> None:
         super().__init__(feed, clock)
-        self._tracer = _tracer()
-        self._forget()
+        self._tracer = _make_tracer()
+        self._forget_batches()
 
-    def _forget(self) -> None:
+    def _forget_batches(self) -> None:
         self._read_ends: deque[int] = deque()  # of the batches read and not yet saved
         self._read_from = self._write_from = self._write_end = time.time_ns()
         self._rows = 0
 
-    def started(self, offset: Offset) -> None:
-        super().started(offset)
-        self._forget()
+    def note_start(self, offset: Offset) -> None:
+        super().note_start(offset)
+        self._forget_batches()
 
-    def read(self, item: ChangeBatch | Notice) -> None:
-        super().read(item)
+    def note_read_item(self, item: ChangeBatch | Notice) -> None:
+        super().note_read_item(item)
         if isinstance(item, ChangeBatch):
             self._read_ends.append(time.time_ns())
 
-    def written(self, seconds: float) -> None:
-        super().written(seconds)
+    def note_write_time(self, seconds: float) -> None:
+        super().note_write_time(seconds)
         self._write_end = time.time_ns()
         self._write_from = self._write_end - int(seconds * 1e9)
 
-    def delivered(self, batch: ChangeBatch, *, whole: bool = True) -> None:
-        super().delivered(batch, whole=whole)
+    def note_saved_batch(self, batch: ChangeBatch, *, whole: bool = True) -> None:
+        super().note_saved_batch(batch, whole=whole)
         self._rows += batch.num_rows
         if whole and self._read_ends:
-            self._send(batch)
+            self._send_spans(batch)
             # The next batch is read from the moment that this one was taken.
             self._read_from, self._rows = self._write_from, 0
 
-    def _send(self, batch: ChangeBatch) -> None:
+    def _send_spans(self, batch: ChangeBatch) -> None:
         read_end, saved = self._read_ends.popleft(), time.time_ns()
-        # Who waits for a commit does not read it yet. Its time is of another clock.
+        # Waiting for a commit is not reading. The commit's time is of another clock.
         read_from = min(max(self._read_from, batch.timestamp_ms * 1_000_000), read_end)
         about = {
             "tailer.feed": self.feed,

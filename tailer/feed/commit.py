@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
-from tailer.feed.policy import schema_notice, skip_notice, stop_for_schema
+from tailer.feed.policy import build_schema_notice, build_skip_notice, stop_for_schema
 from tailer.feed.read_context import Emit, ReadContext
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
@@ -36,7 +36,7 @@ async def read_commits(
     try:
         try:
             for commit in commits:
-                at = await reader.read(commit, at)
+                at = await reader.read_commit(commit, at)
         except Exception:
             await reader.end_span()  # the versions before the error come first
             raise
@@ -56,39 +56,39 @@ class _CommitReader:
         self._notices = notices
         self._span: Span | None = None
 
-    async def read(self, commit: Commit, at: Offset) -> Offset:
+    async def read_commit(self, commit: Commit, at: Offset) -> Offset:
         """Read a commit, or add it to the span that is read later. Return where the next begins."""
         context = self._context
         if at.table_id != commit.after.table_id:
             at = structs.replace(at, table_id=commit.after.table_id)
         first = at.resumable_with(context.counted_by)
         if commit.version in context.orders.skips:
-            await self._announce(skip_notice(first, commit.timestamp_ms))
+            await self._emit_notice(build_skip_notice(first, commit.timestamp_ms))
             return first.next_version(commit.timestamp_ms)
-        await self._new_schema(commit, first)
-        with self._named(commit):
-            context.observer.planned(commit)
-            context.check(commit.after, commit.version)
-            version, pairing = await _planned(context, commit, first)
+        await self._announce_schema(commit, first)
+        with self._name_errors(commit):
+            context.observer.note_commit(commit)
+            context.check_state(commit.after, commit.version)
+            version, pairing = await _plan_version(context, commit, first)
         if pairing is not None:
             from tailer.feed.pairing import read_paired  # loads on demand
 
             await self.end_span()
             await read_paired(context, version, pairing, first, self._emit)
         else:
-            await self._add(version, first)
+            await self._add_to_span(version, first)
         return first.next_version(commit.timestamp_ms)
 
-    async def _announce(self, notice: Notice) -> None:
+    async def _emit_notice(self, notice: Notice) -> None:
         await self.end_span()
         await self._emit(notice)
 
-    async def _add(self, version: Version, first: Offset) -> None:
-        if self._span is not None and not self._span.takes(version):
+    async def _add_to_span(self, version: Version, first: Offset) -> None:
+        if self._span is not None and not self._span.can_take(version):
             await self.end_span()
         if self._span is None:
             self._span = Span(first)
-        self._span.add(version)
+        self._span.add_version(version)
 
     async def end_span(self) -> None:
         """Read the span's rows, if there is one."""
@@ -96,27 +96,27 @@ class _CommitReader:
         if span is not None:
             await read_span(self._context, span, self._emit, joins=self._context.options.spans)
 
-    async def _new_schema(self, commit: Commit, first: Offset) -> None:
+    async def _announce_schema(self, commit: Commit, first: Offset) -> None:
         """Announce another schema, unless the policy on schema changes refuses it."""
         before, after = commit.before, commit.after
         if before is None or before is after or not self._notices or first.index:
             return
         shaper, policy = self._context.shaper, self._context.options.policies.on_schema_change
-        with self._named(commit):
-            notice = schema_notice(
-                shaper.state(before), shaper.state(after), first, commit.timestamp_ms
+        with self._name_errors(commit):
+            notice = build_schema_notice(
+                shaper.shape_state(before), shaper.shape_state(after), first, commit.timestamp_ms
             )
         if notice is None:
             return
         if commit.version in self._context.orders.accepted:
             policy = "continue"
         if policy != "fail":
-            await self._announce(notice)
-        with self._named(commit):
+            await self._emit_notice(notice)
+        with self._name_errors(commit):
             stop_for_schema(notice, policy)
 
     @contextmanager
-    def _named(self, commit: Commit) -> Iterator[None]:
+    def _name_errors(self, commit: Commit) -> Iterator[None]:
         """Name the table and the commit in the block's errors."""
         try:
             yield
@@ -125,74 +125,82 @@ class _CommitReader:
             raise
 
 
-async def skipped(context: ReadContext, at: Offset) -> Notice:
+async def find_skip_notice(context: ReadContext, at: Offset) -> Notice:
     """Return the notice of a skipped version, with its timestamp if its commit is readable."""
     log, timestamp_ms = context.log, None
     try:
         before = await log.state_before(at.version)
-        timestamp_ms = (await log.commit(at.version, before, at.timestamp_floor_ms)).timestamp_ms
+        timestamp_ms = (
+            await log.read_commit(at.version, before, at.timestamp_floor_ms)
+        ).timestamp_ms
     except (TableError, FileNotFoundError):
         pass
-    return skip_notice(at, timestamp_ms)
+    return build_skip_notice(at, timestamp_ms)
 
 
-async def _planned(
-    context: ReadContext, commit: Commit, first: Offset
-) -> tuple[Version, Pairing | None]:
-    """Plan a commit's files. Return the version, and the pairs of its updates."""
-    plan = await _files(context, commit, first)
+class _PlannedVersion(NamedTuple):
+    version: Version
+    pairing: Pairing | None
+
+
+async def _plan_version(context: ReadContext, commit: Commit, first: Offset) -> _PlannedVersion:
+    """Plan a commit's files, and find the pairs of its updates."""
+    plan = await _plan_files(context, commit, first)
     pairing = None
     if context.options.paired:
         from tailer.feed.pairing import pair_updates  # loads on demand
 
         plan, pairing = await pair_updates(context, commit, plan)
     if plan.count is None and commit.header.files is not None:
-        plan = FilePlan.listed(plan.files)
-    return Version(commit.version, commit.timestamp_ms, commit.after, plan), pairing
+        plan = FilePlan.from_list(plan.files)
+    version = Version(commit.version, commit.timestamp_ms, commit.after, plan)
+    return _PlannedVersion(version, pairing)
 
 
-async def _files(context: ReadContext, commit: Commit, first: Offset) -> FilePlan:
+async def _plan_files(context: ReadContext, commit: Commit, first: Offset) -> FilePlan:
     """Return the files whose rows are the commit's changes, in their order; none if none of the
     changes are published, unless an index has to be found among them."""
     plan = await commit_plan(context, commit)
     if not first.index and not context.options.selection.may_have(commit.header):
-        return FilePlan.listed([])
+        return FilePlan.from_list([])
     files: Iterable[ChangeFile]
     if plan.compares:
-        files = await _derived(context, commit, plan.rewrite())
+        files = await _derive_files(context, commit, plan.plan_rewrite())
     else:
-        files = context.chosen(plan.files(first.delivered_files))
+        files = context.select_files(plan.plan_files(first.delivered_files))
     if context.options.paired:
         files = (file for file in files if file not in context.lost)
-    return FilePlan.listed(files) if plan.compares else FilePlan(files)
+    return FilePlan.from_list(files) if plan.compares else FilePlan(files)
 
 
 async def commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:
     """Return the plan of a commit's changes."""
     options, live = context.options, context.live
     folder = options.diff.spill_folder
-    ineffective = await live.apply(context.log, commit, options.change_source, folder)
+    ineffective = await live.find_ineffective(context.log, commit, options.change_source, folder)
     return await plan_commit(context.log, commit, options.change_source, ineffective)
 
 
-async def _derived(context: ReadContext, commit: Commit, rewrite: Rewrite) -> Iterable[ChangeFile]:
-    from tailer.feed.derive import derive  # loads on demand, with the engine
+async def _derive_files(
+    context: ReadContext, commit: Commit, rewrite: Rewrite
+) -> Iterable[ChangeFile]:
+    from tailer.feed.derive import derive_changes  # loads on demand, with the engine
 
-    wants, options = context.wants, context.options
+    wants, options = context.is_selected, context.options
     rewrite = structs.replace(
         rewrite,
         leaving=[file for file in rewrite.leaving if wants(file)],
         coming=[file for file in rewrite.coming if wants(file)],
     )
     try:
-        return await derive(
+        return await derive_changes(
             context.log.store,
             commit,
             rewrite,
             decode=context.decode,
             options=options.diff,
             key=options.key,
-            noops=context.observer.noops,
+            noops=context.observer.count_noops,
         )
     except FileGone as e:
         # Without one of its files, the other files' rows are ambiguous: the version is lost.

@@ -24,7 +24,7 @@ class Fitting:
         self._sinks = sinks
         self._checked: TableState | None = None
 
-    def check(self, batch: ChangeBatch) -> None:
+    def check_batch(self, batch: ChangeBatch) -> None:
         """Raise :class:`TableError` or :class:`SinkRejected` for a column of a batch that one of
         the sinks can't have."""
         if batch.state is not self._checked:

@@ -24,7 +24,7 @@ class RetryOptions(Struct, frozen=True):
     pause_min_s: float = 0.2
     pause_max_s: float = 30.0
 
-    def backoff(self, jitter: Callable[[], float]) -> Backoff:
+    def make_backoff(self, jitter: Callable[[], float]) -> Backoff:
         """Return the pauses of one series of attempts."""
         return Backoff(min(self.pause_min_s, self.pause_max_s), self.pause_max_s, jitter)
 
@@ -68,5 +68,5 @@ class FeedOptions(Struct, frozen=True):
     def counting_id(self) -> str:
         """Return an id of the options that determine how the changes of a version are counted."""
         where = self.selection.where.text if self.selection.where else None
-        # Two options that there were: saved offsets have them in their ids.
+        # The ids of saved offsets contain two former options, always as False.
         return counting_id(self.change_source, self.key, where, False, False)

@@ -50,12 +50,12 @@ class Orders(Struct):
         }
         return {name: value for name, value in orders.items() if value}
 
-    def kept(self) -> dict[str, Any]:
+    def to_saved_json(self) -> dict[str, Any]:
         """Return what is saved with the offset: the open orders and the form of the records."""
         found = self.to_json()
         return {**found, "delivery": dict(self.delivery)} if self.delivery else found
 
-    def recall(self, orders: Mapping[str, Any]) -> None:
+    def restore_orders(self, orders: Mapping[str, Any]) -> None:
         """Restore the orders given to an earlier owner of the feed, before the present orders."""
         self.paused = self.paused or bool(orders.get("paused"))
         self.accepted.update(orders.get("accepted", ()))
@@ -91,7 +91,7 @@ class Orders(Struct):
             raise ConfigError(f"version {version} has no skip; the versions that have one: {known}")
         self.skips.discard(version)
 
-    def carried_out(self, notice: Notice) -> bool:
+    def complete_order(self, notice: Notice) -> bool:
         """Return whether a delivered notice shows that an order is done, and forget that order."""
         if notice.kind == "snapshot_end" and notice.details.get("reason") == "resnapshot":
             del self.resnapshots[:1]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset
-from tailer.compare.pairing import Pairing, find_pairs, from_index
+from tailer.compare.pairing import Pairing, drop_before_index, find_pairs
 from tailer.compare.pairs import VersionRows, may_have_images
 from tailer.decode.rows import OpenFile
 from tailer.delta.commit import Commit
@@ -19,28 +20,34 @@ from tailer.feed.rows.span_reader import read_span
 from tailer.process.threads import run_blocking
 
 
-async def pair_updates(
-    context: ReadContext, commit: Commit, plan: FilePlan
-) -> tuple[FilePlan, Pairing | None]:
-    """Return a version's files in reading order, and the pairs among their rows, if any.
+class PairedPlan(NamedTuple):
+    """A version's files in reading order, and the pairs among their rows, if any."""
+
+    plan: FilePlan
+    pairing: Pairing | None
+
+
+async def pair_updates(context: ReadContext, commit: Commit, plan: FilePlan) -> PairedPlan:
+    """Find the pairs among the rows of a version's files.
 
     Raises :class:`TableError` for a key column that the version does not have.
     """
     if not commit.header.cdcs and plan.count is None:
-        return plan, None  # only whole files, whatever their number
+        return PairedPlan(plan, None)  # only whole files, whatever their number
     files = list(plan.files)
     if not may_have_images(files):
-        return FilePlan.listed(files), None
+        return PairedPlan(FilePlan.from_list(files), None)
 
     def lost(file: ChangeFile) -> int | None:
         return (file.logged_rows() or 0) if file in context.lost else None
 
     def pairs(open_file: OpenFile) -> Pairing | None:
-        images = partial(context.texts.rows, counted=False)  # read again to be delivered
+        images = partial(context.texts.make_valid, counted=False)  # read again to be delivered
         rows = VersionRows(files, commit.after, open_file, context.decode, images, lost)
         return find_pairs(rows, commit.before, context.options.diff, context.options.key)
 
-    return FilePlan.listed(files), await compare_files(context.log.store, pairs)
+    pairing = await compare_files(context.log.store, pairs)
+    return PairedPlan(FilePlan.from_list(files), pairing)
 
 
 async def read_paired(
@@ -57,8 +64,8 @@ async def read_paired(
         nonlocal at
         rows = batch.offset.index + batch.num_rows
         last = batch.next_offset.version != first.version
-        folded = await run_blocking(pairing.fold, batch)
-        folded = structs.replace(from_index(folded, first.index), offset=at)
+        folded = await run_blocking(pairing.fold_batch, batch)
+        folded = structs.replace(drop_before_index(folded, first.index), offset=at)
         if last and first.index > rows:
             raise OffsetError(
                 f"the offset names change {first.index} of a version that has {rows}",
@@ -71,7 +78,7 @@ async def read_paired(
 
     try:
         await read_span(
-            context, Span.of(version, structs.replace(first, index=0)), fold, joins=False
+            context, Span.from_version(version, structs.replace(first, index=0)), fold, joins=False
         )
     finally:
         pairing.close()

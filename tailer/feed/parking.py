@@ -1,4 +1,4 @@
-"""Rows that the sink refuses for what is in them go to another sink, and the feed goes on.
+"""Rows that the sink refuses for what is in them go to another sink, and the feed continues.
 
 A fault of the server must never look like a refusal of rows. So a row is parked in two cases:
 
@@ -41,7 +41,7 @@ class Parked:
     ids: list[str] = field(default_factory=list)
     reason: str = ""
 
-    def add(self, row: ChangeBatch, refused: Refusal) -> None:
+    def count_row(self, row: ChangeBatch, refused: Refusal) -> None:
         """Count a row that is parked."""
         self.rows += row.num_rows
         version = row.rows.column(COMMIT_VERSION)[0].as_py()
@@ -99,29 +99,29 @@ class Parking:
         self._parked, self._taken, self._held = Parked(batch.num_rows), 0, []
         left = batch
 
-        async def saved(offset: Offset) -> None:
+        async def save_piece(offset: Offset) -> None:
             nonlocal left
             await save(offset)
             left = batch.slice(batch.rows_before(offset), batch.num_rows)
 
         try:
-            refused = await self._refusal(write_pieces(self._sink, batch, saved), batch)
+            refused = await self._try_write(write_pieces(self._sink, batch, save_piece), batch)
             if refused is not None:
                 # Not of what is saved: that it is taken again would prove nothing.
-                await self._halved(left, refused)
+                await self._write_halves(left, refused)
             if self._held:
                 raise self._held[0][1]
         finally:
             if self._parked.rows:
                 self._report(self._parked)
 
-    async def park(self, row: ChangeBatch, refused: Refusal) -> None:
+    async def park_row(self, row: ChangeBatch, refused: Refusal) -> None:
         """Park a row that was refused before it came to the sink."""
         self._parked = Parked(row.num_rows)
-        await self._judge(row, refused)
+        await self._judge_row(row, refused)
         self._report(self._parked)
 
-    async def _refusal(self, write: Awaitable[None], batch: ChangeBatch) -> Refusal | None:
+    async def _try_write(self, write: Awaitable[None], batch: ChangeBatch) -> Refusal | None:
         """Write a batch; return why it was refused, if it may be for a row."""
         try:
             await write
@@ -132,42 +132,42 @@ class Parking:
         self._in_a_row = 0
         self._taken += batch.num_rows
         if self._taken:
-            await self._release()
+            await self._park_held_rows()
         return None
 
-    async def _halved(self, batch: ChangeBatch, refused: Refusal) -> None:
+    async def _write_halves(self, batch: ChangeBatch, refused: Refusal) -> None:
         """Write a batch that was refused in halves, or judge its only row."""
         if batch.num_rows <= 1:
-            await self._judge(batch, refused)
+            await self._judge_row(batch, refused)
             return
         middle = batch.num_rows // 2
         for half in (batch.slice(0, middle), batch.slice(middle, batch.num_rows)):
-            of_half = await self._refusal(self._sink.write(half), half)
+            of_half = await self._try_write(self._sink.write(half), half)
             if of_half is not None:
-                await self._halved(half, of_half)
+                await self._write_halves(half, of_half)
 
-    async def _judge(self, row: ChangeBatch, refused: Refusal) -> None:
+    async def _judge_row(self, row: ChangeBatch, refused: Refusal) -> None:
         """Park a row that was refused alone, hold it back, or raise why it was refused."""
         self._in_a_row += 1
         if not row.num_rows or self._in_a_row > PARKED_IN_A_ROW_MAX:
             raise refused
         if self._taken or isinstance(refused, RowsRefused | CorruptRow):
-            await self._to_park(row, refused)
+            await self._write_to_park(row, refused)
         elif self._sink.traits.keeps_offset:
             raise refused
         else:
             self._held.append((row, refused))
 
-    async def _release(self) -> None:
+    async def _park_held_rows(self) -> None:
         """Park the rows that were held back: a row after them was taken."""
         held, self._held = self._held, []
         for row, refused in held:
-            await self._to_park(row, refused)
+            await self._write_to_park(row, refused)
 
-    async def _to_park(self, row: ChangeBatch, refused: Refusal) -> None:
+    async def _write_to_park(self, row: ChangeBatch, refused: Refusal) -> None:
         if not self._park_open:
             await self._park.open("parked")
             self._park_open = True
         await self._park.write(row)
-        self._progress.parked(row.num_rows)
-        self._parked.add(row, refused)
+        self._progress.count_parked_rows(row.num_rows)
+        self._parked.count_row(row, refused)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 ReadAll: TypeAlias = Callable[[Callable[[T], Awaitable[None]]], Awaitable[None]]
 
 
-async def pipe(
+async def pipe_items(
     read: ReadAll[T],
     publish: Callable[[T], Awaitable[None]],
     idle: tuple[float, Callable[[], T]] | None = None,
@@ -58,8 +58,8 @@ async def pipe(
         raise first_error(group) from None
 
 
-async def received(read: ReadAll[T]) -> AsyncGenerator[T, None]:
-    """Yield what is read. The next item is read while one is used, as in :func:`pipe`."""
+async def read_ahead(read: ReadAll[T]) -> AsyncGenerator[T, None]:
+    """Yield what is read. The next item is read while one is used, as in :func:`pipe_items`."""
     send, receive = anyio.create_memory_object_stream[T](max_buffer_size=0)
 
     async def reader() -> None:

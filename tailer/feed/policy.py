@@ -37,35 +37,35 @@ class LostFiles:
     def __init__(self) -> None:
         self._files: set[tuple[int, str]] = set()
         # Those whose notices are not delivered yet, by what the notices say.
-        self._untold: dict[tuple[int, str | None], list[str]] = {}
+        self._unconfirmed: dict[tuple[int, str | None], list[str]] = {}
 
     def __contains__(self, file: object) -> bool:
         return isinstance(file, ChangeFile) and (file.version, file.path) in self._files
 
-    def has(self, version: int) -> bool:
+    def has_version(self, version: int) -> bool:
         """Return whether a file of the version is recorded."""
         return any(of == version for of, _ in self._files)
 
-    def record(self, version: int, loss: FileGone) -> None:
+    def record_loss(self, version: int, loss: FileGone) -> None:
         """Skip the file from now on. Raises the loss if the file was skipped already."""
         if (version, loss.file) in self._files:
             raise loss
         self._files.add((version, loss.file))
-        self._untold.setdefault((version, loss.path), []).append(loss.file)
+        self._unconfirmed.setdefault((version, loss.path), []).append(loss.file)
 
-    def told(self, notice: Notice) -> None:
+    def confirm_notice(self, notice: Notice) -> None:
         """Note that a notice is delivered: the file whose loss it tells stays recorded."""
         if notice.kind == "data_loss":
             files = notice.details["files"]
-            untold = self._untold.get((notice.version, files[0] if files else None))
-            if untold:
-                untold.pop(0)
+            unconfirmed = self._unconfirmed.get((notice.version, files[0] if files else None))
+            if unconfirmed:
+                unconfirmed.pop(0)
 
-    def forget_untold(self) -> None:
-        """Forget the files whose notices were not delivered: they are found and told again."""
-        for (version, _), files in self._untold.items():
+    def forget_unconfirmed(self) -> None:
+        """Forget the files whose notices were not delivered: they are found and announced again."""
+        for (version, _), files in self._unconfirmed.items():
             self._files.difference_update((version, file) for file in files)
-        self._untold.clear()
+        self._unconfirmed.clear()
 
 
 class FeedPaused(TailerError):
@@ -81,7 +81,7 @@ class FeedPaused(TailerError):
         return type(self), (self.args[0], self.version)
 
 
-def schema_notice(
+def build_schema_notice(
     before: TableState, after: TableState, at: Offset, timestamp_ms: int
 ) -> Notice | None:
     """Return the notice before the first row of a version with another schema; None if it has
@@ -122,7 +122,7 @@ def stop_for_schema(notice: Notice, policy: OnSchemaChange) -> None:
         raise FeedPaused(f"version {notice.version}: {what}; waiting for a resume", notice.version)
 
 
-async def after_loss(
+async def continue_after_loss(
     log: TableLog, at: Offset, loss: DataLoss, policy: OnDataLoss, lost: LostFiles
 ) -> Notice:
     """Return the loss notice; its next offset is where the policy continues.
@@ -135,21 +135,21 @@ async def after_loss(
         if at.snapshot and newest <= at.version:
             raise loss
         then = Offset(newest, snapshot=True, table_id=at.table_id)
-        return _loss_notice(at, then, loss, policy, (at.version, newest))
+        return _build_loss_notice(at, then, loss, policy, (at.version, newest))
     if isinstance(loss, FileGone) and loss.version == at.version:
-        lost.record(at.version, loss)
+        lost.record_loss(at.version, loss)
         # If the number of lost changes is unknown, the index may lie among them: what remains of
         # the version is delivered again from its start, with the same ids.
         then = structs.replace(at, index=0) if at.index and loss.rows is None else at
-        return _loss_notice(at, then, loss, policy, (at.version, at.version))
+        return _build_loss_notice(at, then, loss, policy, (at.version, at.version))
     if at.snapshot:
         raise loss
     readable = await log.readable_after(at.version)
     then = Offset(readable, table_id=at.table_id)
-    return _loss_notice(at, then, loss, policy, (at.version, readable - 1))
+    return _build_loss_notice(at, then, loss, policy, (at.version, readable - 1))
 
 
-def _loss_notice(
+def _build_loss_notice(
     at: Offset, then: Offset, loss: DataLoss, policy: str, versions: tuple[int, int]
 ) -> Notice:
     details = {
@@ -163,7 +163,7 @@ def _loss_notice(
     return Notice("data_loss", at.version, at.timestamp_floor_ms or 0, at, then, details)
 
 
-def skip_notice(at: Offset, timestamp_ms: int | None) -> Notice:
+def build_skip_notice(at: Offset, timestamp_ms: int | None) -> Notice:
     """Return the notice of a version that the operator had skipped."""
     then = at.next_version(timestamp_ms or at.timestamp_floor_ms or 0)
     then = structs.replace(then, timestamp_floor_ms=timestamp_ms or at.timestamp_floor_ms)

@@ -62,26 +62,26 @@ class Observer:
 
     feed = ""
 
-    def newest(self, version: int) -> None:
+    def note_newest(self, version: int) -> None:
         """Note the table's newest version."""
 
-    def noops(self, rows: int) -> None:
+    def count_noops(self, rows: int) -> None:
         """Note that this number of rows was rewritten as updates with equal values, and dropped."""
 
-    def planned(self, commit: Commit) -> None:
+    def note_commit(self, commit: Commit) -> None:
         """Note that this commit's files are read next."""
 
-    def fetched(self, files: int, size: int) -> None:
+    def count_fetched(self, files: int, size: int) -> None:
         """Note that this many files of this size in bytes were read to their ends."""
 
-    def lost(self, notice: Notice) -> None:
+    def note_loss(self, notice: Notice) -> None:
         """Note that something is lost for good, and is skipped."""
 
-    def replaced(self, texts: int) -> None:
+    def count_replaced_texts(self, texts: int) -> None:
         """Note that this many texts were not UTF-8, and were made so. Called from worker
         threads."""
 
-    def read_bytes(self, count: int) -> None:
+    def count_read_bytes(self, count: int) -> None:
         """Note this many bytes read from data and cdc files. Called from worker threads."""
 
 
@@ -117,52 +117,54 @@ class FeedProgress(Observer):
         self._reading_timestamp_ms: int | None = None
         self._unread_since_s: float | None = None
 
-    def _count(self, name: str, *labels: str, by: float = 1) -> None:
+    def _add_to_total(self, name: str, *labels: str, by: float = 1) -> None:
         with self._counting:
             total = self.totals.get((name, *labels))
             if total is None:
                 total = self.totals[(name, *labels)] = Total(self.clock())
             total.value += by
 
-    def _observe(self, name: str, bounds: tuple[float, ...], value: float, times: int = 1) -> None:
+    def _observe_value(
+        self, name: str, bounds: tuple[float, ...], value: float, times: int = 1
+    ) -> None:
         if name not in self.distributions:
             self.distributions[name] = Distribution(bounds, self.clock())
         self.distributions[name].observe(value, times)
 
     # Called by the reading side
 
-    def newest(self, version: int) -> None:
-        """See :class:`Observer`. A feed that failed is well again if nothing is unread."""
+    def note_newest(self, version: int) -> None:
+        """See :class:`Observer`. A feed that failed has recovered if nothing is unread."""
         self.newest_known = version
         if self.state == "retrying" and self.offset is not None and not self.lag_versions():
-            self._recovered(self.offset)
+            self._clear_failure(self.offset)
 
-    def noops(self, rows: int) -> None:
-        self._count("noops", by=rows)
+    def count_noops(self, rows: int) -> None:
+        self._add_to_total("noops", by=rows)
 
-    def planned(self, commit: Commit) -> None:
+    def note_commit(self, commit: Commit) -> None:
         self.sizes[commit.version] = commit.header.file_bytes
 
-    def fetched(self, files: int, size: int) -> None:
+    def count_fetched(self, files: int, size: int) -> None:
         self._fetched_bytes += size
-        self._count("files", by=files)
+        self._add_to_total("files", by=files)
 
-    def lost(self, notice: Notice) -> None:
+    def note_loss(self, notice: Notice) -> None:
         versions = notice.next_offset.version - notice.offset.version
         if versions:
-            self._count("data_loss", "version", by=versions)
+            self._add_to_total("data_loss", "version", by=versions)
         else:
-            self._count("data_loss", "file", by=len(notice.details["files"]))
+            self._add_to_total("data_loss", "file", by=len(notice.details["files"]))
 
-    def replaced(self, texts: int) -> None:
-        self._count("replaced", by=texts)
+    def count_replaced_texts(self, texts: int) -> None:
+        self._add_to_total("replaced", by=texts)
 
-    def read_bytes(self, count: int) -> None:
-        self._count("read_bytes", by=count)
+    def count_read_bytes(self, count: int) -> None:
+        self._add_to_total("read_bytes", by=count)
 
     # Called by the writing side
 
-    def started(self, offset: Offset) -> None:
+    def note_start(self, offset: Offset) -> None:
         """Note that the feed starts, or starts again, at an offset.
 
         After a failure it stays ``retrying``, with its error, until it has delivered something or
@@ -172,31 +174,31 @@ class FeedProgress(Observer):
         self.saved = self._unread_since_s = None
         self.queued = self._fetched_bytes = self._passed_bytes = 0
         if self.state != "retrying":
-            self._recovered(offset)
+            self._clear_failure(offset)
 
-    def read(self, item: ChangeBatch | Notice) -> None:
+    def note_read_item(self, item: ChangeBatch | Notice) -> None:
         """Note that a batch or notice is ready to be written."""
         self.queued += 1
         if isinstance(item, ChangeBatch):
             self._reading_timestamp_ms = item.timestamp_ms
 
-    def written(self, seconds: float) -> None:
+    def note_write_time(self, seconds: float) -> None:
         """Note how many seconds the sink took to write a batch."""
-        self._observe("write_seconds", _WRITE_BOUNDS_S, seconds)
+        self._observe_value("write_seconds", _WRITE_BOUNDS_S, seconds)
 
-    def parked(self, rows: int) -> None:
+    def count_parked_rows(self, rows: int) -> None:
         """Note that the sink refused this many rows, and that they are parked."""
-        self._count("parked", by=rows)
+        self._add_to_total("parked", by=rows)
 
-    def announced(self, notice: Notice) -> None:
+    def note_saved_notice(self, notice: Notice) -> None:
         """Note that a notice is written, and its offset saved."""
         if notice.kind != "heartbeat":
             self.queued = max(0, self.queued - 1)
             whole = notice.kind == "snapshot_end"
-            self._moved(notice.next_offset, notice.timestamp_ms, whole=whole)
-        self._count("notices", notice.kind)
+            self._move_offset(notice.next_offset, notice.timestamp_ms, whole=whole)
+        self._add_to_total("notices", notice.kind)
 
-    def delivered(self, batch: ChangeBatch, *, whole: bool = True) -> None:
+    def note_saved_batch(self, batch: ChangeBatch, *, whole: bool = True) -> None:
         """Note that a batch is written, and its offset saved; or, unless ``whole``, one of its
         pieces, after which others come."""
         self.queued = max(0, self.queued - whole)
@@ -207,7 +209,7 @@ class FeedProgress(Observer):
                 self.on_rows(batch)
         if self.offset is None:
             self.offset = batch.offset
-        self._moved(batch.next_offset, batch.timestamp_ms, whole=True)
+        self._move_offset(batch.next_offset, batch.timestamp_ms, whole=True)
 
     def _count_events(self, batch: ChangeBatch) -> None:
         origins = {part.file.origin for part in batch.parts()}
@@ -218,17 +220,17 @@ class FeedProgress(Observer):
             if len(origins) > 1:
                 mine = kinds.filter(pc.equal(batch.by_part(lambda part: part.file.origin), origin))
             for entry in pc.value_counts(mine).to_pylist():
-                self._count("events", entry["values"], origin, by=entry["counts"])
-                self._count("bytes", entry["values"], origin, by=entry["counts"] * per_row)
+                self._add_to_total("events", entry["values"], origin, by=entry["counts"])
+                self._add_to_total("bytes", entry["values"], origin, by=entry["counts"] * per_row)
 
-    def _moved(self, offset: Offset, timestamp_ms: int, *, whole: bool) -> None:
+    def _move_offset(self, offset: Offset, timestamp_ms: int, *, whole: bool) -> None:
         before, self.offset, self.error = self.offset, offset, None
         self.saved = self._unread_since_s = None
         if not self.lag_versions():  # a version that comes later is not as old as this one
             self._reading_timestamp_ms = None
         self._passed_bytes = self._fetched_bytes  # and no more: what is read may not be written
         if self.state in ("snapshot", "retrying"):
-            self._recovered(offset)
+            self._clear_failure(offset)
         if before is None or offset.version <= before.version:
             return
         left = {v: size for v, size in self.sizes.items() if v >= offset.version}
@@ -241,41 +243,41 @@ class FeedProgress(Observer):
         if whole:
             versions = offset.version - before.version
             self.versions_delivered += versions
-            self._count("versions", by=versions)
+            self._add_to_total("versions", by=versions)
             latency_s = max(0.0, self.clock() - timestamp_ms / 1000)
-            self._observe("latency", _LATENCY_BOUNDS_S, latency_s, versions)
+            self._observe_value("latency", _LATENCY_BOUNDS_S, latency_s, versions)
 
-    def failed(self, error: TailerError) -> None:
+    def note_failure(self, error: TailerError) -> None:
         """Note that the feed failed; it is tried again or it ends."""
         self.error = error
-        self._count("errors", error.family)
+        self._add_to_total("errors", error.family)
 
-    def retried(self, error: TailerError) -> None:
+    def note_retry(self, error: TailerError) -> None:
         """Note that the feed failed temporarily; it starts again from its saved offset."""
-        self.failed(error)
+        self.note_failure(error)
         self.state = "retrying"
-        self._count("retries")
+        self._add_to_total("retries")
 
-    def _recovered(self, offset: Offset) -> None:
+    def _clear_failure(self, offset: Offset) -> None:
         self.error = None
         self.state = "snapshot" if offset.snapshot else "following"
 
-    def waits(self, error: TailerError) -> None:
+    def note_slow_sink(self, error: TailerError) -> None:
         """Note that the sink has not returned from a call for long."""
         self.error, self.state = error, "retrying"
 
-    def came_back(self, state: FeedState) -> None:
+    def note_sink_return(self, state: FeedState) -> None:
         """Note that the sink came back from a call, which began in that state."""
         if isinstance(self.error, SlowSink):
             self.error, self.state = None, state
 
     # Called by those who look at the table and the offset without running the feed
 
-    def found(self, offset: Offset) -> None:
+    def note_saved_offset(self, offset: Offset) -> None:
         """Note the saved offset of a feed that does not run here, or has not begun."""
         self.saved = offset
 
-    def unread(
+    def note_unread(
         self, since_s: float | None, sizes: dict[int, int], deadlines: dict[str, dict[int, float]]
     ) -> None:
         """Note what is not delivered: when it began, and ``sizes`` and ``deadlines``."""

@@ -27,7 +27,7 @@ class Saver:
     def __init__(self) -> None:
         self._unsaved = False
 
-    async def begin(
+    async def choose_start(
         self,
         feed: str,
         sink: Sink,
@@ -45,7 +45,7 @@ class Saver:
         offset = kept or await offsets.load()
         if offset is not None and sink.lacks_beginning:
             await sink.set_offset(feed, None)  # or the next start would find it begun
-            raise _target_lost(offset)
+            raise _make_target_lost(offset)
         check_target(sink, kept, offset, delivered=delivered)
         if offset is None:
             # Resolved once: after a failure or a restart, "latest" is another version, and commits
@@ -69,10 +69,10 @@ def check_target(
     the feed has ``delivered`` to it: its target was removed, emptied or replaced by another one, or
     the options name another one. ``offset`` is where the feed would go on."""
     if delivered and kept is None and offset is not None and sink.traits.keeps_offset:
-        raise _target_lost(offset)
+        raise _make_target_lost(offset)
 
 
-def _target_lost(offset: Offset) -> SinkRejected:
+def _make_target_lost(offset: Offset) -> SinkRejected:
     """Return the error of a target that has nothing of what the feed has written to it."""
     return SinkRejected(
         "what the feed has written is not there: the sink's target is empty, and the feed is at "
@@ -81,11 +81,11 @@ def _target_lost(offset: Offset) -> SinkRejected:
     )
 
 
-async def saved_offset(feed: str, sink: Sink, offsets: OffsetStore) -> Offset | None:
+async def find_saved_offset(feed: str, sink: Sink, offsets: OffsetStore) -> Offset | None:
     """Return the offset that the feed would start from, as far as it is visible without acquiring
     or opening anything; None if there is none yet.
 
-    A sink that is away does not hide what is saved, which may be behind it.
+    A sink that is away does not hide what is saved, which may be an earlier offset.
     """
     kept = None
     with suppress(TailerError, OSError, NotImplementedError):
@@ -97,7 +97,7 @@ class Publisher:
     """Writes what was read, then saves its offset. Calls never overlap.
 
     ``delivery`` is what the sink says of its records: see :meth:`tailer.sink.Sink.delivery`.
-    ``lost`` is told which losses are announced.
+    ``lost`` learns which losses are announced.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class Publisher:
         #: Whether a batch of several files was refused: some of its versions may not be.
         self.refused_span = False
 
-    def seen(self, item: FeedItem) -> FeedItem:
+    def prepare_item(self, item: FeedItem) -> FeedItem:
         """Note what was read, and return it. A sink that supports it starts on it while it writes
         another batch."""
-        self.progress.read(item)
+        self.progress.note_read_item(item)
         if isinstance(item, Notice) or item.refused is not None:
             return item
         prepared = self.calls.sink.prepare(item)
@@ -137,46 +137,46 @@ class Publisher:
             await self.calls.announce(item)
             if item.kind != "heartbeat":
                 await self.saver.save(self.offsets, item.next_offset)
-            self.lost.told(item)
-            self.progress.announced(item)
-            if self.orders.carried_out(item):
-                await self.offsets.save_orders(self.orders.kept())
+            self.lost.confirm_notice(item)
+            self.progress.note_saved_notice(item)
+            if self.orders.complete_order(item):
+                await self.offsets.save_orders(self.orders.to_saved_json())
             return
         try:
-            written = await self._write(item)
+            written = await self._write_batch(item)
         except (SinkRejected, TableError):
             self.refused_span = bool(item.span)
             raise
-        self.progress.written(time.perf_counter() - started)
-        await self._save(written, item.next_offset)
-        self.progress.delivered(written)
+        self.progress.note_write_time(time.perf_counter() - started)
+        await self._save_offset(written, item.next_offset)
+        self.progress.note_saved_batch(written)
 
-    async def _write(self, batch: ChangeBatch) -> ChangeBatch:
-        """Write a batch; return the part of it behind which no offset was saved."""
+    async def _write_batch(self, batch: ChangeBatch) -> ChangeBatch:
+        """Write a batch; return its last part, after which no offset was saved."""
         left = batch
 
         async def save(offset: Offset) -> None:
             nonlocal left
             rows = left.rows_before(offset)
-            await self._save(left, offset)
-            self.progress.delivered(left.slice(0, rows), whole=False)
+            await self._save_offset(left, offset)
+            self.progress.note_saved_batch(left.slice(0, rows), whole=False)
             left = left.slice(rows, left.num_rows)
 
         await self.calls.write(batch, save)
         return left
 
-    async def _save(self, written: ChangeBatch, offset: Offset) -> None:
+    async def _save_offset(self, written: ChangeBatch, offset: Offset) -> None:
         if written.num_rows and self.delivery != self.orders.delivery and not self.calls.all_parked:
             # Only once records are written: a key that the table does not have is not a delivery.
-            await self.keep_delivery()
+            await self.save_delivery()
         await self.saver.save(self.offsets, offset)
 
-    async def keep_delivery(self) -> None:
+    async def save_delivery(self) -> None:
         """Save the form of the sink's records with the offset."""
         self.orders.delivery = self.delivery
-        await self.offsets.save_orders(self.orders.kept())
+        await self.offsets.save_orders(self.orders.to_saved_json())
 
-    def heartbeat(self) -> Notice:
+    def make_heartbeat(self) -> Notice:
         """Return a sign of life; the only notice that carries the time of day."""
         at = self.progress.offset or Offset(0)
         details = {"offset": at.to_json(), "lag_versions": self.progress.lag_versions()}

@@ -10,39 +10,39 @@ from typing import TypeAlias
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.compare.engine import keep_databases
 from tailer.errors import DataLoss
-from tailer.feed.commit import read_commits, skipped
+from tailer.feed.commit import find_skip_notice, read_commits
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
-from tailer.feed.pipe import received
-from tailer.feed.policy import LostFiles, after_loss
+from tailer.feed.pipe import read_ahead
+from tailer.feed.policy import LostFiles, continue_after_loss
 from tailer.feed.progress import Observer
 from tailer.feed.read_context import Emit, EmitBatch, FeedItem, ReadContext
 from tailer.feed.snapshots import Resnapshots, read_snapshot
 from tailer.log.follow import follow_spans
-from tailer.log.same_table import check_same, check_there
+from tailer.log.same_table import check_same_table, check_table_exists
 from tailer.log.table import TableLog
 from tailer.plan.live_files import LiveFiles
 from tailer.process.threads import run_blocking
 
-#: Shaping so many rows takes no longer than a hop into a thread.
+#: Shaping this number of rows takes no longer than a hop into a thread.
 _ROWS_HERE = 1000
 
 
-class Sent:
-    """Sends items. ``at`` is the offset behind those that were sent."""
+class ItemSender:
+    """Sends items. ``at`` is the offset after those that were sent."""
 
     def __init__(self, emit: Emit, at: Offset) -> None:
         self._emit = emit
         self.at = at
 
     async def __call__(self, item: FeedItem) -> None:
-        """Send an item, and move on behind it."""
+        """Send an item, and move the offset after it."""
         await self._emit(item)
         self.at = item.next_offset
 
 
-#: Sends what comes behind :attr:`Sent.at`, up to a version or forever, and moves it on.
-ReadOn: TypeAlias = Callable[[ReadContext, Sent, int | None], Awaitable[None]]
+#: Sends what comes after :attr:`ItemSender.at`, up to a version or forever, and moves it on.
+ReadOn: TypeAlias = Callable[[ReadContext, ItemSender, int | None], Awaitable[None]]
 
 
 def read_changes(
@@ -57,7 +57,9 @@ def read_changes(
     A version without changes gives one empty batch, which moves the offset on. The next batch is
     read while one is used.
     """
-    return received(partial(send_changes, ReadContext.of(log, options, observer), start, last))
+    return read_ahead(
+        partial(send_changes, ReadContext.from_options(log, options, observer), start, last)
+    )
 
 
 def read_items(
@@ -74,8 +76,8 @@ def read_items(
 
     ``lost`` and ``live`` are what an earlier attempt found out about the table's files.
     """
-    context = ReadContext.of(log, options, observer, orders, lost, live)
-    return received(partial(send_items, context, start, last))
+    context = ReadContext.from_options(log, options, observer, orders, lost, live)
+    return read_ahead(partial(send_items, context, start, last))
 
 
 async def send_changes(
@@ -83,31 +85,31 @@ async def send_changes(
 ) -> None:
     """Send the batches of :func:`read_changes`."""
 
-    async def changes(item: FeedItem) -> None:
+    async def emit_changes(item: FeedItem) -> None:
         if isinstance(item, ChangeBatch):
             if item.refused is not None:
                 raise item.refused
             await emit(item)
 
-    sent = Sent(_published(context, changes), start)
-    await _read(context, sent, last, notices=False)
+    sent = ItemSender(_build_shaping_emit(context, emit_changes), start)
+    await _read_data(context, sent, last, notices=False)
 
 
-def _published(context: ReadContext, emit: Emit) -> Emit:
+def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
     """Return what shapes the rows, and sends on those that are published.
 
     This comes after all that counts rows, so that offsets, event ids and the rows' places are those
     of a feed that publishes all of them. A batch without any is sent only if it ends a version.
     """
-    shaper, change_types = context.shaper, context.options.selection.change_types()
+    shaper, change_types = context.shaper, context.options.selection.list_change_types()
     if not context.delivers or (change_types is None and not shaper.is_needed):
         return emit
 
-    async def published(item: FeedItem) -> None:
+    async def emit_shaped(item: FeedItem) -> None:
         if isinstance(item, Notice):
             await emit(item)
             return
-        pieces = shaper.shape(item) if shaper.is_needed else iter([item])
+        pieces = shaper.shape_batch(item) if shaper.is_needed else iter([item])
         while True:
             if item.num_rows <= _ROWS_HERE:
                 piece = next(pieces, None)
@@ -120,65 +122,73 @@ def _published(context: ReadContext, emit: Emit) -> Emit:
             if piece.num_rows or piece.next_offset.version != piece.offset.version:
                 await emit(piece)
 
-    return published
+    return emit_shaped
 
 
-async def read_here(context: ReadContext, sent: Sent, last: int | None) -> None:
+async def read_in_process(context: ReadContext, sent: ItemSender, last: int | None) -> None:
     """Read in this process."""
-    await _read(context, sent, last, notices=True)
+    await _read_data(context, sent, last, notices=True)
 
 
 async def send_items(
-    context: ReadContext, start: Offset, last: int | None, emit: Emit, read: ReadOn = read_here
+    context: ReadContext,
+    start: Offset,
+    last: int | None,
+    emit: Emit,
+    read: ReadOn = read_in_process,
 ) -> None:
     """Read as :func:`send_changes` does, with notices in their places and with the policies.
 
     ``read`` does the reading itself.
     """
     log, policy = context.log, context.options.policies.on_data_loss
-    sent = Sent(_published(context, emit), start)
+    sent = ItemSender(_build_shaping_emit(context, emit), start)
     while True:
         try:
             await read(context, sent, last)
         except DataLoss as loss:
-            await check_there(log, sent.at.version)  # or all its files are missing, for now
+            await check_table_exists(log, sent.at.version)  # or all its files are missing, for now
             if policy == "fail":
                 raise
             # Or they are missing because the table is another one.
-            at = await check_same(log, sent.at)
+            at = await check_same_table(log, sent.at)
             at = at.resumable_with(context.counted_by)
-            notice = await after_loss(log, at, loss, policy, context.lost)
-            context.observer.lost(notice)
+            notice = await continue_after_loss(log, at, loss, policy, context.lost)
+            context.observer.note_loss(notice)
             await sent(notice)
         else:
             return
 
 
-async def _read(context: ReadContext, sent: Sent, last: int | None, *, notices: bool) -> None:
+async def _read_data(
+    context: ReadContext, sent: ItemSender, last: int | None, *, notices: bool
+) -> None:
     """Send the data on its way to the sink: store -> log -> plan -> fetch -> decode."""
     with keep_databases():
-        await _read_on(context, sent, last, notices=notices)
+        await _read_in_order(context, sent, last, notices=notices)
 
 
-async def _read_on(context: ReadContext, sent: Sent, last: int | None, *, notices: bool) -> None:
-    await context.learn()
+async def _read_in_order(
+    context: ReadContext, sent: ItemSender, last: int | None, *, notices: bool
+) -> None:
+    await context.learn_columns()
     if sent.at.snapshot:
         await read_snapshot(context, sent.at, sent, notices=notices)
     # A version that does not exist yet is skipped when it is committed.
     skips = context.orders.skips
     if sent.at.version in skips:
-        await check_same(context.log, sent.at)
+        await check_same_table(context.log, sent.at)
     while sent.at.version in skips and sent.at.version <= await context.log.latest_version():
-        await sent(await skipped(context, sent.at))
+        await sent(await find_skip_notice(context, sent.at))
     snapshots = Resnapshots(context)
-    await snapshots.turn(sent.at, sent)
+    await snapshots.take_turn(sent.at, sent)
     following = follow_spans(
         context.log,
         sent.at,
         last,
         context.options.follow,
-        newest=context.observer.newest,
-        waits=context.waits,
+        newest=context.observer.note_newest,
+        waits=context.check_idle_state,
     )
     async with aclosing(following) as spans:
         async for found in spans:
@@ -186,5 +196,5 @@ async def _read_on(context: ReadContext, sent: Sent, last: int | None, *, notice
             for commits in ([commit] for commit in found) if snapshots.waiting else (found,):
                 await read_commits(context, commits, sent.at, sent, notices=notices)
                 for commit in commits:
-                    snapshots.passed(commit)
-                await snapshots.turn(sent.at, sent)
+                    snapshots.note_commit(commit)
+                await snapshots.take_turn(sent.at, sent)

@@ -54,7 +54,7 @@ class Unread:
             and file.stats is not None
             and file.rows is None
             and file.logged_rows() is not None
-            and not self._pruning.may(file, statistics=True).true
+            and not self._pruning.find_results(file, statistics=True).true
         )
 
 
@@ -92,7 +92,7 @@ class ReadContext(Struct, frozen=True):
     fits: Callable[[pa.Schema], None] = lambda _: None
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         log: TableLog,
         options: FeedOptions,
@@ -105,11 +105,11 @@ class ReadContext(Struct, frozen=True):
     ) -> ReadContext:
         """Return how a table is read under the options of a feed."""
         log.store.serve(options.change_source)
-        on_read = options.decode.on_read if observer is None else observer.read_bytes
+        on_read = options.decode.on_read if observer is None else observer.count_read_bytes
         observer = observer or Observer()
         orders, lost, selection = orders or Orders(), lost or LostFiles(), options.selection
         columns = columns or TableColumns(options.decode.writer_timezone)
-        needed = selection.needed(*(request.where for request in orders.resnapshots))
+        needed = selection.find_needed(*(request.where for request in orders.resnapshots))
         decode = structs.replace(options.decode, on_read=on_read)
         if needed is not None:
             decode = structs.replace(decode, columns=NeededColumns(needed, columns))
@@ -138,27 +138,27 @@ class ReadContext(Struct, frozen=True):
             part=part,
         )
 
-    def wants(self, file: ChangeFile) -> bool:
+    def is_selected(self, file: ChangeFile) -> bool:
         """Return whether a file's partition is selected."""
-        return self.pruning is None or self.pruning.may(file, statistics=False).true
+        return self.pruning is None or self.pruning.find_results(file, statistics=False).true
 
-    def chosen(self, files: Iterable[ChangeFile]) -> Iterator[ChangeFile]:
+    def select_files(self, files: Iterable[ChangeFile]) -> Iterator[ChangeFile]:
         """Yield a version's files that are read, in their order."""
-        return islice(filter(self.wants, files), self.part.start, self.part.stop)
+        return islice(filter(self.is_selected, files), self.part.start, self.part.stop)
 
-    def check(self, state: TableState, version: int) -> None:
+    def check_state(self, state: TableState, version: int) -> None:
         """Raise :class:`TableError` for a state that can't be published as it is selected."""
-        self.columns.learn(version, state)
+        self.columns.learn_state(version, state)
         if self.shaper.checked is state:
             return
         try:
-            self.shaper.check(state)
+            self.shaper.check_state(state)
             check_names(self.decode.target or state, self.decode.columns)
         except (SchemaChanged, UnsupportedTable) as e:
             raise e.at(table=self.log.store.root, version=version) from None
         self.shaper.checked = state
 
-    async def learn(self) -> None:
+    async def learn_columns(self) -> None:
         """Learn the table's newest state, if the configuration names columns.
 
         A version that can't be read yet stops the feed when it is reached, and not before.
@@ -167,18 +167,18 @@ class ReadContext(Struct, frozen=True):
         wanted = selection.where or selection.select or self.orders.resnapshots
         if wanted and not self.columns.are_known:
             with suppress(TableError):
-                newest = await self.log.snapshot()
-                self.columns.learn(newest.version, newest.state)
+                newest = await self.log.load_snapshot()
+                self.columns.learn_state(newest.version, newest.state)
 
-    def waits(self, state: TableState) -> None:
+    def check_idle_state(self, state: TableState) -> None:
         """Check the state of a feed that has nothing to read yet, before its first row comes."""
-        self.fits(self.shaper.schema(state))
+        self.fits(self.shaper.shape_schema(state))
 
-    def no_rows(self, state: TableState) -> pa.RecordBatch:
+    def build_empty_rows(self, state: TableState) -> pa.RecordBatch:
         """Return rows of a state before they are shaped, but none."""
         schema = build_output_schema(self.decode.target or state, self.decode.columns)
         return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
-    def finder(self, first: Offset) -> IndexFinder:
+    def make_finder(self, first: Offset) -> IndexFinder:
         """Return what finds where an offset's index lies among the files of its version."""
         return IndexFinder(self.log.store, first, lost=self.unread)

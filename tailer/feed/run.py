@@ -20,11 +20,11 @@ from tailer.feed.fitting import Fitting
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
 from tailer.feed.parking import Parked, Parking
-from tailer.feed.pipe import pipe
+from tailer.feed.pipe import pipe_items
 from tailer.feed.policy import FeedPaused, LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.publish import Publisher, Saver
-from tailer.feed.read import ReadOn, read_here, send_items
+from tailer.feed.read import ReadOn, read_in_process, send_items
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.feed.sink_calls import SinkCalls
 from tailer.log.table import TableLog
@@ -61,13 +61,13 @@ class Feed:
     live: LiveFiles = field(default_factory=LiveFiles)
     saver: Saver = field(default_factory=Saver)
     apart: bool = False
-    read: ReadOn = read_here
+    read: ReadOn = read_in_process
     on_retry: Callable[[TailerError], None] = lambda _: None
     on_park: Callable[[Parked], None] = lambda _: None
 
     async def pause_before_retry(self, error: TransientError, backoff: Backoff) -> None:
         """Record a temporary error, and wait until the next attempt is due."""
-        self.progress.retried(error)
+        self.progress.note_retry(error)
         self.on_retry(error)
         await anyio.sleep(backoff.next_s(error.retry_after_s))
 
@@ -81,7 +81,7 @@ async def run_feed(feed: Feed) -> None:
     await feed.offsets.acquire()
     feed.apart = False
     try:
-        backoff = feed.options.retry.backoff(feed.jitter)
+        backoff = feed.options.retry.make_backoff(feed.jitter)
         while True:
             written = feed.progress.versions_delivered
             try:
@@ -95,7 +95,7 @@ async def run_feed(feed: Feed) -> None:
             except FeedPaused:
                 raise
             except TailerError as e:
-                feed.progress.failed(e)
+                feed.progress.note_failure(e)
                 raise
     finally:
         with anyio.CancelScope(shield=True):
@@ -110,21 +110,21 @@ async def _run_once(feed: Feed) -> bool:
     met it and the file's name is unknown.
     """
     with healing(f"{feed.log.store.root}: the feed can't continue"):
-        return await _attempt(feed)
+        return await _run_attempt(feed)
 
 
-async def _attempt(feed: Feed) -> bool:
+async def _run_attempt(feed: Feed) -> bool:
     sinks = [feed.sink, *([feed.park] if feed.park else ())]
     fitting = Fitting(feed.log.store.root, sinks)
-    calls = SinkCalls(feed.sink, _parking(feed), feed.progress, feed.on_retry)
+    calls = SinkCalls(feed.sink, _make_parking(feed), feed.progress, feed.on_retry)
     try:
         if await feed.offsets.load() is None:
-            await _check_new(feed, fitting)
-        delivery = await _delivery(feed)
+            await _check_new_feed(feed, fitting)
+        delivery = await _check_delivery(feed)
         kept = await calls.open(feed.name)
         delivered = bool(feed.orders.delivery)
-        delivery = await _delivery(feed)  # now the sink may know more of its target
-        offset = await feed.saver.begin(
+        delivery = await _check_delivery(feed)  # now the sink may know more of its target
+        offset = await feed.saver.choose_start(
             feed=feed.name,
             sink=feed.sink,
             offsets=feed.offsets,
@@ -132,37 +132,37 @@ async def _attempt(feed: Feed) -> bool:
             start=lambda: feed.start(feed.log),
             delivered=delivered,
         )
-        feed.progress.started(offset)
+        feed.progress.note_start(offset)
         options = feed.options.for_sink(feed.sink)
         options = structs.replace(options, spans=options.spans and not feed.apart)
-        publisher = _publisher(feed, calls, delivery)
-        feed.lost.forget_untold()
+        publisher = _make_publisher(feed, calls, delivery)
+        feed.lost.forget_unconfirmed()
         if (delivered or kept is not None) and delivery != feed.orders.delivery:
             # The options accept it, this once; or a process ended between a write and this.
-            await publisher.keep_delivery()
-        context = ReadContext.of(
+            await publisher.save_delivery()
+        context = ReadContext.from_options(
             feed.log, options, feed.progress, orders=feed.orders, lost=feed.lost, live=feed.live
         )
         context = structs.replace(context, fits=fitting.check_schema)
         items = partial(send_items, context, offset, feed.last, read=feed.read)
 
-        async def read(emit: Emit) -> None:
-            async def seen(item: FeedItem) -> None:
-                await emit(publisher.seen(item))
+        async def read_all(emit: Emit) -> None:
+            async def emit_prepared(item: FeedItem) -> None:
+                await emit(publisher.prepare_item(item))
 
-            await items(seen)
+            await items(emit_prepared)
 
         async def publish(item: FeedItem) -> None:
             if isinstance(item, ChangeBatch):
-                fitting.check(item)
+                fitting.check_batch(item)
             await publisher.publish(item)
 
         idle: tuple[float, Callable[[], FeedItem]] = (
             options.heartbeat_s or math.inf,
-            publisher.heartbeat,
+            publisher.make_heartbeat,
         )
         try:
-            await pipe(read, publish, idle)
+            await pipe_items(read_all, publish, idle)
         except (SinkRejected, TableError):
             if not publisher.refused_span:
                 raise
@@ -178,7 +178,7 @@ async def _attempt(feed: Feed) -> bool:
                     await feed.park.aclose()
 
 
-def _publisher(feed: Feed, calls: SinkCalls, delivery: Mapping[str, Any]) -> Publisher:
+def _make_publisher(feed: Feed, calls: SinkCalls, delivery: Mapping[str, Any]) -> Publisher:
     return Publisher(
         calls=calls,
         offsets=feed.offsets,
@@ -190,26 +190,26 @@ def _publisher(feed: Feed, calls: SinkCalls, delivery: Mapping[str, Any]) -> Pub
     )
 
 
-async def _check_new(feed: Feed, fitting: Fitting) -> None:
+async def _check_new_feed(feed: Feed, fitting: Fitting) -> None:
     """Check the table's columns before the sink makes anything for a feed that is new."""
-    context = ReadContext.of(feed.log, feed.options)
+    context = ReadContext.from_options(feed.log, feed.options)
     try:
-        newest = await feed.log.snapshot()
-        context.columns.learn(newest.version, newest.state)
-        schema = context.shaper.schema(newest.state)
+        newest = await feed.log.load_snapshot()
+        context.columns.learn_state(newest.version, newest.state)
+        schema = context.shaper.shape_schema(newest.state)
     except TableError:
         return  # where the feed begins, this is an error or not
     fitting.check_schema(schema, newest.version)
 
 
-def _parking(feed: Feed) -> Parking | None:
+def _make_parking(feed: Feed) -> Parking | None:
     """Return what writes the batches of a feed that parks rows."""
     if feed.park is None:
         return None
     return Parking(feed.sink, feed.park, feed.progress, feed.on_park)
 
 
-async def _delivery(feed: Feed) -> Mapping[str, Any]:
+async def _check_delivery(feed: Feed) -> Mapping[str, Any]:
     """Return the form of the sink's records. Raises :class:`ConfigError` if it has changed,
     unless the change is accepted."""
     kept = feed.orders.delivery

@@ -30,8 +30,8 @@ class UnexplainedError(TransientError):
 
 
 class SinkCalls:
-    """Calls one sink, with ``parking`` where its refused rows are parked. ``report`` is told of a
-    call that does not come back."""
+    """Calls one sink, with ``parking`` where its refused rows are parked. ``report`` is called
+    for a call that does not come back."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SinkCalls:
         self._report = report
 
     async def open(self, feed: str) -> Offset | None:
-        with self._guarded("its start"):
+        with self._watch_call("its start"):
             return await self.sink.open(feed)
 
     @property
@@ -55,31 +55,31 @@ class SinkCalls:
         return self._parking is not None and self._parking.all_parked
 
     async def write(self, batch: ChangeBatch, save: Callable[[Offset], Awaitable[None]]) -> None:
-        with self._guarded("a write") as alive:
+        with self._watch_call("a write") as alive:
 
-            async def saved(offset: Offset) -> None:
+            async def save_alive(offset: Offset) -> None:
                 alive()
                 await save(offset)
 
             if batch.refused is not None:
                 if self._parking is None:
                     raise batch.refused
-                await self._parking.park(batch, batch.refused)
+                await self._parking.park_row(batch, batch.refused)
             elif self._parking is None:
-                await write_pieces(self.sink, batch, saved)
+                await write_pieces(self.sink, batch, save_alive)
             else:
-                await self._parking.write(batch, saved)
+                await self._parking.write(batch, save_alive)
 
     async def announce(self, notice: Notice) -> None:
-        with self._guarded("a notice"):
+        with self._watch_call("a notice"):
             await self.sink.announce(notice)
 
     async def aclose(self) -> None:
-        with self._guarded("its end"):
+        with self._watch_call("its end"):
             await self.sink.aclose()
 
     @contextmanager
-    def _guarded(self, doing: str) -> Iterator[Callable[[], None]]:
+    def _watch_call(self, doing: str) -> Iterator[Callable[[], None]]:
         """Name the call around which this is when it does not come back; what it gives is called
         for each sign of life."""
         before = self._progress.state
@@ -88,7 +88,7 @@ class SinkCalls:
             error = SlowSink(
                 f"the sink has not returned from {doing} for {SLOW_S:g} s; check its target"
             )
-            self._progress.waits(error)
+            self._progress.note_slow_sink(error)
             self._report(error)
 
         call_later = asyncio.get_running_loop().call_later
@@ -97,7 +97,7 @@ class SinkCalls:
         def alive() -> None:
             nonlocal timer
             timer.cancel()
-            self._progress.came_back(before)
+            self._progress.note_sink_return(before)
             timer = call_later(SLOW_S, tell)
 
         try:
@@ -113,7 +113,7 @@ class SinkCalls:
             ) from e
         finally:
             timer.cancel()
-            self._progress.came_back(before)
+            self._progress.note_sink_return(before)
 
 
 def _is_bug(e: Exception) -> bool:

@@ -49,8 +49,8 @@ from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.read_context import Emit, ReadContext
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
-from tailer.log.same_table import check_listed, seen_tag, snapshot_for
-from tailer.plan.rules import FileOrder, by_path, plan_snapshot, snapshot_order
+from tailer.log.same_table import check_listed, find_commit_tag, snapshot_for
+from tailer.plan.rules import FileOrder, by_path, choose_snapshot_order, plan_snapshot
 from tailer.process.json_decoders import json_decoder
 from tailer.process.threads import run_blocking
 from tailer.shape.pruning import Pruning
@@ -60,7 +60,7 @@ from tailer.store import LOG_DIR
 RUN_FILES = 20_000
 
 
-async def sorted_files(
+async def sort_files(
     adds: AsyncGenerator[AddFile, None],
     spill_folder: str | None = None,
     run_files: int = RUN_FILES,
@@ -76,17 +76,17 @@ async def sorted_files(
     held: list[AddFile] = []
     async with aclosing(adds) as found:
         async for add in found:
-            held.append(add if statistics else _counted(add))
+            held.append(add if statistics else _keep_record_count(add))
             if len(held) == run_files:
-                runs.append(await run_blocking(_spilled, held, spill_folder, key))
+                runs.append(await run_blocking(_spill_run, held, spill_folder, key))
                 held = []
     held.sort(key=key)
     if not runs:
         return iter(held)
-    return heapq.merge(*(_read_back(run) for run in runs), held, key=key)
+    return heapq.merge(*(_read_run(run) for run in runs), held, key=key)
 
 
-def _counted(add: AddFile) -> AddFile:
+def _keep_record_count(add: AddFile) -> AddFile:
     """Return an add without its statistics but for its record count: a snapshot compares no
     files."""
     if add.stats is None:
@@ -95,7 +95,7 @@ def _counted(add: AddFile) -> AddFile:
     return structs.replace(add, stats=None, stats_parsed={"numRecords": records})
 
 
-def _spilled(adds: list[AddFile], folder: str | None, key: FileOrder) -> IO[bytes]:
+def _spill_run(adds: list[AddFile], folder: str | None, key: FileOrder) -> IO[bytes]:
     """Write a sorted run to a temporary file, which is removed when its last reader closes it."""
     with spilling(folder):
         run = tempfile.TemporaryFile(prefix="tailer-snapshot-", dir=folder)  # noqa: SIM115  # closed by its last reader
@@ -104,17 +104,17 @@ def _spilled(adds: list[AddFile], folder: str | None, key: FileOrder) -> IO[byte
     return run
 
 
-def _read_back(run: IO[bytes]) -> Iterator[AddFile]:
+def _read_run(run: IO[bytes]) -> Iterator[AddFile]:
     decoder = json_decoder(AddFile)
     with run:
         yield from map(decoder.decode, run)
 
 
-async def _timestamp(context: ReadContext, snapshot: Snapshot, floor_ms: int | None) -> int:
-    return await context.log.timestamp(snapshot.version, snapshot, floor_ms)
+async def _find_timestamp(context: ReadContext, snapshot: Snapshot, floor_ms: int | None) -> int:
+    return await context.log.find_timestamp(snapshot.version, snapshot, floor_ms)
 
 
-async def snapshot_files(
+async def plan_snapshot_files(
     context: ReadContext, snapshot: Snapshot, timestamp_ms: int, first: Offset
 ) -> Iterator[ChangeFile]:
     """Return the selected files of a snapshot that is read from an offset on, in their order."""
@@ -122,11 +122,11 @@ async def snapshot_files(
     prunes, delivered = context.pruning is not None, first.delivered_files
     fields = WITH_TIMES if delivered else WITH_STATISTICS if first.index or prunes else FILES
     live = context.log.live_files(snapshot, fields)
-    spill_folder, key = context.options.diff.spill_folder, snapshot_order(first)
-    adds = await sorted_files(live, spill_folder, statistics=prunes, key=key)
+    spill_folder, key = context.options.diff.spill_folder, choose_snapshot_order(first)
+    adds = await sort_files(live, spill_folder, statistics=prunes, key=key)
     version, state = snapshot.version, snapshot.state
     rest = islice(adds, delivered, None)
-    return context.chosen(plan_snapshot(add, version, timestamp_ms, state) for add in rest)
+    return context.select_files(plan_snapshot(add, version, timestamp_ms, state) for add in rest)
 
 
 async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, notices: bool) -> None:
@@ -135,33 +135,35 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     With ``notices``, a notice of its begin comes before them and a notice of its end after them.
     Only the latter leads to the next version: after a crash between the two, it comes again.
     """
-    tag = await seen_tag(context.log, start.version)
+    tag = await find_commit_tag(context.log, start.version)
     snapshot = await snapshot_for(context.log, start, start.version)
-    timestamp = await _timestamp(context, snapshot, start.timestamp_floor_ms)
+    timestamp = await _find_timestamp(context, snapshot, start.timestamp_floor_ms)
     first = structs.replace(start, table_id=snapshot.state.table_id)
     first = first.resumable_with(context.counted_by)
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))
-    files = await snapshot_files(context, snapshot, timestamp, first)
+    files = await plan_snapshot_files(context, snapshot, timestamp, first)
     await check_listed(context.log, first, start.version, tag)
-    context.check(snapshot.state, start.version)
+    context.check_state(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, FilePlan(files))
 
-    async def noticed(batch: ChangeBatch) -> None:
+    async def emit_after_notice(batch: ChangeBatch) -> None:
         end = batch.next_offset
         if notices and not end.snapshot:
-            last = structs.replace(_behind(batch), counted_by=context.counted_by)
+            last = structs.replace(_find_offset_after(batch), counted_by=context.counted_by)
             await emit(structs.replace(batch, next_offset=last))
             await emit(Notice("snapshot_end", start.version, timestamp, last, end, details))
         else:
             await emit(batch)
 
-    await read_span(context, Span.of(version, first), noticed, joins=context.options.spans)
+    await read_span(
+        context, Span.from_version(version, first), emit_after_notice, joins=context.options.spans
+    )
 
 
-def _behind(batch: ChangeBatch) -> Offset:
-    """Return the offset behind the last row, still in its snapshot.
+def _find_offset_after(batch: ChangeBatch) -> Offset:
+    """Return the offset after the last row, still in its snapshot.
 
     A lost file between two files of a batch is counted, so the last part alone says it.
     """
@@ -190,37 +192,37 @@ class Resnapshot:
         self._gone: set[tuple[str, str]] = set()
         self._added: list[AddFile] = []
 
-    async def turn(self, stream: Offset, emit: Emit) -> None:
+    async def take_turn(self, stream: Offset, emit: Emit) -> None:
         """Take one turn: read as many files as fit before the stream's next version is there."""
         version, log = stream.version - 1, self.context.log
-        tag = None if self._files else await seen_tag(log, version)
+        tag = None if self._files else await find_commit_tag(log, version)
         snapshot = await snapshot_for(log, stream, version)
-        timestamp = await _timestamp(self.context, snapshot, stream.timestamp_floor_ms)
+        timestamp = await _find_timestamp(self.context, snapshot, stream.timestamp_floor_ms)
         if self._files is None:
             self._first = version
             live = log.live_files(snapshot)
             spill_folder = self.context.options.diff.spill_folder
-            files = await sorted_files(live, spill_folder, statistics=self._pruning is not None)
+            files = await sort_files(live, spill_folder, statistics=self._pruning is not None)
             at = structs.replace(stream, table_id=snapshot.state.table_id)
             await check_listed(log, at, version, tag)
             self._files = files
-            await emit(self._notice("snapshot_begin", stream, version, timestamp))
-        self.context.check(snapshot.state, version)
-        while (add := self._next()) is not None:
+            await emit(self._build_notice("snapshot_begin", stream, version, timestamp))
+        self.context.check_state(snapshot.state, version)
+        while (add := self._take_next_file()) is not None:
             file = plan_snapshot(add, version, timestamp, snapshot.state)
             try:
-                if self._wants(file):
-                    plan = FilePlan.listed([file])
+                if self._is_selected(file):
+                    plan = FilePlan.from_list([file])
                     rows = Version(version, timestamp, snapshot.state, plan)
-                    await self._read(rows, stream, emit)
+                    await self._read_version(rows, stream, emit)
             except FileGone as e:
-                if not await self._is_there(stream.version):
+                if not await self._is_committed(stream.version):
                     raise TableError(e.what, version=version, path=e.path, hint=e.hint) from None
                 self._added.append(add)  # a later version removes it; the stream will deliver that
                 return
-            if await self._is_there(stream.version):
+            if await self._is_committed(stream.version):
                 return
-        await emit(self._notice("snapshot_end", stream, version, timestamp))
+        await emit(self._build_notice("snapshot_end", stream, version, timestamp))
         self._files = None
 
     @property
@@ -228,10 +230,10 @@ class Resnapshot:
         """Return whether all of the snapshot's rows were read."""
         return self._files is None and self._first >= 0
 
-    def passed(self, commit: Commit) -> None:
+    def note_commit(self, commit: Commit) -> None:
         """Note that the stream has delivered a commit."""
         if self._files is None:
-            return  # the snapshot begins behind it
+            return  # the snapshot begins after it
         if not commit.header.removes:
             return  # its rows are new, and were delivered as changes
         ineffective = self.context.live.ineffective_in(commit.version)
@@ -246,7 +248,7 @@ class Resnapshot:
                 self._added.append(action)
                 self._gone.discard(find_file_key(action))
 
-    def _next(self) -> AddFile | None:
+    def _take_next_file(self) -> AddFile | None:
         for add in self._files or ():
             if find_file_key(add) not in self._gone:
                 return add
@@ -256,31 +258,31 @@ class Resnapshot:
                 return add
         return None
 
-    def _wants(self, file: ChangeFile) -> bool:
-        asked = self._pruning is None or self._pruning.may(file, statistics=True).true
-        return asked and self.context.wants(file)
+    def _is_selected(self, file: ChangeFile) -> bool:
+        asked = self._pruning is None or self._pruning.find_results(file, statistics=True).true
+        return asked and self.context.is_selected(file)
 
-    async def _read(self, version: Version, stream: Offset, emit: Emit) -> None:
+    async def _read_version(self, version: Version, stream: Offset, emit: Emit) -> None:
         first = Offset(version.number, snapshot=True, table_id=version.state.table_id)
 
-        async def counted(batch: ChangeBatch) -> None:
+        async def emit_counted(batch: ChangeBatch) -> None:
             if self.request.where is not None:
-                batch = self.context.shaper.filtered(batch, self.request.where)
+                batch = self.context.shaper.filter_batch(batch, self.request.where)
             if batch.num_rows:
                 offset = structs.replace(first, index=self.rows)
                 self.rows += batch.num_rows
                 await emit(structs.replace(batch, offset=offset, next_offset=stream))
 
-        await read_span(self.context, Span.of(version, first), counted, joins=False)
+        await read_span(self.context, Span.from_version(version, first), emit_counted, joins=False)
 
-    async def _is_there(self, version: int) -> bool:
+    async def _is_committed(self, version: int) -> bool:
         try:
             await self.context.log.store.stat(f"{LOG_DIR}/{format_commit_name(version)}")
         except FileNotFoundError:
             return False
         return True
 
-    def _notice(self, kind: str, stream: Offset, version: int, timestamp_ms: int) -> Notice:
+    def _build_notice(self, kind: str, stream: Offset, version: int, timestamp_ms: int) -> Notice:
         where = self.request.where.text if self.request.where else None
         details = {"reason": "resnapshot", "version": self._first, "where": where}
         if kind == "snapshot_end":
@@ -299,18 +301,18 @@ class Resnapshots:
         """Return whether there is a snapshot that is not completely read."""
         return bool(self._waiting)
 
-    def passed(self, commit: Commit) -> None:
+    def note_commit(self, commit: Commit) -> None:
         """Note that the stream has delivered a commit."""
         for snapshot in self._waiting:
-            snapshot.passed(commit)
+            snapshot.note_commit(commit)
 
-    async def turn(self, stream: Offset, emit: Emit) -> None:
+    async def take_turn(self, stream: Offset, emit: Emit) -> None:
         """Take a turn of the first snapshot that is not completely read.
 
         The next one begins as soon as it ends: the stream may have no other version for long.
         """
         while self._waiting and stream.version > 0 and not stream.index:
-            await self._waiting[0].turn(stream, emit)
+            await self._waiting[0].take_turn(stream, emit)
             if not self._waiting[0].done:
                 return
             self._waiting.pop(0)

@@ -27,13 +27,13 @@ _HANDLER = "tailer.replaced"
 _SHOWN_BYTES = 40
 
 
-def _replaced(e: UnicodeError) -> tuple[str, int]:
+def _replace_bytes(e: UnicodeError) -> tuple[str, int]:
     if not isinstance(e, UnicodeDecodeError):
         raise e
     return "".join(f"\ufffd{byte:02X}" for byte in e.object[e.start : e.end]), e.end
 
 
-codecs.register_error(_HANDLER, _replaced)
+codecs.register_error(_HANDLER, _replace_bytes)
 
 
 class TextRule:
@@ -52,9 +52,9 @@ class TextRule:
         self._policy = policy
         self._keys = keys
         self._observer = observer
-        self._told: tuple[int, set[str]] = (-1, set())
+        self._reported: tuple[int, set[str]] = (-1, set())
 
-    def rows(self, rows: pa.RecordBatch, *, counted: bool = True) -> pa.RecordBatch:
+    def make_valid(self, rows: pa.RecordBatch, *, counted: bool = True) -> pa.RecordBatch:
         """Return the rows with valid texts alone. Raises :class:`CorruptRow`, naming version and
         column, for one that must not be changed. ``counted``: they are delivered."""
         end = rows.num_columns - len(METADATA_FIELDS)
@@ -68,16 +68,20 @@ class TextRule:
         columns = list(rows.columns)
         for i in wrong:
             parts = [
-                self._part(rows.schema.names[i], version, columns[i].slice(first, count), counted)
-                for version, first, count in _versions(rows)
+                self._make_part_valid(
+                    rows.schema.names[i], version, columns[i].slice(first, count), counted=counted
+                )
+                for version, first, count in _split_by_version(rows)
             ]
             columns[i] = pa.concat_arrays(parts)
         return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
-    def _part(self, name: str, version: int, column: pa.Array, counted: bool) -> pa.Array:  # noqa: FBT001
+    def _make_part_valid(
+        self, name: str, version: int, column: pa.Array, *, counted: bool
+    ) -> pa.Array:
         """Return the values of a column in one version."""
         replaced: list[bytes] = []
-        valid = repaired(column, replaced)
+        valid = repair_texts(column, replaced)
         if not replaced:
             return column
         if name in self._keys or self._policy == "fail":
@@ -91,18 +95,18 @@ class TextRule:
                 + ("" if in_key else ', or set on_invalid_text = "replace"'),
             )
         if counted:
-            self._tell(version, name, replaced)
+            self._report_replaced(version, name, replaced)
         return valid
 
-    def _tell(self, version: int, name: str, replaced: list[bytes]) -> None:
+    def _report_replaced(self, version: int, name: str, replaced: list[bytes]) -> None:
         feed = "" if self._observer is None else self._observer.feed
         if self._observer is not None:
-            self._observer.replaced(len(replaced))
-        if self._told[0] != version:
-            self._told = version, set()
-        if name in self._told[1]:
+            self._observer.count_replaced_texts(len(replaced))
+        if self._reported[0] != version:
+            self._reported = version, set()
+        if name in self._reported[1]:
             return
-        self._told[1].add(name)
+        self._reported[1].add(name)
         logging.getLogger("tailer").warning(
             "%sversion %d: texts of the column %s are not UTF-8 (%r); each wrong byte becomes "
             "U+FFFD and its two hexadecimal digits",
@@ -111,7 +115,7 @@ class TextRule:
         )  # fmt: skip
 
 
-def _versions(rows: pa.RecordBatch) -> Iterator[tuple[int, int, int]]:
+def _split_by_version(rows: pa.RecordBatch) -> Iterator[tuple[int, int, int]]:
     """Yield each version of the rows, its first row and how many they are."""
     runs = pc.run_end_encode(rows.column(COMMIT_VERSION))
     first = 0
@@ -154,27 +158,29 @@ def _is_valid(array: pa.StringArray) -> bool:
     return True
 
 
-def repaired(array: pa.Array, replaced: list[bytes]) -> pa.Array:
+def repair_texts(array: pa.Array, replaced: list[bytes]) -> pa.Array:
     """Return an array with valid texts; those that are not are appended to ``replaced``."""
     kind, nulls = array.type, array.is_null() if array.null_count else None
     if pa.types.is_string(kind):
         if is_utf8(array):
             return array
-        return pa.array([_text(v, replaced) for v in array.cast(pa.binary()).to_pylist()], kind)
+        return pa.array(
+            [_repair_text(v, replaced) for v in array.cast(pa.binary()).to_pylist()], kind
+        )
     if pa.types.is_struct(kind) and kind.num_fields:
-        children = [repaired(child, replaced) for child in array.flatten()]
+        children = [repair_texts(child, replaced) for child in array.flatten()]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
     if pa.types.is_map(kind) or pa.types.is_list(kind):
         array = array.take(pa.arange(0, len(array)))  # from the start of its buffers on
         if pa.types.is_list(kind):
-            values = repaired(array.values, replaced)
+            values = repair_texts(array.values, replaced)
             return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=nulls)
-        keys, items = repaired(array.keys, replaced), repaired(array.items, replaced)
+        keys, items = repair_texts(array.keys, replaced), repair_texts(array.items, replaced)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=nulls)
     return array
 
 
-def _text(value: bytes | None, replaced: list[bytes]) -> str | None:
+def _repair_text(value: bytes | None, replaced: list[bytes]) -> str | None:
     if value is None:
         return None
     try:

@@ -37,26 +37,26 @@ class AheadReader:
         self._budget = budget
         self._requests: dict[int, _Request] = {}
 
-    async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
+    async def read_commit(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         request = self._requests.pop(version, None)
         if request is None:
-            return await self._reader.one(version, asked_at)
+            return await self._reader.read_commit(version, asked_at)
         try:
             return await request.task
         finally:
             await request.aclose()
 
-    async def many(
+    async def find_blocking_files(
         self, reads: Sequence[tuple[str, int]], after: str | None = None
     ) -> BlockingFiles | None:
-        return None if self._requests else await self._reader.many(reads, after)
+        return None if self._requests else await self._reader.find_blocking_files(reads, after)
 
     def request_ahead(self, version: int, last: int | None) -> None:
         """See :class:`LogReader`: unless requests are under way."""
         if not self._requests:
-            self._request(version, last)
+            self._start_request(version, last)
 
-    def _request(self, version: int, last: int | None) -> None:
+    def _start_request(self, version: int, last: int | None) -> None:
         within = last is None or version <= last
         if (
             within
@@ -65,21 +65,21 @@ class AheadReader:
         ):
             request = _Request(self._budget)
             # A task of its own: whoever follows a log is a generator, which can't have a group.
-            request.task = asyncio.create_task(self._come(request, version, last))
+            request.task = asyncio.create_task(self._read_requested(request, version, last))
             self._requests[version] = request
 
-    async def _come(
+    async def _read_requested(
         self, request: _Request, version: int, last: int | None
     ) -> CommitText | NotThere | Torn:
         size = 0
         try:
-            text = await self._reader.one(version, anyio.current_time())
+            text = await self._reader.read_commit(version, anyio.current_time())
             if not isinstance(text, CommitText):
                 return text
             size = text.status.size
         finally:
-            request.keep(size)  # now, not only when somebody wants the answer
-        self._request(version + 1, last)
+            request.keep_bytes(size)  # now, not only when somebody wants the answer
+        self._start_request(version + 1, last)
         predecessor = FileTag(await self._tag(format_commit_name(version - 1)))
         return CommitText(text.lines, text.status, predecessor)
 
@@ -97,7 +97,7 @@ class _Request:
     def __init__(self, budget: Budget) -> None:
         self._budget, self._taken = budget, MEMORY_BYTES_MAX
 
-    def keep(self, size: int) -> None:
+    def keep_bytes(self, size: int) -> None:
         """Give back all bytes but ``size``."""
         size = min(size, self._taken)
         self._budget.give_back(self._taken - size)
@@ -109,5 +109,5 @@ class _Request:
             self.task.cancel()
             await asyncio.wait([self.task])
         if not self.task.cancelled():
-            self.task.exception()  # retrieved only: nobody needs it any more
-        self.keep(0)
+            self.task.exception()  # retrieved only: it is no longer needed
+        self.keep_bytes(0)

@@ -45,17 +45,17 @@ class CheckpointReader:
         self._store = store
         self._lines = lines
 
-    async def steering(self, name: str) -> list[Action]:
+    async def read_steering(self, name: str) -> list[Action]:
         """Return the actions of a checkpoint's top-level file, except those of data files."""
         if name.endswith(".json"):
             lines = await self._lines(name)
             return await run_blocking(
                 lambda: [a for a in read_actions(name, lines()) if not isinstance(a, AddFile)]
             )
-        with await self._open(name) as source:
+        with await self._open_file(name) as source:
             return await run_blocking(lambda: list(read_checkpoint_actions(name, source)))
 
-    async def listed_files(
+    async def read_file_list(
         self, checkpoint: Checkpoint, fields: Sequence[str], counts: Mapping[str, int]
     ) -> ListedFiles:
         """Return the checkpoint's list of files, with these fields of each, read to its end.
@@ -67,13 +67,13 @@ class CheckpointReader:
         listed = ListedFiles()
         try:
             for file in checkpoint.files:
-                found = await self.steering(file.name)
+                found = await self.read_steering(file.name)
                 sidecars = [a for a in found if isinstance(a, Sidecar)]
                 _check_once(file.name, sidecars)
-                await self._take(listed, file.name, None, fields, required=not sidecars)
+                await self._take_file(listed, file.name, None, fields, required=not sidecars)
                 for one in sidecars:
-                    name, size = _sidecar_name(one), one.size_in_bytes
-                    await self._take(listed, name, size, fields, required=True)
+                    name, size = _find_sidecar_name(one), one.size_in_bytes
+                    await self._take_file(listed, name, size, fields, required=True)
             await run_blocking(listed.find_repeated, checkpoint.files[0].name)
             _check_count(checkpoint, listed, counts)
         except BaseException:
@@ -81,7 +81,7 @@ class CheckpointReader:
             raise
         return listed
 
-    async def _take(
+    async def _take_file(
         self,
         listed: ListedFiles,
         name: str,
@@ -93,10 +93,10 @@ class CheckpointReader:
         if name.endswith(".json"):  # so are a shared table's sidecars
             await listed.take_lines(name, await self._lines(name))
             return
-        with await self._open(name, size) as source:
-            await listed.take(read_add_batches(name, source, fields, required=required))
+        with await self._open_file(name, size) as source:
+            await listed.take_batches(read_add_batches(name, source, fields, required=required))
 
-    async def _open(self, name: str, size: int | None = None) -> pa.NativeFile:
+    async def _open_file(self, name: str, size: int | None = None) -> pa.NativeFile:
         """Open a file of a checkpoint, of this size where the checkpoint says it."""
         try:
             source = await self._store.open(f"{LOG_DIR}/{name}", size)
@@ -130,12 +130,12 @@ def _check_count(checkpoint: Checkpoint, listed: ListedFiles, counts: Mapping[st
 
 def _check_once(name: str, sidecars: Sequence[Sidecar]) -> None:
     """Raise :class:`CorruptLog` for a sidecar that is named twice: so would be all of its files."""
-    often = Counter(map(_sidecar_name, sidecars)).most_common(1)
+    often = Counter(map(_find_sidecar_name, sidecars)).most_common(1)
     if often and often[0][1] > 1:
         raise CorruptLog(f"the checkpoint names {often[0][0]} {often[0][1]} times", path=name)
 
 
-def _sidecar_name(action: Sidecar) -> str:
+def _find_sidecar_name(action: Sidecar) -> str:
     """Return a sidecar's name in the log folder. The protocol has them all in ``_sidecars``."""
     return "_sidecars/" + parse_location(action.path).rsplit("/", 1)[-1]
 
@@ -161,7 +161,7 @@ class ListedFiles:
         """Remove the list."""
         self._spool.close()
 
-    async def take(self, batches: Iterator[pa.RecordBatch]) -> None:
+    async def take_batches(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Store the adds of one file."""
         writer: pa.RecordBatchStreamWriter | None = None
 
@@ -173,10 +173,12 @@ class ListedFiles:
             with spilling(None):
                 if writer is None:
                     self._streams.append(self._spool.tell())
-                    writer = pa.ipc.new_stream(self._spool, batch.schema, options=_options())
+                    writer = pa.ipc.new_stream(
+                        self._spool, batch.schema, options=_make_write_options()
+                    )
                 writer.write_batch(batch)
             self.count += batch.num_rows
-            self._note(batch.column(0).field("path").to_pylist())
+            self._note_paths(batch.column(0).field("path").to_pylist())
             return True
 
         while await run_blocking(keep):
@@ -189,14 +191,14 @@ class ListedFiles:
         """Store the adds of one JSON file."""
 
         def note() -> None:
-            paths = [add.path for add in _adds(name, lines)]
+            paths = [add.path for add in _read_adds(name, lines)]
             self.count += len(paths)
-            self._note(paths)
+            self._note_paths(paths)
 
         await run_blocking(note)
         self._lines.append((name, lines))
 
-    def _note(self, paths: Sequence[str]) -> None:
+    def _note_paths(self, paths: Sequence[str]) -> None:
         self._hashes.extend(map(hash, parse_locations(paths)))
 
     def find_repeated(self, name: str) -> None:
@@ -214,20 +216,22 @@ class ListedFiles:
         while left:
             some = {left.pop() for _ in range(min(len(left), _COMPARED_AT_ONCE))}
             try:
-                self._compare(some)
+                self._compare_repeated(some)
             except TableError as e:
                 raise e.at(path=name) from None
 
-    def _compare(self, some: AbstractSet[int]) -> None:
+    def _compare_repeated(self, some: AbstractSet[int]) -> None:
         first: dict[tuple[str, str], AddFile] = {}
-        lines = (add for name, lines in self._lines for add in _adds(name, lines))
-        for add in chain(lines, (add for batch in self._batches() for add in build_adds(batch))):
+        lines = (add for name, lines in self._lines for add in _read_adds(name, lines))
+        for add in chain(
+            lines, (add for batch in self._read_batches() for add in build_adds(batch))
+        ):
             if hash(parse_location(add.path)) in some:
                 key = find_file_key(add)
                 self.different -= key in first
                 first[key] = choose_later(first.get(key), add)
 
-    async def items(
+    async def build_items(
         self,
         of_batch: Callable[[pa.RecordBatch], Iterator[T]],
         of_lines: Callable[[str, Lines], Iterator[T]],
@@ -239,22 +243,22 @@ class ListedFiles:
         for name, lines in self._lines:
             async for chunk in list_in_threads(of_lines(name, lines)):
                 yield chunk
-        async with aclosing(step_in_threads(self._batches())) as batches:
+        async with aclosing(step_in_threads(self._read_batches())) as batches:
             async for batch in batches:  # it is bounded by bytes, and so is what is made of it
                 async for chunk in list_in_threads(of_batch(batch)):
                     yield chunk
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self) -> Iterator[pa.RecordBatch]:
         for start in self._streams:
             self._spool.seek(start)
             with pa.ipc.open_stream(self._spool) as stream:
                 yield from stream
 
 
-def _adds(name: str, lines: Lines) -> Iterator[AddFile]:
+def _read_adds(name: str, lines: Lines) -> Iterator[AddFile]:
     return (action for action in read_actions(name, lines()) if isinstance(action, AddFile))
 
 
-def _options() -> pa.ipc.IpcWriteOptions:
+def _make_write_options() -> pa.ipc.IpcWriteOptions:
     # Paths are similar to each other, and compressing them is faster than writing them to the disk.
     return pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)

@@ -1,6 +1,6 @@
 """Which commit of a growing log comes next: decided here without a store, a clock or a wait.
 
-:class:`LogCursor` is asked for its next action; somebody else carries it out and gives the answer
+:class:`LogCursor` is asked for its next action; its caller carries it out and gives the answer
 (:mod:`tailer.log.follow` has the loop, :mod:`tailer.log.questions` the actions). ``_NEXT`` has the
 states and where the answers lead; a state that has nothing to ask is passed over, and one in
 capitals is an end. The rules:
@@ -156,19 +156,19 @@ class LogCursor:
         Raises :class:`DataLoss` for a gap, :class:`TableReplaced` for another or an older table,
         :class:`CorruptLog` for a torn commit, :class:`TransientError` for a table that is away.
         """
-        while (action := self._ask(now)) is None and (following := _NEXT.get(self.state)):
+        while (action := self._choose_action(now)) is None and (following := _NEXT.get(self.state)):
             self.state = following["none"]
         if action is None and self.state != "FINISHED":
-            raise self._error()
+            raise self._make_error()
         return action
 
     def receive(self, answer: CursorAnswer) -> None:
         """Take the answer to the last action."""
-        self.state = _NEXT[self.state][self._event(answer)]
+        self.state = _NEXT[self.state][self._take_answer(answer)]
 
     # What each state asks for
 
-    def _ask(self, now: float) -> CursorAction | None:
+    def _choose_action(self, now: float) -> CursorAction | None:
         match self.state:
             case "reading":
                 self._asked_at = now
@@ -182,7 +182,7 @@ class LogCursor:
             case "examining":
                 return ask.ListLog()
             case "counting":
-                return self._count()
+                return self._ask_for_backlog()
             case "gathering":
                 end = self.newest if self._last is None else min(self.newest, self._last)
                 count = min(SPAN_COMMITS_MAX - 1, end - self.version)
@@ -193,18 +193,18 @@ class LogCursor:
                 return ask.ListLog(f"{self.version:020d}")
             case "waiting":
                 self.newest = max(self.newest, self.version - 1)  # the log ends there
-                pause_s = max(self._poll_at() - now, self._options.poll_min_s)
+                pause_s = max(self._choose_poll_time() - now, self._options.poll_min_s)
                 return ask.Wait(pause_s if self._watched else 0.0)
-        return self._look_up()
+        return self._ask_for_tag()
 
-    def _count(self) -> ask.ListLog | None:
+    def _ask_for_backlog(self) -> ask.ListLog | None:
         """List the log if the commit may be the first one of a backlog."""
         if self.version > self.newest and not self._polled and self.version != self._last:
             return ask.ListLog(format_commit_name(self.version))
         self.newest = max(self.newest, self.version)
         return None
 
-    def _look_up(self) -> ask.StatCommit | None:
+    def _ask_for_tag(self) -> ask.StatCommit | None:
         """Look up the file that a state asks about."""
         match self.state:
             case "resuming" if self._begun and not self._facts.server_log:
@@ -219,7 +219,7 @@ class LogCursor:
                 return ask.StatCommit(self._due)
         return None
 
-    def _poll_at(self) -> float:
+    def _choose_poll_time(self) -> float:
         """Return when to poll again.
 
         Hundreds of feeds that began together must not go on polling all at once, each waiting for
@@ -233,14 +233,14 @@ class LogCursor:
 
     # What each answer means
 
-    def _event(self, answer: CursorAnswer) -> Event:
+    def _take_answer(self, answer: CursorAnswer) -> Event:
         match answer:
             case ask.CommitsRead(commits) if self.state == "gathering":
                 self._table_id = self._commits[0].after.table_id
                 self._commits += takewhile(self._is_same_table, commits)
                 return "read"
             case ask.CommitsRead(commits, predecessor):
-                return self._read(commits[0], predecessor)
+                return self._take_commit(commits[0], predecessor)
             case ask.NotThere():
                 self._due = self.version - 1
                 stale = answer.asked_at < self._asked_at - self._options.poll_min_s
@@ -250,19 +250,19 @@ class LogCursor:
                 self._torn_s = pause_s or 0.0
                 return "broken" if pause_s is None else "torn"
             case ask.FileTag(tag):
-                return self._looked_up(tag)
+                return self._take_tag(tag)
             case ask.Listing():
-                return self._listed(answer)
+                return self._take_listing(answer)
             case ask.TableId(table_id):
                 self._other_id = table_id
                 same = table_id == self._table_id
                 return "missing" if table_id is None else "same" if same else "changed"
-        return self._done()
+        return self._take_done()
 
     def _is_same_table(self, commit: Commit) -> bool:
         return not self._options.same_table or self._table_id in (None, commit.after.table_id)
 
-    def _read(self, commit: Commit, predecessor: ask.FileTag | None) -> Event:
+    def _take_commit(self, commit: Commit, predecessor: ask.FileTag | None) -> Event:
         self._commits = [commit]
         if not self._is_same_table(commit):
             self._other_id = commit.after.table_id
@@ -275,14 +275,14 @@ class LogCursor:
             return "read"
         return "confirmed" if predecessor.tag == self._tag else "unconfirmed"
 
-    def _looked_up(self, tag: str | None) -> Event:
+    def _take_tag(self, tag: str | None) -> Event:
         if tag is None:
             return "missing"
         if self.state in ("confirming", "quiet"):
             return "same" if tag == self._tag else "changed"
         return "there"
 
-    def _listed(self, answer: ask.Listing) -> Event:
+    def _take_listing(self, answer: ask.Listing) -> Event:
         newest = max(answer.versions, default=-1)
         if self.state == "counting":
             self.newest = max(self.version, newest)
@@ -293,7 +293,7 @@ class LogCursor:
             return "newer" if newest > self.version else "there"
         return "empty" if newest < 0 else "there"
 
-    def _done(self) -> Event:
+    def _take_done(self) -> Event:
         match self.state:
             case "waiting" if not self._watched:
                 self._watched = True
@@ -312,11 +312,11 @@ class LogCursor:
 
     # How it ends
 
-    def _error(self) -> TableError | TransientError:
+    def _make_error(self) -> TableError | TransientError:
         table, version = self._facts.table, self.version
         match self.state:
             case "AWAY":
-                return table_away(table, version)
+                return make_table_away_error(table, version)
             case "GAP" if version in self._listing.commits:
                 return TransientError(f"{table}: version {version} is listed and can't be read")
             case "GAP":
@@ -330,9 +330,9 @@ class LogCursor:
                     "or with a snapshot",
                 )
             case "TORN":
-                return self._patience.error(self._torn, table, version)
+                return self._patience.make_error(self._torn, table, version)
             case "WENT_BACK":
-                return went_back(table, version, max(self._listing.versions))
+                return make_went_back_error(table, version, max(self._listing.versions))
             case "UNPROVEN":
                 what = (
                     "the commit before this one has changed or is gone, and this version's "
@@ -346,7 +346,7 @@ class LogCursor:
         return TableReplaced(what, table=table, version=version, hint=hint)
 
 
-def table_away(table: str, version: int) -> TransientError:
+def make_table_away_error(table: str, version: int) -> TransientError:
     """Return the error of a table that existed and has no version any more.
 
     It was moved away, or its file system is not mounted: then no other missing file proves
@@ -358,7 +358,7 @@ def table_away(table: str, version: int) -> TransientError:
     )
 
 
-def went_back(table: str, version: int, newest: int) -> TableReplaced:
+def make_went_back_error(table: str, version: int, newest: int) -> TableReplaced:
     """Return the error of a log that ends before a version that somebody has."""
     return TableReplaced(
         f"the table went back to version {newest}",

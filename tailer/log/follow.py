@@ -19,18 +19,18 @@ from tailer.errors import DataLoss, TableError
 from tailer.log import questions as ask
 from tailer.log.cursor import FollowOptions, LogCursor, LogFacts
 from tailer.log.json_files import CommitText
-from tailer.log.listing import versions_of
+from tailer.log.listing import list_versions
 from tailer.log.questions import CursorAction, CursorAnswer
 from tailer.log.readers import SMALL_BYTES_MAX, LogReader
-from tailer.log.same_table import seen_tag, state_at
+from tailer.log.same_table import find_commit_tag, state_at
 from tailer.log.table import TableLog
 from tailer.process.threads import run_blocking
 from tailer.store import LOG_DIR, Watch
 
-__all__ = ["FollowOptions", "follow", "follow_spans"]
+__all__ = ["FollowOptions", "follow_commits", "follow_spans"]
 
 
-async def follow(
+async def follow_commits(
     log: TableLog,
     start: Offset,
     last: int | None = None,
@@ -62,18 +62,18 @@ async def follow_spans(
     another one from the start.
     """
     # Seen before the state is read: a table that replaces this one later is noticed.
-    tag = await seen_tag(log, start.version - 1)
+    tag = await find_commit_tag(log, start.version - 1)
     before = await state_at(log, start)
     store = log.store
     facts = LogFacts(store.root, log.torn_commit_max_s, store.check_s, store.server_log)
     cursor = LogCursor(facts, start, before, tag, last=last, options=options)
-    cursor.newest, told = max(versions_of(log.listed), default=-1), -1
+    cursor.newest, reported = max(list_versions(log.listed), default=-1), -1
     async with AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(aclosing(log.reader()))
+        reader = await stack.enter_async_context(aclosing(log.open_reader()))
         watch: Watch | None = None
         while (action := cursor.next_action(anyio.current_time())) is not None:
-            if cursor.newest != told:
-                newest(told := cursor.newest)
+            if cursor.newest != reported:
+                newest(reported := cursor.newest)
             answer: CursorAnswer = None
             match action:
                 case ask.Deliver(commits, at_head):
@@ -90,40 +90,42 @@ async def follow_spans(
                 case ask.Pause(seconds):
                     await anyio.sleep(seconds)
                 case _:
-                    answer = await _answer(log, reader, action)
+                    answer = await _answer_cursor(log, reader, action)
             cursor.receive(answer)
 
 
-async def _answer(log: TableLog, reader: LogReader, action: CursorAction) -> CursorAnswer:
+async def _answer_cursor(log: TableLog, reader: LogReader, action: CursorAction) -> CursorAnswer:
     """Read what a cursor asks for."""
     match action:
         case ask.ReadCommit(version, before, floor_ms, asked_at):
-            text = await reader.one(version, asked_at)
+            text = await reader.read_commit(version, asked_at)
             if not isinstance(text, CommitText):
                 return text
-            commit = await log.commit(version, before, floor_ms, text=text)
+            commit = await log.read_commit(version, before, floor_ms, text=text)
             return ask.CommitsRead([commit], text.predecessor)
         case ask.ReadMore(after, count):
             versions = range(after.version + 1, after.version + 1 + count)
             reads = [(format_commit_name(version), SMALL_BYTES_MAX) for version in versions]
-            files = await reader.many(reads, after.name)
+            files = await reader.find_blocking_files(reads, after.name)
             if files is None:
                 return ask.CommitsRead([])
-            return ask.CommitsRead(await run_blocking(log.commits_here, after, count, files))
+            return ask.CommitsRead(
+                await run_blocking(log.read_commits_blocking, after, count, files)
+            )
         case ask.StatCommit(version):
-            return ask.FileTag(await log.tag(format_commit_name(version)))
+            return ask.FileTag(await log.find_tag(format_commit_name(version)))
         case ask.ListLog(after_name):
-            listed = await log.files(after_name)
+            listed = await log.list_files(after_name)
             commits = [file.version for file in listed if file.kind is LogKind.COMMIT]
-            return ask.Listing(versions_of(listed), commits)
+            return ask.Listing(list_versions(listed), commits)
         case ask.ReadTableId(version_or_newest):
-            return ask.TableId(await _table_id(log, version_or_newest))
+            return ask.TableId(await _find_table_id(log, version_or_newest))
     return None
 
 
-async def _table_id(log: TableLog, version: int | None) -> str | None:
+async def _find_table_id(log: TableLog, version: int | None) -> str | None:
     try:
-        return (await log.snapshot(version)).state.table_id
+        return (await log.load_snapshot(version)).state.table_id
     except DataLoss:
         return None
     except TableError:

@@ -54,7 +54,7 @@ class _UncheckedState(TableState, frozen=True):
         return self.from_actions(protocol or self.protocol, metadata or self.metadata)
 
 
-async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
+async def read_history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
     """Yield the commits that the log still has, oldest first; also of a table that can't be read.
 
     Raises :class:`TableError` for a log without commits, or with one that is damaged.
@@ -62,10 +62,10 @@ async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
     await log.latest_version()
     floor: int | None = None
     state: TableState | None = None
-    for version in find_commits(await log.files()):
+    for version in find_commits(await log.list_files()):
         if state is None:
-            state = await _state_before(log, version)
-        commit = await log.commit(version, state, floor, digests=False)
+            state = await _find_state_before(log, version)
+        commit = await log.read_commit(version, state, floor, digests=False)
         state, floor = commit.after, commit.timestamp_ms
         info = commit.header.commit_info.fields if commit.header.commit_info else {}
         header = commit.header
@@ -74,11 +74,11 @@ async def history(log: TableLog) -> AsyncGenerator[HistoryEntry, None]:
         )
 
 
-async def _state_before(log: TableLog, version: int) -> TableState:
+async def _find_state_before(log: TableLog, version: int) -> TableState:
     """Return a state before the first commit that is left: only its rules of time count."""
     if version:
         try:
-            state = (await log.snapshot()).state
+            state = (await log.load_snapshot()).state
             return _UncheckedState.from_actions(state.protocol, state.metadata)
         except TableError:
             pass  # then times are those of the files, until a commit says otherwise

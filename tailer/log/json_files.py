@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 from msgspec import Struct
@@ -43,6 +44,14 @@ class CommitText(Struct, frozen=True):
     predecessor: FileTag | None = None
 
 
+class JsonFile(NamedTuple):
+    """A file's lines, which can be read repeatedly, its status and its last byte."""
+
+    lines: Lines
+    status: FileStatus
+    last_byte: bytes
+
+
 class JsonFiles:
     """Reads the JSON files of one table's log.
 
@@ -61,31 +70,26 @@ class JsonFiles:
         self._kept_bytes = 0
         self._atomic = store.atomic
 
-    async def lines(self, name: str) -> tuple[Lines, FileStatus]:
-        """Return the lines of a JSON file of the log; they can be read repeatedly.
+    async def read_file(self, name: str) -> JsonFile:
+        """Read a JSON file of the log. Raises FileNotFoundError.
 
-        A large file is kept in a temporary file, not in memory. Raises FileNotFoundError.
+        A large file is kept in a temporary file, not in memory.
         """
-        lines, status, _ = await self._read(name)
-        return lines, status
-
-    async def _read(self, name: str) -> tuple[Lines, FileStatus, bytes]:
-        """Return a file's lines, its status and its last byte."""
         path = f"{LOG_DIR}/{name}"
         found = self._kept.get(name)
         if found is None:
             found = await self.store.read(path, 0, MEMORY_BYTES_MAX)
-            self._keep(name, found)
+            self._keep_file(name, found)
         data, status = found
         if status.size <= len(data):
-            return partial(io.BytesIO, data), status, data[-1:]
+            return JsonFile(partial(io.BytesIO, data), status, data[-1:])
         with spilling(None):
             spool = Spool()
         at, last, line_bytes = 0, b"", 0
         while True:
             last = data[-1:] or last
             try:
-                line_bytes = _open_line_bytes(line_bytes, data, name)
+                line_bytes = _count_open_line_bytes(line_bytes, data, name)
             except TableError as e:
                 raise e.at(table=self.store.root) from None
             with spilling(None):
@@ -101,11 +105,11 @@ class JsonFiles:
 
         def again() -> Iterator[bytes]:
             with io.BufferedReader(spool.again()) as f:
-                yield from _split(f, name)
+                yield from _split_lines(f, name)
 
-        return again, status, last
+        return JsonFile(again, status, last)
 
-    def _keep(self, name: str, found: Found) -> None:
+    def _keep_file(self, name: str, found: Found) -> None:
         """Keep a small file that has not changed since it was listed."""
         data, status = found
         kept_bytes = self._kept_bytes + len(data)
@@ -113,7 +117,9 @@ class JsonFiles:
         if is_whole and name not in self._kept and kept_bytes <= _KEPT_BYTES_MAX:
             self._kept[name], self._kept_bytes = found, kept_bytes
 
-    async def fetched(self, reads: Sequence[tuple[str, int]], after: str | None) -> FetchedFiles:
+    async def fetch_files(
+        self, reads: Sequence[tuple[str, int]], after: str | None
+    ) -> FetchedFiles:
         """Read small files at once; then look up the file ``after``, if given. What is kept is not
         read again."""
         files: dict[str, Found | None] = {
@@ -128,7 +134,7 @@ class JsonFiles:
                 files[path] = (b"", await self.store.stat(path))
         return FetchedFiles(self.store.root, files)
 
-    def whole_here(
+    def read_whole_blocking(
         self, here: BlockingFiles, name: str, *, may_be_kept: bool = False
     ) -> CommitText | None:
         """Return a commit whose last line is whole, read in the calling thread; None if the file is
@@ -137,42 +143,42 @@ class JsonFiles:
         is kept is not read again. Raises FileNotFoundError."""
         kept = self._kept.get(name) if may_be_kept else None
         data, status = kept or here.read_here(f"{LOG_DIR}/{name}", 0, MEMORY_BYTES_MAX)
-        self._keep(name, (data, status))
+        self._keep_file(name, (data, status))
         lines = partial(io.BytesIO, data)
         whole = status.size <= len(data) and (data.endswith(b"\n") or _ends_whole(lines))
         return CommitText(lines, status) if whole else None
 
-    async def commit(self, name: str) -> CommitText | Torn:
+    async def read_commit(self, name: str) -> CommitText | Torn:
         """Return a commit if its last line is whole and its size no longer changes: a writer
         without atomic rename may be in the middle of it. (A tear exactly at a line's end can't be
         seen.) Raises FileNotFoundError."""
-        lines, status, last = await self._read(name)
+        lines, status, last = await self.read_file(name)
         if (self._atomic or (await self.store.stat(f"{LOG_DIR}/{name}")).size == status.size) and (
             last == b"\n" or await run_blocking(_ends_whole, lines)
         ):
             return CommitText(lines, status, self._predecessors.get(name))
         self._kept.pop(name, None)
-        return Torn(_form(lines))
+        return Torn(_detect_form(lines))
 
-    async def settle(self, version: int) -> None:
-        """Read a commit, and look up the one before it; :meth:`commit` has both then."""
+    async def prefetch_commit(self, version: int) -> None:
+        """Read a commit, and look up the one before it; :meth:`read_commit` has both then."""
         name = format_commit_name(version)
-        if isinstance(await self.commit(name), CommitText) and name in self._kept:
+        if isinstance(await self.read_commit(name), CommitText) and name in self._kept:
             before = await self.store.stat(f"{LOG_DIR}/{format_commit_name(version - 1)}")
             self._predecessors[name] = FileTag(before.tag)
 
-    async def whole_commit(self, version: int) -> CommitText:
+    async def read_whole_commit(self, version: int) -> CommitText:
         """Return a commit, and wait for its writer if it is torn."""
         patience = Patience(self.torn_commit_max_s)
-        while isinstance(text := await self.commit(format_commit_name(version)), Torn):
+        while isinstance(text := await self.read_commit(format_commit_name(version)), Torn):
             pause_s = patience.pause_s(text)
             if pause_s is None:
-                raise patience.error(text, self.store.root, version)
+                raise patience.make_error(text, self.store.root, version)
             await anyio.sleep(pause_s)
         return text
 
 
-def _open_line_bytes(before: int, data: bytes, name: str) -> int:
+def _count_open_line_bytes(before: int, data: bytes, name: str) -> int:
     """Return the length so far of the line that is open at the end of ``data``, in bytes.
 
     ``before`` is the length of the line that was open at its beginning. Raises :class:`CorruptLog`
@@ -180,11 +186,11 @@ def _open_line_bytes(before: int, data: bytes, name: str) -> int:
     """
     newline = data.find(b"\n")
     if before + (len(data) if newline < 0 else newline) > LINE_BYTES_MAX:
-        raise _long_line(name)
+        raise _make_long_line_error(name)
     return before + len(data) if newline < 0 else len(data) - data.rfind(b"\n") - 1
 
 
-def _long_line(name: str) -> CorruptLog:
+def _make_long_line_error(name: str) -> CorruptLog:
     return CorruptLog(
         f"a line is longer than {LINE_BYTES_MAX} bytes, which no action needs",
         version=int(name[:20]),
@@ -193,14 +199,14 @@ def _long_line(name: str) -> CorruptLog:
     )
 
 
-def _split(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
+def _split_lines(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
     while True:
         for _ in range(_LINES_AT_ONCE):
             line = file.readline(LINE_BYTES_MAX + 1)
             if not line:
                 return
             if len(line) > LINE_BYTES_MAX:
-                raise _long_line(name)
+                raise _make_long_line_error(name)
             yield line
         stop_if_cancelled()  # to parse a large commit takes longer than the end may
 
@@ -216,7 +222,7 @@ _FORMS = {
 }
 
 
-def _form(lines: Lines) -> str | None:
+def _detect_form(lines: Lines) -> str | None:
     """Return what else than lines of JSON a file is; None if its beginning may be one."""
     first = next(iter(lines()), b"")
     return next((form for mark, form in _FORMS.items() if first.startswith(mark)), None)

@@ -29,17 +29,17 @@ class ListedLog(TableLog):
         """Return the files that were listed, without a look at the store."""
         return [*self.listed] if self.listed else await super().recent_files()
 
-    async def snapshot(self, version: int | None = None) -> Snapshot:
+    async def load_snapshot(self, version: int | None = None) -> Snapshot:
         """Return a snapshot, which is kept. Files that are gone by now are listed again once."""
         if version in self._snapshots:
             return self._snapshots[version]
         try:
-            snapshot = await super().snapshot(version)
+            snapshot = await super().load_snapshot(version)
         except TransientError:
             if not self.listed:
                 raise
-            self.listed = ()  # a file of it may be gone
-            snapshot = await super().snapshot(version)
+            self.listed = ()  # one of its files may be gone
+            snapshot = await super().load_snapshot(version)
         if self.listed:
             self._snapshots[snapshot.version] = snapshot
         return snapshot
@@ -53,7 +53,7 @@ class ListedLog(TableLog):
         if any(file.name == format_commit_name(version - 1) for file in self.listed):
             with suppress(TailerError, FileNotFoundError):
                 await self.state_before(version)
-                await self._json.settle(version)
+                await self._json.prefetch_commit(version)
 
 
 async def list_once(log: TableLog) -> TableLog:

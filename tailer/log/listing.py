@@ -38,13 +38,13 @@ class LogListing:
         #: The mark of a folder that rests, what was listed of it, and the files.
         self._rest: tuple[str, str, list[LogFile]] | None = None
 
-    async def files(self, start_after: str = "") -> list[LogFile]:
+    async def list_files(self, start_after: str = "") -> list[LogFile]:
         """Return the files of the log, by version; other files in the folder are left out. A folder
         that has not changed is not listed again."""
         mark = self.store.rest_mark(LOG_DIR)
         if mark is not None and self._rest is not None and self._rest[:2] == (mark, start_after):
             return [*self._rest[2]]
-        found = await self._files_up_to(math.inf, start_after) or []
+        found = await self._list_up_to(math.inf, start_after) or []
         self._rest = None
         if mark is not None and len(found) <= _KEPT_FILES_MAX:
             self._rest = mark, start_after, found
@@ -55,7 +55,7 @@ class LogListing:
         megabytes each, which none needs again."""
         self._rest = None
 
-    async def _files_up_to(self, names_max: float, start_after: str = "") -> list[LogFile] | None:
+    async def _list_up_to(self, names_max: float, start_after: str = "") -> list[LogFile] | None:
         """Return the files of the log, by version; None if the folder has more names."""
         found, names = [], 0
         async with aclosing(self.store.list(LOG_DIR, start_after)) as listing:
@@ -74,7 +74,9 @@ class LogListing:
         ahead = self.store.ahead()
         if ahead is not None and ahead.try_take(_PAGE_BYTES):
             try:
-                few, hint = await _both(self._files_up_to(_PAGE_NAMES), self.last_checkpoint())
+                few, hint = await _wait_for_both(
+                    self._list_up_to(_PAGE_NAMES), self.last_checkpoint()
+                )
             finally:
                 ahead.give_back(_PAGE_BYTES)
             if few is not None:
@@ -82,10 +84,10 @@ class LogListing:
         else:
             hint = await self.last_checkpoint()
         if hint is not None:
-            files = await self.files(f"{hint.version:020d}")
+            files = await self.list_files(f"{hint.version:020d}")
             if any(f.version == hint.version and f.kind is not LogKind.COMMIT for f in files):
                 return files
-        return await self.files()
+        return await self.list_files()
 
     async def last_checkpoint(self) -> LastCheckpoint | None:
         """Return the content of ``_last_checkpoint``, a hint; None if it can't be trusted."""
@@ -96,7 +98,7 @@ class LogListing:
         except (FileNotFoundError, CorruptLog):
             return None
 
-    async def checksum(self, version: int) -> VersionChecksum | None:
+    async def read_checksum(self, version: int) -> VersionChecksum | None:
         """Return a version's checksum file (``.crc``), parsed; None without a trustworthy one."""
         try:
             path = f"{LOG_DIR}/{version:020d}.crc"
@@ -107,7 +109,7 @@ class LogListing:
 
     async def latest_version(self) -> int:
         """Return the newest version. Raises :class:`TableError` if there is no table here."""
-        versions = versions_of(await self.recent_files())
+        versions = list_versions(await self.recent_files())
         if not versions:
             from tailer.store.surroundings import (
                 make_no_table_error,  # on demand: for this error alone
@@ -121,9 +123,9 @@ class LogListing:
 
         Its removed rows can then be read.
         """
-        files = await self.files()
+        files = await self.list_files()
         for version in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
-            if version == 0 or buildable(files, version - 1):
+            if version == 0 or can_build(files, version - 1):
                 return version
         await self.latest_version()  # raises if there is no table at all
         raise DataLoss(
@@ -137,24 +139,24 @@ class LogListing:
 
         Without one, return the next version that will appear.
         """
-        files = await self.files()
+        files = await self.list_files()
         for later in sorted(f.version for f in files if f.kind is LogKind.COMMIT):
-            if later > version and buildable(files, later - 1):
+            if later > version and can_build(files, later - 1):
                 return later
-        return max([version, *versions_of(files)]) + 1
+        return max([version, *list_versions(files)]) + 1
 
     async def has_commit(self, version: int) -> bool:
         """Return whether the commit exists.
 
         It is looked up by itself, because a listing may be older.
         """
-        return version >= 0 and await self.is_there(format_commit_name(version))
+        return version >= 0 and await self.has_file(format_commit_name(version))
 
-    async def is_there(self, name: str) -> bool:
+    async def has_file(self, name: str) -> bool:
         """Return whether the log has a file of this name."""
-        return await self.tag(name) is not None
+        return await self.find_tag(name) is not None
 
-    async def tag(self, name: str) -> str | None:
+    async def find_tag(self, name: str) -> str | None:
         """Return the tag of a file of the log; None if there is no such file."""
         try:
             return (await self.store.stat(f"{LOG_DIR}/{name}")).tag
@@ -163,7 +165,7 @@ class LogListing:
 
     async def check_exists(self, files: list[LogFile], version: int) -> None:
         """Raise an error if a version is newer than these files of the log."""
-        newest = max(versions_of(files), default=-1)
+        newest = max(list_versions(files), default=-1)
         if version > newest:
             if await self.has_commit(version):  # the listing is older than the commit
                 raise TransientError(
@@ -177,19 +179,19 @@ class LogListing:
                 hint="ask for a version that exists",
             )
 
-    def vanished(self, e: FileNotFoundError) -> TransientError:
+    def make_vanished_error(self, e: FileNotFoundError) -> TransientError:
         """Return the error for a file of the log that was listed and is gone.
 
         It was cleaned up in between, or the listing is old. The next listing shows which.
         """
         return TransientError(f"{self.store.root}, {e.filename or e}: listed and can't be read")
 
-    def at(self, error: TableError) -> TableError:
+    def locate_error(self, error: TableError) -> TableError:
         """Return the error with the table's address."""
         return error.at(table=self.store.root)
 
 
-async def _both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
+async def _wait_for_both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
     """Wait for both at the same time. The first error is raised unchanged."""
     found: list[U] = []
 
@@ -205,15 +207,15 @@ async def _both(one: Awaitable[T], other: Awaitable[U]) -> tuple[T, U]:
     return first, found[0]
 
 
-def versions_of(files: Iterable[LogFile]) -> list[int]:
+def list_versions(files: Iterable[LogFile]) -> list[int]:
     """Return the versions that exist: a checkpoint proves its version as well as a commit does."""
     return [f.version for f in files if f.kind not in (LogKind.COMPACTED, LogKind.CHECKSUM)]
 
 
-def buildable(files: list[LogFile], version: int) -> bool:
+def can_build(files: list[LogFile], version: int) -> bool:
     """Return whether these files of the log suffice for the version's snapshot."""
     try:
         next(find_segments(files, version))
     except DataLoss:
         return False
-    return version in versions_of(files)
+    return version in list_versions(files)

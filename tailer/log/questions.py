@@ -133,7 +133,7 @@ class Patience:
         self._waited_s += pause_s
         return pause_s
 
-    def error(self, torn: Torn, table: str, version: int) -> CorruptLog:
+    def make_error(self, torn: Torn, table: str, version: int) -> CorruptLog:
         """Return the error of a commit that stays torn."""
         what = f"the commit is half-written, and was not finished for {self._waited_s:.0f} s"
         hint = "its writer does not write atomically and has died; repair or remove it"

@@ -1,8 +1,8 @@
-"""How a store is asked for the files of a log; :meth:`TableLog.reader` chooses, and nobody else.
+"""How a store is asked for the files of a log; only :meth:`TableLog.open_reader` chooses.
 
-Each reader reads the next commit (``one``), many small files in one step (``many``), and may
-request commits that nobody has asked for yet (``ahead``). What they read says nothing about the
-table: commits are parsed by :class:`tailer.log.table.TableLog`.
+Each reader reads the next commit (``read_commit``), many small files in one step
+(``find_blocking_files``), and may request commits early (``request_ahead``). What
+they read says nothing about the table: commits are parsed by :class:`tailer.log.table.TableLog`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SMALL_BYTES_MAX = 256 * 1024
 class LogReader(Protocol):
     """One way to read a log's files. Errors are those of :class:`tailer.store.Store`."""
 
-    async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
+    async def read_commit(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         """Read a commit that is wanted since ``asked_at``."""
 
-    async def many(
+    async def find_blocking_files(
         self, reads: Sequence[tuple[str, int]], after: str | None = None
     ) -> BlockingFiles | None:
         """Return from where files can be read in a worker thread: each name with the most bytes to
@@ -48,18 +48,18 @@ class PlainReader:
         self._json = json
         self._rest: str | None = None
 
-    async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
+    async def read_commit(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         """See :class:`LogReader`. A folder that has not changed is not searched again."""
         mark = self._json.store.rest_mark(LOG_DIR)
         if mark is not None and mark == self._rest:
             return NotThere(asked_at, idle=True)
         try:
-            return await self._json.commit(format_commit_name(version))
+            return await self._json.read_commit(format_commit_name(version))
         except FileNotFoundError:
             self._rest = mark
             return NotThere(asked_at)
 
-    async def many(
+    async def find_blocking_files(
         self,
         reads: Sequence[tuple[str, int]],  # noqa: ARG002 - all files are there
         after: str | None = None,  # noqa: ARG002
@@ -80,13 +80,13 @@ class BulkReader:
         self._json = json
         self._budget = budget
 
-    async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
+    async def read_commit(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         try:
-            return await self._json.commit(format_commit_name(version))
+            return await self._json.read_commit(format_commit_name(version))
         except FileNotFoundError:
             return NotThere(asked_at)
 
-    async def many(
+    async def find_blocking_files(
         self, reads: Sequence[tuple[str, int]], after: str | None = None
     ) -> BlockingFiles | None:
         """See :class:`LogReader`: as many as the budget has room for."""
@@ -96,7 +96,7 @@ class BulkReader:
         if len(reads) < 2:
             return None
         try:
-            return await self._json.fetched(reads, after)
+            return await self._json.fetch_files(reads, after)
         finally:
             self._budget.give_back(size)
 

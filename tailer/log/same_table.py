@@ -7,16 +7,16 @@ from msgspec import structs
 from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import Snapshot, TableState
 from tailer.errors import OffsetError, TableError
-from tailer.log.cursor import table_away, went_back
-from tailer.log.listing import versions_of
+from tailer.log.cursor import make_table_away_error, make_went_back_error
+from tailer.log.listing import list_versions
 from tailer.log.table import TableLog
 from tailer.offset import Offset
 
 
-async def check_there(log: TableLog, version: int) -> None:
+async def check_table_exists(log: TableLog, version: int) -> None:
     """Raise :class:`TransientError` if a table that existed has no version any more."""
-    if not versions_of(await log.files()):
-        raise table_away(log.store.root, version)
+    if not list_versions(await log.list_files()):
+        raise make_table_away_error(log.store.root, version)
 
 
 def check_offset(log: TableLog, offset: Offset, state: TableState) -> None:
@@ -29,11 +29,11 @@ def check_offset(log: TableLog, offset: Offset, state: TableState) -> None:
         )
 
 
-async def check_same(log: TableLog, offset: Offset) -> Offset:
+async def check_same_table(log: TableLog, offset: Offset) -> Offset:
     """Return the offset with the id of the table that is there. Raises :class:`OffsetError` if it
     is of another one. If the newest version can't be read, nothing is known."""
     try:
-        state = (await log.snapshot()).state
+        state = (await log.load_snapshot()).state
     except TableError:
         return offset
     check_offset(log, offset, state)
@@ -47,13 +47,13 @@ async def check_place(log: TableLog, offset: Offset) -> None:
     If the newest version can't be read, nothing is known.
     """
     try:
-        newest = await log.snapshot()
+        newest = await log.load_snapshot()
     except TableError:
         return
     check_offset(log, offset, newest.state)
     begun = offset.version if offset.is_begun or offset.snapshot else offset.version - 1
     if newest.version < begun and not log.store.server_log:
-        raise went_back(log.store.root, begun, newest.version)
+        raise make_went_back_error(log.store.root, begun, newest.version)
 
 
 async def snapshot_for(log: TableLog, offset: Offset, version: int) -> Snapshot:
@@ -62,10 +62,10 @@ async def snapshot_for(log: TableLog, offset: Offset, version: int) -> Snapshot:
     That the offset is another table's is found out before anything that follows from it.
     """
     try:
-        snapshot = await log.snapshot(version)
+        snapshot = await log.load_snapshot(version)
     except TableError:
         if offset.table_id is not None:  # the table has existed
-            await check_there(log, version)
+            await check_table_exists(log, version)
             await check_place(log, offset)
         raise
     check_offset(log, offset, snapshot.state)
@@ -81,7 +81,7 @@ async def state_at(log: TableLog, start: Offset) -> TableState | None:
         state = await log.state_before(start.version)
     except TableError:
         if start.table_id is not None:  # the table has existed
-            await check_there(log, start.version)
+            await check_table_exists(log, start.version)
             await check_place(log, start)
         raise
     if state is not None:
@@ -89,7 +89,7 @@ async def state_at(log: TableLog, start: Offset) -> TableState | None:
     return state
 
 
-async def seen_tag(log: TableLog, version: int) -> str | None:
+async def find_commit_tag(log: TableLog, version: int) -> str | None:
     """Return the tag of a version's commit, to compare it later; None without such a file.
 
     A sharing server is not asked for a version before the first one that is read: it may not share
@@ -99,7 +99,7 @@ async def seen_tag(log: TableLog, version: int) -> str | None:
         return None
     name = format_commit_name(version)
     listed = next((file.tag for file in log.listed if file.name == name), None)
-    return listed or await log.tag(name)
+    return listed or await log.find_tag(name)
 
 
 async def check_listed(log: TableLog, at: Offset, version: int, tag: str | None) -> None:
@@ -110,5 +110,5 @@ async def check_listed(log: TableLog, at: Offset, version: int, tag: str | None)
     """
     if log.store.server_log:
         return  # its server names the table
-    if tag is None or await log.tag(format_commit_name(version)) != tag:
-        await check_same(log, at)
+    if tag is None or await log.find_tag(format_commit_name(version)) != tag:
+        await check_same_table(log, at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailer.delta.commit import Lines, check_repeats, read_header
 from tailer.delta.segment import LogFile, LogKind, LogSegment
@@ -23,6 +23,11 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+class _WholeSegment(NamedTuple):
+    segment: LogSegment
+    listed: ListedFiles | None
+
+
 class SnapshotFiles:
     """Streams the files of snapshots.
 
@@ -39,7 +44,7 @@ class SnapshotFiles:
         self._lines = lines
         self._checkpoints = checkpoints
 
-    async def live(
+    async def stream_live_files(
         self,
         snapshot: Snapshot,
         fields: Sequence[str],
@@ -54,14 +59,14 @@ class SnapshotFiles:
         :meth:`tailer.delta.snapshot.Reconciliation.find_live_files` does. Raises the errors of
         :meth:`tailer.log.table.TableLog.live_files`.
         """
-        segment, found = await self._whole_way(snapshot, fields)
+        segment, found = await self._find_whole_segment(snapshot, fields)
         with ExitStack() as stack:
             if found is not None:
                 stack.callback(found.close)
             for file in reversed(segment.deltas):
                 try:
                     lines = await self._lines(file.name)
-                    actions = live(_checked(file, lines, of_lines))
+                    actions = live(_read_checked(file, lines, of_lines))
                     if file.size <= INLINE_BYTES_MAX:
                         yield list(actions)
                         continue
@@ -69,12 +74,14 @@ class SnapshotFiles:
                         async for batch in batches:
                             yield batch
                 except TableError as e:
-                    raise self._log.at(e).at(version=file.version, path=file.name) from None
+                    raise self._log.locate_error(e).at(
+                        version=file.version, path=file.name
+                    ) from None
                 except FileNotFoundError as e:
-                    raise self._log.vanished(e) from None
+                    raise self._log.make_vanished_error(e) from None
             if found is None:
                 return
-            listing = found.items(
+            listing = found.build_items(
                 lambda batch: live(of_batch(batch), remember=found.repeated),
                 lambda name, lines: live(of_lines(name, lines), remember=found.repeated),
             )
@@ -82,9 +89,7 @@ class SnapshotFiles:
                 async for batch in batches:
                     yield batch
 
-    async def _whole_way(
-        self, snapshot: Snapshot, fields: Sequence[str]
-    ) -> tuple[LogSegment, ListedFiles | None]:
+    async def _find_whole_segment(self, snapshot: Snapshot, fields: Sequence[str]) -> _WholeSegment:
         """Return a segment that gives all the snapshot's files, and its checkpoint's list of them.
 
         The list has these ``fields`` of each file, and the caller closes it. The segment is the
@@ -93,23 +98,26 @@ class SnapshotFiles:
         :class:`TransientError` if the checkpoint has been cleaned up since the snapshot was read.
         """
 
-        async def read(segment: LogSegment) -> tuple[LogSegment, ListedFiles | None]:
+        async def read_segment(segment: LogSegment) -> _WholeSegment:
             for file in segment.deltas:
                 if file.kind is LogKind.COMPACTED:
                     await self._check_compaction(file)
-            return segment, await self._listed(segment, fields, snapshot.state.table_id)
+            table_id = snapshot.state.table_id
+            return _WholeSegment(segment, await self._list_checkpoint(segment, fields, table_id))
 
         async def files() -> list[LogFile]:
             # In a store that derives changes from a server's answers, commits do not add up to a
             # snapshot.
-            return [] if self._log.store.server_log else await self._log.files()
+            return [] if self._log.store.server_log else await self._log.list_files()
 
         try:
-            return await read_by_any_way(snapshot.segment, files, read)
+            return await read_by_any_way(snapshot.segment, files, read_segment)
         except TableError:
             checkpoint = snapshot.segment.checkpoint
-            if checkpoint and not await self._log.is_there(checkpoint.files[0].name):
-                raise self._log.vanished(FileNotFoundError(checkpoint.files[0].name)) from None
+            if checkpoint and not await self._log.has_file(checkpoint.files[0].name):
+                raise self._log.make_vanished_error(
+                    FileNotFoundError(checkpoint.files[0].name)
+                ) from None
             raise
 
     async def _check_compaction(self, file: LogFile) -> None:
@@ -117,11 +125,11 @@ class SnapshotFiles:
         try:
             await run_blocking(check_repeats, file.name, await self._lines(file.name))
         except CorruptLog as e:
-            raise Damaged([file], self._log.at(e).at(version=file.version)) from None
+            raise Damaged([file], self._log.locate_error(e).at(version=file.version)) from None
         except FileNotFoundError as e:
-            raise Damaged([file], self._log.vanished(e)) from None
+            raise Damaged([file], self._log.make_vanished_error(e)) from None
 
-    async def _listed(
+    async def _list_checkpoint(
         self, segment: LogSegment, fields: Sequence[str], table_id: str
     ) -> ListedFiles | None:
         """Return the list of files of the segment's checkpoint; None if it has no checkpoint."""
@@ -129,18 +137,18 @@ class SnapshotFiles:
         if checkpoint is None:
             return None
         try:
-            counts = await self._counts(checkpoint.version, table_id)
-            return await self._checkpoints().listed_files(checkpoint, fields, counts)
+            counts = await self._find_expected_counts(checkpoint.version, table_id)
+            return await self._checkpoints().read_file_list(checkpoint, fields, counts)
         except TableError as e:
             e.hint = e.hint or (
                 "there is no other complete way to this version: restore the file, or start at a "
                 "newer version"
             )
             raise Damaged(
-                checkpoint.files, self._log.at(e).at(version=checkpoint.version)
+                checkpoint.files, self._log.locate_error(e).at(version=checkpoint.version)
             ) from None
 
-    async def _counts(self, version: int, table_id: str) -> dict[str, int]:
+    async def _find_expected_counts(self, version: int, table_id: str) -> dict[str, int]:
         """Return the expected numbers of files in the version's checkpoint.
 
         They are keyed by the names of the log files that give them; hints that can't be trusted are
@@ -150,13 +158,13 @@ class SnapshotFiles:
         hint = await self._log.last_checkpoint()
         if hint is not None and hint.version == version and hint.num_files is not None:
             counts["_last_checkpoint"] = hint.num_files
-        checksum = await self._log.checksum(version)
+        checksum = await self._log.read_checksum(version)
         if checksum is not None and checksum.metadata.id == table_id:
             counts[f"{version:020d}.crc"] = checksum.num_files
         return counts
 
 
-def _checked(
+def _read_checked(
     file: LogFile, lines: Lines, of_lines: Callable[[str, Lines], Iterator[T]]
 ) -> Iterator[T]:
     """Yield the actions of a commit that the protocol allows, or of a compaction, which was checked

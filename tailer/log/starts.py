@@ -20,7 +20,7 @@ def check_start(start: str) -> None:
         raise ConfigError(f"the start is {start!r}, and must be {STARTS}")
 
 
-async def start_offset(log: TableLog, start: str) -> Offset:
+async def find_start_offset(log: TableLog, start: str) -> Offset:
     """Return the first offset of a feed that starts at ``start``.
 
     ``latest``: the next commit after the newest one. ``earliest``: the first commit whose changes
@@ -47,15 +47,15 @@ async def start_offset(log: TableLog, start: str) -> Offset:
     return Offset(version)
 
 
-async def start_to_keep(log: TableLog, start: str) -> Offset:
-    """Return :func:`start_offset` with the id of the current table.
+async def find_start_to_keep(log: TableLog, start: str) -> Offset:
+    """Return :func:`find_start_offset` with the id of the current table.
 
     A feed that resumes from it later can then detect another table.
     """
-    offset = await start_offset(log, start)
+    offset = await find_start_offset(log, start)
     try:
         if offset.snapshot or not offset.version:
-            state: TableState | None = (await log.snapshot(offset.version)).state
+            state: TableState | None = (await log.load_snapshot(offset.version)).state
         else:
             state = await log.state_before(offset.version)
     except DataLoss:  # the feed's policy decides how to handle it

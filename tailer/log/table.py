@@ -23,7 +23,7 @@ from tailer.errors import CorruptLog, DataLoss, TableError, TransientError
 from tailer.log.ahead_reader import AheadReader
 from tailer.log.damaged_files import Damaged, read_by_any_way
 from tailer.log.json_files import CommitText, JsonFiles
-from tailer.log.listing import LogListing, buildable, versions_of
+from tailer.log.listing import LogListing, can_build, list_versions
 from tailer.log.readers import BulkReader, LogReader, PlainReader
 from tailer.log.snapshot_files import SnapshotFiles
 from tailer.process.threads import parse_in_thread, run_blocking
@@ -52,26 +52,26 @@ class TableLog(LogListing):
         super().__init__(store)
         self.torn_commit_max_s = torn_commit_max_s
         self._json = JsonFiles(store, torn_commit_max_s)
-        self.snapshot_files = SnapshotFiles(self, self.lines, lambda: self._checkpoints)
+        self.snapshot_files = SnapshotFiles(self, self.read_lines, lambda: self._checkpoints)
 
-    def reader(self) -> LogReader:
+    def open_reader(self) -> LogReader:
         """Return a reader of the log's files, as its store wants to be asked. The caller closes
         it."""
         budget = self.store.ahead()
         if budget is None:
             return PlainReader(self._json)
-        return AheadReader(BulkReader(self._json, budget), self.tag, budget)
+        return AheadReader(BulkReader(self._json, budget), self.find_tag, budget)
 
     @cached_property
     def _checkpoints(self) -> CheckpointReader:
         # On demand, because many logs have no checkpoint, and pyarrow takes long to load.
         from tailer.log.checkpoints import CheckpointReader
 
-        return CheckpointReader(self.store, self.lines)
+        return CheckpointReader(self.store, self.read_lines)
 
     # Snapshots
 
-    async def snapshot(self, version: int | None = None) -> Snapshot:
+    async def load_snapshot(self, version: int | None = None) -> Snapshot:
         """Return the snapshot of a version (None: the newest), without its files.
 
         Raises :class:`DataLoss` if the version can't be built any more, :class:`CorruptLog` if the
@@ -79,26 +79,26 @@ class TableLog(LogListing):
         """
         files = await self.recent_files()
         if version is None:
-            version = max(versions_of(files), default=-1)
+            version = max(list_versions(files), default=-1)
             if version < 0:
                 await self.latest_version()
-        if not buildable(files, version):
-            files = await self.files()
+        if not can_build(files, version):
+            files = await self.list_files()
             await self.check_exists(files, version)
         try:
             segment = next(find_segments(files, version))
-            return await read_by_any_way(segment, self.files, self._read_snapshot)
+            return await read_by_any_way(segment, self.list_files, self._read_snapshot)
         except TableError as e:
-            raise self.at(e) from None
+            raise self.locate_error(e) from None
         except FileNotFoundError as e:
-            raise self.vanished(e) from None
+            raise self.make_vanished_error(e) from None
 
     async def _read_snapshot(self, segment: LogSegment) -> Snapshot:
         reconciliation = Reconciliation()
         await self._take_deltas(reconciliation, segment)
         checkpoint = segment.checkpoint.files if segment.checkpoint else ()
         try:
-            steering = [await self._checkpoints.steering(file.name) for file in checkpoint]
+            steering = [await self._checkpoints.read_steering(file.name) for file in checkpoint]
             reconciliation.take(chain.from_iterable(steering))
             state = reconciliation.build_state()
             self._check_by_path(state)
@@ -112,10 +112,10 @@ class TableLog(LogListing):
         )
 
     async def _take_deltas(self, reconciliation: Reconciliation, segment: LogSegment) -> None:
-        deltas, reader, at = segment.deltas[::-1], self.reader(), 0
+        deltas, reader, at = segment.deltas[::-1], self.open_reader(), 0
         while at < len(deltas):
             chunk = deltas[at : at + _TAKEN_AT_ONCE]
-            files = await reader.many([(file.name, file.size) for file in chunk])
+            files = await reader.find_blocking_files([(file.name, file.size) for file in chunk])
             if files is not None and (
                 taken := await run_blocking(self._take_small, files, chunk, reconciliation)
             ):
@@ -123,24 +123,24 @@ class TableLog(LogListing):
                 continue
             file = deltas[at]
             try:
-                steering = await self._steering(file, newest=file.version == segment.version)
+                steering = await self._read_steering(file, newest=file.version == segment.version)
                 await run_blocking(reconciliation.take, steering)
             except CorruptLog as e:
                 raise Damaged([file], e) from None
             except FileNotFoundError as e:
                 if file.kind is LogKind.COMMIT:
                     raise
-                raise Damaged([file], self.vanished(e)) from None
+                raise Damaged([file], self.make_vanished_error(e)) from None
             at += 1
 
     def _take_small(
         self, files: BlockingFiles, deltas: Sequence[LogFile], reconciliation: Reconciliation
     ) -> int:
         """Reconcile small files in the calling thread; return how many, from the first on. The
-        next one is for :meth:`_steering`, which knows its damage."""
+        next one is for :meth:`_read_steering`, which knows its damage."""
         for number, file in enumerate(deltas):
             try:
-                text = self._json.whole_here(files, file.name)
+                text = self._json.read_whole_blocking(files, file.name)
                 is_listed = text is not None and text.status.tag == file.tag
                 if text is None or not (is_listed or self.store.atomic):
                     break
@@ -153,13 +153,13 @@ class TableLog(LogListing):
             raise TransientError(f"{self.store.root}, {file.name}: changed since it was listed")
         return number
 
-    async def _steering(self, file: LogFile, *, newest: bool) -> Iterator[Action]:
+    async def _read_steering(self, file: LogFile, *, newest: bool) -> Iterator[Action]:
         """Return the actions of a commit or a compaction, except those of data files."""
         if newest and file.kind is LogKind.COMMIT:
             # Its writer may still be at work on it.
-            lines = (await self._json.whole_commit(file.version)).lines
+            lines = (await self._json.read_whole_commit(file.version)).lines
         else:
-            lines = await self.lines(file.name)
+            lines = await self.read_lines(file.name)
         return read_actions(file.name, lines(), files=False)
 
     async def live_files(
@@ -173,15 +173,15 @@ class TableLog(LogListing):
         been cleaned up since the snapshot was read.
         """
         live = Reconciliation().find_live_files
-        live_batches = self.snapshot_files.live(
-            snapshot, fields, _adds_of, lambda n, lines: read_actions(n, lines()), live
+        live_batches = self.snapshot_files.stream_live_files(
+            snapshot, fields, _build_adds, lambda n, lines: read_actions(n, lines()), live
         )
         async with aclosing(live_batches) as batches:
             async for adds in batches:
                 for add in adds:
                     yield add
 
-    async def timestamp(self, version: int, snapshot: Snapshot, floor_ms: int | None) -> int:
+    async def find_timestamp(self, version: int, snapshot: Snapshot, floor_ms: int | None) -> int:
         """Return the timestamp of a version with a known snapshot, in epoch ms.
 
         If its commit is cleaned up, it is the checkpoint's modification time. ``floor_ms``, if
@@ -190,7 +190,7 @@ class TableLog(LogListing):
         if floor_ms is not None:
             return floor_ms
         try:
-            return (await self.commit(version, snapshot.state, None)).timestamp_ms
+            return (await self.read_commit(version, snapshot.state, None)).timestamp_ms
         except (FileNotFoundError, DataLoss):  # a shared table's server may not give it
             checkpoint = snapshot.segment.checkpoint
             if checkpoint is None:
@@ -206,20 +206,20 @@ class TableLog(LogListing):
         """
         if not keys:
             return {}
-        snapshot = await self.snapshot(version)
+        snapshot = await self.load_snapshot(version)
         async with aclosing(self.live_files(snapshot)) as files:
             return {key: add async for add in files if (key := find_file_key(add)) in keys}
 
-    async def lines(self, name: str) -> Lines:
+    async def read_lines(self, name: str) -> Lines:
         """Return the lines of a commit, compaction or JSON checkpoint; they can be read repeatedly.
 
         For callers that pass actions on unchanged. Raises FileNotFoundError.
         """
-        return (await self._json.lines(name))[0]
+        return (await self._json.read_file(name)).lines
 
     # Commits
 
-    async def commit(
+    async def read_commit(
         self,
         version: int,
         before: TableState | None,
@@ -234,11 +234,13 @@ class TableLog(LogListing):
         the header has none, and the commit's changes can't be planned. Raises FileNotFoundError if
         it does not exist (yet).
         """
-        text = text or await self._json.whole_commit(version)
-        parse = partial(self._commit, version, text, before, floor_ms, digests=digests)
+        text = text or await self._json.read_whole_commit(version)
+        parse = partial(self._parse_commit, version, text, before, floor_ms, digests=digests)
         return await parse_in_thread(parse, text.status.size)
 
-    def commits_here(self, after: Commit, count: int, files: BlockingFiles) -> list[Commit]:
+    def read_commits_blocking(
+        self, after: Commit, count: int, files: BlockingFiles
+    ) -> list[Commit]:
         """Read the commits after one, in the calling thread: as many as are there and can be read
         at once, at most ``count``; perhaps none.
 
@@ -251,18 +253,18 @@ class TableLog(LogListing):
         with suppress(TableError, TransientError, FileNotFoundError, NotFetched):
             while len(commits) < count:
                 name = format_commit_name(after.version + 1)
-                text = self._json.whole_here(files, name, may_be_kept=True)
+                text = self._json.read_whole_blocking(files, name, may_be_kept=True)
                 if text is None or not _is_as_read(files, after):
                     break
                 settled = len(commits)
-                after = self._commit(after.version + 1, text, after.after, after.timestamp_ms)
+                after = self._parse_commit(after.version + 1, text, after.after, after.timestamp_ms)
                 commits.append(after)
         with suppress(TableError, TransientError, FileNotFoundError):
             if len(commits) > settled and (self.store.atomic or _is_as_read(files, after)):
                 settled = len(commits)
         return commits[:settled]
 
-    def _commit(
+    def _parse_commit(
         self,
         version: int,
         text: CommitText,
@@ -274,7 +276,7 @@ class TableLog(LogListing):
         name, status = format_commit_name(version), text.status
         try:
             header = read_header(name, text.lines, digests=digests)
-            after = _state_after(before, header.protocol, header.metadata)
+            after = _derive_state(before, header.protocol, header.metadata)
             if digests and (before is None or header.protocol is not None):
                 self._check_by_path(after)
             timestamp = find_commit_timestamp(
@@ -285,7 +287,7 @@ class TableLog(LogListing):
                 find_enablement(after.protocol, after.metadata),
             )
         except TableError as e:
-            raise self.at(e).at(version=version, path=name) from None
+            raise self.locate_error(e).at(version=version, path=name) from None
         return Commit(
             version, name, timestamp, status.mtime_ms, status.size, header, text.lines, before,
             after,
@@ -297,19 +299,19 @@ class TableLog(LogListing):
         if not self.store.by_catalog:
             check_by_path(state.protocol)
 
-    async def actions(self, version: int) -> Iterator[Action]:
+    async def read_commit_actions(self, version: int) -> Iterator[Action]:
         """Return all actions of one version's commit, for callers that need no state of the table.
 
         Raises FileNotFoundError if it does not exist, :class:`CorruptLog` if the protocol forbids
         it.
         """
         name = format_commit_name(version)
-        text = await self._json.whole_commit(version)
+        text = await self._json.read_whole_commit(version)
         check = partial(read_header, name, text.lines, digests=False)
         try:
             await parse_in_thread(check, text.status.size)
         except TableError as e:
-            raise self.at(e).at(version=version, path=name) from None
+            raise self.locate_error(e).at(version=version, path=name) from None
         return read_actions(name, text.lines())
 
     async def state_before(self, version: int) -> TableState | None:
@@ -321,14 +323,14 @@ class TableLog(LogListing):
         if version == 0:
             return None
         try:
-            return (await self.snapshot(version - 1)).state
+            return (await self.load_snapshot(version - 1)).state
         except DataLoss as loss:
             try:
-                at = await self.snapshot(version)
+                at = await self.load_snapshot(version)
                 name = format_commit_name(version)
-                lines, status = await self._json.lines(name)
-                read = partial(read_header, name, lines, digests=False)
-                header = await parse_in_thread(read, status.size)
+                file = await self._json.read_file(name)
+                read = partial(read_header, name, file.lines, digests=False)
+                header = await parse_in_thread(read, file.status.size)
             except (TableError, FileNotFoundError):
                 raise loss from None
             if header.protocol is None and header.metadata is None:
@@ -341,13 +343,13 @@ def _is_as_read(files: BlockingFiles, commit: Commit) -> bool:
     return files.stat_here(f"{LOG_DIR}/{commit.name}").tag == commit.tag
 
 
-def _adds_of(batch: pa.RecordBatch) -> Iterator[AddFile]:
+def _build_adds(batch: pa.RecordBatch) -> Iterator[AddFile]:
     from tailer.delta.checkpoint import build_adds  # on demand, like the reader of checkpoints
 
     return build_adds(batch)
 
 
-def _state_after(before: TableState | None, protocol: object, metadata: object) -> TableState:
+def _derive_state(before: TableState | None, protocol: object, metadata: object) -> TableState:
     if before is not None:
         return before.after(protocol, metadata)  # type: ignore[arg-type]  # as in the header
     reconciliation = Reconciliation()

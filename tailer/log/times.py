@@ -71,23 +71,23 @@ class _Times:
         self.in_commit = [v for v, _ in mtimes if first is not None and v >= first]
 
     @classmethod
-    async def of(cls, log: TableLog) -> _Times:
-        state = (await log.snapshot()).state
+    async def from_log(cls, log: TableLog) -> _Times:
+        state = (await log.load_snapshot()).state
         rising: list[tuple[int, int]] = []
-        for version, file in find_commits(await log.files()).items():
+        for version, file in find_commits(await log.list_files()).items():
             floor = rising[-1][1] + 1 if rising else file.mtime_ms
             rising.append((version, max(file.mtime_ms, floor)))
         return cls(log, state, rising)
 
-    async def time(self, version: int) -> int:
-        return (await self.log.commit(version, self.state, None)).timestamp_ms
+    async def find_time(self, version: int) -> int:
+        return (await self.log.read_commit(version, self.state, None)).timestamp_ms
 
     async def first_in_commit(self, timestamp_ms: int) -> int:
         """Return the number of commits with in-commit timestamps before a time."""
         low, high = 0, len(self.in_commit)
         while low < high:
             middle = (low + high) // 2
-            if await self.time(self.in_commit[middle]) < timestamp_ms:
+            if await self.find_time(self.in_commit[middle]) < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle
@@ -101,20 +101,20 @@ async def version_at_or_after(log: TableLog, timestamp_ms: int) -> int:
     """
     if log.store.server_log:
         version = await log.store.version_at_or_after(timestamp_ms)
-        return _found(log, version, timestamp_ms)
-    times = await _Times.of(log)
+        return _require_version(log, version, timestamp_ms)
+    times = await _Times.from_log(log)
     version = first_at_or_after(times.by_mtime, timestamp_ms)
     # The two regimes do not mix: from the enablement on, only the in-commit timestamps are searched
     # ("Recommendations for Readers").
     if times.in_commit and (
-        version is None or await times.time(times.in_commit[0]) <= timestamp_ms
+        version is None or await times.find_time(times.in_commit[0]) <= timestamp_ms
     ):
         at = await times.first_in_commit(timestamp_ms)
         version = times.in_commit[at] if at < len(times.in_commit) else None
-    return _found(log, version, timestamp_ms)
+    return _require_version(log, version, timestamp_ms)
 
 
-def _utc(timestamp_ms: int) -> str:
+def _format_utc(timestamp_ms: int) -> str:
     try:
         moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=timestamp_ms)  # noqa: DTZ001
     except OverflowError:  # a zone leads out of the years 1 to 9999
@@ -122,10 +122,10 @@ def _utc(timestamp_ms: int) -> str:
     return f"{moment.isoformat(timespec='seconds')}Z"
 
 
-def _found(log: TableLog, version: int | None, timestamp_ms: int) -> int:
+def _require_version(log: TableLog, version: int | None, timestamp_ms: int) -> int:
     if version is None:
         raise TableError(
-            f"no version is at or after {_utc(timestamp_ms)}",
+            f"no version is at or after {_format_utc(timestamp_ms)}",
             table=log.store.root,
             hint="its newest version is older: ask for an earlier time",
         )
@@ -143,13 +143,13 @@ async def version_at_or_before(log: TableLog, timestamp_ms: int) -> int:
             return await log.latest_version()
         version = after - 1 if after else None
     else:
-        times = await _Times.of(log)
+        times = await _Times.from_log(log)
         version = last_at_or_before(times.by_mtime, timestamp_ms)
-        if times.in_commit and await times.time(times.in_commit[0]) <= timestamp_ms:
+        if times.in_commit and await times.find_time(times.in_commit[0]) <= timestamp_ms:
             version = times.in_commit[await times.first_in_commit(timestamp_ms + 1) - 1]
     if version is None:
         raise TableError(
-            f"no version that the log still has is at or before {_utc(timestamp_ms)}",
+            f"no version that the log still has is at or before {_format_utc(timestamp_ms)}",
             table=log.store.root,
             hint="ask for a later time",
         )

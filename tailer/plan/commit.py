@@ -15,20 +15,20 @@ from tailer.plan.rules import (
     ChangeSource,
     Completions,
     Rewrite,
-    counts_files,
-    incomplete_removes,
+    choose_source,
+    find_incomplete_removes,
+    is_derived_from_files,
     plan_changes,
     plan_rewrite,
-    rewritten_files,
-    source_of,
+    plan_rewritten_files,
 )
 
 
 class CommitPlan(Struct, frozen=True):
     """A commit with everything that its change files need (:mod:`tailer.plan.rules`).
 
-    Its changes are the rows of :meth:`files`. If it compares, they are the differences between the
-    two sides of :meth:`rewrite`.
+    Its changes are the rows of :meth:`plan_files`. If it compares, they are the differences between
+    the two sides of :meth:`plan_rewrite`.
     """
 
     commit: Commit
@@ -41,17 +41,17 @@ class CommitPlan(Struct, frozen=True):
         """Whether removed rows must be compared with added rows."""
         return self.derived and self.commit.header.adds > 0 and self.commit.header.removes > 0
 
-    def files(self, delivered: int = 0) -> Iterator[ChangeFile]:
+    def plan_files(self, delivered: int = 0) -> Iterator[ChangeFile]:
         """Return the files whose rows are the changes, without the first ``delivered`` ones of the
         log (:class:`tailer.offset.Offset`)."""
-        plan = rewritten_files if self.derived else plan_changes
+        plan = plan_rewritten_files if self.derived else plan_changes
         files = plan(self.commit, self.completions, self.ineffective)
         if not delivered:
             return files
         left_out = {action.path for action in islice(self.commit.file_actions(), delivered)}
         return (file for file in files if file.path not in left_out)
 
-    def rewrite(self) -> Rewrite:
+    def plan_rewrite(self) -> Rewrite:
         """Return the files whose rows are to be compared."""
         return plan_rewrite(self.commit, self.completions, self.ineffective)
 
@@ -61,12 +61,12 @@ async def plan_commit(
 ) -> CommitPlan:
     """Plan a commit; read the version before only if removes lack fields that only its adds have.
 
-    ``ineffective`` is the result of :meth:`tailer.plan.live_files.LiveFiles.apply`. Raises
-    :class:`TableError` if ``source`` does not fit the commit.
+    ``ineffective`` is the result of :meth:`tailer.plan.live_files.LiveFiles.find_ineffective`.
+    Raises :class:`TableError` if ``source`` does not fit the commit.
     """
-    derived = source_of(commit, source) == "derived"
+    derived = choose_source(commit, source) == "derived"
     lacking = set[tuple[str, str]]()
-    if counts_files(commit, source):
-        lacking = incomplete_removes(commit, ineffective, derived=derived)
+    if is_derived_from_files(commit, source):
+        lacking = find_incomplete_removes(commit, ineffective, derived=derived)
     completions = await log.find_files(commit.version - 1, lacking)
     return CommitPlan(commit, derived, ineffective, completions)

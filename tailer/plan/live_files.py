@@ -19,7 +19,7 @@ from tailer.delta.commit import Commit
 from tailer.delta.digests import KEY_BYTES, file_digest, split_digests
 from tailer.errors import DataLoss, TransientError
 from tailer.log.table import TableLog
-from tailer.plan.rules import ChangeSource, counts_files
+from tailer.plan.rules import ChangeSource, is_derived_from_files
 from tailer.process.threads import run_blocking
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ _NONE: Ineffective = frozenset()
 class LiveFiles:
     """The logical files of one table, at the version that its reader has reached.
 
-    ``told`` are the ineffective actions by version as another process has found them; then
+    ``known`` are the ineffective actions by version as another process has found them; then
     nothing is read.
     """
 
-    def __init__(self, told: Mapping[int, Ineffective] | None = None) -> None:
-        self._told = told
+    def __init__(self, known: Mapping[int, Ineffective] | None = None) -> None:
+        self._known = known
         self._keys: _Keys | None = None
         self._at: tuple[int, str, str] | None = None  # version, its commit's tag, table id
         self._found: dict[tuple[int, str, str], Ineffective] = {}  # the last ones, of the same keys
 
-    async def apply(
+    async def find_ineffective(
         self, log: TableLog, commit: Commit, source: ChangeSource, spill_folder: str | None = None
     ) -> Ineffective:
         """Return the file actions of a commit that change nothing, each as its digest.
@@ -63,26 +63,26 @@ class LiveFiles:
         kept up to date. If the version before can't be built any more, no action counts as
         ineffective.
         """
-        if self._told is not None:
-            return self._told.get(commit.version, frozenset())
+        if self._known is not None:
+            return self._known.get(commit.version, frozenset())
         reached = commit.version, commit.tag, commit.after.table_id
         found = self._found.get(reached)
         if found is not None:
             return found
         if self._keys is None or not self._leads_to(commit):
-            self.forget()
+            self.forget_files()
             if log.store.server_log:
                 return frozenset()  # the server's answers already are the changes
-            wanted = counts_files(commit, source)
-            if not wanted or not await self._load(log, commit, spill_folder):
+            wanted = is_derived_from_files(commit, source)
+            if not wanted or not await self._load_files(log, commit, spill_folder):
                 return frozenset()
         keys, self._at = self._keys, None
         assert keys is not None
         header = commit.header
         if len(header.added) + len(header.removed) > _FILES_INLINE_MAX * KEY_BYTES:
-            ineffective = await run_blocking(keys.follow, header.added, header.removed)
+            ineffective = await run_blocking(keys.apply_commit, header.added, header.removed)
         else:
-            ineffective = keys.follow(header.added, header.removed)
+            ineffective = keys.apply_commit(header.added, header.removed)
         self._at = reached
         if len(self._found) >= _REMEMBERED:
             self._found.pop(next(iter(self._found)))
@@ -102,16 +102,16 @@ class LiveFiles:
         return None if self._at is None else self._at[0]
 
     def ineffective_in(self, version: int) -> Ineffective:
-        """Return the result of :meth:`apply` for a version, if it is one of the last ones."""
+        """Return the result of :meth:`find_ineffective` for one of the last versions."""
         return next((m for at, m in self._found.items() if at[0] == version), frozenset())
 
-    async def _load(self, log: TableLog, commit: Commit, spill_folder: str | None) -> bool:
+    async def _load_files(self, log: TableLog, commit: Commit, spill_folder: str | None) -> bool:
         """Load the files of the version before a commit; return False if it can't be built any
         more. Raises :class:`TransientError` if another table is there meanwhile."""
         keys, version = _Keys(spill_folder), commit.version - 1
         if version >= 0:
             try:
-                snapshot = await log.snapshot(version)
+                snapshot = await log.load_snapshot(version)
             except DataLoss:
                 keys.close()
                 return False
@@ -125,13 +125,13 @@ class LiveFiles:
                 async for add in files:
                     found.append(file_digest(add))
                     if len(found) == _LOADED_AT_ONCE:
-                        await run_blocking(keys.load, found)
+                        await run_blocking(keys.insert_keys, found)
                         found = []
-            keys.load(found)
+            keys.insert_keys(found)
         self._keys = keys
         return True
 
-    def forget(self) -> None:
+    def forget_files(self) -> None:
         """Drop all files: the next commit that needs them reads them again."""
         if self._keys is not None:
             self._keys.close()
@@ -151,23 +151,23 @@ class _Keys:
         if self._many is not None:
             self._many.close()
 
-    def load(self, keys: Sequence[bytes]) -> None:
+    def insert_keys(self, keys: Sequence[bytes]) -> None:
         """Insert the keys of files in the table."""
         if self._many is None:
             if len(self._few) + len(keys) <= _FEW:
                 self._few.update(keys)
                 return
-            self._grow()
+            self._move_to_database()
         assert self._many is not None
-        self._many.load(keys)
+        self._many.insert_keys(keys)
 
-    def follow(self, added: bytes, removed: bytes) -> Ineffective:
+    def apply_commit(self, added: bytes, removed: bytes) -> Ineffective:
         """Apply a commit, given as its concatenated added and removed keys.
 
         Return the added keys that were already present, and the removed keys that were not.
         """
         if self._many is not None:
-            return self._many.follow(added, removed)
+            return self._many.apply_commit(added, removed)
         few, coming, leaving = self._few, set(split_digests(added)), set(split_digests(removed))
         ineffective: set[bytes] = leaving - few
         if ineffective or not few.isdisjoint(coming - leaving):
@@ -175,13 +175,13 @@ class _Keys:
         few -= leaving
         few |= coming
         if len(few) > _FEW:
-            self._grow()
+            self._move_to_database()
         # Almost every commit's result is the empty one, and many feeds remember a thousand each.
         return frozenset(ineffective) if ineffective else _NONE
 
-    def _grow(self) -> None:
+    def _move_to_database(self) -> None:
         from tailer.plan.live_database import Database  # loads on demand, with its engine
 
         many = Database(self._folder)
-        many.load(self._few)
+        many.insert_keys(self._few)
         self._many, self._few = many, set()

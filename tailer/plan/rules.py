@@ -41,7 +41,7 @@ ChangeSource = Literal["auto", "cdf", "derived"]
 Completions: TypeAlias = Mapping[tuple[str, str], AddFile]
 
 
-def _change_file(
+def _build_change_file(
     commit: Commit,
     action: AddFile | RemoveFile | AddCDCFile,
     state: TableState,
@@ -73,7 +73,7 @@ def _change_file(
     )
 
 
-def source_of(commit: Commit, source: ChangeSource) -> Literal["cdf", "derived"]:
+def choose_source(commit: Commit, source: ChangeSource) -> Literal["cdf", "derived"]:
     """Return how this version's changes are found, under ``auto`` too.
 
     Raises :class:`TableError` if ``cdf`` is configured and the version has none.
@@ -90,7 +90,7 @@ def source_of(commit: Commit, source: ChangeSource) -> Literal["cdf", "derived"]
     return source
 
 
-def counts_files(commit: Commit, source: ChangeSource) -> bool:
+def is_derived_from_files(commit: Commit, source: ChangeSource) -> bool:
     """Return whether this version's changes are found from the files that it adds and removes."""
     header = commit.header
     return header.data_changes > 0 and (not header.cdcs or source == "derived")
@@ -104,23 +104,23 @@ def plan_changes(
     """Return the change files of one version by the protocol's rules, in the order of its events.
 
     ``completions`` maps keys to the adds of snapshot v-1 from which removes take their missing
-    fields (:func:`incomplete_removes`).
+    fields (:func:`find_incomplete_removes`).
     """
     try:
         if commit.header.cdcs:
-            yield from _cdc_files(commit)
+            yield from _plan_cdc_files(commit)
         elif commit.header.data_changes:
-            yield from _file_changes(commit, completions or {}, ineffective)
+            yield from _plan_file_changes(commit, completions or {}, ineffective)
     except TableError as e:
         raise e.at(version=commit.version, path=commit.name) from None
 
 
-def _cdc_files(commit: Commit) -> Iterator[ChangeFile]:
+def _plan_cdc_files(commit: Commit) -> Iterator[ChangeFile]:
     apart = commit.header.cdc_partitions > 1
     for kinds in (LEAVING_KINDS, COMING_KINDS) if apart else (None,):
         for action in commit.file_actions():
             if isinstance(action, AddCDCFile):
-                yield _change_file(commit, action, commit.after, None, kinds=kinds)
+                yield _build_change_file(commit, action, commit.after, None, kinds=kinds)
 
 
 #: For each file that is removed and added: the deletion vector before, and the one after.
@@ -129,7 +129,7 @@ _VectorChanges = Mapping[
 ]
 
 
-def _effective(commit: Commit, ineffective: AbstractSet[bytes]) -> Iterator[FileAction]:
+def _list_effective(commit: Commit, ineffective: AbstractSet[bytes]) -> Iterator[FileAction]:
     """Yield the file actions that are not ineffective."""
     for action in commit.file_actions():
         if (
@@ -140,7 +140,7 @@ def _effective(commit: Commit, ineffective: AbstractSet[bytes]) -> Iterator[File
             yield action
 
 
-def _vector_changes(
+def _find_vector_changes(
     commit: Commit, ineffective: AbstractSet[bytes], *, data_changes_only: bool = True
 ) -> _VectorChanges:
     """Return the files that are removed and added, by location; with dataChange=true, or all."""
@@ -148,7 +148,7 @@ def _vector_changes(
         return {}
     old: dict[str, DeletionVectorDescriptor | None] = {}
     new: dict[str, DeletionVectorDescriptor | None] = {}
-    for action in _effective(commit, ineffective):
+    for action in _list_effective(commit, ineffective):
         if isinstance(action, AddCDCFile) or (data_changes_only and not action.data_change):
             continue
         if commit.is_added_again(action.path):
@@ -157,25 +157,25 @@ def _vector_changes(
     return {where: (old[where], new[where]) for where in old.keys() & new.keys()}
 
 
-def _file_changes(
+def _plan_file_changes(
     commit: Commit,
     completions: Completions,
     ineffective: AbstractSet[bytes],
     *,
     data_changes_only: bool = True,
 ) -> Iterator[ChangeFile]:
-    vectors = _vector_changes(commit, ineffective, data_changes_only=data_changes_only)
+    vectors = _find_vector_changes(commit, ineffective, data_changes_only=data_changes_only)
     if commit.header.removes:
-        for action in _effective(commit, ineffective):
+        for action in _list_effective(commit, ineffective):
             if isinstance(action, RemoveFile) and (action.data_change or not data_changes_only):
-                yield from _leaving(commit, action, vectors, completions)
+                yield from _plan_leaving(commit, action, vectors, completions)
     if commit.header.adds:
-        for action in _effective(commit, ineffective):
+        for action in _list_effective(commit, ineffective):
             if isinstance(action, AddFile) and (action.data_change or not data_changes_only):
-                yield from _coming(commit, action, vectors)
+                yield from _plan_coming(commit, action, vectors)
 
 
-def _leaving(
+def _plan_leaving(
     commit: Commit,
     remove: RemoveFile,
     vectors: _VectorChanges,
@@ -184,19 +184,19 @@ def _leaving(
     if commit.before is None:
         raise CorruptLog("the table's first version removes a file")
     both = vectors.get(parse_location(remove.path))
-    remove = _completed(remove, commit.before, completions)
+    remove = _complete_remove(remove, commit.before, completions)
     if both is None:
-        yield _change_file(commit, remove, commit.before, "delete")
+        yield _build_change_file(commit, remove, commit.before, "delete")
     elif both[1] is not None:
-        yield _change_file(commit, remove, commit.before, "delete", only=both[1])
+        yield _build_change_file(commit, remove, commit.before, "delete", only=both[1])
 
 
-def _coming(commit: Commit, add: AddFile, vectors: _VectorChanges) -> Iterator[ChangeFile]:
+def _plan_coming(commit: Commit, add: AddFile, vectors: _VectorChanges) -> Iterator[ChangeFile]:
     both = vectors.get(parse_location(add.path))
     if both is None:
-        yield _change_file(commit, add, commit.after, "insert")
+        yield _build_change_file(commit, add, commit.after, "insert")
     elif both[0] is not None:
-        yield _change_file(commit, add, commit.after, "insert", only=both[0])
+        yield _build_change_file(commit, add, commit.after, "insert", only=both[0])
 
 
 class Rewrite(Struct, frozen=True):
@@ -214,7 +214,7 @@ class Rewrite(Struct, frozen=True):
         return bool(self.leaving and self.coming)
 
 
-def rewritten_files(
+def plan_rewritten_files(
     commit: Commit,
     completions: Completions | None = None,
     ineffective: AbstractSet[bytes] = frozenset(),
@@ -234,7 +234,9 @@ def rewritten_files(
     if not commit.header.data_changes:
         return
     try:
-        yield from _file_changes(commit, completions or {}, ineffective, data_changes_only=False)
+        yield from _plan_file_changes(
+            commit, completions or {}, ineffective, data_changes_only=False
+        )
     except TableError as e:
         raise e.at(version=commit.version, path=commit.name) from None
 
@@ -244,9 +246,9 @@ def plan_rewrite(
     completions: Completions | None = None,
     ineffective: AbstractSet[bytes] = frozenset(),
 ) -> Rewrite:
-    """Return the files of :func:`rewritten_files`, side by side."""
+    """Return the files of :func:`plan_rewritten_files`, side by side."""
     rewrite = Rewrite([], [])
-    for file in rewritten_files(commit, completions, ineffective):
+    for file in plan_rewritten_files(commit, completions, ineffective):
         (rewrite.leaving if file.change_type == "delete" else rewrite.coming).append(file)
     return rewrite
 
@@ -269,7 +271,7 @@ def _has_row_ids(file: ChangeFile) -> bool:
     return file.base_row_id is not None and file.default_row_commit_version is not None
 
 
-def _lacks(remove: RemoveFile, before: TableState) -> bool:
+def _is_incomplete(remove: RemoveFile, before: TableState) -> bool:
     """Return whether a remove lacks what is needed to read its rows: partition values to fill in,
     or the base of row ids. Its deletion vector is part of its key, and never missing."""
     names = {before.physical_name(f) for f in before.partition_fields()}
@@ -280,7 +282,7 @@ def _lacks(remove: RemoveFile, before: TableState) -> bool:
     )
 
 
-def incomplete_removes(
+def find_incomplete_removes(
     commit: Commit, ineffective: AbstractSet[bytes] = frozenset(), *, derived: bool = False
 ) -> set[tuple[str, str]]:
     """Return the keys of removes that lack what only the add that they remove contains.
@@ -292,15 +294,17 @@ def incomplete_removes(
         return set()
     return {
         find_file_key(action)
-        for action in _effective(commit, ineffective)
+        for action in _list_effective(commit, ineffective)
         if isinstance(action, RemoveFile)
         and (derived or action.data_change)
-        and _lacks(action, before)
+        and _is_incomplete(action, before)
     }
 
 
-def _completed(remove: RemoveFile, before: TableState, completions: Completions) -> RemoveFile:
-    if not _lacks(remove, before):
+def _complete_remove(
+    remove: RemoveFile, before: TableState, completions: Completions
+) -> RemoveFile:
+    if not _is_incomplete(remove, before):
         return remove
     add = completions.get(find_file_key(remove))
     if add is None:
@@ -322,15 +326,15 @@ FileOrder: TypeAlias = Callable[[AddFile], Any]
 by_path: FileOrder = attrgetter("path")
 
 
-def _by_time(add: AddFile) -> tuple[float, str]:
+def _sort_by_time(add: AddFile) -> tuple[float, str]:
     time = add.modification_time
     return time if isinstance(time, int | float) else 0, add.path
 
 
-def snapshot_order(first: Offset) -> FileOrder:
+def choose_snapshot_order(first: Offset) -> FileOrder:
     """Return the order of a snapshot's files that is read from an offset on: that of their paths,
     or Spark's if a query of Spark had begun it."""
-    return _by_time if first.delivered_files else by_path
+    return _sort_by_time if first.delivered_files else by_path
 
 
 def plan_snapshot(add: AddFile, version: int, timestamp_ms: int, state: TableState) -> ChangeFile:

@@ -1,4 +1,4 @@
-"""Whether a selection fits a table as it is now: what a user is told before anything runs."""
+"""Whether a selection fits a table as it is now: what a user learns before anything runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_selection(selection: Selection, state: TableState, zone: str = "UTC") 
     """
     names = state.schema.names
     known = {name.lower() for name in names}
-    select = () if selection.select is None else selection.select.columns()
+    select = () if selection.select is None else selection.select.list_columns()
     for key, wanted in (("select", select), ("mask", selection.masks)):
         for name in wanted:
             if name.lower() not in known:
@@ -25,7 +25,7 @@ def check_selection(selection: Selection, state: TableState, zone: str = "UTC") 
                 )
     shaper = Shaper(selection, TableColumns(zone))
     try:
-        shaper.check(state)
+        shaper.check_state(state)
     except SchemaChanged as e:
         raise ConfigError(str(e)) from None
-    return shaper.state(state)
+    return shaper.shape_state(state)

@@ -34,17 +34,17 @@ class TableColumns:
         """Whether any version's state is known."""
         return self._newest is not None
 
-    def learn(self, version: int, state: TableState) -> None:
+    def learn_state(self, version: int, state: TableState) -> None:
         """Take the state of a version, if it is the newest so far."""
         if self._newest is None or version >= self._newest[0]:
             self._newest = version, state
             for field in state.schema if state.mapping != "none" else ():
                 self._known[field.name.lower()] = state.physical_name(field).lower()
 
-    def find(self, name: str, state: TableState) -> StructField | None:
+    def find_column(self, name: str, state: TableState) -> StructField | None:
         """Return a column as a version's state has it; None if that lacks it."""
-        newest = self._newest_of(name)
-        own = _named(state, name)
+        newest = self._find_newest(name)
+        own = _find_by_name(state, name)
         if newest is None and own is not None:
             self._known.setdefault(name.lower(), state.physical_name(own).lower())
             return own
@@ -53,18 +53,18 @@ class TableColumns:
         stored = (f for f in state.schema if state.physical_name(f).lower() == physical)
         return next(stored, own)
 
-    def newest_type(self, name: str) -> DataType | None:
+    def find_newest_type(self, name: str) -> DataType | None:
         """Return the type that a column has in the newest version; None if that lacks it."""
         newest = None
         if self._newest is not None:
-            newest = self.find(name, self._newest[1])
+            newest = self.find_column(name, self._newest[1])
         return None if newest is None else newest.type
 
-    def _newest_of(self, name: str) -> StructField | None:
-        return None if self._newest is None else _named(self._newest[1], name)
+    def _find_newest(self, name: str) -> StructField | None:
+        return None if self._newest is None else _find_by_name(self._newest[1], name)
 
 
-def _named(state: TableState, name: str) -> StructField | None:
+def _find_by_name(state: TableState, name: str) -> StructField | None:
     found = (f for f in state.schema if f.name.lower() == name.lower())
     return next(found, None)
 
@@ -78,5 +78,5 @@ class NeededColumns:
 
     def __call__(self, state: TableState) -> tuple[str, ...]:
         """Return the names that they have in a state, each once."""
-        found = (self._columns.find(name, state) for name in self._names)
+        found = (self._columns.find_column(name, state) for name in self._names)
         return tuple(dict.fromkeys(field.name for field in found if field is not None))

@@ -16,7 +16,7 @@ REDACTED = "[redacted]"
 _DIGEST_BYTES = 16
 
 
-def masked(
+def mask_columns(
     data: Mapping[str, pa.Array], masks: Mapping[str, str], key: bytes
 ) -> dict[str, pa.Array]:
     """Return the columns with those masked that ``masks`` names, in lower case.
@@ -27,15 +27,15 @@ def masked(
     for name, column in data.items():
         mask = masks.get(name.lower())
         if mask == "redact":
-            column = _redacted(column)  # noqa: PLW2901  # the masked one takes its place
+            column = _redact_column(column)  # noqa: PLW2901  # the masked one takes its place
         elif mask == "hash":
-            column = _hashed(name, column, key)  # noqa: PLW2901
+            column = _hash_column(name, column, key)  # noqa: PLW2901
         if mask != "drop":
             found[name] = column
     return found
 
 
-def _redacted(column: pa.Array) -> pa.Array:
+def _redact_column(column: pa.Array) -> pa.Array:
     """Replace all strings by one fixed string and all other values by null; keep nulls."""
     if not pa.types.is_string(column.type):
         return pa.nulls(len(column), column.type)
@@ -44,7 +44,7 @@ def _redacted(column: pa.Array) -> pa.Array:
     )
 
 
-def _hashed(name: str, column: pa.Array, key: bytes) -> pa.Array:
+def _hash_column(name: str, column: pa.Array, key: bytes) -> pa.Array:
     """Hash each distinct value with keyed BLAKE2b to 32 hex digits. Equal values stay equal, so
     that they can be joined and counted; without the key, values can't be guessed by trying them."""
     if pa.types.is_nested(column.type):
@@ -57,9 +57,9 @@ def _hashed(name: str, column: pa.Array, key: bytes) -> pa.Array:
     if not pa.types.is_binary(values.type):
         # As bytes: a string in a file need not be valid UTF-8.
         values = values.cast(pa.string()).cast(pa.binary())
-    digests = [None if v is None else _digest(v, key) for v in values.to_pylist()]
+    digests = [None if v is None else _hash_value(v, key) for v in values.to_pylist()]
     return pa.array(digests, pa.string()).take(coded.indices)
 
 
-def _digest(value: bytes, key: bytes) -> str:
+def _hash_value(value: bytes, key: bytes) -> str:
     return blake2b(value, key=key, digest_size=_DIGEST_BYTES).hexdigest()

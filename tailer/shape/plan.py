@@ -30,7 +30,7 @@ class Input(Struct, frozen=True):
     column: str | None
     kind: pa.DataType | None = None
 
-    def of(self, data: Mapping[str, pa.Array], count: int) -> pa.Array:
+    def build_array(self, data: Mapping[str, pa.Array], count: int) -> pa.Array:
         """Return its values for ``count`` rows."""
         if self.column is None:
             return pa.nulls(count, self.kind)
@@ -48,9 +48,12 @@ class Inputs(Struct, frozen=True):
 
     columns: tuple[Input, ...]
 
-    def of(self, data: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    def build_batch(self, data: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
         """Return them for ``count`` rows."""
-        arrays, names = [c.of(data, count) for c in self.columns], [c.name for c in self.columns]
+        arrays, names = (
+            [c.build_array(data, count) for c in self.columns],
+            [c.name for c in self.columns],
+        )
         if not names:  # a table without columns would have no rows
             arrays, names = [pa.nulls(count, pa.int8())], ["none"]
         return pa.RecordBatch.from_arrays(arrays, names=names)
@@ -82,7 +85,7 @@ class Planner:
         self._masks = masks
         self._columns = columns
 
-    def plan(
+    def plan_state(
         self,
         database: sql.Database,
         state: TableState,
@@ -94,10 +97,10 @@ class Planner:
         outputs: list[tuple[str, str | int]] = []
         computed: list[Expression] = []
         fields: list[dict[str, Any]] = []
-        for name, what in self._outputs(state):
+        for name, what in self._list_outputs(state):
             if isinstance(what, StructField):
                 outputs.append((name, what.name))
-                fields.append(self._passed(documents[what.name], name))
+                fields.append(self._pass_on(documents[what.name], name))
             else:
                 outputs.append((name, len(computed)))
                 fields.append({"name": name})
@@ -115,8 +118,8 @@ class Planner:
                 raise SchemaChanged(
                     f"`select` gives two columns {name!r}", hint="name one of them with AS"
                 )
-        inputs = self._inputs(computed, state, masked=True)
-        types = self._complete(database, computed, inputs, fields, state)
+        inputs = self._find_inputs(computed, state, masked=True)
+        types = self._complete_fields(database, computed, inputs, fields, state)
         for field in fields:
             if state.mapping != "none":
                 field["metadata"].setdefault(_PHYSICAL, field["name"])
@@ -132,20 +135,20 @@ class Planner:
             tuple(each.sql for each in computed),
             types,
             inputs,
-            self.condition(database, where, state),
+            self.plan_condition(database, where, state),
             structs.replace(state, metadata=metadata, schema=parse_schema(text)),
         )
 
-    def condition(
+    def plan_condition(
         self, database: sql.Database, where: Condition | None, state: TableState
     ) -> Inputs:
         """Return what a condition needs of a state's rows. Raises :class:`SchemaChanged` for one
         that does not fit it."""
         if where is None:
             return Inputs(())
-        inputs = self._inputs([where], state, masked=False)
+        inputs = self._find_inputs([where], state, masked=False)
         data = {f.name: pa.nulls(1, arrow_type(f.type)) for f in state.schema}
-        (found,) = _types(database, [where.sql], inputs.of(data, 1), [where.text])
+        (found,) = _find_types(database, [where.sql], inputs.build_batch(data, 1), [where.text])
         if found != pa.bool_():
             raise SchemaChanged(
                 f"`where` gives {found} and is no condition: {where.text}",
@@ -153,18 +156,20 @@ class Planner:
             )
         return inputs
 
-    def _outputs(self, state: TableState) -> Iterator[tuple[str, StructField | Expression]]:
+    def _list_outputs(self, state: TableState) -> Iterator[tuple[str, StructField | Expression]]:
         for item in self._select.items:
             if isinstance(item, Star):
-                yield from self._all(item, state)
+                yield from self._list_star(item, state)
             elif item.column is None:
                 yield item.name, item
             else:
-                field = self._columns.find(item.column, state)
+                field = self._columns.find_column(item.column, state)
                 if field is not None and not self._is_dropped(field.name):
                     yield (field.name if item.name == item.column else item.name), field
 
-    def _all(self, star: Star, state: TableState) -> Iterator[tuple[str, StructField | Expression]]:
+    def _list_star(
+        self, star: Star, state: TableState
+    ) -> Iterator[tuple[str, StructField | Expression]]:
         replaced = {each.name.lower(): each for each in star.replaced}
         renamed = dict(star.renamed)
         for field in state.schema:
@@ -175,13 +180,13 @@ class Planner:
     def _is_dropped(self, name: str) -> bool:
         return self._masks.get(name.lower()) == "drop"
 
-    def _passed(self, document: dict[str, Any], name: str) -> dict[str, Any]:
+    def _pass_on(self, document: dict[str, Any], name: str) -> dict[str, Any]:
         """Return the field of a column that is passed on, perhaps under another name."""
         hashed = self._masks.get(document["name"].lower()) == "hash"
         kind = {"type": "string"} if hashed else {}
         return {**document, **kind, "name": name, "metadata": {**document.get("metadata", {})}}
 
-    def _inputs(
+    def _find_inputs(
         self, expressions: Iterable[Expression | Condition], state: TableState, *, masked: bool
     ) -> Inputs:
         found: dict[str, Input] = {}
@@ -189,11 +194,11 @@ class Planner:
             for name in each.columns:
                 text = each.text if isinstance(each, Condition) else f"{each.sql} AS {each.name}"
                 # DuckDB's names are equal by their ASCII letters.
-                found.setdefault(name.lower(), self._input(name, text, state, masked=masked))
+                found.setdefault(name.lower(), self._find_input(name, text, state, masked=masked))
         return Inputs(tuple(found.values()))
 
-    def _input(self, name: str, text: str, state: TableState, *, masked: bool) -> Input:
-        field, newest = self._columns.find(name, state), self._columns.newest_type(name)
+    def _find_input(self, name: str, text: str, state: TableState, *, masked: bool) -> Input:
+        field, newest = self._columns.find_column(name, state), self._columns.find_newest_type(name)
         if field is None and newest is None:
             raise SchemaChanged(
                 f"there is no column {name!r}{meant(name, state.schema.names)}, which {text!r} "
@@ -215,7 +220,7 @@ class Planner:
         widened = len(set(kinds)) > 1 and mask is None and pa.float32() not in kinds
         return Input(name, field.name, kinds[0] if widened else None)
 
-    def _complete(
+    def _complete_fields(
         self,
         database: sql.Database,
         computed: list[Expression],
@@ -233,7 +238,7 @@ class Planner:
             for f in state.schema
         }
         texts = [f"{each.sql} AS {each.name}" for each in computed]
-        found = _types(database, [e.sql for e in computed], inputs.of(data, 1), texts)
+        found = _find_types(database, [e.sql for e in computed], inputs.build_batch(data, 1), texts)
         types = []
         waiting = (field for field in fields if "type" not in field)
         for field, kind, text in zip(waiting, found, texts, strict=True):
@@ -249,15 +254,15 @@ class Planner:
         return tuple(types)
 
 
-def _types(
+def _find_types(
     database: sql.Database, texts: list[str], rows: pa.RecordBatch, shown: list[str]
 ) -> list[pa.DataType]:
     """Return the types of expressions over these columns, whose one row is null: what is wrong
     with a constant shows."""
     try:
-        return [array.type for array in database.compute(rows, texts)]
+        return [array.type for array in database.compute_values(rows, texts)]
     except sql.NotComputed as e:
         if len(texts) > 1:  # which one?
             for text, one in zip(texts, shown, strict=True):
-                _types(database, [text], rows, [one])
+                _find_types(database, [text], rows, [one])
         raise SchemaChanged(f"{shown[0]!r} can't be computed: {e}") from None

@@ -58,11 +58,11 @@ class Pruning:
     """Says of files whether rows of them may meet a condition."""
 
     def __init__(self, where: Condition, columns: TableColumns) -> None:
-        self._node = to_node(sql.parse(where.text)[0])
+        self._node = build_condition_node(sql.parse_expressions(where.text)[0])
         self._columns = columns
         self._last: tuple[TableState, Node] | None = None
 
-    def may(self, file: ChangeFile, *, statistics: bool) -> May:
+    def find_results(self, file: ChangeFile, *, statistics: bool) -> May:
         """Return the possible results of the condition for a file's rows, by its partition values,
         and by its statistics."""
         vector = file.without
@@ -71,32 +71,34 @@ class Pruning:
             "stats": file.stats if statistics else None,
             "deletionVector": None if vector is None else {"cardinality": vector.cardinality},
         }
-        return FileFacts(file.state, action, self._columns.zone).evaluate(self._node_in(file.state))
+        return FileFacts(file.state, action, self._columns.zone).evaluate(
+            self._build_node(file.state)
+        )
 
-    def _node_in(self, state: TableState) -> Node:
+    def _build_node(self, state: TableState) -> Node:
         if self._last is None or self._last[0] is not state:
-            self._last = state, _named(self._node, self._columns, state)
+            self._last = state, _rename_columns(self._node, self._columns, state)
         return self._last[1]
 
 
-def _named(node: Node, columns: TableColumns, state: TableState) -> Node:
+def _rename_columns(node: Node, columns: TableColumns, state: TableState) -> Node:
     """Return a condition with the names that columns have in a state."""
     match node:
         case Not(child):
-            return Not(_named(child, columns, state))
+            return Not(_rename_columns(child, columns, state))
         case And(children):
-            return And(tuple(_named(c, columns, state) for c in children))
+            return And(tuple(_rename_columns(c, columns, state) for c in children))
         case Or(children):
-            return Or(tuple(_named(c, columns, state) for c in children))
+            return Or(tuple(_rename_columns(c, columns, state) for c in children))
         case Comparison(column=name) | IsNull(column=name):
-            field, newest = columns.find(name, state), columns.newest_type(name)
-            if field is None or not _same_order(field.type, newest or field.type):
+            field, newest = columns.find_column(name, state), columns.find_newest_type(name)
+            if field is None or not _has_same_order(field.type, newest or field.type):
                 return _UNKNOWN
             return structs.replace(node, column=field.name)
     return node
 
 
-def _same_order(one: DataType, other: DataType) -> bool:
+def _has_same_order(one: DataType, other: DataType) -> bool:
     """Return whether values of two types compare with a literal in the same way."""
     if one == other:
         return True
@@ -104,43 +106,43 @@ def _same_order(one: DataType, other: DataType) -> bool:
     return all(k in _INTEGERS for k in kinds) or all(k.startswith("decimal") for k in kinds)
 
 
-def to_node(tree: Mapping[str, Any]) -> Node:
+def build_condition_node(tree: Mapping[str, Any]) -> Node:
     """Return what is understood of a condition's tree: comparisons of columns with literals, IN,
     BETWEEN, IS NULL, and what joins them. The rest is :class:`Unknown`."""
     kind = tree["type"]
     children = tree.get("children", ())
     match kind:
         case "CONJUNCTION_AND":
-            return And(tuple(map(to_node, children)))
+            return And(tuple(map(build_condition_node, children)))
         case "CONJUNCTION_OR":
-            return Or(tuple(map(to_node, children)))
+            return Or(tuple(map(build_condition_node, children)))
         case "OPERATOR_NOT":
-            return Not(to_node(children[0]))
+            return Not(build_condition_node(children[0]))
         case "OPERATOR_IS_NULL" | "OPERATOR_IS_NOT_NULL":
-            column = _column(children[0])
+            column = _find_column(children[0])
             test: Node = _UNKNOWN if column is None else IsNull(column)
             return test if kind == "OPERATOR_IS_NULL" else Not(test)
         case "COMPARE_IN" | "COMPARE_NOT_IN":
             first, *rest = children
-            found = Or(tuple(_comparison("=", first, each) for each in rest))
+            found = Or(tuple(_build_comparison("=", first, each) for each in rest))
             return found if kind == "COMPARE_IN" else Not(found)
         case "COMPARE_BETWEEN" | "COMPARE_NOT_BETWEEN":
             both = And(
                 (
-                    _comparison(">=", tree["input"], tree["lower"]),
-                    _comparison("<=", tree["input"], tree["upper"]),
+                    _build_comparison(">=", tree["input"], tree["lower"]),
+                    _build_comparison("<=", tree["input"], tree["upper"]),
                 )
             )
             return both if kind == "COMPARE_BETWEEN" else Not(both)
     if kind in _OPERATORS:
-        return _comparison(_OPERATORS[kind], tree["left"], tree["right"])
+        return _build_comparison(_OPERATORS[kind], tree["left"], tree["right"])
     return _UNKNOWN
 
 
-def _comparison(op: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> Node:
+def _build_comparison(op: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> Node:
     for one, other, direct in ((left, right, True), (right, left, False)):
-        column = _column(one)
-        literal = None if column is None else _literal(other)
+        column = _find_column(one)
+        literal = None if column is None else _parse_literal(other)
         if column is not None and literal is not None:
             if op == "<>":
                 return Not(Comparison("=", column, (literal,)))
@@ -148,12 +150,12 @@ def _comparison(op: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> N
     return _UNKNOWN
 
 
-def _column(tree: Mapping[str, Any]) -> str | None:
+def _find_column(tree: Mapping[str, Any]) -> str | None:
     names = tree.get("column_names", []) if tree["class"] == "COLUMN_REF" else []
     return str(names[0]) if len(names) == 1 else None
 
 
-def _literal(tree: Mapping[str, Any]) -> Literal | None:
+def _parse_literal(tree: Mapping[str, Any]) -> Literal | None:
     if tree["class"] not in ("CONSTANT", "CAST"):
         return None
     # As SQL, for the tree's form is another one in each version of DuckDB.

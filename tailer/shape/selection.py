@@ -37,17 +37,17 @@ class Selection(Struct, frozen=True):
         del shown["mask_key"]
         return f"Selection({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
-    def needed(self, *more: Condition | None) -> tuple[str, ...] | None:
+    def find_needed(self, *more: Condition | None) -> tuple[str, ...] | None:
         """Return the table's columns that are read for it, and for further conditions, in the order
         in which they are delivered; None for all."""
-        selected = None if self.select is None else self.select.needed()
+        selected = None if self.select is None else self.select.find_needed()
         if selected is None:
             return None
         conditions = (each.columns for each in (self.where, *more) if each is not None)
         names = {n.lower(): n for columns in (selected, *conditions) for n in columns}
         return tuple(names.values())
 
-    def change_types(self) -> pa.StringArray | None:
+    def list_change_types(self) -> pa.StringArray | None:
         """Return the change types of the rows that are published; None for all."""
         if self.operations is None:
             return None

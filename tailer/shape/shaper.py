@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from msgspec import structs
 
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeFile, Part
-from tailer.compare.equal_rows import differ
+from tailer.compare.equal_rows import find_differing_rows
 from tailer.delta.arrow_types import arrow_schema
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, SchemaChanged, TableError, printable
@@ -35,7 +35,7 @@ from tailer.native.values import flags
 from tailer.shape import sql
 from tailer.shape.columns import TableColumns
 from tailer.shape.expressions import Condition
-from tailer.shape.masks import masked
+from tailer.shape.masks import mask_columns
 from tailer.shape.plan import Inputs, Planner, StatePlan
 from tailer.shape.pruning import Pruning
 from tailer.shape.selection import Selection
@@ -70,7 +70,7 @@ class Shaper:
         chosen = self.selection
         return bool(self._masks or chosen.select or chosen.where or chosen.unchanged == "drop")
 
-    def check(self, state: TableState) -> None:
+    def check_state(self, state: TableState) -> None:
         """Refuse a state that the selection does not fit. Raises :class:`SchemaChanged`."""
         names = {name.lower() for name in state.schema.names}
         for name in self.selection.masks:
@@ -80,48 +80,50 @@ class Shaper:
                     hint="it was renamed, dropped or misspelt; say in the feed's `mask` what is "
                     "to be masked now",
                 )
-        self.state(state)
+        self.shape_state(state)
 
-    def state(self, state: TableState) -> TableState:
+    def shape_state(self, state: TableState) -> TableState:
         """Return the part of the state that sinks may see."""
-        return self._plan(state).state if self.is_needed else state
+        return self._find_plan(state).state if self.is_needed else state
 
-    def schema(self, state: TableState) -> pa.Schema:
+    def shape_schema(self, state: TableState) -> pa.Schema:
         """Return the schema of the rows that sinks get."""
         return pa.schema(
-            [*arrow_schema(self.state(self._target or state).schema), *METADATA_FIELDS]
+            [*arrow_schema(self.shape_state(self._target or state).schema), *METADATA_FIELDS]
         )
 
-    def shape(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
+    def shape_batch(self, batch: ChangeBatch) -> Iterator[ChangeBatch]:
         """Yield the rows of a batch as sinks get them, in their order, for a worker thread.
 
         A row that an expression can't be computed for comes alone, with null for what is computed:
         :attr:`~tailer.changes.ChangeBatch.refused` says why.
         """
-        plan = self._plan(batch.state)
+        plan = self._find_plan(batch.state)
         try:
-            yield self._shaped(batch, plan)
+            yield self._shape_rows(batch, plan)
         except sql.NotComputed as e:
             if batch.num_rows < 2:
-                yield self._refused(batch, plan, e)
+                yield self._build_refused(batch, plan, e)
                 return
             middle = batch.num_rows // 2
             for half in (batch.slice(0, middle), batch.slice(middle, batch.num_rows)):
-                yield from self.shape(half)
+                yield from self.shape_batch(half)
 
     def check_condition(self, where: Condition, state: TableState) -> None:
         """Refuse a condition that does not fit a state. Raises :class:`SchemaChanged`."""
         with self._lock:
-            self._planner.condition(self._database(), where, state)
+            self._planner.plan_condition(self._open_database(), where, state)
 
-    def filtered(self, batch: ChangeBatch, where: Condition) -> ChangeBatch:
+    def filter_batch(self, batch: ChangeBatch, where: Condition) -> ChangeBatch:
         """Return the rows of a batch that meet another condition. Raises :class:`CorruptRow` if it
         can't be computed for one."""
         state = self._target or batch.state
         with self._lock:
-            inputs = self._planner.condition(self._database(), where, state)
+            inputs = self._planner.plan_condition(self._open_database(), where, state)
         try:
-            return batch.kept(self._meet(where, inputs, _data(batch.rows), batch.num_rows))
+            return batch.kept(
+                self._find_matching(where, inputs, _split_data(batch.rows), batch.num_rows)
+            )
         except sql.NotComputed as e:
             why = "" if self._sees_masked(inputs) else f": {e}"
             raise CorruptRow(
@@ -134,102 +136,117 @@ class Shaper:
         them."""
         return any((c.column or "").lower() in self._masks for c in where.columns)
 
-    def _plan(self, state: TableState) -> StatePlan:
+    def _find_plan(self, state: TableState) -> StatePlan:
         state = self._target or state
         with self._lock:
             if self._last is None or self._last[0] is not state:
-                plan = self._planner.plan(self._database(), state, self.selection.where)
+                plan = self._planner.plan_state(self._open_database(), state, self.selection.where)
                 self._last = state, plan
             return self._last[1]
 
-    def _database(self) -> sql.Database:
+    def _open_database(self) -> sql.Database:
         if self._opened is None:
             self._opened = sql.Database()
         return self._opened
 
-    def _compute(self, expressions: Sequence[str], rows: pa.RecordBatch) -> list[pa.Array]:
+    def _compute_values(self, expressions: Sequence[str], rows: pa.RecordBatch) -> list[pa.Array]:
         with self._lock:
-            return self._database().compute(rows, list(expressions))
+            return self._open_database().compute_values(rows, list(expressions))
 
-    def _shaped(self, batch: ChangeBatch, plan: StatePlan) -> ChangeBatch:
+    def _shape_rows(self, batch: ChangeBatch, plan: StatePlan) -> ChangeBatch:
         if self.selection.where is not None:
-            batch = self._wanted(batch, plan)
+            batch = self._select_wanted(batch, plan)
         before, partner = (
-            None if images is None else self._images(images, plan)
+            None if images is None else self._shape_images(images, plan)
             for images in (batch.before, batch.partner)
         )
-        columns = self._columns_of(_data(batch.rows), batch.num_rows, plan)
-        rows = _with_metadata(columns, plan, batch.rows)
-        shaped = self._of_state(structs.replace(batch, rows=rows, before=before, partner=partner))
-        return _changed(shaped) if self.selection.unchanged == "drop" else shaped
+        columns = self._build_columns(_split_data(batch.rows), batch.num_rows, plan)
+        rows = _add_metadata(columns, plan, batch.rows)
+        shaped = self._shape_files(
+            structs.replace(batch, rows=rows, before=before, partner=partner)
+        )
+        return _drop_equal_updates(shaped) if self.selection.unchanged == "drop" else shaped
 
-    def _of_state(self, batch: ChangeBatch) -> ChangeBatch:
+    def _shape_files(self, batch: ChangeBatch) -> ChangeBatch:
         """Return a batch without what its files tell of columns that are not delivered."""
         return structs.replace(
             batch,
-            state=self.state(batch.state),
-            file=None if batch.file is None else self._file(batch.file),
-            span=tuple(structs.replace(part, file=self._file(part.file)) for part in batch.span),
+            state=self.shape_state(batch.state),
+            file=None if batch.file is None else self._shape_file(batch.file),
+            span=tuple(
+                structs.replace(part, file=self._shape_file(part.file)) for part in batch.span
+            ),
         )
 
-    def _file(self, file: ChangeFile) -> ChangeFile:
-        return structs.replace(file, state=self.state(file.state), partition_values={}, stats=None)
+    def _shape_file(self, file: ChangeFile) -> ChangeFile:
+        return structs.replace(
+            file, state=self.shape_state(file.state), partition_values={}, stats=None
+        )
 
-    def _wanted(self, batch: ChangeBatch, plan: StatePlan) -> ChangeBatch:
+    def _select_wanted(self, batch: ChangeBatch, plan: StatePlan) -> ChangeBatch:
         where = self.selection.where
         assert where is not None
         if batch.num_rows and all(map(self._is_certain, batch.parts())):
             return batch
-        after = self._meet(where, plan.where, _data(batch.rows), batch.num_rows)
+        after = self._find_matching(where, plan.where, _split_data(batch.rows), batch.num_rows)
         if batch.partner is not None:  # the other image of a row may be none that is wanted
-            met = self._meet(where, plan.where, _fields(batch.partner), batch.num_rows)
+            met = self._find_matching(
+                where, plan.where, _split_fields(batch.partner), batch.num_rows
+            )
             shown = pc.if_else(met, pa.arange(0, batch.num_rows), None)
             batch = structs.replace(batch, partner=batch.partner.take(shown))
         if batch.before is None or batch.before.null_count == len(batch.before):
             return batch.kept(after)
         pairs = batch.before.is_valid()
-        before = pc.and_(pairs, self._meet(where, plan.where, _fields(batch.before), len(pairs)))
+        before = pc.and_(
+            pairs, self._find_matching(where, plan.where, _split_fields(batch.before), len(pairs))
+        )
         left, came = pc.and_not(before, after), pc.and_(pc.and_not(after, before), pairs)
-        return _crossing(batch, left, came).kept(pc.or_(before, after))
+        return _convert_crossing(batch, left, came).kept(pc.or_(before, after))
 
     def _is_certain(self, part: Part) -> bool:
         """Return whether a partition alone decides that all rows are wanted."""
-        return self._pruning is not None and self._pruning.may(part.file, statistics=False).certain
+        return (
+            self._pruning is not None
+            and self._pruning.find_results(part.file, statistics=False).certain
+        )
 
-    def _meet(
+    def _find_matching(
         self, where: Condition, inputs: Inputs, data: Mapping[str, pa.Array], count: int
     ) -> pa.BooleanArray:
         if not count:
             return flags([])
-        (found,) = self._compute([where.sql], inputs.of(data, count))
+        (found,) = self._compute_values([where.sql], inputs.build_batch(data, count))
         return pc.coalesce(found, flags([False])[0])
 
-    def _images(self, images: pa.StructArray, plan: StatePlan) -> pa.StructArray:
+    def _shape_images(self, images: pa.StructArray, plan: StatePlan) -> pa.StructArray:
         """Return the other images of rows as sinks get them; null stays null."""
         here = images.is_valid()
         there = images.filter(here)
-        columns = self._columns_of(_fields(there), len(there), plan)
+        columns = self._build_columns(_split_fields(there), len(there), plan)
         names = [name for name, _ in plan.outputs]
         if not names:
             return pa.nulls(len(images), pa.struct([]))
         places = pc.subtract(pc.cumulative_sum(here.cast(pa.int64())), 1)
         return pa.StructArray.from_arrays(columns, names=names).take(pc.if_else(here, places, None))
 
-    def _columns_of(
+    def _build_columns(
         self, data: Mapping[str, pa.Array], count: int, plan: StatePlan
     ) -> list[pa.Array]:
-        data = masked(data, self._masks, self.selection.mask_key)
+        data = mask_columns(data, self._masks, self.selection.mask_key)
         computed: list[pa.Array] = []
         if plan.expressions and count:
-            found = self._compute(plan.expressions, plan.inputs.of(data, count))
-            computed = [_cast(c, kind) for c, kind in zip(found, plan.types, strict=True)]
+            found = self._compute_values(plan.expressions, plan.inputs.build_batch(data, count))
+            computed = [_cast_column(c, kind) for c, kind in zip(found, plan.types, strict=True)]
         elif plan.expressions:
             computed = [pa.nulls(0, kind) for kind in plan.types]
         return [data[what] if isinstance(what, str) else computed[what] for _, what in plan.outputs]
 
-    def _refused(self, row: ChangeBatch, plan: StatePlan, error: sql.NotComputed) -> ChangeBatch:
+    def _build_refused(
+        self, row: ChangeBatch, plan: StatePlan, error: sql.NotComputed
+    ) -> ChangeBatch:
         """Return a row that an expression can't be computed for."""
-        data = masked(_data(row.rows), self._masks, self.selection.mask_key)
+        data = mask_columns(_split_data(row.rows), self._masks, self.selection.mask_key)
         needed = [c.column for c in (*plan.inputs.columns, *plan.where.columns) if c.column]
         shown = ", ".join(
             f"{name}={printable(str(data[name][0].as_py()), _SHOWN_CHARACTERS)!r}"
@@ -248,12 +265,12 @@ class Shaper:
             data[what] if isinstance(what, str) else pa.nulls(row.num_rows, plan.types[what])
             for _, what in plan.outputs
         ]
-        rows = _with_metadata(columns, plan, row.rows)
+        rows = _add_metadata(columns, plan, row.rows)
         bare = structs.replace(row, rows=rows, before=None, partner=None, refused=refused)
-        return self._of_state(bare)
+        return self._shape_files(bare)
 
 
-def _with_metadata(
+def _add_metadata(
     columns: Sequence[pa.Array], plan: StatePlan, rows: pa.RecordBatch
 ) -> pa.RecordBatch:
     fields = [pa.field(name, c.type) for (name, _), c in zip(plan.outputs, columns, strict=True)]
@@ -263,25 +280,27 @@ def _with_metadata(
     )
 
 
-def _data(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+def _split_data(rows: pa.RecordBatch) -> dict[str, pa.Array]:
     end = rows.num_columns - len(METADATA_FIELDS)
     return dict(zip(rows.schema.names[:end], rows.columns[:end], strict=True))
 
 
-def _fields(images: pa.StructArray) -> dict[str, pa.Array]:
+def _split_fields(images: pa.StructArray) -> dict[str, pa.Array]:
     names = [images.type.field(i).name for i in range(images.type.num_fields)]
     return dict(zip(names, images.flatten(), strict=True))
 
 
-def _crossing(batch: ChangeBatch, left: pa.BooleanArray, came: pa.BooleanArray) -> ChangeBatch:
+def _convert_crossing(
+    batch: ChangeBatch, left: pa.BooleanArray, came: pa.BooleanArray
+) -> ChangeBatch:
     """Return a batch whose updates that leave what is wanted are deletes of their preimages, and
     those that come into it inserts. Their ids stay those of the updates."""
     if not (left.true_count or came.true_count):
         return batch
     assert batch.before is not None
     kinds = batch.rows.column(CHANGE_TYPE)
-    old = _fields(batch.before)
-    # Whatever the types are: the images behind the rows, taken from there.
+    old = _split_fields(batch.before)
+    # Whatever the types are: the images after the rows, taken from there.
     taken = pc.add(pa.arange(0, len(left)), pc.if_else(left, len(left), 0))
     columns = [
         pa.concat_arrays([column, old[name]]).take(taken) if name in old else column
@@ -296,27 +315,29 @@ def _crossing(batch: ChangeBatch, left: pa.BooleanArray, came: pa.BooleanArray) 
     return structs.replace(batch, rows=rows, before=before, id_kinds=kinds)
 
 
-def _changed(batch: ChangeBatch) -> ChangeBatch:
+def _drop_equal_updates(batch: ChangeBatch) -> ChangeBatch:
     """Return a batch without the updates whose images are equal: pairs, and neighbours of a file
     that are a preimage and a postimage."""
-    data = _data(batch.rows)
+    data = _split_data(batch.rows)
     if batch.before is not None and batch.before.null_count < len(batch.before):
         pairs = batch.before.is_valid()
-        differs, _ = differ(data.values(), _fields(batch.before).values(), batch.num_rows)
+        differs, _ = find_differing_rows(
+            data.values(), _split_fields(batch.before).values(), batch.num_rows
+        )
         return batch.kept(pc.or_(pc.invert(pairs), differs))
     if batch.before is not None or batch.num_rows < 2:
         return batch
-    return batch.kept(_unequal_neighbours(batch, data))
+    return batch.kept(_find_unequal_neighbours(batch, data))
 
 
-def _unequal_neighbours(batch: ChangeBatch, data: Mapping[str, pa.Array]) -> pa.BooleanArray:
+def _find_unequal_neighbours(batch: ChangeBatch, data: Mapping[str, pa.Array]) -> pa.BooleanArray:
     """Return which rows are no image that has an equal one beside it."""
     kinds, count = batch.rows.column(CHANGE_TYPE), batch.num_rows
     places = batch.row_indices()
     pre = pc.equal(kinds.slice(0, count - 1), "update_preimage")
     post = pc.equal(kinds.slice(1), "update_postimage")
     beside = pc.equal(pc.subtract(places.slice(1), places.slice(0, count - 1)), 1)
-    differs, _ = differ(
+    differs, _ = find_differing_rows(
         [c.slice(0, count - 1) for c in data.values()],
         [c.slice(1) for c in data.values()],
         count - 1,
@@ -327,5 +348,5 @@ def _unequal_neighbours(batch: ChangeBatch, data: Mapping[str, pa.Array]) -> pa.
     return pc.invert(pc.or_(first, second))
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column if column.type == kind else column.cast(kind)

@@ -31,7 +31,7 @@ class NotComputed(Exception):
     """What DuckDB finds wrong with an expression over some rows."""
 
 
-def _connect() -> Any:
+def _open_connection() -> Any:
     """Return a connection to a database of its own, which computes in the thread that asks."""
     import duckdb  # on demand: most feeds deliver all rows as they are
 
@@ -54,22 +54,22 @@ def _connect() -> Any:
 
 
 @cache
-def _shared() -> Any:
-    return _connect()
+def _open_shared() -> Any:
+    return _open_connection()
 
 
-def parse(expressions: str) -> list[dict[str, Any]]:
+def parse_expressions(expressions: str) -> list[dict[str, Any]]:
     """Parse a list of expressions, as after SELECT; return their trees as DuckDB gives them.
 
     Raises :class:`ConfigError` for what is no such list, such as a whole query.
     """
     # A comment at the end of the text ends with its line.
     text = f"SELECT{_LINE}{expressions}{_LINE}FROM {ROWS}"
-    cursor = _shared().cursor()
+    cursor = _open_shared().cursor()
     try:
         (found,) = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
     except Exception as e:  # noqa: BLE001  # whatever DuckDB finds wrong with the text
-        raise ConfigError(f"is not understood: {_first_line(e)}") from None
+        raise ConfigError(f"is not understood: {_find_first_line(e)}") from None
     document = json.loads(found[0])
     if document["error"]:
         why = document["error_message"].splitlines()[0].replace('at or near "FROM"', "at its end")
@@ -99,10 +99,10 @@ def _is_plain(node: dict[str, Any]) -> bool:
 
 def print_tree(tree: dict[str, Any]) -> str:
     """Return an expression's tree as SQL, without its alias."""
-    cursor = _shared().cursor()
+    cursor = _open_shared().cursor()
     document = {
         "error": False,
-        "statements": [{"node": {**_bare(), "select_list": [{**tree, "alias": ""}]}}],
+        "statements": [{"node": {**_parse_bare(), "select_list": [{**tree, "alias": ""}]}}],
     }
     text: str = cursor.execute(
         "SELECT json_deserialize_sql(?::JSON)", [json.dumps(document)]
@@ -111,40 +111,40 @@ def print_tree(tree: dict[str, Any]) -> str:
 
 
 @cache
-def _bare() -> dict[str, Any]:
+def _parse_bare() -> dict[str, Any]:
     """Return the tree of a query without a table."""
-    (found,) = _shared().cursor().execute("SELECT json_serialize_sql('SELECT 1')").fetchall()
+    (found,) = _open_shared().cursor().execute("SELECT json_serialize_sql('SELECT 1')").fetchall()
     node: dict[str, Any] = json.loads(found[0])["statements"][0]["node"]
     return node
 
 
-def stability(function: str) -> tuple[frozenset[str], frozenset[str]]:
+def find_stability(function: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return a function's kinds (scalar, aggregate, macro ...) and how stable its scalar forms
     are, as DuckDB lists them; empty for a name that it does not have."""
-    listed = _functions().get(function, ())
+    listed = _load_functions().get(function, ())
     kinds = frozenset(kind for kind, _ in listed)
     return kinds, frozenset(how for kind, how in listed if kind == "scalar")
 
 
-def function_names() -> tuple[str, ...]:
+def list_function_names() -> tuple[str, ...]:
     """Return the names of all functions."""
-    return tuple(_functions())
+    return tuple(_load_functions())
 
 
 @cache
-def _functions() -> dict[str, list[tuple[str, str]]]:
+def _load_functions() -> dict[str, list[tuple[str, str]]]:
     query = "SELECT function_name, function_type, stability FROM duckdb_functions()"
     found: dict[str, list[tuple[str, str]]] = {}
-    for name, kind, how in _shared().cursor().execute(query).fetchall():
+    for name, kind, how in _open_shared().cursor().execute(query).fetchall():
         found.setdefault(name, []).append((kind, how))
     return found
 
 
 @cache
-def macro_bodies(macro: str) -> tuple[tuple[frozenset[str], str], ...]:
+def find_macro_bodies(macro: str) -> tuple[tuple[frozenset[str], str], ...]:
     """Return the parameters of a macro of DuckDB, and the expression that it stands for; one for
     each number of arguments."""
-    found = _shared().cursor().execute(
+    found = _open_shared().cursor().execute(
         "SELECT parameters, macro_definition FROM duckdb_functions() WHERE function_name = ? "
         "AND function_type = 'macro'",
         [macro],
@@ -159,9 +159,9 @@ class Database:
     """Computes expressions over rows; for one thread at a time."""
 
     def __init__(self) -> None:
-        self._connection = _shared().cursor()
+        self._connection = _open_shared().cursor()
 
-    def compute(self, rows: pa.RecordBatch, expressions: list[str]) -> list[pa.Array]:
+    def compute_values(self, rows: pa.RecordBatch, expressions: list[str]) -> list[pa.Array]:
         """Return the values of expressions for each row, in the rows' order.
 
         Raises :class:`NotComputed`, and :class:`TransientError` where memory is short.
@@ -176,17 +176,17 @@ class Database:
             self._connection.unregister(ROWS)
         except (duckdb.FatalException, duckdb.InternalException) as e:
             # The database answers nothing any more, no feed of this process.
-            _shared.cache_clear()
-            self._connection = _shared().cursor()
-            raise NotComputed(_first_line(e)) from None
+            _open_shared.cache_clear()
+            self._connection = _open_shared().cursor()
+            raise NotComputed(_find_first_line(e)) from None
         except duckdb.OutOfMemoryException as e:
-            raise TransientError(f"an expression lacks memory: {_first_line(e)}") from e
+            raise TransientError(f"an expression lacks memory: {_find_first_line(e)}") from e
         except duckdb.Error as e:
-            raise NotComputed(_first_line(e)) from None
+            raise NotComputed(_find_first_line(e)) from None
         return [column.combine_chunks() for column in found.columns]
 
 
-def _first_line(error: Exception) -> str:
+def _find_first_line(error: Exception) -> str:
     """Return what an error of DuckDB says, without its kind and the query that it repeats."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return text.partition(" Error: ")[2] or text

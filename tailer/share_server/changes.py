@@ -26,7 +26,7 @@ from tailer.errors import TailerError
 from tailer.log.times import version_at_or_after, version_at_or_before
 from tailer.plan.commit import CommitPlan, plan_commit
 from tailer.plan.live_files import LiveFiles
-from tailer.plan.rules import ChangeSource, Completions, source_of
+from tailer.plan.rules import ChangeSource, Completions, choose_source
 from tailer.share_server.lines import LineWriter, choose_format
 from tailer.share_server.query import (
     Links,
@@ -147,11 +147,11 @@ class _Walk:
 
     async def _read_commit(self, version: int, before: Any, floor: int | None) -> Commit:
         try:
-            commit = await self.table.log.commit(version, before, floor)
+            commit = await self.table.log.read_commit(version, before, floor)
         except FileNotFoundError:
             raise make_missing_error(version) from None
         if self.feed:
-            source_of(commit, "cdf")
+            choose_source(commit, "cdf")
         return commit
 
     async def _make_chunks(
@@ -190,7 +190,7 @@ class _Walk:
         if self.historical and changed and commit.version > self.first:
             yield writer.make_metadata_line(commit.after, commit.version, None)
         source: ChangeSource = "cdf" if self.feed else "derived"
-        ineffective = await live.apply(self.table.log, commit, source)
+        ineffective = await live.find_ineffective(self.table.log, commit, source)
         lines = self._make_lines(
             await plan_commit(self.table.log, commit, source, ineffective), writer
         )

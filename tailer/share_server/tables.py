@@ -77,7 +77,7 @@ class SharedTable:
         async with self._reading:
             kept = self._snapshots.get(version)
             if kept is None or kept[0] != identity:
-                snapshot = await self.log.snapshot(version)
+                snapshot = await self.log.load_snapshot(version)
                 self._snapshots[version] = (identity, snapshot)
                 while len(self._snapshots) > _SNAPSHOTS_KEPT:
                     self._snapshots.popitem(last=False)
@@ -115,7 +115,7 @@ class SharedTable:
 
     async def find_checksum(self, version: int) -> VersionChecksum | None:
         """Return the version's checksum file, with its size; None without one."""
-        return await self.log.checksum(version)
+        return await self.log.read_checksum(version)
 
     async def find_timestamp(self, version: int, snapshot: Snapshot) -> int:
         """Return the version's timestamp in epoch ms, as in the history of the table."""
@@ -123,20 +123,21 @@ class SharedTable:
         since = find_enablement(state.protocol, state.metadata)
         in_commit = since is not None and version >= since[0]
         floor = None if in_commit else (await self.list_times()).get(version)
-        return await self.log.timestamp(version, snapshot, floor)
+        return await self.log.find_timestamp(version, snapshot, floor)
 
     async def list_times(self) -> dict[int, int]:
         """Return the modification times of all commits by version, raised to increase."""
         rising: dict[int, int] = {}
         before: int | None = None
-        for version, file in find_commits(await self.log.files()).items():
+        for version, file in find_commits(await self.log.list_files()).items():
             before = file.mtime_ms if before is None else max(file.mtime_ms, before + 1)
             rising[version] = before
         return rising
 
     def list_live_files(self, snapshot: Snapshot) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """Yield the snapshot's adds as the log has them, in lists (:meth:`SnapshotFiles.live`)."""
-        return self.log.snapshot_files.live(
+        """Yield lists of the snapshot's adds as the log has them; see
+        :meth:`SnapshotFiles.stream_live_files`."""
+        return self.log.snapshot_files.stream_live_files(
             snapshot,
             AS_LOGGED,
             lambda batch: (("add", add) for add in add_objects(batch)),

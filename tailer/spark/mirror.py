@@ -110,9 +110,9 @@ def _state_of(target: str, app: str, store: Mapping[str, Any]) -> tuple[bool, in
         opened = open_store(target, store)
         log = TableLog(opened)
         try:
-            if not await log.files():
+            if not await log.list_files():
                 return False, None
-            transaction = (await log.snapshot()).transactions.get(app)
+            transaction = (await log.load_snapshot()).transactions.get(app)
             return True, None if transaction is None else transaction.version
         finally:
             await opened.aclose()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from tailer.changes import ChangeFile, Offset
-from tailer.compare.proofs import Numbers, independent
+from tailer.compare.proofs import Numbers, group_independent_files
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, Bucket
 from tailer.delta.commit import Commit, CommitHeader
@@ -160,7 +160,7 @@ def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...
         return [*_in_buckets(order, tasks, bytes_max)]
     if commit.before != commit.after:  # all rows together decide whether rows can be compared
         return [order]
-    groups = independent(rewrite, commit.after, key)
+    groups = group_independent_files(rewrite, commit.after, key)
     alone = _chosen(order, [group for group in groups if not all(group)]).rewrite
     files = (*alone.leaving, *alone.coming)
     found: list[Order] = [FileOrder(structs.replace(file, origin="cancel_out")) for file in files]

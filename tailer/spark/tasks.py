@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal
 from msgspec import structs
 
 from tailer.changes import ChangeBatch, ChangeFile, Offset, Rows
-from tailer.compare.row_cache import kept_rows
+from tailer.compare.row_cache import iterate_kept_rows
 from tailer.decode.byte_range import ByteRange
 from tailer.decode.options import DiffOptions
 from tailer.decode.output import Shapes
@@ -23,8 +23,8 @@ from tailer.decode.rows import DecodeOptions, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
 from tailer.errors import ConfigError, TableError
-from tailer.feed.derive import derive
-from tailer.feed.rows.fetch import Fetched, fetch, fetch_here
+from tailer.feed.derive import derive_changes
+from tailer.feed.rows.fetch import Fetched, fetch_blocking, fetch_file
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.table_store import store_portal
@@ -69,9 +69,9 @@ def _task_rows(
     skip: Skip,
 ) -> Iterator[Rows]:
     if file.kept is not None:  # finding the changes has decoded them
-        yield from kept_rows(file, skip)
+        yield from iterate_kept_rows(file, skip)
         return
-    fetched = portal.call(fetch, store, file)
+    fetched = portal.call(fetch_file, store, file)
     with fetched.source:
         yield from decode_file(fetched.source, file, fetched.selection, decode, skip, part)
 
@@ -87,7 +87,7 @@ def _files(
         return [(order.file, order.part)]
     diff = structs.replace(_checked(options.diff), bucket=order.bucket)
     files = portal.call(
-        derive, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
+        derive_changes, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
     )
     return [(file, None) for file in files]
 
@@ -190,17 +190,17 @@ def _contents(
 ) -> list[bytes]:
     here = store.blocking_files()
     if here is not None:
-        return [fetch_here(here, file, decode.on_read).content() for file in files]
+        return [fetch_blocking(here, file, decode.on_read).read_content() for file in files]
     contents: list[bytes] = []
     for at in range(0, len(files), _FETCHES_MAX):
         fetched = portal.call(_fetched, store, files[at : at + _FETCHES_MAX])
-        contents += [one.content() for one in fetched]
+        contents += [one.read_content() for one in fetched]
     return contents
 
 
 async def _fetched(store: Store, files: list[ChangeFile]) -> list[Fetched]:
     """Fetch files at the same time."""
-    return await side_by_side(fetch(store, file) for file in files)
+    return await side_by_side(fetch_file(store, file) for file in files)
 
 
 def _ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:

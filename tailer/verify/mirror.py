@@ -131,7 +131,7 @@ class MirrorRows:
         self.version = version
         self.options = options
         self.count = 0
-        self.state = portal.call(log.snapshot, self.version).state
+        self.state = portal.call(log.load_snapshot, self.version).state
         if copy.offset is not None and copy.offset.table_id not in (None, self.state.table_id):
             raise TableReplaced(
                 f"the table has the id {self.state.table_id}, and the mirror is of "

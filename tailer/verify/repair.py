@@ -137,7 +137,7 @@ def _check_passed(
             f"the copy of the feed {feed!r} {at}, so it can't be taken back to version {version}"
         )
     last = offset.version if offset.index else offset.version - 1
-    before, after = (portal.call(log.snapshot, v).state for v in (version, last))
+    before, after = (portal.call(log.load_snapshot, v).state for v in (version, last))
     if before.schema != after.schema:
         raise ConfigError(
             f"the table has other columns now than in version {version}, and a copy can't be taken "
@@ -215,7 +215,7 @@ class _Settling:
         """Return the rows of a batch whose keys differ and are not settled."""
         if not batch.num_rows:
             return batch
-        found = self._engine.table(
+        found = self._engine.query_table(
             f'SELECT "#ref" FROM rows SEMI JOIN differing USING ({self._key}) '
             f"ANTI JOIN settled USING ({self._key})",
             self._rows.stream_keys(batch),
@@ -225,7 +225,7 @@ class _Settling:
 
     def _choose_open_keys(self) -> pa.Table:
         """Return some of the keys that are not settled, as the mirror gave them."""
-        found = self._engine.table(
+        found = self._engine.query_table(
             f"SELECT {self._key} FROM differing ANTI JOIN settled USING ({self._key}) "
             f"LIMIT {_ROWS_MAX}"
         )

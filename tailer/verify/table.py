@@ -32,7 +32,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.feed.read_context import ReadContext
 from tailer.log.table import TableLog
-from tailer.plan.mapping_removals import mapping_removals
+from tailer.plan.mapping_removals import find_mapping_removals
 
 _COMING = pa.array(COMING_KINDS)
 _EXAMPLES_MAX = 5
@@ -84,8 +84,8 @@ async def verify_versions(
 
 
 async def _verify_range(log: TableLog, first: int, last: int, options: FeedOptions) -> Verdict:
-    state = (await log.snapshot(last)).state
-    removals = await mapping_removals(log, first, last, state)
+    state = (await log.load_snapshot(last)).state
+    removals = await find_mapping_removals(log, first, last, state)
     options = structs.replace(
         options, decode=structs.replace(options.decode, removals=removals), spans=True
     )
@@ -94,7 +94,7 @@ async def _verify_range(log: TableLog, first: int, last: int, options: FeedOptio
     except CorruptRow:
         if first < last or first == 0:
             raise
-        before = (await log.snapshot(first - 1)).state
+        before = (await log.load_snapshot(first - 1)).state
         if before.schema == state.schema:
             raise
     # No row can be read in both schemas, so no row may remain: each side is checked in its schema.
@@ -162,10 +162,10 @@ def compare_rows(
     """
     # An engine that fails leaves rows unread, and their source must be closed here.
     with closing(signed.open_stream()) as rows:
-        if engine.balances(rows):
+        if engine.is_balanced(rows):
             return 0, 0, None
     with closing(signed.open_stream()) as rows:
-        missing, surplus, examples = engine.unbalanced(rows, examples_max)
+        missing, surplus, examples = engine.find_unbalanced(rows, examples_max)
     names = [*signed.names[: examples.num_columns - 1], "surplus"]
     examples = examples.rename_columns(names) if examples.num_rows else None
     return Imbalance(missing, surplus, examples)
@@ -195,8 +195,8 @@ class SignedRows:
         self.first, self.last = first, last
         self.options = options
         self.events = 0
-        shaper = ReadContext.of(log, options).shaper
-        fields = list(shaper.schema(state))[: -len(METADATA_FIELDS)]
+        shaper = ReadContext.from_options(log, options).shaper
+        fields = list(shaper.shape_schema(state))[: -len(METADATA_FIELDS)]
         self.names = [f.name for f in fields]
         numbered = (pa.field(f"c{i}", f.type) for i, f in enumerate(fields))
         self.schema = pa.schema([*REF_FIELDS, *numbered])

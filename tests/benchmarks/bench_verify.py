@@ -25,7 +25,7 @@ PEAK_MIB_MAX = 1024.0
 async def live_files(folder: Path) -> list[Path]:
     """The files of the newest snapshot."""
     log = TableLog(LocalStore(str(folder)))
-    return [folder / file.path async for file in log.live_files(await log.snapshot())]
+    return [folder / file.path async for file in log.live_files(await log.load_snapshot())]
 
 
 def main() -> None:

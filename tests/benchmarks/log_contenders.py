@@ -32,7 +32,7 @@ def iterate(table: Path) -> str:
     async def work() -> str:
         log = TableLog(open_store(str(table)))
         count = 0
-        async with aclosing(log.live_files(await log.snapshot())) as files:
+        async with aclosing(log.live_files(await log.load_snapshot())) as files:
             async for _ in files:
                 count += 1
         return f"{count} files"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailer.config.feeds import Config, load_config
-from tailer.daemon.assembly import feeds_of_pattern
+from tailer.daemon.assembly import find_pattern_feeds
 from tailer.errors import ConfigError
 from tests.catalog.server import TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
@@ -101,7 +101,7 @@ async def test_patterns_find_the_tables_of_schemas_page_by_page(
     server.table("a3", "file:///lake/a3").form = "CSV"
     server.schemas["openly"] = {"b1": server.schemas["sales"]["b1"]}
     loaded = with_pattern(config, pattern)
-    found = await feeds_of_pattern(loaded, loaded.feeds["sales"])
+    found = await find_pattern_feeds(loaded, loaded.feeds["sales"])
     assert sorted(found.feeds) == [f"sales/{name}" for name in names]
     assert found.refused == {}
 
@@ -111,7 +111,7 @@ async def test_patterns_find_the_tables_of_schemas_page_by_page(
 async def test_other_patterns_are_refused(config: Path, pattern: str) -> None:
     loaded = with_pattern(config, pattern)
     with pytest.raises(ConfigError, match=r"feeds\.sales\.table: .*uc://catalog\.schema\.\*"):
-        await feeds_of_pattern(loaded, loaded.feeds["sales"])
+        await find_pattern_feeds(loaded, loaded.feeds["sales"])
 
 
 @pytest.mark.parametrize(

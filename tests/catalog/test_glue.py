@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailer.daemon.discovery import discover
+from tailer.daemon.discovery import discover_tables
 from tailer.errors import ConfigError, TableError, TailerError, TransientError
 from tailer.storage import open_store
 from tests.catalog.glue import SPARK, Database
@@ -82,12 +82,12 @@ async def test_patterns_find_the_delta_tables(database: Database) -> None:
     for name in ("a1", "a2", "b1"):
         database.table(name, f"file:///lake/{name}")
     database.table("parquet", "file:///lake/parquet", {"Parameters": {"table_type": "ICEBERG"}})
-    found = await discover(f"glue://{database.name}.a*", {})
+    found = await discover_tables(f"glue://{database.name}.a*", {})
     assert found.tables == {
         "1": f"glue://{database.name}.a1", "2": f"glue://{database.name}.a2",
     }  # fmt: skip
     end = database.name.removeprefix("sales_")
-    every = await discover(f"glue://*_{end}.*", {})
+    every = await discover_tables(f"glue://*_{end}.*", {})
     assert sorted(every.tables) == ["sales/a1", "sales/a2", "sales/b1"]
 
 
@@ -111,8 +111,11 @@ async def test_resource_links_are_followed(database: Database, tmp_path: Path) -
     glue.create_database(DatabaseInput={"Name": other, "TargetDatabase": place})
     for address in (by_table, f"glue://{other}.orders", f"glue://{other}.link"):
         assert ids(await read_table(address, 1, 2)) == [1, 2]
-    assert sorted((await discover(f"glue://{database.name}.*", {})).tables) == ["link", "orders"]
-    assert sorted((await discover(f"glue://{other}.*", {})).tables) == ["link", "orders"]
+    assert sorted((await discover_tables(f"glue://{database.name}.*", {})).tables) == [
+        "link",
+        "orders",
+    ]
+    assert sorted((await discover_tables(f"glue://{other}.*", {})).tables) == ["link", "orders"]
     assert "its format is ICEBERG" in await said_of(f"glue://{other}.other")
     assert "has no such table" in await said_of(f"glue://{other}.nope")
 
@@ -136,7 +139,7 @@ async def test_resource_links_that_lead_nowhere_are_one_sentence(database: Datab
     itself_too = {"CatalogId": "123456789012", "DatabaseName": ring}
     glue.create_database(DatabaseInput={"Name": ring, "TargetDatabase": itself_too})
     assert "has no such table" in await said_of(f"glue://{ring}.x")
-    assert (await discover(f"glue://{ring}.*", {})).tables == {}
+    assert (await discover_tables(f"glue://{ring}.*", {})).tables == {}
 
 
 async def test_bad_input_is_one_sentence(

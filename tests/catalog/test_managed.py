@@ -12,7 +12,7 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.errors import DataLoss, TableError, TransientError
-from tailer.log.follow import FollowOptions, follow
+from tailer.log.follow import FollowOptions, follow_commits
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_after
 from tailer.storage import open_store
@@ -49,7 +49,7 @@ async def test_what_is_not_ratified_is_not_read(table: ManagedTable) -> None:
     store = open_store(table.address)
     log = TableLog(store)
     with pytest.raises(FileNotFoundError):
-        await log.commit(2, (await log.snapshot(1)).state, None)
+        await log.read_commit(2, (await log.load_snapshot(1)).state, None)
     await store.aclose()
     assert [event["v"] for event in await read_table(table.address, 1, 1)] == ["ratified"]
 
@@ -86,7 +86,7 @@ async def test_publishing_changes_nothing_for_a_reader_that_has_an_older_answer(
     names = [f"_delta_log/{version:020d}.json" for version in range(4)]
     before = [(await store.stat(name)).tag for name in names]
     table.publish(tell=False)
-    listed = [file.name for file in await log.files()]
+    listed = [file.name for file in await log.list_files()]
     assert [f"_delta_log/{name}" for name in listed] == names  # once each, published or staged
     table.publish(clean=True)
     assert [(await store.stat(name)).tag for name in names] == before
@@ -107,7 +107,7 @@ async def test_a_follower_takes_each_version_once_while_they_are_published(
         return len(found) > version
 
     async def take() -> None:
-        async with aclosing(follow(TableLog(store), Offset(0), 9, QUICK)) as commits:
+        async with aclosing(follow_commits(TableLog(store), Offset(0), 9, QUICK)) as commits:
             async for commit in commits:
                 found.append(commit.version)  # noqa: PERF401 - others look at it meanwhile
 
@@ -133,7 +133,7 @@ async def test_a_late_catalog_hides_versions_and_takes_none_back(
     server.late = 2
     assert await newest_version(managed.address) == 2
     assert await log.latest_version() == 4  # what was ratified stays so
-    assert (await log.commit(4, (await log.snapshot(3)).state, None)).version == 4
+    assert (await log.read_commit(4, (await log.load_snapshot(3)).state, None)).version == 4
     await store.aclose()
 
 
@@ -144,14 +144,14 @@ async def test_what_a_catalog_has_named_is_read_while_it_is_away(
         managed.commit()
     store = open_store(managed.address)
     log = TableLog(store)
-    state = (await log.snapshot(3)).state
+    state = (await log.load_snapshot(3)).state
     server.away = None
-    assert (await log.commit(3, state, None)).version == 3
+    assert (await log.read_commit(3, state, None)).version == 3
     with pytest.raises(TransientError, match="503"):
-        await log.commit(4, state, None)
+        await log.read_commit(4, state, None)
     server.away = 2  # then it is back: two attempts that failed are nobody's concern
     with pytest.raises(FileNotFoundError):
-        await log.commit(4, state, None)
+        await log.read_commit(4, state, None)
     await store.aclose()
 
 
@@ -208,7 +208,7 @@ async def test_time_travel_counts_the_times_in_the_commits(table: ManagedTable) 
     log = TableLog(store)
     for one in staged:
         assert await version_at_or_after(log, one.timestamp_ms) == one.version
-    assert (await log.snapshot(2)).version == 2
+    assert (await log.load_snapshot(2)).version == 2
     await store.aclose()
 
 
@@ -226,7 +226,7 @@ async def test_a_table_whose_catalog_no_longer_manages_it_goes_on_by_path(
     managed.publish()
     managed.publish(clean=True)
     store = open_store(managed.address)
-    async with aclosing(follow(TableLog(store), Offset(1), None, QUICK)) as commits:
+    async with aclosing(follow_commits(TableLog(store), Offset(1), None, QUICK)) as commits:
         assert [(await anext(commits)).version for _ in range(2)] == [1, 2]
         server.schemas["sales"]["orders"].properties = {}
         staged = managed.stage(3)
@@ -245,7 +245,7 @@ async def test_a_table_that_becomes_managed_is_followed_on(
     clock = [time.monotonic()]
     store = open_store(table.address)
     monkeypatch.setattr(store, "_clock", lambda: clock[0])
-    async with aclosing(follow(TableLog(store), Offset(0), None, QUICK)) as commits:
+    async with aclosing(follow_commits(TableLog(store), Offset(0), None, QUICK)) as commits:
         assert [(await anext(commits)).version for _ in range(2)] == [0, 1]
         table.become_managed()
         table.commit()
@@ -278,10 +278,10 @@ async def test_a_checkpoint_of_what_is_published_is_read_while_later_versions_ar
     store = open_store(table.address)
     log = TableLog(store)
     for version in range(3, 7):
-        snapshot = await log.snapshot(version)
+        snapshot = await log.load_snapshot(version)
         files = sorted([add.path async for add in log.live_files(snapshot)])
         assert [int(path.split("-")[1]) for path in files] == [*range(1, version + 1)]
-    assert (await log.snapshot()).version == 6
+    assert (await log.load_snapshot()).version == 6
     await store.aclose()
     assert ids(await read_table(table.address, 4, 6)) == [4, 5, 6]
     with pytest.raises(DataLoss):
@@ -301,7 +301,7 @@ async def test_another_table_of_the_name_is_not_taken_for_the_same(
 ) -> None:
     managed.commit()
     store = open_store(managed.address)
-    async with aclosing(follow(TableLog(store), Offset(0), None, QUICK)) as commits:
+    async with aclosing(follow_commits(TableLog(store), Offset(0), None, QUICK)) as commits:
         assert [(await anext(commits)).version for _ in range(2)] == [0, 1]
         other = ManagedTable(server.endpoint, managed.token).create()
         for _ in range(3):

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from tailer.daemon.discovery import discover
+from tailer.daemon.discovery import discover_tables
 from tailer.errors import TableError
 from tests.catalog.server import CLIENT, TOKEN, CatalogServer
 from tests.catalog.writer import ManagedTable
@@ -93,13 +93,13 @@ def test_tables_are_followed_as_they_come_and_go(schema: Schema, tmp_path: Path)
 @pytest.mark.anyio
 async def test_what_is_not_there_is_named(schema: Schema) -> None:
     schema.table("first")
-    found = await discover(f"uc://main.{schema.name}.f*", {})
+    found = await discover_tables(f"uc://main.{schema.name}.f*", {})
     assert found.tables == {"irst": f"uc://main.{schema.name}.first"}
-    assert (await discover(f"uc://main.{schema.name}.x*", {})).tables == {}
+    assert (await discover_tables(f"uc://main.{schema.name}.x*", {})).tables == {}
     for pattern, missing in (
         ("uc://nope.*.*", "no catalog nope"),
         ("uc://nope.sales.*", "no catalog nope"),
         ("uc://main.nope.*", "no schema main.nope"),
     ):
         with pytest.raises(TableError, match=missing):
-            await discover(pattern, {})
+            await discover_tables(pattern, {})

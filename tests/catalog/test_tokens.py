@@ -10,7 +10,7 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError
-from tailer.log.follow import FollowOptions, follow
+from tailer.log.follow import FollowOptions, follow_commits
 from tailer.log.table import TableLog
 from tailer.storage import open_store
 from tests.catalog.server import CLIENT, TOKEN, CatalogServer
@@ -47,7 +47,7 @@ def table(front: TokenFront, request: pytest.FixtureRequest) -> ManagedTable:
 async def versions(table: ManagedTable, front: TokenFront, *, ends: bool, **options: str) -> None:
     """Follow a table for six versions; ``ends`` has all tokens end before each."""
     store = open_store(table.address, options)
-    async with aclosing(follow(TableLog(store), Offset(0), None, QUICK)) as commits:
+    async with aclosing(follow_commits(TableLog(store), Offset(0), None, QUICK)) as commits:
         assert (await anext(commits)).version == 0
         for version in range(1, 7):
             if ends:

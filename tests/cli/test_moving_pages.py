@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import feed_sink
+from tailer.daemon.assembly import make_feed_sink
 from tailer.testing.table import TableBuilder
 from tests.cli.test_checkpoint import checkpoint, place
 from tests.support.pages import Block, blocks
@@ -76,7 +76,7 @@ def here(block: Block, table: TableBuilder) -> list[list[str]]:
 def test_a_use_is_a_whole_configuration(block: Block, table: TableBuilder) -> None:
     config = load_config(configured(block, table))
     (feed,) = config.feeds.values()
-    sink = feed_sink(config, feed)
+    sink = make_feed_sink(config, feed)
     if feed.sink.type in ("duckdb", "files", "jsonl", "delta"):
         _, run, *_ = here(blocks("docs/use-cases.md", "sh")[0], table)
         ok(*run, "--once")

@@ -37,7 +37,9 @@ def test_a_reader_s_next_comparison_uses_the_same_and_finds_nothing_in_it(
             used = folders(tmp_path)
         with keep_databases(), Engine(options) as engine:
             assert folders(tmp_path) == used
-            assert engine.table("SELECT count(*) AS n FROM duckdb_tables()")["n"].to_pylist() == [0]
+            assert engine.query_table("SELECT count(*) AS n FROM duckdb_tables()")[
+                "n"
+            ].to_pylist() == [0]
         assert folders(tmp_path) == used, "an outer reader is still there"
     assert folders(tmp_path) == []
 
@@ -57,7 +59,9 @@ def test_other_bounds_take_another_one(tmp_path: Path, options: DiffOptions) -> 
         with Engine(options):
             pass
         with Engine(DiffOptions(spill_folder=str(tmp_path), threads=2)) as engine:
-            assert engine.table("SELECT current_setting('threads') AS n")["n"].to_pylist() == [2]
+            assert engine.query_table("SELECT current_setting('threads') AS n")[
+                "n"
+            ].to_pylist() == [2]
         assert len(folders(tmp_path)) == 2
 
 
@@ -70,7 +74,7 @@ def test_a_child_does_not_use_its_parent_s(options: DiffOptions) -> None:
             status = 1
             try:
                 with Engine(options) as engine:
-                    status = int(engine.table("SELECT 7 AS n")["n"].to_pylist() != [7])
+                    status = int(engine.query_table("SELECT 7 AS n")["n"].to_pylist() != [7])
             finally:
                 os._exit(status)
         statuses: list[int] = []
@@ -83,4 +87,4 @@ def test_a_child_does_not_use_its_parent_s(options: DiffOptions) -> None:
         eventually(has_ended)
         assert statuses[-1] == 0
         with Engine(options) as engine:
-            assert engine.table("SELECT 7 AS n")["n"].to_pylist() == [7]
+            assert engine.query_table("SELECT 7 AS n")["n"].to_pylist() == [7]

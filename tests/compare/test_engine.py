@@ -17,7 +17,7 @@ from hypothesis import given, strategies
 
 from tailer.compare.engine import DiffOptions, Engine
 from tailer.compare.stream import COMING, LEAVING, REF_FIELDS, RowStream
-from tailer.compare.unmatched import unmatched as without_partner
+from tailer.compare.unmatched import find_unmatched as without_partner
 
 _MULTIPLIER, _WORD = 0xD6E8FEB86659FD93, 2**64
 
@@ -39,7 +39,7 @@ def stream(data_type: pa.DataType, left: list[Any], came: list[Any]) -> RowStrea
     return RowStream(schema, iter(batches))
 
 
-def unmatched(data_type: pa.DataType, left: list[Any], came: list[Any]) -> tuple[Any, Any]:
+def find_unmatched(data_type: pa.DataType, left: list[Any], came: list[Any]) -> tuple[Any, Any]:
     with Engine(DiffOptions()) as engine:
         found = without_partner(engine, lambda: stream(data_type, left, came))
     return list(found.leaving), list(found.coming)
@@ -73,8 +73,8 @@ NOTHING = pa.struct([])
 def test_structs_without_fields_are_compared_by_being_there(
     data_type: pa.DataType, whole: Any, null: Any
 ) -> None:
-    assert unmatched(data_type, [whole, null, whole], [null, whole]) == ([0], [])
-    assert unmatched(data_type, [whole], [null, null]) == ([0], [0, 1])
+    assert find_unmatched(data_type, [whole, null, whole], [null, whole]) == ([0], [])
+    assert find_unmatched(data_type, [whole], [null, null]) == ([0], [0, 1])
 
 
 def test_no_bar_is_printed_among_the_rows() -> None:
@@ -93,15 +93,15 @@ def test_no_bar_is_printed_among_the_rows() -> None:
 def test_the_integer_with_the_hash_of_null_is_not_null() -> None:
     alike = integer_of_hash(engine_hash("NULL::BIGINT"))
     assert engine_hash(f"({alike})::BIGINT") == engine_hash("NULL::BIGINT")
-    assert unmatched(pa.int64(), [alike], [None]) == ([0], [0])
-    assert unmatched(pa.int64(), [1, None], [None, 1]) == ([], [])
+    assert find_unmatched(pa.int64(), [alike], [None]) == ([0], [0])
+    assert find_unmatched(pa.int64(), [1, None], [None, 1]) == ([], [])
 
 
 def test_wide_decimals_with_their_halves_swapped_are_two_values() -> None:
     assert engine_hash("18446744073709551616::HUGEINT") == engine_hash("1::HUGEINT")
     wide = pa.decimal128(38, 0)
-    assert unmatched(wide, [Decimal(2**64)], [Decimal(1)]) == ([0], [0])
-    assert unmatched(wide, [Decimal(2**64)], [Decimal(2**64)]) == ([], [])
+    assert find_unmatched(wide, [Decimal(2**64)], [Decimal(1)]) == ([0], [0])
+    assert find_unmatched(wide, [Decimal(2**64)], [Decimal(2**64)]) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_wide_decimals_with_their_halves_swapped_are_two_values() -> None:
 def test_what_is_almost_nothing_is_not_nothing(
     data_type: pa.DataType, one: object, other: object
 ) -> None:
-    assert unmatched(data_type, [one], [other]) == ([0], [0])
-    assert unmatched(data_type, [one, other], [other, one]) == ([], [])
+    assert find_unmatched(data_type, [one], [other]) == ([0], [0])
+    assert find_unmatched(data_type, [one, other], [other, one]) == ([], [])
 
 
 def test_a_stream_that_is_closed_ends_what_it_comes_from() -> None:
@@ -135,7 +135,7 @@ def test_a_stream_that_is_closed_ends_what_it_comes_from() -> None:
             ended.append(True)
 
     stream = RowStream(schema, batches())
-    stream.reader().read_next_batch()
+    stream.open_reader().read_next_batch()
     assert not ended
     stream.close()
     assert ended
@@ -164,13 +164,13 @@ def test_texts_that_are_not_utf_8_are_compared_by_their_bytes(lies: str) -> None
     with Engine(DiffOptions()) as engine:
         assert list(without_partner(engine, lambda: rows((LEAVING, COMING), 2)).leaving) == [0, 1]
     with Engine(DiffOptions()) as engine:
-        missing, surplus, examples = engine.unbalanced(rows((1, -1), 3), 5)
+        missing, surplus, examples = engine.find_unbalanced(rows((1, -1), 3), 5)
     assert (missing, surplus, examples.num_rows) == (0, 3, 3)
 
 
 def test_of_many_equal_rows_the_lowest_of_the_larger_side_stay() -> None:
-    assert unmatched(pa.int64(), [7, 7, 7, 8], [8, 7]) == ([0, 1], [])
-    assert unmatched(pa.string(), ["a"], ["a", "a", "b"]) == ([], [0, 2])
+    assert find_unmatched(pa.int64(), [7, 7, 7, 8], [8, 7]) == ([0, 1], [])
+    assert find_unmatched(pa.string(), ["a"], ["a", "a", "b"]) == ([], [0, 2])
 
 
 def test_more_columns_than_there_are_bits_are_compared_all_the_same() -> None:
@@ -204,9 +204,9 @@ def test_two_thousand_columns_are_proved_in_little_memory() -> None:
         return RowStream(schema, iter(batches))
 
     with Engine(DiffOptions(memory_bytes_max=256 * 1024 * 1024)) as engine:
-        assert engine.unbalanced(signed("b"), 5)[:2] == (0, 0)
+        assert engine.find_unbalanced(signed("b"), 5)[:2] == (0, 0)
     with Engine(DiffOptions(memory_bytes_max=256 * 1024 * 1024)) as engine:
-        missing, surplus, examples = engine.unbalanced(signed("c"), 5)
+        missing, surplus, examples = engine.find_unbalanced(signed("c"), 5)
     assert (missing, surplus) == (1, 1)
     assert sorted(examples["surplus"].to_pylist()) == [-1, 1]
     assert examples["c1"].to_pylist() == ["b", "b"]
@@ -280,7 +280,7 @@ def test_sums_of_hashes_say_whether_rows_balance(
         at, column = data.draw(strategies.integers(0, len(came) - 1)), data.draw(ROW)
         which = data.draw(strategies.integers(0, 2))
         came[at] = (*came[at][:which], column[which], *came[at][which + 1 :])
-    assert engine.balances(signed(left, came)) == (Counter(left) == Counter(came))
+    assert engine.is_balanced(signed(left, came)) == (Counter(left) == Counter(came))
 
 
 def test_rows_that_swapped_a_value_do_not_balance(engine: Engine) -> None:
@@ -288,8 +288,8 @@ def test_rows_that_swapped_a_value_do_not_balance(engine: Engine) -> None:
     for a, b in combinations(range(12), 2):
         left = [(a, "x", Decimal(a)), (b, "y", Decimal(b))]
         came = [(a, "y", Decimal(a)), (b, "x", Decimal(b))]
-        assert engine.balances(signed(left, came)) is False
+        assert engine.is_balanced(signed(left, came)) is False
 
 
 def test_nested_columns_are_left_to_groups(engine: Engine) -> None:
-    assert engine.balances(stream(pa.list_(pa.int64()), [[1]], [[1]])) is None
+    assert engine.is_balanced(stream(pa.list_(pa.int64()), [[1]], [[1]])) is None

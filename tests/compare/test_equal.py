@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.compare.equal_rows import differ
+from tailer.compare.equal_rows import find_differing_rows
 
 FLOATS = [math.nan, 0.0, -0.0, 1.5]
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -65,7 +65,7 @@ def test_rows_differ_where_their_values_do_at_any_depth(data: st.DataObject) -> 
     rows = data.draw(st.lists(st.tuples(st.none() | values, st.none() | values), min_size=3))
     begin = data.draw(st.integers(0, 2))
     one, other = (pa.array(column, data_type).slice(begin) for column in zip(*rows, strict=True))
-    mask, count = differ([one], [other], len(one))
+    mask, count = find_differing_rows([one], [other], len(one))
     pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
     expected = [canonical(a) != canonical(b) for a, b in pairs]
     assert mask.to_pylist() == expected
@@ -78,7 +78,7 @@ def test_a_slice_of_maps_with_values_of_the_null_type_is_compared() -> None:
     full = [("a", {"x": None, "y": 1}), ("b", {"x": None, "y": 0})]
     one = pa.array([None, [("a", None)], None, []], kind).slice(2)
     other = pa.array([[], [], full, []], kind).slice(2)
-    mask, count = differ([one], [other], 2)
+    mask, count = find_differing_rows([one], [other], 2)
     assert (mask.to_pylist(), count) == ([True, False], 1)
 
 
@@ -87,7 +87,7 @@ def test_no_maps_are_compared_without_offsets() -> None:
     kind = pa.map_(pa.string(), pa.int32())
     entry = pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.int32())])
     none = pa.MapArray.from_buffers(kind, 0, [None, None], children=[pa.array([], entry)])
-    mask, count = differ([none], [none], 0)
+    mask, count = find_differing_rows([none], [none], 0)
     assert (mask.to_pylist(), count) == ([], 0)
 
 
@@ -95,7 +95,7 @@ def test_no_maps_are_compared_without_offsets() -> None:
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(FLOATS), st.integers(0, 2)), min_size=1)
 )
 def test_a_row_differs_in_any_of_its_columns(rows: list[tuple[int, float, int]]) -> None:
-    mask, count = differ(
+    mask, count = find_differing_rows(
         [pa.array([r[0] for r in rows]), pa.array([r[1] for r in rows])],
         [pa.array([r[2] for r in rows]), pa.array([r[1] for r in rows])],
         len(rows),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import Offset
-from tailer.compare.unmatched import Unmatched, unmatched
+from tailer.compare.unmatched import Unmatched, find_unmatched
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
@@ -65,10 +65,10 @@ def compared(table: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> bool:
 
     def counting(*asked: Any) -> Unmatched:
         used.append(True)
-        return unmatched(*asked)
+        return find_unmatched(*asked)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tailer.compare.diff.unmatched", counting)
+        patch.setattr("tailer.compare.diff.find_unmatched", counting)
         origins = {b.file.origin for b in _batches(table)[0] if b.file}
     assert origins == {"cancel_out"}
     return bool(used)
@@ -82,7 +82,7 @@ def _batches(table: TableBuilder) -> tuple[list[Any], int]:
     class Counting(Observer):
         total = 0
 
-        def read_bytes(self, count: int) -> None:
+        def count_read_bytes(self, count: int) -> None:
             self.total += count
 
     observer = Counting()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import feeds_of_pattern
-from tailer.daemon.discovery import discover, is_pattern
+from tailer.daemon.assembly import find_pattern_feeds
+from tailer.daemon.discovery import discover_tables, is_pattern
 from tailer.errors import ConfigError, TableError
 from tests.clouds.servers import Container
 from tests.s3.fixture import Bucket
@@ -44,11 +44,11 @@ def lake(tmp_path: Path) -> Path:
     ],
 )
 async def test_stars_stand_for_folders(lake: Path, pattern: str, matches: dict[str, str]) -> None:
-    found = await discover(f"{lake}/{pattern}", {})
+    found = await discover_tables(f"{lake}/{pattern}", {})
     assert found.tables == {match: f"{lake}/{where}" for match, where in matches.items()}
     assert not found.unclean
     assert not found.shared
-    uri = await discover(f"file://{lake}/{pattern}", {})
+    uri = await discover_tables(f"file://{lake}/{pattern}", {})
     assert list(uri.tables) == list(matches)
 
 
@@ -69,7 +69,7 @@ async def test_a_text_that_would_lead_elsewhere_is_refused(
     tmp_path: Path, pattern: str, folder: str, text: str
 ) -> None:
     (tmp_path / folder / "_delta_log").mkdir(parents=True)
-    found = await discover(f"{tmp_path}/{pattern}", {})
+    found = await discover_tables(f"{tmp_path}/{pattern}", {})
     assert found.unclean == {f"{tmp_path}/{folder}": text}
     assert not found.tables
     assert not found.shared
@@ -78,14 +78,14 @@ async def test_a_text_that_would_lead_elsewhere_is_refused(
 @pytest.mark.parametrize("folder", ["db_a b", "db_dt=1", "db_..x", "db_größe", "db_a\u200db"])
 async def test_other_texts_are_taken_as_they_are(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder / "_delta_log").mkdir(parents=True)
-    found = await discover(f"{tmp_path}/db_*/", {})
+    found = await discover_tables(f"{tmp_path}/db_*/", {})
     assert found.tables == {folder.removeprefix("db_"): f"{tmp_path}/{folder}"}
 
 
 async def test_two_folders_with_one_name_are_both_refused(tmp_path: Path) -> None:
     for folder in ("a1-b2", "a1b-2", "a3b4"):
         (tmp_path / folder / "_delta_log").mkdir(parents=True)
-    found = await discover(f"{tmp_path}/a*b*/", {})
+    found = await discover_tables(f"{tmp_path}/a*b*/", {})
     assert found.tables == {"3-4": f"{tmp_path}/a3b4"}
     assert found.shared == {"1--2": [f"{tmp_path}/a1-b2", f"{tmp_path}/a1b-2"]}
 
@@ -105,14 +105,14 @@ async def test_a_folder_that_can_t_be_listed_is_named(
         monkeypatch.setattr(Path, "iterdir", listed)
 
     refuse(lake / "people")
-    found = await discover(f"{lake}/*/", {})
+    found = await discover_tables(f"{lake}/*/", {})
     assert found.closed == [f"{lake}/people"]
     assert found.tables.keys() == {"orders"}
     refuse(lake)
     with pytest.raises(TableError, match=r"can't be searched for tables \(Permission denied\)"):
-        await discover(f"{lake}/*/", {})
+        await discover_tables(f"{lake}/*/", {})
     with pytest.raises(TableError, match=r"can't be searched for tables \(File name too long\)"):
-        await discover(f"{lake}/{'x' * 300}/*/", {})
+        await discover_tables(f"{lake}/{'x' * 300}/*/", {})
 
 
 async def test_a_match_is_a_part_of_an_option_and_nothing_else_of_it(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_a_match_is_a_part_of_an_option_and_nothing_else_of_it(tmp_path: P
         'url = "https://host/{table}?key=1"\nkey = "s3://bucket/{table}"\npath = "out/{table}"\n'
     )
     config = load_config(tmp_path / "tailer.toml")
-    (feed,) = (await feeds_of_pattern(config, config.feeds["lake"])).feeds.values()
+    (feed,) = (await find_pattern_feeds(config, config.feeds["lake"])).feeds.values()
     assert feed.sink.options == {
         "url": "https://host/a%3Fb%23c%252e?key=1",
         "key": "s3://bucket/a?b#c%2e",
@@ -133,7 +133,7 @@ async def test_a_match_is_a_part_of_an_option_and_nothing_else_of_it(tmp_path: P
 
 async def test_a_store_without_folders_is_named() -> None:
     with pytest.raises(ConfigError, match="no store for 'https://host"):
-        await discover("https://host/*/", {})
+        await discover_tables("https://host/*/", {})
 
 
 def test_what_is_a_pattern() -> None:
@@ -147,11 +147,11 @@ async def test_tables_are_found_on_s3(lake: Path, bucket: Bucket, scheme: str) -
         (log / "00000000000000000000.json").write_text("{}")
     await upload(lake, bucket, "lake house")
     root = f"{scheme}://{bucket.name}/lake house"
-    found = await discover(f"{root}/*/", bucket.options)
+    found = await discover_tables(f"{root}/*/", bucket.options)
     assert found.tables == {"orders": f"{root}/orders", "people": f"{root}/people"}
-    deep = await discover(f"{scheme}://{bucket.name}/*/*/orders", bucket.options)
+    deep = await discover_tables(f"{scheme}://{bucket.name}/*/*/orders", bucket.options)
     assert deep.tables == {f"lake house/{c}": f"{root}/{c}/orders" for c in ("eu", "us")}
-    assert (await discover(f"{root}/nowhere/*/", bucket.options)).tables == {}
+    assert (await discover_tables(f"{root}/nowhere/*/", bucket.options)).tables == {}
 
 
 async def test_tables_are_found_on_azure_and_google(lake: Path, container: Container) -> None:
@@ -159,8 +159,8 @@ async def test_tables_are_found_on_azure_and_google(lake: Path, container: Conta
         (log / "00000000000000000000.json").write_text("{}")
     await container.upload(lake, "lake house")
     root = container.address("lake house")
-    found = await discover(f"{root}/*/", container.options)
+    found = await discover_tables(f"{root}/*/", container.options)
     assert found.tables == {"orders": f"{root}/orders", "people": f"{root}/people"}
-    deep = await discover(container.address("*/*/orders"), container.options)
+    deep = await discover_tables(container.address("*/*/orders"), container.options)
     assert deep.tables == {f"lake house/{c}": f"{root}/{c}/orders" for c in ("eu", "us")}
-    assert (await discover(f"{root}/nowhere/*/", container.options)).tables == {}
+    assert (await discover_tables(f"{root}/nowhere/*/", container.options)).tables == {}

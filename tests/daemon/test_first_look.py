@@ -115,11 +115,11 @@ async def test_nobody_waits_for_a_silent_store_after_the_first_seconds(
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervisor.run)
-            await eventually_async(supervisor.status)
-            await supervisor.looked()
+            await eventually_async(supervisor.list_statuses)
+            await supervisor.wait_for_discovery()
             monkeypatch.setattr(supervising, "_FIRST_ANSWER_S", 10 * DEADLINE_S)
-            await supervisor.looked()
-            assert [status.name for status in supervisor.status()] == ["orders"]
+            await supervisor.wait_for_discovery()
+            assert [status.name for status in supervisor.list_statuses()] == ["orders"]
             tasks.cancel_scope.cancel()
 
 
@@ -134,13 +134,13 @@ async def test_tables_found_late_of_a_pattern_that_is_gone_are_not_followed(
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervisor.run)
-            await supervisor.looked()
+            await supervisor.wait_for_discovery()
             pattern = supervisor.config.feeds["lake"]
             del setting.feeds["lake"]
             setting.table("orders")
             setting.feed("orders")
-            await supervisor.reload()
+            await supervisor.reload_config()
             setting.table("lake/one")
-            await supervisor._discover(pattern)  # as the search that began before
-            assert [status.name for status in supervisor.status()] == ["orders"]
+            await supervisor._discover_pattern(pattern)  # as the search that began before
+            assert [status.name for status in supervisor.list_statuses()] == ["orders"]
             tasks.cancel_scope.cancel()

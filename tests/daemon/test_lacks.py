@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tailer.changes import ChangeFile
-from tailer.daemon.discovery import discover
+from tailer.daemon.discovery import discover_tables
 from tailer.decode.unreadable_files import make_unreadable_error
 from tailer.errors import CorruptLog, TransientError, healing, may_heal
 from tailer.feed.run import run_feed
@@ -160,5 +160,5 @@ def test_a_state_folder_without_descriptors_is_asked_again(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "iterdir", no_descriptor)
         with pytest.raises(TransientError, match="can't be listed"):
-            anyio.run(discover, str(tmp_path / "lake/*/"), {})
-    assert anyio.run(discover, str(tmp_path / "lake/*/"), {}).tables.keys() == {"orders"}
+            anyio.run(discover_tables, str(tmp_path / "lake/*/"), {})
+    assert anyio.run(discover_tables, str(tmp_path / "lake/*/"), {}).tables.keys() == {"orders"}

@@ -42,7 +42,7 @@ def registry() -> CollectorRegistry:
 @pytest.fixture
 def progress(registry: CollectorRegistry, clock: Clock) -> FeedProgress:
     progress = FeedProgress("orders", clock)
-    MetricFamilies(registry).watch(progress)
+    MetricFamilies(registry).watch_feed(progress)
     return progress
 
 
@@ -57,8 +57,8 @@ def test_events_are_counted_by_change_type(
         {"id": i, "_change_type": kind} for i, kind in enumerate(("insert", "insert", "delete"))
     ]
     batch = change_batch(SCHEMA, rows, last=True)
-    progress.started(batch.offset)
-    progress.delivered(batch)
+    progress.note_start(batch.offset)
+    progress.note_saved_batch(batch)
     name = "tailer_events_total"
     assert value(registry, name, change_type="insert", origin="cdf") == 2
     assert value(registry, name, change_type="delete", origin="cdf") == 1
@@ -76,12 +76,12 @@ def test_a_version_counts_when_its_last_batch_is_delivered(
 ) -> None:
     first = change_batch(SCHEMA, [{"id": 1}])
     last = change_batch(SCHEMA, [{"id": 2}], index=1, last=True)
-    progress.started(first.offset)
-    progress.delivered(first)
+    progress.note_start(first.offset)
+    progress.note_saved_batch(first)
     assert value(registry, "tailer_versions_total") in (None, 0)
     assert value(registry, "tailer_offset_version") == 1
-    progress.delivered(last)
-    progress.delivered(empty_batch(SCHEMA, version=2))
+    progress.note_saved_batch(last)
+    progress.note_saved_batch(empty_batch(SCHEMA, version=2))
     assert value(registry, "tailer_versions_total") == progress.versions_delivered == 2
     assert value(registry, "tailer_offset_version") == 3
 
@@ -89,7 +89,7 @@ def test_a_version_counts_when_its_last_batch_is_delivered(
 def test_latency_is_from_the_commit_to_its_delivery(
     registry: CollectorRegistry, progress: FeedProgress
 ) -> None:
-    progress.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
+    progress.note_saved_batch(change_batch(SCHEMA, [{"id": 1}], last=True))
     assert value(registry, "tailer_commit_to_delivery_seconds_count") == 1
     assert value(registry, "tailer_commit_to_delivery_seconds_sum") == 2.0
 
@@ -98,7 +98,7 @@ def test_a_commit_of_the_future_has_no_negative_latency(
     registry: CollectorRegistry, progress: FeedProgress, clock: Clock
 ) -> None:
     clock.now = STAMP_S - 60
-    progress.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
+    progress.note_saved_batch(change_batch(SCHEMA, [{"id": 1}], last=True))
     assert value(registry, "tailer_commit_to_delivery_seconds_sum") == 0.0
 
 
@@ -109,30 +109,30 @@ def test_lag_is_what_is_not_delivered_whole(
         return value(registry, "tailer_lag_versions"), value(registry, "tailer_lag_seconds")
 
     assert lag() == (0, 0)
-    progress.started(Offset(1))
-    progress.newest(3)
+    progress.note_start(Offset(1))
+    progress.note_newest(3)
     first = change_batch(SCHEMA, [{"id": 1}], last=True)
-    progress.read(first)
+    progress.note_read_item(first)
     assert lag() == (3, 2.0)
     clock.now += 5
     assert lag() == (3, 7.0)
-    progress.delivered(first)
+    progress.note_saved_batch(first)
     assert lag() == (2, 7.0)
     for version in (2, 3):
-        progress.delivered(change_batch(SCHEMA, [{"id": 1}], version=version, last=True))
+        progress.note_saved_batch(change_batch(SCHEMA, [{"id": 1}], version=version, last=True))
     clock.now += 1000
     assert lag() == (0, 0.0), "a table that rests makes no lag"
-    progress.newest(4)
+    progress.note_newest(4)
     assert lag() == (1, 0.0), "nor is the new version as old as the last one that was delivered"
     fourth = change_batch(SCHEMA, [{"id": 1}], version=4, last=True)
-    progress.read(structs.replace(fourth, timestamp_ms=round((clock.now - 3) * 1000)))
+    progress.note_read_item(structs.replace(fourth, timestamp_ms=round((clock.now - 3) * 1000)))
     assert lag() == (1, 3.0)
 
 
 def test_errors_are_counted_by_family(registry: CollectorRegistry, progress: FeedProgress) -> None:
-    progress.failed(TransientError("reset"))
-    progress.failed(TransientError("reset"))
-    progress.failed(DataLoss("gone"))
+    progress.note_failure(TransientError("reset"))
+    progress.note_failure(TransientError("reset"))
+    progress.note_failure(DataLoss("gone"))
     assert value(registry, "tailer_errors_total", family="transient") == 2
     assert value(registry, "tailer_errors_total", family="data_loss") == 1
 
@@ -140,9 +140,9 @@ def test_errors_are_counted_by_family(registry: CollectorRegistry, progress: Fee
 def test_ready_is_started_and_not_failing(progress: FeedProgress) -> None:
     seen = [progress.ready]
     steps: list[Callable[[], None]] = [
-        lambda: progress.started(Offset(1)),
-        lambda: progress.failed(TransientError("reset")),
-        lambda: progress.delivered(change_batch(SCHEMA, [{"id": 1}], last=True)),
+        lambda: progress.note_start(Offset(1)),
+        lambda: progress.note_failure(TransientError("reset")),
+        lambda: progress.note_saved_batch(change_batch(SCHEMA, [{"id": 1}], last=True)),
     ]
     for step in steps:
         step()
@@ -152,9 +152,9 @@ def test_ready_is_started_and_not_failing(progress: FeedProgress) -> None:
 
 def test_a_feed_that_nobody_watches_counts_for_itself(clock: Clock) -> None:
     progress = FeedProgress("tail", clock)
-    progress.started(Offset(1))
-    progress.delivered(change_batch(SCHEMA, [{"id": 1}, {"id": 2}], last=True))
-    progress.failed(TransientError("reset"))
+    progress.note_start(Offset(1))
+    progress.note_saved_batch(change_batch(SCHEMA, [{"id": 1}, {"id": 2}], last=True))
+    progress.note_failure(TransientError("reset"))
     assert (progress.events_delivered, progress.versions_delivered) == (2, 1)
 
 
@@ -162,8 +162,8 @@ def test_two_feeds_share_their_families(registry: CollectorRegistry, clock: Cloc
     families = MetricFamilies(registry)
     for feed, count in (("a", 1), ("b", 2)):
         rows = [{"id": i} for i in range(count)]
-        families.watch(progress := FeedProgress(feed, clock))
-        progress.delivered(change_batch(SCHEMA, rows, last=True))
+        families.watch_feed(progress := FeedProgress(feed, clock))
+        progress.note_saved_batch(change_batch(SCHEMA, rows, last=True))
     name, labels = "tailer_events_total", {"change_type": "insert", "origin": "cdf"}
     assert registry.get_sample_value(name, {"feed": "a", **labels}) == 1
     assert registry.get_sample_value(name, {"feed": "b", **labels}) == 2
@@ -193,14 +193,14 @@ def test_a_feed_that_is_forgotten_leaves_no_series(
 ) -> None:
     families = MetricFamilies(registry)
     for feed in ("orders", "kept"):
-        families.watch(progress := FeedProgress(feed, clock))
-        progress.started(Offset(1))
-        progress.delivered(change_batch(SCHEMA, [{"id": 1}], last=True))
-        progress.failed(TransientError("reset"))
-    families.forget("orders")
+        families.watch_feed(progress := FeedProgress(feed, clock))
+        progress.note_start(Offset(1))
+        progress.note_saved_batch(change_batch(SCHEMA, [{"id": 1}], last=True))
+        progress.note_failure(TransientError("reset"))
+    families.forget_feed("orders")
     feeds = {s.labels["feed"] for family in registry.collect() for s in family.samples}
     assert feeds == {"kept"}
-    families.forget("orders")
+    families.forget_feed("orders")
 
 
 def test_the_state_is_one_of_them(registry: CollectorRegistry, progress: FeedProgress) -> None:

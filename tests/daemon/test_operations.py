@@ -15,7 +15,7 @@ import pytest
 from sinks.jsonl import JsonlSink
 from tailer.cli.main import main
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import assemble
+from tailer.daemon.assembly import assemble_feed
 from tailer.testing.table import TableBuilder
 from tests.support.components import free_port
 from tests.support.programs import run_tailer, started, whole_lines
@@ -153,7 +153,7 @@ def test_refused_rows_are_kept_in_a_file_for_the_daemon_s_user_alone(tmp_path: P
         '[feeds.orders.sink]\ntype = "jsonl"\npath = "out.jsonl"\n'
     )
     config = load_config(tmp_path / "tailer.toml")
-    park = assemble(config, config.feeds["orders"]).park
+    park = assemble_feed(config, config.feeds["orders"]).park
     assert isinstance(park, JsonlSink)
     assert park.private
     assert park.path == tmp_path / "state" / "orders.parked.jsonl"

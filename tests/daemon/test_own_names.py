@@ -17,7 +17,7 @@ import pytest
 
 from tailer.cli.main import main
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import assemble
+from tailer.daemon.assembly import assemble_feed
 from tailer.errors import UnsupportedTable
 from tailer.feed.run import run_feed
 from tailer.testing.table import TableBuilder
@@ -70,7 +70,7 @@ def configured(folder: Path, sink: str, more: str = "", **options: Any) -> Path:
 
 async def run(config: Path, last: int = 1) -> None:
     loaded = load_config(config)
-    await run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=last))
+    await run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=last))
 
 
 def rows_in(target: Path, sink: str) -> list[dict[str, Any]]:

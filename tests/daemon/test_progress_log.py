@@ -45,9 +45,9 @@ def said() -> tuple[logging.Logger, list[logging.LogRecord]]:
 def feed(events: int = 0, versions: int = 0, newest: int = -1) -> FeedProgress:
     """The figures of a feed that follows, and has delivered so much."""
     progress = FeedProgress("orders", lambda: 0.0)
-    progress.started(Offset(versions))
+    progress.note_start(Offset(versions))
     progress.events_delivered, progress.versions_delivered = events, versions
-    progress.newest(newest)
+    progress.note_newest(newest)
     return progress
 
 
@@ -57,21 +57,21 @@ Said = tuple[logging.Logger, list[logging.LogRecord]]
 def test_a_feed_says_what_is_new_since_the_last_time(said: Said) -> None:
     logger, records = said
     progress, orders = ProgressLog(logger), feed()
-    progress.report({"orders": orders}, 60.0)
+    progress.log_report({"orders": orders}, 60.0)
     assert records == [], "there is nothing to say"
     orders.events_delivered, orders.versions_delivered = 7, 2
-    progress.report({"orders": orders}, 60.0)
-    progress.report({"orders": orders}, 60.0)
+    progress.log_report({"orders": orders}, 60.0)
+    progress.log_report({"orders": orders}, 60.0)
     orders.events_delivered = 10
-    progress.report({"orders": orders}, 60.0)
+    progress.log_report({"orders": orders}, 60.0)
     assert [record.getMessage() for record in records] == [
         "feed orders delivered 7 events of 2 versions in 60 s; behind by nothing",
         "feed orders delivered 3 events of 0 versions in 60 s; behind by nothing",
     ]
-    progress.report({"orders": feed(events=4, versions=1)}, 60.0)  # it was restarted
+    progress.log_report({"orders": feed(events=4, versions=1)}, 60.0)  # it was restarted
     assert "delivered 4 events of 1 versions" in records[-1].getMessage()
-    progress.gone("orders", feed(events=1))
-    progress.end({}, "asked to")
+    progress.remove_feed("orders", feed(events=1))
+    progress.log_end({}, "asked to")
     assert (
         records[-1]
         .getMessage()
@@ -83,24 +83,24 @@ def test_a_feed_that_is_behind_says_so_while_it_is_on_its_way(said: Said) -> Non
     logger, records = said
     orders = feed(newest=4)
     progress = ProgressLog(logger)
-    progress.report({"orders": orders}, 60.0)
+    progress.log_report({"orders": orders}, 60.0)
     assert "delivered 0 events of 0 versions in 60 s; behind by 5 versions" in (
         records[0].getMessage()
     )
     orders.state = "paused"  # another line has said why
-    progress.report({"orders": orders}, 60.0)
+    progress.log_report({"orders": orders}, 60.0)
     assert len(records) == 1
 
 
 def test_feeds_in_trouble_are_named_at_every_report(said: Said) -> None:
     logger, records = said
     feeds = {"a": feed(), "b": feed(), "c": feed()}
-    feeds["a"].retried(TransientError("no broker"))
-    feeds["b"].failed(SinkRejected("no \x1b[2J table"))
+    feeds["a"].note_retry(TransientError("no broker"))
+    feeds["b"].note_failure(SinkRejected("no \x1b[2J table"))
     feeds["b"].state = "failed"
     progress = ProgressLog(logger)
     for _ in range(2):
-        progress.report(feeds, 60.0)
+        progress.log_report(feeds, 60.0)
     assert [record.getMessage() for record in records] == 2 * [
         "2 of 3 feeds are in trouble; a is retrying: no broker; b is failed: no \\x1b[2J table"
     ]
@@ -109,8 +109,8 @@ def test_feeds_in_trouble_are_named_at_every_report(said: Said) -> None:
 def test_a_table_that_was_never_read_is_not_said_to_be_read(said: Said) -> None:
     logger, records = said
     unread = FeedProgress("orders", lambda: 0.0)
-    ProgressLog(logger).end({"orders": unread}, "asked to")
-    ProgressLog(logger).end({"orders": unread, "items": feed(newest=1)}, "asked to")
+    ProgressLog(logger).log_end({"orders": unread}, "asked to")
+    ProgressLog(logger).log_end({"orders": unread, "items": feed(newest=1)}, "asked to")
     assert records[0].getMessage().endswith("; the table was not read yet")
     assert "1 of their tables were not read yet, others are behind by 2" in (
         records[1].getMessage()
@@ -120,16 +120,16 @@ def test_a_table_that_was_never_read_is_not_said_to_be_read(said: Said) -> None:
 def test_what_was_looked_up_of_a_feed_that_does_not_run_is_said(said: Said) -> None:
     logger, records = said
     orders = FeedProgress("orders", lambda: 0.0)
-    orders.found(Offset(3))
-    orders.newest(4)
-    ProgressLog(logger).end({"orders": orders}, "asked to")
+    orders.note_saved_offset(Offset(3))
+    orders.note_newest(4)
+    ProgressLog(logger).log_end({"orders": orders}, "asked to")
     assert "; behind by 2 versions, " in records[-1].getMessage()
 
 
 def test_hundreds_of_feeds_do_not_fill_the_log(said: Said) -> None:
     logger, records = said
     feeds = {f"f{i:03}": feed(events=2, versions=1) for i in range(200)}
-    ProgressLog(logger).report(feeds, 60.0)
+    ProgressLog(logger).log_report(feeds, 60.0)
     assert len(records) == FEEDS_MAX + 1
     assert f"{200 - FEEDS_MAX} more feeds delivered {2 * (200 - FEEDS_MAX)} events" in (
         records[-1].getMessage()

@@ -13,7 +13,7 @@ import pytest
 from tailer import errors
 from tailer.changes import ChangeBatch
 from tailer.daemon.recent import ROWS_BYTES_MAX, ROWS_MAX, LastRows, RecentPast
-from tailer.daemon.remedies import remedy_for
+from tailer.daemon.remedies import find_remedy
 from tailer.errors import ConfigError, CorruptLog, TailerError, TransientError
 from tailer.feed.policy import FeedPaused
 from tailer.feed.progress import FeedProgress
@@ -33,10 +33,10 @@ def test_an_hour_is_kept_and_no_more() -> None:
     for i in range(500):
         now += 30.0
         progress.events_delivered += 60
-        past.sample()
+        past.add_sample()
         progress.state = "retrying" if i % 2 else "following"
-        past.look("away" if i % 2 else None)
-        past.ordered(f"pause {i}", "done")
+        past.note_state("away" if i % 2 else None)
+        past.note_order(f"pause {i}", "done")
     told = past.to_json()
     assert [len(told[what]) for what in ("samples", "states", "orders")] == [120, 50, 20]
     assert {sample["events_per_s"] for sample in told["samples"]} == {2.0}
@@ -50,7 +50,7 @@ def test_a_state_that_stays_is_one_line_with_its_newest_reason() -> None:
     past = RecentPast(progress)
     progress.state = "retrying"
     for error in (None, "refused", "refused", "timed out"):
-        past.look(error)
+        past.note_state(error)
     expected = [{"time_s": 5.0, "state": "retrying", "error": "timed out"}]
     assert past.to_json()["states"] == expected
 
@@ -58,16 +58,16 @@ def test_a_state_that_stays_is_one_line_with_its_newest_reason() -> None:
 def test_the_last_rows_are_few_and_have_memory_of_their_own() -> None:
     last = LastRows()
     assert last.to_json() == []
-    last.keep(batch_of({"id": list(range(10_000))}))
+    last.keep_rows(batch_of({"id": list(range(10_000))}))
     assert last.rows is not None
     assert last.rows.get_total_buffer_size() <= ROWS_BYTES_MAX
     assert [row["id"] for row in last.to_json()] == list(range(9_999, 9_999 - ROWS_MAX, -1))
     # An empty batch delivers nothing; rows that are too large hide those before them.
-    last.keep(batch_of({"id": pa.array([], pa.int64())}))
+    last.keep_rows(batch_of({"id": pa.array([], pa.int64())}))
     assert len(last.to_json()) == ROWS_MAX
-    last.keep(batch_of({"id": ["x" * 20_000, "y" * 20_000]}))
+    last.keep_rows(batch_of({"id": ["x" * 20_000, "y" * 20_000]}))
     assert [row["id"][0] for row in last.to_json()] == ["y"]
-    last.keep(batch_of({"id": ["x" * 40_000]}))
+    last.keep_rows(batch_of({"id": ["x" * 40_000]}))
     assert last.to_json() == []
 
 
@@ -84,7 +84,7 @@ def test_every_value_is_shown_as_json_that_a_browser_reads() -> None:
         "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
         "none": pa.array([None], pa.string()),
     }
-    last.keep(batch_of(values))
+    last.keep_rows(batch_of(values))
     (row,) = last.to_json()
     json.dumps(row, allow_nan=False)
     assert row["nan"] == "nan"
@@ -106,16 +106,16 @@ def families() -> set[str]:
 def test_every_family_of_errors_has_a_remedy(family: str) -> None:
     error = TailerError("it failed")
     error.family = family
-    remedy = remedy_for(error)
+    remedy = find_remedy(error)
     assert remedy is not None
     assert remedy.text.endswith((".", "`."))
     assert ("bug" in remedy.text) == (family == "internal")
 
 
 def test_a_remedy_names_the_order_and_the_version() -> None:
-    assert remedy_for(None) is None
-    told = remedy_for(CorruptLog("the file ends early", version=7))
+    assert find_remedy(None) is None
+    told = find_remedy(CorruptLog("the file ends early", version=7))
     assert told is not None
     assert (told.order, told.version) == ("start", 7)
-    orders = [remedy_for(e) for e in (TransientError("x"), FeedPaused("x", 3), ConfigError("x"))]
+    orders = [find_remedy(e) for e in (TransientError("x"), FeedPaused("x", 3), ConfigError("x"))]
     assert [remedy and remedy.order for remedy in orders] == [None, "resume", "reload"]

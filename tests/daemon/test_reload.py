@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tailer.config.feeds import FeedConfig, SinkConfig
-from tailer.daemon.reload import feed_changes
+from tailer.daemon.reload import find_feed_changes
 from tailer.feed.options import FeedOptions
 
 
@@ -42,14 +42,14 @@ def test_what_is_equal_is_left_alone(
     ended: list[str],
     started: list[str],
 ) -> None:
-    changes = feed_changes(running, old, new)
+    changes = find_feed_changes(running, old, new)
     assert [*changes.ended] == ended
     assert [*changes.started] == started
 
 
 def test_each_feed_is_named_once() -> None:
-    changes = feed_changes({**FOUND, "a": A}, {"p": P, "a": A}, {"p": replace(P, start=None)})
-    assert changes.summary(["p/x", "p/z"]) == {
+    changes = find_feed_changes({**FOUND, "a": A}, {"p": P, "a": A}, {"p": replace(P, start=None)})
+    assert changes.summarize(["p/x", "p/z"]) == {
         "started": ["p/z"],
         "stopped": ["p/y", "a"],
         "restarted": ["p/x"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailer.changes import Offset
-from tailer.daemon.retention import Outlook, interval_seconds
+from tailer.daemon.retention import Outlook, parse_interval_seconds
 from tailer.errors import TransientError
 from tailer.feed.run import run_feed
 from tailer.testing.table import TableBuilder
@@ -40,7 +40,7 @@ DAY_MS = DAY * 1000
 async def test_intervals_are_read_as_table_properties_have_them(
     text: str | None, seconds: float
 ) -> None:
-    assert interval_seconds(text, 99) == seconds
+    assert parse_interval_seconds(text, 99) == seconds
 
 
 class Scene:
@@ -54,8 +54,8 @@ class Scene:
         self.outlook = Outlook(self.rig.feed(last=0).log, self.progress)
 
     async def look(self, version: int, *, snapshot: bool = False) -> tuple[float, float]:
-        self.progress.started(Offset(version, snapshot=snapshot))
-        await self.outlook.look()
+        self.progress.note_start(Offset(version, snapshot=snapshot))
+        await self.outlook.update_progress()
         return self.progress.seconds_to_loss("log"), self.progress.seconds_to_loss("data")
 
 

@@ -37,7 +37,7 @@ async def states(runner: Runner, last: str) -> None:
     """Run it until it is in that state, then end it."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(runner.run)
-        await eventually_async(lambda: runner.status(0.0).state == last, why=f"it is {last}")
+        await eventually_async(lambda: runner.build_status(0.0).state == last, why=f"it is {last}")
         await runner.end()
 
 
@@ -68,7 +68,7 @@ async def test_a_feed_is_retrying_until_it_has_delivered(rig: Rig) -> None:
 
     class Watched(Script):
         def __call__(self, method: str, argument: object = "") -> None:
-            seen.append((runner.status(0.0).state, runner.ready))
+            seen.append((runner.build_status(0.0).state, runner.ready))
             super().__call__(method, argument)
 
     runner = runner_of(rig, Watched({"write": [away] * 5}))
@@ -76,7 +76,7 @@ async def test_a_feed_is_retrying_until_it_has_delivered(rig: Rig) -> None:
         tasks.start_soon(runner.run)
         # Its last version ends it, maybe before anybody has seen it follow.
         await eventually_async(
-            lambda: runner.status(0.0).state in ("following", "stopped") and rig.ids,
+            lambda: runner.build_status(0.0).state in ("following", "stopped") and rig.ids,
             why="it goes on",
         )
         await runner.end()
@@ -88,14 +88,14 @@ async def test_a_feed_is_retrying_until_it_has_delivered(rig: Rig) -> None:
 def test_a_feed_without_unread_changes_is_well_again() -> None:
     """After the log was away: nothing is delivered that would show it."""
     progress = FeedProgress("orders", lambda: 0.0)
-    progress.started(Offset(3))
-    progress.retried(TransientError("no log"))
-    progress.started(Offset(3))
+    progress.note_start(Offset(3))
+    progress.note_retry(TransientError("no log"))
+    progress.note_start(Offset(3))
     assert (progress.state, progress.ready) == ("retrying", False)
-    progress.newest(3)
+    progress.note_newest(3)
     assert progress.state == "retrying", "version 3 is not delivered"
-    progress.started(Offset(4))
-    progress.newest(3)
+    progress.note_start(Offset(4))
+    progress.note_newest(3)
     assert (progress.state, progress.ready) == ("following", True)
 
 
@@ -171,11 +171,13 @@ async def test_a_call_that_does_not_come_back_is_named_until_it_does(
         # Before that, its start may take as long on a busy machine.
         named = "has not returned from a write for 0.01 s"
         await eventually_async(lambda: named in (runner.last_error or ""), why="it is named")
-        assert runner.status(0.0).state == "retrying"
+        assert runner.build_status(0.0).state == "retrying"
         assert not runner.ready
         assert any("waits: the sink has not returned" in line for line in caplog.messages)
         goes_on.set()
-        await eventually_async(lambda: runner.status(0.0).state == "stopped", why="it is done")
+        await eventually_async(
+            lambda: runner.build_status(0.0).state == "stopped", why="it is done"
+        )
         await runner.end()
     assert rig.ids == [1, 2, 3]
     assert rig.metric("tailer_retries_total") == 0
@@ -201,13 +203,15 @@ async def test_a_sink_is_not_looked_at_while_its_feed_has_it(
     monkeypatch.setattr(FaultySink, "look", look, raising=False)
     monkeypatch.setattr(FaultySink, "open", slow_open)
     runner = runner_of(rig, Script({}))
-    await runner.measure()
+    await runner.measure_unread()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(runner.run)
         await opened.wait()
-        await runner.measure()
+        await runner.measure_unread()
         goes_on.set()
-        await eventually_async(lambda: runner.status(0.0).state == "stopped", why="it is read")
+        await eventually_async(
+            lambda: runner.build_status(0.0).state == "stopped", why="it is read"
+        )
         await runner.end()
     assert looks == [False], "before it begins, it may be"
     assert rig.ids == [1, 2, 3]

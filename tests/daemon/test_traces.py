@@ -109,9 +109,9 @@ def test_without_an_endpoint_nothing_of_it_is_loaded(tmp_path: Path) -> None:
         "import os, sys; os.environ.pop('OTEL_EXPORTER_OTLP_ENDPOINT', None)\n"
         "from pathlib import Path\n"
         "from tailer.config.feeds import load_config\n"
-        "from tailer.daemon.assembly import assemble\n"
+        "from tailer.daemon.assembly import assemble_feed\n"
         "config = load_config(Path(sys.argv[1]))\n"
-        "assemble(config, config.feeds['orders'])\n"
+        "assemble_feed(config, config.feeds['orders'])\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
     )
     setting = Setting(tmp_path)

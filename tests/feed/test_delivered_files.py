@@ -12,8 +12,8 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.delta.actions import AddFile
-from tailer.feed.snapshots import sorted_files
-from tailer.plan.rules import snapshot_order
+from tailer.feed.snapshots import sort_files
+from tailer.plan.rules import choose_snapshot_order
 from tests.support.builders import VersatileBuilder, features_protocol
 from tests.support.feeds import batches
 
@@ -105,7 +105,7 @@ def test_many_files_are_sorted_on_the_disk_in_sparks_order() -> None:
             yield add
 
     async def sort() -> list[str]:
-        key = snapshot_order(Offset(1, snapshot=True, delivered_files=1))
-        return [add.path for add in await sorted_files(some(), run_files=2, key=key)]
+        key = choose_snapshot_order(Offset(1, snapshot=True, delivered_files=1))
+        return [add.path for add in await sort_files(some(), run_files=2, key=key)]
 
     assert anyio.run(sort) == ["5", "6", "3", "4", "1", "2"]

@@ -249,7 +249,7 @@ def test_an_update_that_changes_nothing_is_dropped_and_counted(tmp_path: Path) -
     class Counting(Observer):
         dropped = 0
 
-        def noops(self, rows: int) -> None:
+        def count_noops(self, rows: int) -> None:
             self.dropped += rows
 
     observer = Counting()

@@ -24,10 +24,10 @@ from tailer.errors import (
     TailerError,
     TransientError,
 )
-from tailer.feed.pipe import pipe
+from tailer.feed.pipe import pipe_items
 from tailer.feed.read_context import EmitBatch
 from tailer.feed.run import run_feed
-from tailer.log.starts import start_to_keep
+from tailer.log.starts import find_start_to_keep
 from tailer.log.table import TableLog
 from tailer.sink import Sink
 from tailer.testing.batches import change_batch
@@ -98,7 +98,7 @@ async def test_what_is_committed_behind_a_start_at_latest_comes_whatever_happens
                 raise error
             super().__call__(method, argument)
 
-    started = rig.progress.started
+    started = rig.progress.note_start
 
     def inserted(offset: Offset) -> None:
         """Commits the version before that, as soon as the feed has found its start."""
@@ -106,7 +106,7 @@ async def test_what_is_committed_behind_a_start_at_latest_comes_whatever_happens
         if rig.table.version == 3:
             rig.table.insert([{"id": 4}])
 
-    monkeypatch.setattr(rig.progress, "started", inserted)
+    monkeypatch.setattr(rig.progress, "note_start", inserted)
     with suppress(SinkRejected):
         await run_feed(rig.feed(script=Writer({}), start="latest", last=5))
     await run_feed(rig.feed(start="latest", last=5))  # a restart
@@ -119,7 +119,7 @@ async def test_another_table_in_the_place_of_one_that_was_only_waited_for_is_ref
     feed = rig.feed(last=4)
 
     async def start(log: TableLog) -> Offset:
-        return await start_to_keep(log, "latest")
+        return await find_start_to_keep(log, "latest")
 
     feed.start = start
     async with anyio.create_task_group() as tasks:
@@ -418,7 +418,7 @@ async def test_two_batches_are_alive_one_written_and_one_ready() -> None:
         published.append(batch)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pipe, _batches(made), publish)
+        tasks.start_soon(pipe_items, _batches(made), publish)
         await anyio.wait_all_tasks_blocked()
         assert made == [0, 1]
         go_on.set()
@@ -431,7 +431,7 @@ async def test_the_publisher_s_error_comes_out_as_it_is() -> None:
             raise SinkRejected("no")
 
     with pytest.raises(SinkRejected, match="no"):
-        await pipe(_batches([]), publish)
+        await pipe_items(_batches([]), publish)
 
 
 async def test_the_reader_s_error_comes_out_behind_what_was_read_before() -> None:
@@ -447,5 +447,5 @@ async def test_the_reader_s_error_comes_out_behind_what_was_read_before() -> Non
         published.append(batch.offset.index)
 
     with pytest.raises(DataLoss, match="gone"):
-        await pipe(broken, publish)
+        await pipe_items(broken, publish)
     assert published == [0, 1]

@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tailer.feed.rows.group_lanes import Use, in_lanes
+from tailer.feed.rows.group_lanes import Use, decode_in_lanes
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ async def test_how_far_a_group_is_ahead(size: int, expected: list[list[int]]) ->
         used.append(number)
         ahead.append(sorted(set(decoded.begun) - set(used)))
 
-    await in_lanes(_given([1, 2, 3, 4], [5, 6], [], [7]), decoded, use, lambda _: size)
+    await decode_in_lanes(_given([1, 2, 3, 4], [5, 6], [], [7]), decoded, use, lambda _: size)
     assert used == [1, 2, 3, 4, 5, 6, 7]
     assert ahead == expected
     assert decoded.most == 2
@@ -86,7 +86,7 @@ async def test_an_error_comes_in_its_place_and_leaves_nothing_open(lane: str) ->
             raise ValueError(lane)
 
     with pytest.raises(ValueError, match=lane):
-        await in_lanes(groups(), decode, use, lambda _: 1)
+        await decode_in_lanes(groups(), decode, use, lambda _: 1)
     assert used == [1, 2, 3], "all that comes before the error was used"
     assert not decoded.open
 
@@ -99,6 +99,6 @@ async def test_what_is_open_is_closed_when_it_is_cancelled() -> None:
             await anyio.sleep_forever()
 
     with anyio.move_on_after(0.01):
-        await in_lanes(_given([1, 2], [3], [4], [5], [6]), decoded, use, lambda _: 1)
+        await decode_in_lanes(_given([1, 2], [3], [4], [5], [6]), decoded, use, lambda _: 1)
     assert not decoded.open
     assert 6 not in decoded.begun

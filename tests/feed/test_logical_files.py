@@ -228,8 +228,8 @@ def test_a_commit_that_is_read_again_gives_the_same(table: TableBuilder) -> None
         state = await log.state_before(1)
         found = []
         for version in (2, 2, 3, 3, 2, 1):
-            commit = await log.commit(version, state, None)
-            found.append(len(await live.apply(log, commit, "derived")))
+            commit = await log.read_commit(version, state, None)
+            found.append(len(await live.find_ineffective(log, commit, "derived")))
         return [*found, log.read]
 
     found = [1, 1, 0, 0, 1, 0]
@@ -240,7 +240,7 @@ def test_commits_that_change_all_that_they_say_cost_no_memory_each(tmp_path: Pat
     from tailer.plan.live_files import _Keys
 
     keys = _Keys(str(tmp_path))
-    empty = {id(keys.follow(n.to_bytes(16, "big"), b"")) for n in range(10)}
+    empty = {id(keys.apply_commit(n.to_bytes(16, "big"), b"")) for n in range(10)}
     assert len(empty) == 1
 
 
@@ -249,12 +249,12 @@ def test_a_set_that_outgrows_its_memory_is_as_exact(tmp_path: Path) -> None:
 
     keys = _Keys(str(tmp_path))
     names = [n.to_bytes(16, "big") for n in range(100_000)]
-    keys.load(names)
+    keys.insert_keys(names)
     assert list(tmp_path.iterdir()) == [], "nobody has to sweep it up"
-    assert keys.follow(b"".join(names[:3]), b"".join(names[3:6])) == set(names[:3])
+    assert keys.apply_commit(b"".join(names[:3]), b"".join(names[3:6])) == set(names[:3])
     later = (200_000).to_bytes(16, "big")
-    assert keys.follow(names[3] + later, names[4] + names[7]) == {names[4]}
-    assert keys.follow(b"", later + names[7] + names[99_999]) == {names[7]}
+    assert keys.apply_commit(names[3] + later, names[4] + names[7]) == {names[4]}
+    assert keys.apply_commit(b"", later + names[7] + names[99_999]) == {names[7]}
     keys.close()
 
 
@@ -293,7 +293,7 @@ def test_a_set_in_memory_is_as_exact_as_a_database(
         patched.setattr(live_files, "_FEW", few)
         keys = live_files._Keys(None)
         for added, removed in commits:
-            assert keys.follow(added, removed) == database.follow(added, removed)
+            assert keys.apply_commit(added, removed) == database.apply_commit(added, removed)
     keys.close()
     database.close()
 

@@ -226,13 +226,13 @@ def test_what_waits_longer_than_memory_lasts_lies_in_files(
         table.cdc([image(POST, i * 7 % count, None) for i in ids], partition={"v": "new"}),
     )
     written: list[int] = []
-    write = Preimages._write
+    write = Preimages._move_to_file
 
     def counted(self: Preimages, held: Any) -> None:
         written.append(1)
         write(self, held)
 
-    monkeypatch.setattr(Preimages, "_write", counted)
+    monkeypatch.setattr(Preimages, "_move_to_file", counted)
     batches = paired(table, 1, key=("id",), rows=10_000, memory=32_000_000)
     assert len(written) > 10
     assert sum(b.num_rows for b in batches) == count

@@ -138,7 +138,7 @@ def test_of_a_file_the_columns_that_are_read_count_by_their_size(tmp_path: Path)
     counted: list[int] = []
 
     class Counting(Observer):
-        def read_bytes(self, count: int) -> None:
+        def count_read_bytes(self, count: int) -> None:
             counted.append(count)
 
     async def read() -> None:

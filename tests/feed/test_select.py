@@ -209,9 +209,9 @@ async def test_a_value_of_another_type_is_named_before_and_while_it_runs(
     rig: Rig, where: str
 ) -> None:
     parsed = parse_condition(where)
-    state = (await rig.feed().log.snapshot()).state
+    state = (await rig.feed().log.load_snapshot()).state
     with pytest.raises(SchemaChanged, match=r"can't be computed: Could not convert string"):
-        Shaper(Selection(where=parsed), TableColumns()).check(state)
+        Shaper(Selection(where=parsed), TableColumns()).check_state(state)
     with pytest.raises(TableError, match=r"version 0: .*can't be computed"):
         await run_feed(rig.feed(selection=Selection(where=parsed)))
 

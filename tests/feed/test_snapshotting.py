@@ -14,7 +14,7 @@ from tailer.delta.actions import AddFile, DeletionVectorDescriptor
 from tailer.errors import SinkRejected
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.run import run_feed
-from tailer.feed.snapshots import sorted_files
+from tailer.feed.snapshots import sort_files
 from tailer.shape.expressions import parse_condition
 from tailer.shape.selection import Selection
 from tailer.sink import Sink
@@ -51,7 +51,7 @@ async def made(count: int) -> AsyncGenerator[AddFile, None]:
 
 @pytest.mark.parametrize("run_files", [1, 7, 100, 1000])
 async def test_files_are_sorted_out_of_core(tmp_path: Path, run_files: int) -> None:
-    found = list(await sorted_files(made(100), str(tmp_path), run_files))
+    found = list(await sort_files(made(100), str(tmp_path), run_files))
     expected = sorted([add async for add in made(100)], key=lambda add: add.path)
     bare = [structs.replace(add, stats=None, stats_parsed=None) for add in found]
     assert bare == [structs.replace(add, stats=None) for add in expected]

@@ -40,14 +40,14 @@ def table(tmp_path: Path) -> TableBuilder:
 
 def reading_of(table: TableBuilder, **decode: int) -> ReadContext:
     options = FeedOptions(decode=DecodeOptions(**decode))  # type: ignore[arg-type]  # only numbers
-    return ReadContext.of(table_log(table), options)
+    return ReadContext.from_options(table_log(table), options)
 
 
 async def span_of(context: ReadContext, last: int = 3) -> Span:
     span = Span(START)
     before = await context.log.state_before(1)
     for number in range(1, last + 1):
-        commit = await context.log.commit(number, before, None)
+        commit = await context.log.read_commit(number, before, None)
         before = commit.after
         files = [
             ChangeFile(
@@ -66,14 +66,14 @@ async def span_of(context: ReadContext, last: int = 3) -> Span:
             for add in commit.file_actions()
             if isinstance(add, AddFile)
         ]
-        version = Version(number, number * 10, commit.after, FilePlan.listed(files))
-        assert span.takes(version)
-        span.add(version)
+        version = Version(number, number * 10, commit.after, FilePlan.from_list(files))
+        assert span.can_take(version)
+        span.add_version(version)
     return span
 
 
 async def group_of(context: ReadContext, span: Span) -> list[SpanEntry]:
-    files = SpanFiles(context, span, context.finder(span.first))
+    files = SpanFiles(context, span, context.make_finder(span.first))
     (group,) = [group async for group in files]
     return group
 
@@ -84,9 +84,9 @@ def decoder(context: ReadContext, group: Sequence[SpanEntry], *, joins: bool) ->
 
 
 def steps_of(decoder: SpanDecoder) -> list[Step]:
-    steps = [decoder.take()]
+    steps = [decoder.decode_step()]
     while not steps[-1].is_last:
-        steps.append(decoder.take())
+        steps.append(decoder.decode_step())
     decoder.close()
     return steps
 
@@ -101,18 +101,18 @@ async def test_each_batch_leads_on_and_a_versions_last_one_to_the_next_version(
     context = reading_of(table)
     span = await span_of(context)
     group = await group_of(context, span)
-    alone = BatchAssembler(context, context.finder(START), START, joins=False)
+    alone = BatchAssembler(context, context.make_finder(START), START, joins=False)
     (step,) = steps_of(decoder(context, group, joins=False))
     assert (step.files_read, step.is_last) == (3, True)
-    assert places(alone.add(step.decoded)) == [
+    assert places(alone.add_step(step.decoded)) == [
         ((1, 0), 3, (1, 3)),
         ((1, 3), 2, (2, 0)),
         ((2, 0), 0, (3, 0)),
         ((3, 0), 1, (4, 0)),
     ]
     (step,) = steps_of(decoder(context, group, joins=True))
-    together = BatchAssembler(context, context.finder(START), START, joins=True)
-    (batch,) = together.add(step.decoded)
+    together = BatchAssembler(context, context.make_finder(START), START, joins=True)
+    (batch,) = together.add_step(step.decoded)
     assert places([batch]) == [((1, 0), 6, (4, 0))]
     assert [part.offset.position for part in batch.parts()] == [(1, 0), (1, 3), (3, 0)]
 
@@ -122,7 +122,9 @@ async def test_a_lost_file_is_counted_and_has_no_rows(table: TableBuilder) -> No
     group = await group_of(context, await span_of(context))
     group[0].is_lost = True
     (step,) = steps_of(decoder(context, group, joins=True))
-    made = BatchAssembler(context, context.finder(START), START, joins=True).add(step.decoded)
+    made = BatchAssembler(context, context.make_finder(START), START, joins=True).add_step(
+        step.decoded
+    )
     assert places(made) == [((1, 3), 3, (4, 0))]
 
 
@@ -132,8 +134,8 @@ async def test_a_step_has_no_more_rows_than_a_batch(table: TableBuilder) -> None
     steps = steps_of(decoder(context, group, joins=True))
     rows = [sum(d.rows.batch.num_rows for d in step.decoded if d.rows) for step in steps]
     assert rows == [2, 1, 2, 1]
-    assembler = BatchAssembler(context, context.finder(START), START, joins=True)
-    made = [batch for step in steps for batch in assembler.add(step.decoded)]
+    assembler = BatchAssembler(context, context.make_finder(START), START, joins=True)
+    made = [batch for step in steps for batch in assembler.add_step(step.decoded)]
     assert [batch.offset.position for batch in made] == [(1, 0), (1, 2), (1, 3), (3, 0)]
     assert made[-1].next_offset.position == (4, 0)
 
@@ -148,12 +150,12 @@ async def test_an_error_is_raised_after_the_rows_before_it(
     assert group[1].file is not None
     (table.folder / group[1].file.location).unlink()
     under_test = decoder(context, group, joins=joins)
-    step = under_test.take()
+    step = under_test.decode_step()
     assert [d.counts for d in step.decoded] == [[(group[0], 3)]]
     assert not step.is_last
     for _ in range(2):
         with pytest.raises(FileGone, match="version 1") as gone:
-            under_test.take()
+            under_test.decode_step()
     assert gone.value.rows == 2
     under_test.close()
 
@@ -169,7 +171,7 @@ async def test_a_group_that_can_not_be_completed_comes_before_its_error(
         raise FileGone("it was planned too late")
 
     span.versions.append(Version(2, 20, span.versions[0].state, FilePlan(planned())))
-    files = SpanFiles(context, span, context.finder(span.first))
+    files = SpanFiles(context, span, context.make_finder(span.first))
     group = await anext(files)
     assert [entry.file is None for entry in group] == [False, False, True]
     for _ in range(2):
@@ -183,7 +185,7 @@ async def test_a_span_ends_before_a_version_that_is_too_large(table: TableBuilde
     version = span.versions[0]
     file = next(iter(version.plan.files))
     for files, fits in (([file] * 1022, True), ([file] * 1023, False), (None, False)):
-        plan = FilePlan(iter([file])) if files is None else FilePlan.listed(files)
-        assert span.takes(Version(2, 20, version.state, plan)) is fits
-    within = Span.of(version, Offset(1, 1))
-    assert not within.takes(Version(2, 20, version.state, FilePlan.listed([]))), "its offset"
+        plan = FilePlan(iter([file])) if files is None else FilePlan.from_list(files)
+        assert span.can_take(Version(2, 20, version.state, plan)) is fits
+    within = Span.from_version(version, Offset(1, 1))
+    assert not within.can_take(Version(2, 20, version.state, FilePlan.from_list([]))), "its offset"

@@ -66,7 +66,7 @@ async def test_a_lost_file_within_a_snapshots_last_run_is_counted(tmp_path: Path
     start = Offset(1, snapshot=True, table_id=table.table_id)
     lost, gone = LostFiles(), FileGone("it is gone")  # found by an attempt before this one
     gone.file = "2.parquet"
-    lost.record(1, gone)
+    lost.record_loss(1, gone)
     found = read_items(table_log(table), start, 1, options, Observer(), lost=lost)
     items = [item async for item in found]
     batches = [item for item in items if isinstance(item, ChangeBatch)]

@@ -19,7 +19,7 @@ from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import CorruptRow
 from tailer.feed.policy import Policies
 from tailer.feed.run import run_feed
-from tailer.feed.texts import is_utf8, repaired
+from tailer.feed.texts import is_utf8, repair_texts
 from tailer.sink import make_sink
 from tailer.testing.table import TableBuilder
 from tests.support.extent import examples
@@ -157,7 +157,7 @@ def test_texts_are_found_and_repaired_at_any_depth() -> None:
         for some in (array, array.slice(0, 1)):
             found: list[bytes] = []
             assert not is_utf8(some)
-            valid = repaired(some, found)
+            valid = repair_texts(some, found)
             assert found == [b"\xff"]
             valid.validate(full=True)
             assert valid.type == some.type
@@ -165,14 +165,14 @@ def test_texts_are_found_and_repaired_at_any_depth() -> None:
             assert "\ufffdFF" in shown
             assert valid.is_null().equals(some.is_null())
         rest, found = array.slice(1), []
-        assert repaired(rest, found).equals(rest)
+        assert repair_texts(rest, found).equals(rest)
         assert not found
     assert is_utf8(fine)
     assert is_utf8(pa.array([1, 2]))
     assert is_utf8(wrong.slice(1))
     assert is_utf8(pa.array([], pa.string()))
     assert is_utf8(pa.nulls(3, pa.string()))
-    assert repaired(fine, []) is fine
+    assert repair_texts(fine, []) is fine
 
 
 ENCODINGS = ["PLAIN", "PLAIN_DICTIONARY", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]

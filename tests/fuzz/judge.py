@@ -25,7 +25,7 @@ from tailer.decode.rows import DecodeOptions
 from tailer.errors import DataLoss
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.log.checksums import snapshot_sums
+from tailer.log.checksums import find_snapshot_sums
 from tailer.log.table import TableLog
 from tailer.plan.rules import ChangeSource
 from tests.fuzz.grammar import History, write
@@ -208,7 +208,7 @@ class _Reading:
         where = f"snapshot {version}"
         lost = log.store._files is not self.table.plain and version < self.table.buildable  # type: ignore[attr-defined]
         try:
-            snapshot = await log.snapshot(version)
+            snapshot = await log.load_snapshot(version)
         except DataLoss:
             _agree(f"{where}: lost", True, lost)
             return
@@ -224,7 +224,7 @@ class _Reading:
             f"{where}: properties", dict(snapshot.state.metadata.configuration), state.properties
         )
         if self.rng.random() < 0.2:
-            sums = await snapshot_sums(log, snapshot)
+            sums = await find_snapshot_sums(log, snapshot)
             live = self.right.live[version].values()
             size = sum(int(add["size"]) for add in live)
             _agree(f"{where}: sums", (sums.files, sums.size_bytes), (len(live), size))

@@ -34,7 +34,11 @@ DISAGREED = [
 
 #: Faults of a reader: what to put in place of what, and the first seed that is tried.
 FAULTS: dict[str, tuple[str, Any, int]] = {
-    "no_action_is_moot": ("tailer.plan.live_files._Keys.follow", lambda *_: frozenset(), 1001),
+    "no_action_is_moot": (
+        "tailer.plan.live_files._Keys.apply_commit",
+        lambda *_: frozenset(),
+        1001,
+    ),
     "vectors_of_one_file_are_one": (
         "tailer.delta.actions.DeletionVectorDescriptor.unique_id",
         property(lambda vector: vector.path_or_inline_dv),
@@ -46,7 +50,7 @@ FAULTS: dict[str, tuple[str, Any, int]] = {
         property(lambda found: dict(found._domains)),
         1036,
     ),
-    "lean_removes_are_whole": ("tailer.plan.rules._lacks", lambda *_: False, 1006),
+    "lean_removes_are_whole": ("tailer.plan.rules._is_incomplete", lambda *_: False, 1006),
     "a_property_counts_without_its_feature": (
         "tailer.delta.snapshot.cdf_enabled",
         lambda _, metadata: "delta.enableChangeDataFeed" in metadata.configuration,

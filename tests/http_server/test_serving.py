@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from aiohttp import web
 
-from tailer.daemon.http_api import serve, shared
+from tailer.daemon.http_api import serve_routes, share_result
 from tailer.http_server.connections import network_of
 from tailer.http_server.serving import Bounds, answer_without_end, read_body, send_chunk
 from tailer.testing.table import TableBuilder
@@ -116,7 +116,7 @@ async def serving(**bounds: float) -> AsyncIterator[Client]:
         return web.Response(body=bytes(LARGE))
 
     routes = [*ROUTES, web.get("/large", large)]
-    async with serve(("127.0.0.1", port), routes, held), calling(port) as client:
+    async with serve_routes(("127.0.0.1", port), routes, held), calling(port) as client:
         client.made = made
         yield client
 
@@ -284,7 +284,7 @@ def test_what_is_made_for_all_is_shared_by_those_who_ask_too_often(
         return b"%d" % made
 
     monkeypatch.setattr("tailer.daemon.http_api.time.monotonic", lambda: now)
-    given = shared(make)
+    given = share_result(make)
     assert (given(), given()) == (b"1", b"1")
     now = 4.9
     assert given() == b"1"

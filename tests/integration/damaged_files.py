@@ -249,7 +249,7 @@ async def read_all(table: Path, mode: str, *, checked: bool = False) -> str:
     )
     newest = await log.latest_version()
     if mode == "snapshot":
-        snapshot = await log.snapshot()
+        snapshot = await log.load_snapshot()
         async with aclosing(log.live_files(snapshot, WITH_STATISTICS)) as files:
             paths = sorted([repr(file) async for file in files])
         digest.update(repr((newest, snapshot.state, paths)).encode())

@@ -14,7 +14,7 @@ from tailer.changes import Offset
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
-from tailer.log.starts import start_offset
+from tailer.log.starts import find_start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.testing.table import TableBuilder
@@ -92,7 +92,7 @@ async def deliver(table: TableBuilder, sink: KafkaSink, start: str = "0") -> Non
     """Run a feed over the whole table into an open Kafka."""
 
     async def first(log: TableLog) -> Offset:
-        return await start_offset(log, start)
+        return await find_start_offset(log, start)
 
     await run_feed(
         Feed(

@@ -50,11 +50,11 @@ async def test_a_cancellation_ends_the_parsing_of_a_commit(
     monkeypatch.setattr(json_files, "MEMORY_BYTES_MAX", 4096)
     monkeypatch.setattr(json_files, "_LINES_AT_ONCE", 256)
     log = table_log(table)
-    state = (await log.snapshot(0)).state
+    state = (await log.load_snapshot(0)).state
     parsed = 0
     begun.clear()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(log.commit, 1, state, None)
+        tasks.start_soon(log.read_commit, 1, state, None)
         await anyio.to_thread.run_sync(begun.wait, PATIENCE_S)
         tasks.cancel_scope.cancel()
     assert begun.is_set()
@@ -64,8 +64,8 @@ async def test_a_cancellation_ends_the_parsing_of_a_commit(
 async def test_a_shield_keeps_it_from_that(table: TableBuilder) -> None:
     """What an end must still do is done to its end."""
     log = table_log(table)
-    state = (await log.snapshot(0)).state
+    state = (await log.load_snapshot(0)).state
     with anyio.CancelScope() as scope:
         scope.cancel()
         with anyio.CancelScope(shield=True):
-            assert (await log.commit(1, state, None)).header.adds == LINES
+            assert (await log.read_commit(1, state, None)).header.adds == LINES

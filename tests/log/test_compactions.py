@@ -64,7 +64,7 @@ def log_of(table: TableBuilder) -> TableLog:
 async def state(table: TableBuilder, version: int = NEWEST) -> tuple[set[str], list[int]]:
     """The live files and the transactions' versions, each as a new reader finds them."""
     log = log_of(table)
-    snapshot = await log.snapshot(version)
+    snapshot = await log.load_snapshot(version)
     files = {add.path async for add in log.live_files(snapshot)}
     return files, [txn.version for txn in snapshot.transactions.values()]
 
@@ -103,7 +103,7 @@ async def test_the_commits_stand_in_for_a_compaction_that_is_listed_and_gone(
 ) -> None:
     whole = await state(table)
     log = log_of(table)
-    before = await log.snapshot()
+    before = await log.load_snapshot()
     assert compaction(table).name in [file.name for file in before.segment.deltas]
     compaction(table).unlink()
     assert {add.path async for add in log.live_files(before)} == whole[0]
@@ -138,7 +138,7 @@ async def test_a_damaged_compaction_after_a_checkpoint_leaves_the_checkpoint_in_
     compaction(table).rename(compaction(table, 2, 3))
     compaction(table, 2, 3).write_bytes(b"{add\n")
     log = log_of(table)
-    segment = (await log.snapshot()).segment
+    segment = (await log.load_snapshot()).segment
     assert segment.checkpoint is not None
     assert [file.version for file in segment.deltas] == [2, 3, 4, 5]
     assert await state(table) == whole

@@ -24,7 +24,7 @@ from tailer.errors import (
     TableReplaced,
     TransientError,
 )
-from tailer.log.follow import FollowOptions, follow
+from tailer.log.follow import FollowOptions, follow_commits
 from tailer.log.table import TableLog
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
@@ -78,12 +78,12 @@ def replace_table(old: TableBuilder, versions: int) -> TableBuilder:
 
 
 async def test_commits_come_in_order_and_end_after_the_last(table: TableBuilder) -> None:
-    async with aclosing(follow(log_of(table), Offset(0), 2)) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(0), 2)) as commits:
         assert [commit.version async for commit in commits] == [0, 1, 2]
 
 
 async def test_a_commit_is_seen_by_the_watch_alone(table: TableBuilder) -> None:
-    async with aclosing(follow(log_of(table), Offset(2), options=PATIENT)) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2), options=PATIENT)) as commits:
         assert await versions(commits, 1) == [2]
         for version in (3, 4, 5):
             async with anyio.create_task_group() as tasks:
@@ -95,7 +95,7 @@ async def test_a_commit_is_seen_by_polling_where_nothing_can_be_watched(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncinotify", None)
-    async with aclosing(follow(log_of(table), Offset(2), options=QUICK)) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2), options=QUICK)) as commits:
         assert await versions(commits, 1) == [2]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(insert_later, table, 3)
@@ -115,7 +115,7 @@ async def test_a_torn_commit_that_is_finished_goes_on(table: TableBuilder) -> No
         with path.open("a") as f:
             f.write(whole[30:])
 
-    async with aclosing(follow(log, Offset(2), options=PATIENT)) as commits:
+    async with aclosing(follow_commits(log, Offset(2), options=PATIENT)) as commits:
         assert await versions(commits, 1) == [2]
         seen = len(script.calls)
         async with anyio.create_task_group() as tasks:
@@ -125,7 +125,7 @@ async def test_a_torn_commit_that_is_finished_goes_on(table: TableBuilder) -> No
 
 async def test_a_torn_commit_that_is_never_finished_is_said(table: TableBuilder) -> None:
     table.commit_path(3).write_text('{"add": {"path"')
-    async with aclosing(follow(log_of(table, 0.1), Offset(2))) as commits:
+    async with aclosing(follow_commits(log_of(table, 0.1), Offset(2))) as commits:
         assert await versions(commits, 1) == [2]
         with pytest.raises(CorruptLog, match=r"version 3.*half-written.*repair or remove it"):
             await anext(commits)
@@ -133,14 +133,14 @@ async def test_a_torn_commit_that_is_never_finished_is_said(table: TableBuilder)
 
 async def test_a_gap_is_named(table: TableBuilder) -> None:
     table.commit(version=5)
-    async with aclosing(follow(log_of(table), Offset(1))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(1))) as commits:
         assert await versions(commits, 2) == [1, 2]
         with pytest.raises(DataLoss, match=r"version 3, 0+3\.json: .*missing, though version 5"):
             await anext(commits)
 
 
 async def test_a_gap_that_opens_while_waiting_is_named(table: TableBuilder) -> None:
-    async with aclosing(follow(log_of(table), Offset(2), options=PATIENT)) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2), options=PATIENT)) as commits:
         assert await versions(commits, 1) == [2]
         async with anyio.create_task_group() as tasks:
 
@@ -158,15 +158,15 @@ async def test_a_start_that_was_cleaned_away_is_named(table: TableBuilder) -> No
     table.commit_path(0).unlink()
     table.commit_path(1).unlink()
     table.insert([{"id": 3}])
-    async with aclosing(follow(log_of(table), Offset(1))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(1))) as commits:
         with pytest.raises(DataLoss, match=r"version 0 can't be built.*start at a newer version"):
             await anext(commits)
-    async with aclosing(follow(log_of(table), Offset(3))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(3))) as commits:
         assert await versions(commits, 1) == [3]
 
 
 async def test_a_start_beyond_the_end_is_named(table: TableBuilder) -> None:
-    async with aclosing(follow(log_of(table), Offset(9))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(9))) as commits:
         with pytest.raises(TableError, match="no version 8: the newest is 2"):
             await anext(commits)
 
@@ -174,7 +174,7 @@ async def test_a_start_beyond_the_end_is_named(table: TableBuilder) -> None:
 @pytest.mark.parametrize("start", [0, 2, 3])
 async def test_an_offset_of_another_table_is_refused(table: TableBuilder, start: int) -> None:
     offset = Offset(start, table_id="another-id")
-    async with aclosing(follow(log_of(table), offset, 2)) as commits:
+    async with aclosing(follow_commits(log_of(table), offset, 2)) as commits:
         with pytest.raises((OffsetError, TableReplaced)) as caught:
             await anext(commits)
     for name in ("another-id", table.table_id, str(table.folder)):
@@ -183,7 +183,7 @@ async def test_an_offset_of_another_table_is_refused(table: TableBuilder, start:
 
 async def test_a_table_that_was_replaced_by_a_longer_one_is_noticed(table: TableBuilder) -> None:
     """Its next commit has no metaData: nothing in it says whose it is."""
-    async with aclosing(follow(log_of(table), Offset(2))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2))) as commits:
         assert await versions(commits, 1) == [2]
         new = replace_table(table, versions=6)
         with pytest.raises(TableReplaced, match=r"version 3: .*another one") as caught:
@@ -195,7 +195,7 @@ async def test_a_table_that_was_replaced_by_a_longer_one_is_noticed(table: Table
 async def test_a_table_that_was_replaced_while_waiting_is_noticed(table: TableBuilder) -> None:
     script = Script({})
     log = TableLog(FaultyStore(LocalStore(str(table.folder)), script))
-    async with aclosing(follow(log, Offset(2), options=QUICK)) as commits:
+    async with aclosing(follow_commits(log, Offset(2), options=QUICK)) as commits:
         assert await versions(commits, 1) == [2]
         new = replace_table(table, versions=3)
         async with anyio.create_task_group() as tasks:
@@ -222,7 +222,7 @@ async def test_a_table_that_was_replaced_before_the_first_commit_is_noticed(
         replace_table(table, versions=6)
 
     async with (
-        aclosing(follow(log, Offset(3), options=QUICK)) as commits,
+        aclosing(follow_commits(log, Offset(3), options=QUICK)) as commits,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(replace_later)
@@ -233,7 +233,7 @@ async def test_a_table_that_was_replaced_before_the_first_commit_is_noticed(
 async def test_a_replaced_table_whose_snapshot_can_t_be_built_is_noticed(
     table: TableBuilder,
 ) -> None:
-    async with aclosing(follow(log_of(table), Offset(2))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2))) as commits:
         assert await versions(commits, 1) == [2]
         new = replace_table(table, versions=6)
         new.commit_path(0).unlink()
@@ -243,14 +243,14 @@ async def test_a_replaced_table_whose_snapshot_can_t_be_built_is_noticed(
 
 async def test_a_new_table_s_metadata_in_the_next_commit_is_noticed(table: TableBuilder) -> None:
     table.commit(table.metadata(id="another-id"))
-    async with aclosing(follow(log_of(table), Offset(2))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2))) as commits:
         assert await versions(commits, 1) == [2]
         with pytest.raises(TableReplaced, match=f"{table.table_id} and is another-id"):
             await anext(commits)
 
 
 async def test_a_table_that_lost_versions_is_noticed(table: TableBuilder) -> None:
-    async with aclosing(follow(log_of(table), Offset(2), options=QUICK)) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2), options=QUICK)) as commits:
         assert await versions(commits, 1) == [2]
         table.commit_path(2).unlink()
         table.commit_path(1).unlink()
@@ -263,22 +263,22 @@ async def test_a_table_that_lost_versions_is_noticed(table: TableBuilder) -> Non
 
 async def test_a_table_that_is_away_is_waited_for(table: TableBuilder) -> None:
     away = table.folder.with_name("away")
-    async with aclosing(follow(log_of(table), Offset(2), options=QUICK)) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2), options=QUICK)) as commits:
         assert await versions(commits, 1) == [2]
         table.folder.rename(away)
         with anyio.fail_after(150), pytest.raises(TransientError, match="the table is gone"):
             await anext(commits)
     known = Offset(2, table_id=table.table_id)
-    async with aclosing(follow(log_of(table), known, options=QUICK)) as commits:
+    async with aclosing(follow_commits(log_of(table), known, options=QUICK)) as commits:
         with pytest.raises(TransientError, match="version 2: the table is gone"):
             await anext(commits)
     away.rename(table.folder)
-    async with aclosing(follow(log_of(table), known, options=QUICK)) as commits:
+    async with aclosing(follow_commits(log_of(table), known, options=QUICK)) as commits:
         assert await versions(commits, 1) == [2]
 
 
 async def test_a_log_that_was_copied_and_is_the_same_goes_on(table: TableBuilder) -> None:
-    async with aclosing(follow(log_of(table), Offset(2))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2))) as commits:
         assert await versions(commits, 1) == [2]
         copy = table.folder.with_name("copy")
         shutil.copytree(table.folder, copy)
@@ -289,7 +289,7 @@ async def test_a_log_that_was_copied_and_is_the_same_goes_on(table: TableBuilder
 
 
 async def test_a_log_that_was_cleaned_behind_the_offset_goes_on(table: TableBuilder) -> None:
-    async with aclosing(follow(log_of(table), Offset(2))) as commits:
+    async with aclosing(follow_commits(log_of(table), Offset(2))) as commits:
         assert await versions(commits, 1) == [2]
         table.insert([{"id": 3}])
         table.checkpoint()
@@ -303,7 +303,7 @@ async def test_a_log_that_was_cleaned_behind_the_offset_goes_on(table: TableBuil
 
 async def test_the_newest_version_is_told_when_it_becomes_known(table: TableBuilder) -> None:
     told: list[int] = []
-    commits = follow(log_of(table), Offset(0), options=PATIENT, newest=told.append)
+    commits = follow_commits(log_of(table), Offset(0), options=PATIENT, newest=told.append)
     async with aclosing(commits):
         assert await versions(commits, 1) == [0]
         assert told == [2], "the backlog is known from the first commit on"
@@ -316,7 +316,7 @@ async def test_the_newest_version_is_told_when_it_becomes_known(table: TableBuil
 async def test_who_is_at_the_end_of_the_log_is_told_so(table: TableBuilder) -> None:
     """A feed that failed knows by it that nothing is unread."""
     told: list[int] = []
-    commits = follow(log_of(table), Offset(3), options=PATIENT, newest=told.append)
+    commits = follow_commits(log_of(table), Offset(3), options=PATIENT, newest=told.append)
     async with aclosing(commits), anyio.create_task_group() as tasks:
         tasks.start_soon(versions, commits, 1)
         await eventually_async(lambda: told == [2], why="the newest version is told")
@@ -331,5 +331,5 @@ async def test_the_timestamp_floor_of_the_offset_holds(table: TableBuilder) -> N
         (start, 2_000_001),
         (structs.replace(start, timestamp_floor_ms=None), 10**6),
     ):
-        async with aclosing(follow(log_of(table), offset)) as commits:
+        async with aclosing(follow_commits(log_of(table), offset)) as commits:
             assert (await anext(commits)).timestamp_ms == expected

@@ -9,8 +9,8 @@ import pytest
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, CorruptLog, TableError
-from tailer.log.history import history
-from tailer.log.starts import start_offset
+from tailer.log.history import read_history
+from tailer.log.starts import find_start_offset
 from tailer.log.table import TableLog
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.store.local import LocalStore
@@ -62,7 +62,8 @@ def in_commit_table(folder: Path, since: int) -> TableBuilder:
 
 async def test_the_history_has_every_commit_with_its_time(log: TableLog) -> None:
     found = [
-        (e.version, e.timestamp_ms, e.adds, e.info.get("operation")) async for e in history(log)
+        (e.version, e.timestamp_ms, e.adds, e.info.get("operation"))
+        async for e in read_history(log)
     ]
     assert found == [
         (0, 1000, 0, None),
@@ -77,7 +78,7 @@ async def test_a_history_whose_beginning_is_gone_begins_later(
 ) -> None:
     table.checkpoint(2)
     table.commit_path(0).unlink()
-    assert [e.version async for e in history(log)] == [1, 2, 3]
+    assert [e.version async for e in read_history(log)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,13 @@ async def test_a_file_time_that_went_back_is_raised(tmp_path: Path) -> None:
         stamp = seconds * SECOND
         table.commit(timestamp_ms=stamp) if version else table.create(timestamp_ms=stamp)
     log = TableLog(LocalStore(str(tmp_path)))
-    assert [e.timestamp_ms async for e in history(log)] == [10_000, 30_000, 30_001, 30_002, 40_000]
+    assert [e.timestamp_ms async for e in read_history(log)] == [
+        10_000,
+        30_000,
+        30_001,
+        30_002,
+        40_000,
+    ]
     assert await version_at_or_after(log, 20_000) == 1
     assert await version_at_or_after(log, 30_001) == 2
     assert await version_at_or_before(log, 30_000) == 1
@@ -126,7 +133,7 @@ async def test_in_commit_timestamps_hold_from_their_enablement_on(
     tmp_path: Path, since: int
 ) -> None:
     log = TableLog(LocalStore(str(in_commit_table(tmp_path, since).folder)))
-    times = [e.timestamp_ms async for e in history(log)]
+    times = [e.timestamp_ms async for e in read_history(log)]
     assert times[since:] == [(100 + 10 * i) * SECOND for i in range(6 - since)]
     assert times[:since] == [(1 + 10 * v) * SECOND for v in range(since)]
     for version, time in enumerate(times):
@@ -151,8 +158,8 @@ async def test_a_table_that_can_not_be_read_has_a_history(tmp_path: Path, first:
         (tmp_path / "_delta_log" / f"{version:020d}.json").unlink()
     log = TableLog(LocalStore(str(tmp_path)))
     with pytest.raises(TableError):
-        await log.snapshot()
-    entries = [e async for e in history(log)]
+        await log.load_snapshot()
+    entries = [e async for e in read_history(log)]
     assert [e.version for e in entries] == list(range(first, 7))
     assert entries[-1].timestamp_ms == stamp
 
@@ -162,7 +169,7 @@ async def test_a_missing_in_commit_timestamp_is_an_error(tmp_path: Path) -> None
     table.commit(table.add([{"id": 1}]))
     log = TableLog(LocalStore(str(tmp_path)))
     with pytest.raises(CorruptLog, match="no inCommitTimestamp") as caught:
-        assert [e async for e in history(log)]
+        assert [e async for e in read_history(log)]
     assert caught.value.version == 6
 
 
@@ -187,23 +194,23 @@ async def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 async def test_every_kind_of_start_has_its_offset(log: TableLog) -> None:
-    assert await start_offset(log, "latest") == Offset(4)
-    assert await start_offset(log, "earliest") == Offset(0)
-    assert await start_offset(log, "2") == Offset(2)
-    assert await start_offset(log, "4") == Offset(4), "the next version may be waited for"
-    assert await start_offset(log, "1970-01-01T00:00:12Z") == Offset(2)
-    snapshot = await start_offset(log, "snapshot")
+    assert await find_start_offset(log, "latest") == Offset(4)
+    assert await find_start_offset(log, "earliest") == Offset(0)
+    assert await find_start_offset(log, "2") == Offset(2)
+    assert await find_start_offset(log, "4") == Offset(4), "the next version may be waited for"
+    assert await find_start_offset(log, "1970-01-01T00:00:12Z") == Offset(2)
+    snapshot = await find_start_offset(log, "snapshot")
     assert (snapshot.version, snapshot.index, snapshot.snapshot) == (3, 0, True)
 
 
 async def test_a_start_beyond_the_end_is_named(log: TableLog) -> None:
     with pytest.raises(TableError, match="start is version 5, and the newest is 3"):
-        await start_offset(log, "5")
+        await find_start_offset(log, "5")
     with pytest.raises(TableError, match="no version is at or after 2"):
-        await start_offset(log, "2026-01-01")
+        await find_start_offset(log, "2026-01-01")
 
 
 @pytest.mark.parametrize("text", ["newest", "-1", "1.5", "²"])
 async def test_a_start_that_means_nothing_is_refused(log: TableLog, text: str) -> None:
     with pytest.raises(ConfigError, match="must be latest, earliest, snapshot"):
-        await start_offset(log, text)
+        await find_start_offset(log, text)

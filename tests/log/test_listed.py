@@ -18,7 +18,7 @@ from tailer.changes import Offset
 from tailer.delta.commit import Commit
 from tailer.delta.segment import format_commit_name
 from tailer.errors import TableError, TableReplaced
-from tailer.log.follow import follow, follow_spans
+from tailer.log.follow import follow_commits, follow_spans
 from tailer.log.listed import ListedLog, list_once
 from tailer.log.table import TableLog
 from tailer.store import FileStatus
@@ -60,17 +60,17 @@ def written(folder: Path) -> TableBuilder:
 
 
 async def followed(log: TableLog, first: int, last: int) -> list[Commit]:
-    return [commit async for commit in follow(log, Offset(first), last)]
+    return [commit async for commit in follow_commits(log, Offset(first), last)]
 
 
 async def test_a_bounded_read_lists_once_and_reads_each_commit_once(tmp_path: Path) -> None:
     store = CountingStore(written(tmp_path / "orders").folder)
     log = await list_once(TableLog(store))
-    end = await log.snapshot()
+    end = await log.load_snapshot()
     assert isinstance(log, ListedLog)
     await log.prefetch_start(1)
     found = await followed(log, 1, end.version)
-    before = await log.snapshot(0)
+    before = await log.load_snapshot(0)
     assert [add async for add in log.live_files(before)] == []
     assert [c.version for c in found] == [1, 2, 3, 4]
     assert store.listings == 1
@@ -83,7 +83,7 @@ async def test_a_commit_that_changed_after_it_was_read_is_read_again(
 ) -> None:
     made = written(tmp_path / "orders")
     log = await list_once(TableLog(LocalStore(str(made.folder))))
-    await log.snapshot()
+    await log.load_snapshot()
     path = made.commit_path(3)
     text = path.read_text()
     path.unlink()
@@ -100,10 +100,10 @@ async def test_a_table_that_was_replaced_after_the_listing_is_not_mixed_with_the
     folder = tmp_path / "orders"
     written(folder)
     log = await list_once(TableLog(LocalStore(str(folder))))
-    old = await log.snapshot(read)  # which keeps its files
+    old = await log.load_snapshot(read)  # which keeps its files
     shutil.rmtree(folder)
     written(folder)
-    new = await log.snapshot(1)
+    new = await log.load_snapshot(1)
     assert new.state.table_id != old.state.table_id
     found: list[Commit] = []
     with suppress(TableReplaced):  # where an old file was kept, this is what is said
@@ -117,9 +117,9 @@ async def test_what_was_cleaned_up_after_the_listing_is_listed_again(tmp_path: P
     log = await list_once(TableLog(LocalStore(str(made.folder))))
     made.checkpoint()
     made.commit_path(0).unlink()
-    assert (await log.snapshot(VERSIONS)).version == VERSIONS
+    assert (await log.load_snapshot(VERSIONS)).version == VERSIONS
     with pytest.raises(TableError, match="commit 0 is missing"):
-        await log.snapshot(VERSIONS - 1)
+        await log.load_snapshot(VERSIONS - 1)
 
 
 class GrowingStore(LocalStore):
@@ -141,8 +141,8 @@ async def test_a_commit_that_changes_after_it_was_read_does_not_count(
 ) -> None:
     store = GrowingStore(str(written(tmp_path / "orders").folder))
     log = TableLog(store)
-    first = await log.commit(1, (await log.snapshot(0)).state, None)
-    found = log.commits_here(first, last - 1, store)
+    first = await log.read_commit(1, (await log.load_snapshot(0)).state, None)
+    found = log.read_commits_blocking(first, last - 1, store)
     assert [commit.version for commit in found] == [2]
 
 
@@ -151,17 +151,17 @@ async def test_a_folder_that_rests_is_listed_once(tmp_path: Path) -> None:
     store = CountingStore(made.folder)
     log = TableLog(store)
     for _ in range(2):  # it may change within the same tick
-        await log.files()
+        await log.list_files()
     assert store.listings == 2
     os.utime(made.folder / "_delta_log", (1_000_000_000, 1_000_000_000))
     for start_after in ("", "", format_commit_name(2), format_commit_name(2)):
-        names = [file.name for file in await log.files(start_after)]
+        names = [file.name for file in await log.list_files(start_after)]
         assert names == [
             format_commit_name(v) for v in range(3 if start_after else 0, VERSIONS + 1)
         ]
     assert store.listings == 4
     made.insert([{"id": 9}])
-    assert [file.version for file in await log.files(format_commit_name(2))] == [3, 4, 5]
+    assert [file.version for file in await log.list_files(format_commit_name(2))] == [3, 4, 5]
 
 
 async def test_a_backup_that_is_unpacked_over_a_log_hides_no_version(tmp_path: Path) -> None:

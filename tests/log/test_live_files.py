@@ -13,7 +13,7 @@ import pytest
 
 from tailer.delta.add_fields import WITH_STATISTICS
 from tailer.errors import CorruptLog, TransientError
-from tailer.feed.snapshots import sorted_files
+from tailer.feed.snapshots import sort_files
 from tailer.log.table import TableLog
 from tailer.share_server.grants import TableConfig
 from tailer.share_server.tables import SharedTable
@@ -109,11 +109,11 @@ def log_of(table: TableBuilder) -> TableLog:
 
 
 async def paths(log: TableLog) -> list[str]:
-    return sorted([add.path async for add in log.live_files(await log.snapshot())])
+    return sorted([add.path async for add in log.live_files(await log.load_snapshot())])
 
 
 async def refused(log: TableLog) -> str:
-    snapshot = await log.snapshot()
+    snapshot = await log.load_snapshot()
     async with aclosing(log.live_files(snapshot)) as files:
         with pytest.raises(CorruptLog) as error:
             await anext(files)  # nothing is given of what can't be given whole
@@ -191,7 +191,7 @@ async def test_another_checkpoint_of_the_version_will_do(table: TableBuilder, ho
     clean(table)
     log = log_of(table)
     assert await paths(log) == sorted(FILES)
-    files = await sorted_files(log.live_files(await log.snapshot(), WITH_STATISTICS))
+    files = await sort_files(log.live_files(await log.load_snapshot(), WITH_STATISTICS))
     assert [(add.path, add.num_records) for add in files] == [(f, 1) for f in sorted(FILES)]
     wanted = {("f3.parquet", ""), ("f5.parquet", "")}
     assert set(await log.find_files(5, wanted)) == wanted
@@ -209,7 +209,7 @@ async def test_a_part_of_several_that_is_damaged_is_passed_over(table: TableBuil
 async def test_a_checkpoint_that_is_cleaned_up_in_between_may_heal(table: TableBuilder) -> None:
     sidecars = v2(table)
     log = log_of(table)
-    snapshot = await log.snapshot()
+    snapshot = await log.load_snapshot()
     clean(table)
     for path in (*sidecars, table.log / V2):
         path.unlink()
@@ -220,7 +220,7 @@ async def test_a_checkpoint_that_is_cleaned_up_in_between_may_heal(table: TableB
 async def test_a_new_checkpoint_stands_in_for_one_that_was_cleaned_up(table: TableBuilder) -> None:
     sidecars = v2(table)
     log = log_of(table)
-    snapshot = await log.snapshot()
+    snapshot = await log.load_snapshot()
     classic(table)
     clean(table)
     for path in (*sidecars, table.log / V2):

@@ -48,7 +48,7 @@ def filled(table: TableBuilder, versions: int) -> list[Action]:
 
 
 async def paths(log: TableLog, version: int | None = None) -> set[str]:
-    snapshot = await log.snapshot(version)
+    snapshot = await log.load_snapshot(version)
     return {add.path async for add in log.live_files(snapshot)}
 
 
@@ -72,7 +72,7 @@ async def test_no_table_is_said(tmp_path: Path) -> None:
     for folder in ("nowhere", "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         log = TableLog(LocalStore(str(tmp_path / folder)))
-        for ask in (log.latest_version, log.earliest_version, log.snapshot):
+        for ask in (log.latest_version, log.earliest_version, log.load_snapshot):
             with pytest.raises(TableError, match=f"{folder}: no Delta table there"):
                 await ask()
 
@@ -145,15 +145,15 @@ async def test_a_checksum_file_is_read_where_it_can_be_trusted(table: TableBuild
     sums = {"tableSizeBytes": 5, "numFiles": 1, "numMetadata": 1, "numProtocol": 1}
     state = {"metadata": table.metadata()["metaData"], "protocol": table.protocol()["protocol"]}
     file = table.log / f"{1:020d}.crc"
-    assert await log_of(table).checksum(1) is None
+    assert await log_of(table).read_checksum(1) is None
     file.write_text(json.dumps({**sums, **state}))
-    found = await log_of(table).checksum(1)
+    found = await log_of(table).read_checksum(1)
     assert found is not None
     assert (found.num_files, found.metadata.id) == (1, table.table_id)
     for bad in (json.dumps({**sums, **state})[:-1], json.dumps({**sums, **state, "numFiles": -1})):
         file.write_text(bad)
-        assert await log_of(table).checksum(1) is None
-        assert (await log_of(table).snapshot()).version == 1
+        assert await log_of(table).read_checksum(1) is None
+        assert (await log_of(table).load_snapshot()).version == 1
 
 
 async def test_a_file_s_damage_is_named_whichever_way_it_is_met(table: TableBuilder) -> None:
@@ -209,7 +209,7 @@ async def test_a_compaction_stands_in_for_the_commits_that_it_holds(table: Table
         table.commit_path(version).unlink()
     assert await paths(log_of(table), 4) == of(*adds)
     with pytest.raises(DataLoss, match="commit 1 is missing"):
-        await log_of(table).snapshot(2)
+        await log_of(table).load_snapshot(2)
 
 
 async def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(table: TableBuilder) -> None:
@@ -226,7 +226,7 @@ async def test_a_damaged_checkpoint_without_another_way_is_named(table: TableBui
     checkpoint.write_bytes(b"PAR1 and no more PAR1")
     table.commit_path(1).unlink()
     with pytest.raises(CorruptLog) as caught:
-        await log_of(table).snapshot(3)
+        await log_of(table).load_snapshot(3)
     assert checkpoint.name in str(caught.value)
     assert str(table.folder) in str(caught.value)
 
@@ -234,11 +234,11 @@ async def test_a_damaged_checkpoint_without_another_way_is_named(table: TableBui
 async def test_a_version_that_is_not_there_yet_or_any_more_is_named(table: TableBuilder) -> None:
     filled(table, 3)
     with pytest.raises(TableError, match="no version 7: the newest is 3"):
-        await log_of(table).snapshot(7)
+        await log_of(table).load_snapshot(7)
     table.checkpoint(2)
     table.commit_path(0).unlink()
     with pytest.raises(DataLoss, match="version 1 can't be built: commit 0 is missing"):
-        await log_of(table).snapshot(1)
+        await log_of(table).load_snapshot(1)
 
 
 async def test_the_deletion_vector_is_part_of_a_file_s_key(table: TableBuilder) -> None:
@@ -249,7 +249,7 @@ async def test_the_deletion_vector_is_part_of_a_file_s_key(table: TableBuilder) 
     table.commit(*table.delete_rows(add, [0]))
     for _ in ("from commits", "from the checkpoint"):
         log = log_of(table)
-        (live,) = [a async for a in log.live_files(await log.snapshot())]
+        (live,) = [a async for a in log.live_files(await log.load_snapshot())]
         assert live.deletion_vector is not None
         assert live.deletion_vector.cardinality == 1
         table.checkpoint()
@@ -264,7 +264,7 @@ async def test_transactions_and_domains_are_reconciled(table: TableBuilder) -> N
     )
     table.commit({"domainMetadata": {"domain": "x", "configuration": "", "removed": True}})
     table.checkpoint(1)
-    snapshot = await log_of(table).snapshot()
+    snapshot = await log_of(table).load_snapshot()
     assert {a: t.version for a, t in snapshot.transactions.items()} == {"a": 2, "b": 1}
     assert list(snapshot.domains) == ["y"]
 
@@ -278,7 +278,7 @@ async def test_a_table_that_asks_too_much_of_readers_is_refused(tmp_path: Path) 
         lists = {"readerFeatures": features, "writerFeatures": features} if features else {}
         table.create(table.protocol(reader, 7, **lists))
         with pytest.raises(UnsupportedTable, match=sentence) as caught:
-            await log_of(table).snapshot()
+            await log_of(table).load_snapshot()
         assert str(table.folder) in str(caught.value)
 
 
@@ -288,7 +288,7 @@ async def test_a_table_that_asks_too_much_of_readers_is_refused(tmp_path: Path) 
 async def test_a_missing_commit_is_file_not_found(table: TableBuilder) -> None:
     filled(table, 1)
     with pytest.raises(FileNotFoundError):
-        await log_of(table).commit(2, None, None)
+        await log_of(table).read_commit(2, None, None)
 
 
 @pytest.mark.parametrize("last", ['{"add": {"pa', '{"add": {}', "", "  "])
@@ -296,7 +296,7 @@ async def test_a_torn_commit_is_never_read(table: TableBuilder, last: str) -> No
     filled(table, 1)
     table.commit_path(2).write_text(last)
     with pytest.raises(CorruptLog, match="half-written") as caught:
-        await log_of(table).commit(2, (await log_of(table).snapshot(1)).state, None)
+        await log_of(table).read_commit(2, (await log_of(table).load_snapshot(1)).state, None)
     assert (caught.value.version, caught.value.path) == (2, table.commit_path(2).name)
 
 
@@ -304,8 +304,8 @@ async def test_a_commit_without_a_last_newline_is_whole(table: TableBuilder) -> 
     filled(table, 1)
     path = table.commit_path(1)
     path.write_text(path.read_text().rstrip("\n"))
-    state = (await log_of(table).snapshot(0)).state
-    assert (await log_of(table).commit(1, state, None)).header.adds == 1
+    state = (await log_of(table).load_snapshot(0)).state
+    assert (await log_of(table).read_commit(1, state, None)).header.adds == 1
 
 
 async def test_a_torn_commit_is_waited_for(table: TableBuilder) -> None:
@@ -315,7 +315,7 @@ async def test_a_torn_commit_is_waited_for(table: TableBuilder) -> None:
     path.write_text(whole[:20])
     script = Script({})
     log = TableLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=3600)
-    state = (await log.snapshot(1)).state
+    state = (await log.load_snapshot(1)).state
 
     async def finish() -> None:
         read = ("read", f"_delta_log/{path.name}")
@@ -324,7 +324,7 @@ async def test_a_torn_commit_is_waited_for(table: TableBuilder) -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(finish)
-        commit = await log.commit(2, state, None)
+        commit = await log.read_commit(2, state, None)
     assert commit.header.adds == 1
 
 
@@ -343,8 +343,8 @@ async def test_a_commit_that_still_grows_is_read_again(table: TableBuilder) -> N
                     f.write(json.dumps(adds[1]) + "\n")
 
     store = FaultyStore(LocalStore(str(table.folder)), Growing({}))
-    state = (await log_of(table).snapshot(1)).state
-    commit = await TableLog(store, torn_commit_max_s=3600).commit(2, state, None)
+    state = (await log_of(table).load_snapshot(1)).state
+    commit = await TableLog(store, torn_commit_max_s=3600).read_commit(2, state, None)
     assert commit.header.adds == 2
 
 
@@ -367,7 +367,7 @@ async def test_a_packed_commit_is_not_waited_for(
     store = LocalStore(str(table.folder))
     with pytest.raises(CorruptLog, match=f"version 2, .*the commit is {form}, and .* plain JSON"):
         with anyio.fail_after(120):
-            await TableLog(store, torn_commit_max_s=3600).commit(2, None, None)
+            await TableLog(store, torn_commit_max_s=3600).read_commit(2, None, None)
 
 
 async def test_a_snapshot_waits_for_a_torn_newest_commit(table: TableBuilder) -> None:
@@ -376,7 +376,7 @@ async def test_a_snapshot_waits_for_a_torn_newest_commit(table: TableBuilder) ->
     path = table.commit_path(2)
     path.write_text(json.dumps(add)[:20])
     with pytest.raises(CorruptLog, match=r"version 2, .*half-written"):
-        await log_of(table).snapshot()
+        await log_of(table).load_snapshot()
     assert await paths(log_of(table), 1) == of(*adds)
     script = Script({})
     log = TableLog(FaultyStore(LocalStore(str(table.folder)), script), torn_commit_max_s=3600)
@@ -395,9 +395,9 @@ async def test_a_malformed_line_is_named_by_file_and_number(table: TableBuilder)
     adds = filled(table, 1)
     lines = [json.dumps(adds[0]), '{"commitInfo": {}}', '{"add": {"path": "x"}}']
     table.commit_path(2).write_text("\n".join(lines) + "\n")
-    state = (await log_of(table).snapshot(1)).state
+    state = (await log_of(table).load_snapshot(1)).state
     with pytest.raises(CorruptLog, match="line 3: the add action lacks its size") as caught:
-        await log_of(table).commit(2, state, None)
+        await log_of(table).read_commit(2, state, None)
     assert table.commit_path(2).name in str(caught.value)
 
 
@@ -408,11 +408,11 @@ async def test_a_large_commit_is_read_from_disk_as_from_memory(
     many = [{"add": {**adds[0]["add"], "path": f"part-{i}.parquet"}} for i in range(500)]
     table.commit(*many)
     log = log_of(table)
-    state = (await log.snapshot(1)).state
-    in_memory = await log.commit(2, state, None)
+    state = (await log.load_snapshot(1)).state
+    in_memory = await log.read_commit(2, state, None)
     monkeypatch.setattr(tailer.log.json_files, "MEMORY_BYTES_MAX", 1000)
     monkeypatch.setattr(tailer.log.json_files, "READ_CHUNK_BYTES", 777)
-    on_disk = await log.commit(2, state, None)
+    on_disk = await log.read_commit(2, state, None)
     assert on_disk.header == in_memory.header
     for _ in range(2):
         assert list(on_disk.file_actions()) == list(in_memory.file_actions())
@@ -425,7 +425,7 @@ async def test_a_line_without_an_end_is_refused(
     monkeypatch.setattr(tailer.log.json_files, "MEMORY_BYTES_MAX", 60)  # none fits into memory
     monkeypatch.setattr(tailer.log.json_files, "LINE_BYTES_MAX", 50)
     with pytest.raises(CorruptLog, match="longer than 50 bytes"):
-        await log_of(table).commit(1, None, None)
+        await log_of(table).read_commit(1, None, None)
 
 
 async def test_timestamps_rise_even_if_the_files_times_do_not(table: TableBuilder) -> None:
@@ -437,7 +437,7 @@ async def test_timestamps_rise_even_if_the_files_times_do_not(table: TableBuilde
     floor: int | None = None
     found = []
     for version in range(3):
-        commit = await log.commit(version, state, floor)
+        commit = await log.read_commit(version, state, floor)
         state, floor = commit.after, commit.timestamp_ms
         found.append(floor)
     assert found == [1_000_000, 2_000_000, 2_000_001]
@@ -484,7 +484,7 @@ async def test_a_commit_that_was_listed_and_is_gone_may_heal(table: TableBuilder
     filled(table, 2)
     log = TableLog(FaultyStore(LocalStore(str(table.folder)), _Vanishing({})))
     with pytest.raises(TransientError, match=r"1\.json: listed and can't be read"):
-        await log.snapshot()
-    snapshot = await log_of(table).snapshot()
+        await log.load_snapshot()
+    snapshot = await log_of(table).load_snapshot()
     with pytest.raises(TransientError, match=r"1\.json: listed and can't be read"):
         [add async for add in log.live_files(snapshot)]

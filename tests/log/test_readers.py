@@ -47,7 +47,7 @@ class MemoryReader:
         self._random = random.Random(seed)
         self._ahead: set[int] = set()
 
-    async def one(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
+    async def read_commit(self, version: int, asked_at: float) -> CommitText | NotThere | Torn:
         requested = version in self._ahead
         self._ahead.discard(version)
         for _ in range(self._random.randrange(5)):
@@ -62,7 +62,7 @@ class MemoryReader:
         tag = None if before is None else before[1].tag
         return CommitText(partial(io.BytesIO, data), status, FileTag(tag) if requested else None)
 
-    async def many(
+    async def find_blocking_files(
         self, reads: Sequence[tuple[str, int]], after: str | None = None
     ) -> BlockingFiles | None:
         await anyio.lowlevel.checkpoint()
@@ -120,7 +120,7 @@ class Rig:
     async def ask(self, version: int) -> CommitText | NotThere | Torn:
         """Ask for a commit that is there, until it comes."""
         for _ in range(50):
-            answer = await self.reader.one(version, anyio.current_time())
+            answer = await self.reader.read_commit(version, anyio.current_time())
             if not isinstance(answer, NotThere):
                 break
         return answer
@@ -137,7 +137,7 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
     elif request.param in ("bulk", "ahead"):
         store = RemoteStore(folder)
     log = TableLog(store)
-    budget, reader = store.ahead() or Budget(0), log.reader()
+    budget, reader = store.ahead() or Budget(0), log.open_reader()
     if request.param == "bulk":
         reader = BulkReader(log._json, budget)
     elif request.param == "memory":
@@ -156,12 +156,12 @@ async def test_a_commit_is_read_as_it_is(rig: Rig) -> None:
     assert b"".join(text.lines()) == rig.table.commit_path(2).read_bytes()
     assert b"".join(text.lines()) != b"", "they can be read again"
     assert text.status == await rig.log.store.stat(f"_delta_log/{format_commit_name(2)}")
-    assert text.predecessor in (None, FileTag(await rig.log.tag(format_commit_name(1))))
+    assert text.predecessor in (None, FileTag(await rig.log.find_tag(format_commit_name(1))))
 
 
 async def test_a_commit_that_does_not_exist_is_an_answer_until_it_comes(rig: Rig) -> None:
     for asked_at in (1.0, 2.0):
-        assert await rig.reader.one(4, asked_at) in (
+        assert await rig.reader.read_commit(4, asked_at) in (
             NotThere(asked_at), NotThere(asked_at, idle=True)
         )  # fmt: skip
     await rig.commit()
@@ -180,7 +180,9 @@ async def test_a_half_written_commit_is_said_to_be_torn(rig: Rig) -> None:
 async def test_many_files_are_there_for_a_worker_thread(rig: Rig) -> None:
     names = [format_commit_name(version) for version in (2, 3, 9)]
     reads = [(name, SMALL_BYTES_MAX) for name in names]
-    answers = [await rig.reader.many(reads, format_commit_name(1)) for _ in range(10)]
+    answers = [
+        await rig.reader.find_blocking_files(reads, format_commit_name(1)) for _ in range(10)
+    ]
     for files in [files for files in answers if files is not None]:
         for name in names[:2]:
             try:
@@ -190,7 +192,7 @@ async def test_many_files_are_there_for_a_worker_thread(rig: Rig) -> None:
             assert (data, status) == await rig.log.store.read(f"_delta_log/{name}")
         with pytest.raises((FileNotFoundError, NotFetched)):
             files.read_here(f"_delta_log/{names[2]}")
-        assert files.stat_here(f"_delta_log/{format_commit_name(1)}").tag == await rig.log.tag(
+        assert files.stat_here(f"_delta_log/{format_commit_name(1)}").tag == await rig.log.find_tag(
             format_commit_name(1)
         )
 
@@ -203,14 +205,14 @@ async def test_what_is_requested_ahead_is_the_same(rig: Rig) -> None:
         text = await rig.ask(version)
         assert isinstance(text, CommitText)
         assert b"".join(text.lines()) == rig.table.commit_path(version).read_bytes()
-        before = FileTag(await rig.log.tag(format_commit_name(version - 1)))
+        before = FileTag(await rig.log.find_tag(format_commit_name(version - 1)))
         assert text.predecessor in (None, before)
 
 
 async def test_an_answer_says_when_it_was_asked_for(rig: Rig) -> None:
     rig.reader.request_ahead(4, None)
     now = anyio.current_time()
-    answer = await rig.reader.one(4, now + 60.0)
+    answer = await rig.reader.read_commit(4, now + 60.0)
     assert isinstance(answer, NotThere)
     assert answer.asked_at in (pytest.approx(now, abs=30.0), now + 60.0)
 
@@ -225,7 +227,7 @@ async def test_a_request_whose_taker_is_cancelled_takes_nothing_either(rig: Rig)
     rig.reader.request_ahead(1, None)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await rig.reader.one(1, 0.0)
+        await rig.reader.read_commit(1, 0.0)
     await rig.reader.aclose()
     assert rig.budget.taken == 0
 
@@ -234,11 +236,11 @@ async def test_a_local_folder_at_rest_is_not_searched_again(tmp_path: Path) -> N
     table = TableBuilder(tmp_path / "orders", SCHEMA)
     table.create()
     os.utime(table.folder / "_delta_log", (1e9, 1e9))
-    reader = TableLog(LocalStore(str(table.folder))).reader()
-    assert await reader.one(1, 1.0) == NotThere(1.0)
-    assert await reader.one(1, 2.0) == NotThere(2.0, idle=True)
+    reader = TableLog(LocalStore(str(table.folder))).open_reader()
+    assert await reader.read_commit(1, 1.0) == NotThere(1.0)
+    assert await reader.read_commit(1, 2.0) == NotThere(2.0, idle=True)
     table.insert([{"id": 1}])
-    assert isinstance(await reader.one(1, 3.0), CommitText)
+    assert isinstance(await reader.read_commit(1, 3.0), CommitText)
 
 
 async def test_requests_that_nobody_takes_are_dropped(rig: Rig) -> None:
@@ -261,7 +263,7 @@ async def test_nothing_is_requested_beyond_the_end_or_the_budget(rig: Rig) -> No
 
 async def test_a_log_is_followed_through_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it loses, and however late it comes: each commit once, in order."""
-    monkeypatch.setattr(rig.log, "reader", lambda: rig.reader)
+    monkeypatch.setattr(rig.log, "open_reader", lambda: rig.reader)
     for _ in range(30):
         await rig.commit()
     seen: list[int] = []

@@ -12,7 +12,7 @@ from msgspec import structs
 from tailer.changes import ChangeFile
 from tailer.delta.actions import AddFile
 from tailer.errors import CorruptLog, DataLoss, TableError, UnsupportedTable
-from tailer.plan.rules import incomplete_removes, plan_changes, plan_snapshot, source_of
+from tailer.plan.rules import choose_source, find_incomplete_removes, plan_changes, plan_snapshot
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import (
     ID,
@@ -249,7 +249,7 @@ def test_a_bare_remove_takes_its_partition_values_from_the_add_that_it_removes(
 ) -> None:
     table = parted(tmp_path, **lacking)
     bare = commit_of(remove("f", **lacking), before=state(PARTED, "p"))
-    assert incomplete_removes(bare) == {("f", "")}
+    assert find_incomplete_removes(bare) == {("f", "")}
     assert [(e["_change_type"], e["id"], e["p"]) for e in events(table, 2)] == [
         ("delete", 1, "x"),
         ("delete", 2, "x"),
@@ -270,19 +270,19 @@ def test_a_bare_remove_that_nothing_completes_is_refused_by_name() -> None:
 
 def test_a_full_remove_needs_no_look_at_the_version_before() -> None:
     full = remove("f", partitionValues={"p": "x"})
-    assert incomplete_removes(commit_of(full, before=state(PARTED, "p"))) == set()
+    assert find_incomplete_removes(commit_of(full, before=state(PARTED, "p"))) == set()
     bare = {"remove": {"path": "f%20g", "dataChange": True}}
-    assert incomplete_removes(commit_of(bare)) == set(), "nothing to fill in"
-    assert incomplete_removes(commit_of(bare, before=state(PARTED, "p"))) == {("f g", "")}
+    assert find_incomplete_removes(commit_of(bare)) == set(), "nothing to fill in"
+    assert find_incomplete_removes(commit_of(bare, before=state(PARTED, "p"))) == {("f g", "")}
 
 
 def test_a_remove_that_changes_no_data_or_stands_beside_cdc_needs_no_completion() -> None:
     before = state(PARTED, "p")
     bare = {"path": "f", "dataChange": False}
     cdc = {"cdc": {"path": "c", "partitionValues": {"p": "1"}, "size": 1}}
-    assert incomplete_removes(commit_of({"remove": bare}, before=before)) == set()
+    assert find_incomplete_removes(commit_of({"remove": bare}, before=before)) == set()
     beside = commit_of({"remove": {**bare, "dataChange": True}}, cdc, before=before)
-    assert incomplete_removes(beside) == set()
+    assert find_incomplete_removes(beside) == set()
 
 
 def test_cdc_files_of_several_partitions_give_what_leaves_first(tmp_path: Path) -> None:
@@ -313,13 +313,13 @@ def test_auto_takes_the_change_data_where_there_is_some(
 ) -> None:
     before = state(delta__enableChangeDataFeed=str(cdf).lower())
     cdc = {"cdc": {"path": "c", "partitionValues": {}, "size": 1}}
-    assert source_of(commit_of(add(), *[cdc] * cdcs, before=before), "auto") == expected
+    assert choose_source(commit_of(add(), *[cdc] * cdcs, before=before), "auto") == expected
 
 
 def test_cdf_is_refused_for_a_version_that_has_changes_and_no_change_data() -> None:
-    message = refusal(lambda: source_of(commit_of(add()), "cdf"), TableError)
+    message = refusal(lambda: choose_source(commit_of(add()), "cdf"), TableError)
     assert "not enabled" in message
-    assert source_of(commit_of(add(dataChange=False)), "cdf") == "cdf", "nothing is missing"
+    assert choose_source(commit_of(add(dataChange=False)), "cdf") == "cdf", "nothing is missing"
 
 
 def test_a_data_file_that_is_gone_is_data_loss_with_version_and_file(table: TableBuilder) -> None:

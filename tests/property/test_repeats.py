@@ -94,7 +94,7 @@ def read(folder: Path) -> list[Any]:
 
     async def everything() -> list[Any]:
         log = table_log(folder)
-        snapshot = await log.snapshot()
+        snapshot = await log.load_snapshot()
         async with aclosing(log.live_files(snapshot, WITH_STATISTICS)) as files:
             return [snapshot.state, *[add async for add in files]]
 

@@ -134,9 +134,9 @@ Patch = pytest.MonkeyPatch
 
 
 def a_pair_of_vectors_is_swapped(patch: Patch) -> None:
-    pairs = rules._vector_changes
+    pairs = rules._find_vector_changes
     swapped = lambda *a, **k: {p: (new, old) for p, (old, new) in pairs(*a, **k).items()}  # noqa: E731
-    patch.setattr(rules, "_vector_changes", swapped)
+    patch.setattr(rules, "_find_vector_changes", swapped)
 
 
 def data_change_is_ignored(patch: Patch) -> None:
@@ -156,28 +156,28 @@ def data_change_is_ignored(patch: Patch) -> None:
 
 
 def a_removed_file_s_vector_is_not_applied(patch: Patch) -> None:
-    work_order = rules._change_file
+    work_order = rules._build_change_file
 
     def whole(commit: Commit, action: Any, *args: Any, **more: Any) -> ChangeFile:
         order = work_order(commit, action, *args, **more)
         return structs.replace(order, without=None) if isinstance(action, RemoveFile) else order
 
-    patch.setattr(rules, "_change_file", whole)
+    patch.setattr(rules, "_build_change_file", whole)
 
 
 def rows_that_leave_have_the_new_schema(patch: Patch) -> None:
-    leaving = rules._leaving
+    leaving = rules._plan_leaving
     patch.setattr(
         rules,
-        "_leaving",
+        "_plan_leaving",
         lambda commit, *rest: leaving(structs.replace(commit, before=commit.after), *rest),
     )
 
 
 def cdc_files_are_read_beside_the_others(patch: Patch) -> None:
     def both(commit: Commit, *known: Any) -> Iterator[ChangeFile]:
-        files = rules._file_changes(commit, *known)
-        return chain(rules._cdc_files(commit), files) if commit.header.cdcs else files
+        files = rules._plan_file_changes(commit, *known)
+        return chain(rules._plan_cdc_files(commit), files) if commit.header.cdcs else files
 
     patch.setattr("tailer.plan.commit.plan_changes", both)
 
@@ -188,7 +188,7 @@ def row_ids_are_believed_without_the_tag(patch: Patch) -> None:
 
 def only_rows_of_this_version_s_commit_came(patch: Patch) -> None:
     def by_row_ids(sides: Comparison) -> Any:
-        found = diff.by_row_ids(sides)
+        found = diff.compare_by_row_ids(sides)
         assert found is not None
         for number, changed in list(found.coming.items()):
             file = sides.coming[number]
@@ -204,16 +204,16 @@ def only_rows_of_this_version_s_commit_came(patch: Patch) -> None:
             found.coming[number] = changed - type(changed)(copied)
         return found
 
-    patch.setattr("tailer.feed.derive.by_row_ids", by_row_ids)
+    patch.setattr("tailer.feed.derive.compare_by_row_ids", by_row_ids)
 
 
 def zero_has_a_sign(patch: Patch) -> None:
-    canonical = stream._canonical
+    canonical = stream._build_canonical_sql
 
     def signed(name: str, data_type: pa.DataType) -> str:
         return f"{name}::VARCHAR" if pa.types.is_floating(data_type) else canonical(name, data_type)
 
-    patch.setattr(stream, "_canonical", signed)
+    patch.setattr(stream, "_build_canonical_sql", signed)
 
 
 def equal_rows_cancel_however_many_they_are(patch: Patch) -> None:

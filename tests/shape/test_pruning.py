@@ -89,7 +89,7 @@ def test_a_file_that_is_left_out_has_no_row_that_is_wanted(kind: str) -> None:
         where = parse_condition(shape.format(one, other))
         rows = pa.RecordBatch.from_arrays([pa.array(values, data_type)], schema=schema)
         try:
-            (found,) = database.compute(rows, [where.sql])
+            (found,) = database.compute_values(rows, [where.sql])
         except sql.NotComputed:
             return
         batch = change_batch(schema, [{"c": v} for v in values])
@@ -97,7 +97,7 @@ def test_a_file_that_is_left_out_has_no_row_that_is_wanted(kind: str) -> None:
         wanted = [v is True for v in found.to_pylist()]
         stats = statistics(values, write)
         file = structs.replace(batch.file, stats=stats, change_type="insert", origin="files")
-        may = Pruning(where, TableColumns()).may(file, statistics=True)
+        may = Pruning(where, TableColumns()).find_results(file, statistics=True)
         if any(wanted):
             assert may.true, (where.text, values)
         if may.certain:
@@ -115,4 +115,6 @@ def test_statistics_leave_files_out(where: str, low: int, high: int) -> None:
     assert batch.file is not None
     found = {"minValues": {"c": low}, "maxValues": {"c": high}, "nullCount": {"c": 0}}
     file = structs.replace(batch.file, stats=json.dumps({"numRecords": 9, **found}))
-    assert not Pruning(parse_condition(where), TableColumns()).may(file, statistics=True).true
+    assert (
+        not Pruning(parse_condition(where), TableColumns()).find_results(file, statistics=True).true
+    )

@@ -53,7 +53,7 @@ def shaped(*expressions: str, rows: pa.Table = ROWS) -> ChangeBatch:
     """The rows with these expressions, which are named by their numbers."""
     named = ", ".join(f"{sql} as found{number}" for number, sql in enumerate(expressions))
     shaper = Shaper(Selection(parse_select(named)), TableColumns())
-    (batch,) = shaper.shape(batch_of(rows))
+    (batch,) = shaper.shape_batch(batch_of(rows))
     return batch
 
 

@@ -190,7 +190,7 @@ async def test_another_version_than_the_one_asked_for_is_refused(
 
         monkeypatch.setattr(server, "query", wrong)
         with pytest.raises(TableError, match="asked for version 1, and answers with version 2"):
-            [add async for add in log.live_files(await log.snapshot(1))]
+            [add async for add in log.live_files(await log.load_snapshot(1))]
         await store.aclose()
 
 

@@ -19,9 +19,9 @@ from tailer.errors import (
     TableReplaced,
     TransientError,
 )
-from tailer.feed.rows.fetch import fetch
-from tailer.log.follow import follow
-from tailer.log.starts import start_offset
+from tailer.feed.rows.fetch import fetch_file
+from tailer.log.follow import follow_commits
+from tailer.log.starts import find_start_offset
 from tailer.log.table import TableLog
 from tailer.log.times import version_at_or_after, version_at_or_before
 from tailer.plan.rules import ChangeSource, plan_changes, plan_rewrite, plan_snapshot
@@ -196,7 +196,7 @@ async def test_times_are_looked_up_by_the_server(tmp_path: Path) -> None:
             await version_at_or_after(log, zero * 2)
         with pytest.raises(TableError, match="at or before 2025"):
             await version_at_or_before(log, zero - 1)
-        assert (await start_offset(log, "earliest")).version == 0
+        assert (await find_start_offset(log, "earliest")).version == 0
         server.faults.history = False
         with pytest.raises(TableError, match="history sharing is not enabled"):
             await version_at_or_after(log, zero)
@@ -230,7 +230,7 @@ async def test_nothing_is_derived_from_change_data_alone(tmp_path: Path) -> None
         store = shared_store(server.profile(tmp_path), change_source="cdf")
         log = TableLog(store)
         last = await log.latest_version()
-        async with aclosing(follow(log, Offset(0), last)) as commits:
+        async with aclosing(follow_commits(log, Offset(0), last)) as commits:
             found = [commit async for commit in commits if commit.header.cdcs]
         with pytest.raises(TableError, match="nothing can be derived"):
             plan_rewrite(found[0], {})
@@ -287,7 +287,7 @@ async def test_urls_of_a_snapshot_are_renewed_by_its_refresh_token(tmp_path: Pat
         server.faults.history = False
         store = shared_store(server.profile(tmp_path))
         log = TableLog(store)
-        snapshot = await log.snapshot()
+        snapshot = await log.load_snapshot()
         adds = [add async for add in log.live_files(snapshot)]
         insert(table, 4)
         for key in server.urls:
@@ -361,7 +361,7 @@ async def test_a_file_of_another_length_is_refused(tmp_path: Path) -> None:
     with serving({NAME: table.folder}) as server:
         store = shared_store(server.profile(tmp_path))
         log = TableLog(store)
-        (first, *_) = [add async for add in log.live_files(await log.snapshot())]
+        (first, *_) = [add async for add in log.live_files(await log.load_snapshot())]
         with pytest.raises(CorruptLog, match=f"has {first.size} bytes, and the log says 7"):
             await store.open(first.path, 7)
         with pytest.raises(FileNotFoundError):
@@ -382,7 +382,7 @@ async def test_what_one_store_planned_another_can_read(
         assert len(files) > 4
         reader = shared_store(profile, change_source=source)
         for file in files:
-            with (await fetch(reader, file)).source as opened:
+            with (await fetch_file(reader, file)).source as opened:
                 assert opened.size() == file.size
         await reader.aclose()
         await planner.aclose()
@@ -391,14 +391,14 @@ async def test_what_one_store_planned_another_can_read(
 async def planned(store: SharingStore, source: ChangeSource) -> list[ChangeFile]:
     log, found = TableLog(store), []
     last = await log.latest_version()
-    async with aclosing(follow(log, Offset(0), last)) as commits:
+    async with aclosing(follow_commits(log, Offset(0), last)) as commits:
         async for commit in commits:
             if source == "derived":
                 rewrite = plan_rewrite(commit, {})
                 found += [*rewrite.leaving, *rewrite.coming]
             elif commit.version:
                 found += list(plan_changes(commit))
-    snapshot = await log.snapshot()
+    snapshot = await log.load_snapshot()
     async with aclosing(log.live_files(snapshot)) as adds:
         found += [plan_snapshot(add, last, 0, snapshot.state) async for add in adds]
     return found
@@ -450,7 +450,7 @@ async def test_a_table_that_was_replaced_is_noticed(tmp_path: Path) -> None:
         store = shared_store(server.profile(tmp_path), versions_per_request=1)
         log = TableLog(store)
         with pytest.raises(TableReplaced, match=r"its id was .* and is another"):
-            [commit async for commit in follow(log, Offset(0), 5)]
+            [commit async for commit in follow_commits(log, Offset(0), 5)]
         await store.aclose()
 
 

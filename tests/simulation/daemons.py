@@ -22,7 +22,7 @@ from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
 from tailer.log.follow import FollowOptions
-from tailer.log.starts import start_to_keep
+from tailer.log.starts import find_start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import decode_document
@@ -147,7 +147,7 @@ class Daemons:
 
     def _feed(self) -> Feed:
         async def start(log: TableLog) -> Offset:
-            return await start_to_keep(log, self.plan.start)
+            return await find_start_to_keep(log, self.plan.start)
 
         log = TableLog(self._store())
         target = self.around.target
@@ -175,7 +175,7 @@ class Daemons:
     def patches(self) -> dict[tuple[Any, str], Any]:
         """Return what the supervisor calls to assemble a feed."""
         return {
-            (tailer.daemon.supervisor, "assemble"): lambda *_: self._feed(),
+            (tailer.daemon.supervisor, "assemble_feed"): lambda *_: self._feed(),
             (tailer.daemon.supervisor, "check_targets"): lambda _: None,
         }
 
@@ -185,12 +185,12 @@ class Daemons:
         process = Process(f"daemon{slot}.{self._lives}", machine)
 
         async def main() -> None:
-            families: Any = SimpleNamespace(forget=lambda _: None)
+            families: Any = SimpleNamespace(forget_feed=lambda _: None)
             supervisor = Supervisor(self._config(), self._config, families, None, self.logger)
             process.supervisor = supervisor
             with anyio.CancelScope() as process.scope:
                 await supervisor.run()
-                self._ended(supervisor.runner("feed").error)
+                self._ended(supervisor.find_runner("feed").error)
             process.alive = False
 
         self.world.start(process, main)
@@ -264,7 +264,7 @@ class Daemons:
         """Edit the configuration, and have a process read it, as SIGHUP does."""
         self._edits += 1
         if process.supervisor is not None:
-            await self._inside(process, process.supervisor.hangup())
+            await self._inside(process, process.supervisor.handle_hangup())
 
     async def _inside(self, process: Process, work: Any) -> None:
         """Run something as a part of a process; it ends with it."""

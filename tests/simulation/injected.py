@@ -107,7 +107,7 @@ def _off_by_one(put: Any) -> None:
 @_fault("a retry starts where reading was, not at the saved offset")
 def _wrong_retry(put: Any) -> None:
     read: dict[Saver, Offset] = {}
-    real_seen, real_begin = Publisher.seen, Saver.begin
+    real_seen, real_begin = Publisher.prepare_item, Saver.choose_start
 
     def seen(self: Publisher, item: ChangeBatch | Notice) -> None:
         read[self.saver] = item.next_offset
@@ -116,8 +116,8 @@ def _wrong_retry(put: Any) -> None:
     async def begin(self: Saver, *arguments: Any) -> Offset:
         return read.get(self) or await real_begin(self, *arguments)
 
-    put(Publisher, "seen", seen)
-    put(Saver, "begin", begin)
+    put(Publisher, "prepare_item", seen)
+    put(Saver, "choose_start", begin)
 
 
 @_fault("a lease is renewed after it was lost")

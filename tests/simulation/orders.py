@@ -32,13 +32,13 @@ class Operator:
     ) -> bool:
         """Give an order; return whether the feed's owner has acknowledged it."""
         runner: Runner = process.runner()
-        owns = runner.status(0.0).lease == "held"
+        owns = runner.build_status(0.0).lease == "held"
         try:
             await order()
         except TailerError as e:
             self.world.tell(f"{what} refused: {e}")
             return False
-        acknowledged = owns and runner.status(0.0).lease == "held"
+        acknowledged = owns and runner.build_status(0.0).lease == "held"
         self.world.tell(f"{what} {'acknowledged' if acknowledged else 'taken by a standby'}")
         return acknowledged
 
@@ -70,7 +70,7 @@ class Operator:
 
     async def resnapshot(self, process: Process) -> None:
         """Have the table read again."""
-        if await self._give(process, "resnapshot", process.runner().resnapshot):
+        if await self._give(process, "resnapshot", process.runner().order_resnapshot):
             self.resnapshots.append(self.world.now)
 
     # What the orders promise

@@ -45,7 +45,7 @@ _CURRENT_TASK: Callable[[Any], Any] = (
 
 
 #: One database computes the expressions of all histories: making one takes longer than most.
-_CLOSED = tailer.shape.sql._shared()
+_CLOSED = tailer.shape.sql._open_shared()
 
 
 class _Scope(anyio_asyncio.CancelScope):
@@ -114,7 +114,7 @@ def simulated(world: World, more: Mapping[tuple[Any, str], Any], seed: int) -> I
         (anyio_asyncio, "current_task"): partial(_CURRENT_TASK, world.loop),
         (anyio_eventloop, "current_async_library"): lambda: "asyncio",
         (duckdb, "connect"): shared_duckdb,
-        (tailer.shape.sql, "_shared"): lambda: _CLOSED,
+        (tailer.shape.sql, "_open_shared"): lambda: _CLOSED,
         (typing, "_get_protocol_attrs"): _PROTOCOL_ATTRS,
         (tailer.daemon.runner, "_STANDBY_LOOK_S"): 2.0,
         (tests.simulation.offset_object, "steady_now"): lambda: world.now,

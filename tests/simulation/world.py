@@ -62,7 +62,7 @@ class Process:
     def runner(self) -> Any:
         """Return the runner of its feed; None while it has none."""
         try:
-            return None if self.supervisor is None else self.supervisor.runner("feed")
+            return None if self.supervisor is None else self.supervisor.find_runner("feed")
         except KeyError:  # a reload is on
             return None
 

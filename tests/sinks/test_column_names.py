@@ -43,7 +43,7 @@ async def written(target: ColumnTarget, folder: Path, names: list[str], **more: 
     rows.append({**rows[0], "id": 2})
     batch = change_batch(schema, rows, last=True)
     following = [{**row, "_change_type": "delete"} for row in rows[:1]]
-    Fitting("the table", [sink]).check(batch)
+    Fitting("the table", [sink]).check_batch(batch)
     for one in (batch, change_batch(schema, following, version=2, last=True)):
         await sink.open("orders")
         await sink.write(one)
@@ -91,10 +91,10 @@ def test_more_columns_than_a_table_has_are_refused(target: ColumnTarget, tmp_pat
     names = [f"c{number}" for number in range(2001)]
     batch = change_batch(pa.schema([("id", pa.int64()), *((n, pa.int8()) for n in names)]), [])
     if kind in ("duckdb", "delta"):
-        Fitting("the table", [sink]).check(batch)
+        Fitting("the table", [sink]).check_batch(batch)
         return
     with pytest.raises(TargetRefused, match=r"there are 2002 columns, and a table in .* at most"):
-        Fitting("the table", [sink]).check(batch)
+        Fitting("the table", [sink]).check_batch(batch)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailer.changes import Offset
 from tailer.delta.segment import format_commit_name
-from tailer.plan.mapping_removals import mapping_removals
+from tailer.plan.mapping_removals import find_mapping_removals
 from tailer.spark.error_sentence import TailerSourceError
 from tailer.spark.source import TailerSource
 from tailer.spark.source.limited_stream import LimitedStreamReader
@@ -103,9 +103,9 @@ async def test_one_mapping_that_reaches_through_is_known_without_its_commits(
     shutil.copytree(golden("mapping_name").table, tmp_path / "t")
     log = table_log(tmp_path / "t")
     last = await log.latest_version()
-    before, end = (await log.snapshot(3)).state, (await log.snapshot(last)).state
+    before, end = (await log.load_snapshot(3)).state, (await log.load_snapshot(last)).state
     shutil.rmtree(tmp_path / "t")
-    assert await mapping_removals(log, 4, last, end, before) == ()
+    assert await find_mapping_removals(log, 4, last, end, before) == ()
 
 
 @pytest.mark.anyio
@@ -113,8 +113,8 @@ async def test_removals_are_found_in_any_range(golden: GoldenCase) -> None:
     log = table_log(golden("mapping_back").table)
 
     async def found(first: int, last: int) -> list[int]:
-        end = (await log.snapshot(last)).state
-        return [removal.version for removal in await mapping_removals(log, first, last, end)]
+        end = (await log.load_snapshot(last)).state
+        return [removal.version for removal in await find_mapping_removals(log, first, last, end)]
 
     assert await found(0, 21) == [REMOVED]
     assert await found(REMOVED, REMOVED) == [REMOVED]

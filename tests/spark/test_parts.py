@@ -47,7 +47,7 @@ async def _orders(
     end = at.next_version(0)
     async with aclosing(planner.orders(at, end)) as found:
         whole = [order async for _, some in found for order in some]
-    context = ReadContext.of(log, feed, lost=lost)
+    context = ReadContext.from_options(log, feed, lost=lost)
     (order,) = (order for order in whole if isinstance(order, VersionOrder))
     return await divided(context, order, 1)
 
@@ -181,7 +181,7 @@ def test_a_gone_file_leaves_what_came_before_it_and_is_passed_over_when_it_is_kn
     assert told(found)[:-1] == whole[:4], "of the two files before it"
     assert found[-1].next_offset.index == 6
     lost = LostFiles()
-    lost.record(1, gone.value)
+    lost.record_loss(1, gone.value)
     orders, rest = in_parts(table.folder, found[-1].next_offset, lost=lost)
     assert len(orders) == 1, "its changes can only be counted with the others"
     assert told(rest) == told(by_feed(table.folder, found[-1].next_offset, lost=lost))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config, load_config
-from tailer.daemon.assembly import feed_configs, offset_store
+from tailer.daemon.assembly import list_feed_configs, make_offset_store
 from tailer.storage import open_store, open_target
 from tests.clouds.servers import ACCOUNT, CloudServer, Container
 from tests.store.test_cloud_addresses import DOMAINS
@@ -112,16 +112,16 @@ def test_every_spelling_names_one_place_in_every_part(
 
     async def check() -> None:
         await container.put(f"{folder}/tables/{table}/{COMMIT}", b"{}")
-        (feed,) = (await feed_configs(config)).values()
+        (feed,) = (await list_feed_configs(config)).values()
         assert feed.name == f"lake/{table}"
         for address in (feed.table, spelled(f"{folder}/tables/{table}")):
             async with aclosing(open_store(address, container.options)) as store:
                 assert (await store.read(COMMIT))[0] == b"{}"
                 assert [status.name async for status in store.list("_delta_log")]
-        owner = offset_store(config, feed.name)
+        owner = make_offset_store(config, feed.name)
         await owner.acquire()
         await owner.save(Offset(7))
-        assert await offset_store(again, feed.name).load() == Offset(7)
+        assert await make_offset_store(again, feed.name).load() == Offset(7)
         await owner.release()
         target = open_target(feed.sink.options["path"], config.folder, container.options)
         async with aclosing(target):

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TableError, TransientError
-from tailer.log.follow import FollowOptions, follow
+from tailer.log.follow import FollowOptions, follow_commits
 from tailer.log.table import TableLog
 from tailer.sink import make_sink
 from tailer.storage import open_offset_store, open_store
@@ -340,7 +340,7 @@ async def test_an_idle_poll_is_one_request(bucket: Bucket, tmp_path: Path) -> No
     counted = Counted()
     options = FollowOptions(poll_min_s=0.002, poll_max_s=0.002)
     async with aclosing(store_of(bucket, traffic=counted)) as store:
-        commits = follow(TableLog(store), Offset(0), options=options)
+        commits = follow_commits(TableLog(store), Offset(0), options=options)
         async with aclosing(commits):
             await anext(commits)
             waiting = asyncio.ensure_future(anext(commits))

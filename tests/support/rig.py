@@ -18,7 +18,7 @@ from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.orders import Orders
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
-from tailer.log.starts import start_offset
+from tailer.log.starts import find_start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.local import LocalOffsetStore
 from tailer.sink import Sink, make_sink
@@ -32,7 +32,7 @@ Start = Callable[[TableLog], Awaitable[Offset]]
 
 def start_at(where: str) -> Start:
     async def start(log: TableLog) -> Offset:
-        return await start_offset(log, where)
+        return await find_start_offset(log, where)
 
     return start
 
@@ -48,7 +48,7 @@ class Rig:
         self.offsets = LocalOffsetStore(folder / "state", "orders")
         self.registry = CollectorRegistry()
         self.progress = FeedProgress("orders", lambda: 0.0)
-        MetricFamilies(self.registry).watch(self.progress)
+        MetricFamilies(self.registry).watch_feed(self.progress)
         self.on_retry: Callable[[TailerError], None] = lambda _: None
         self.orders = Orders()
 

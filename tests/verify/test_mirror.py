@@ -15,7 +15,7 @@ import pytest
 
 from tailer.cli.main import main
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import assemble
+from tailer.daemon.assembly import assemble_feed
 from tailer.feed.run import run_feed
 from tailer.testing.conformance.sink import TYPES, VALUES
 from tailer.testing.table import TableBuilder
@@ -121,7 +121,7 @@ async def copy_of(folder: Path, target: SqlTarget, schema: pa.Schema, rows: list
     table.create()
     table.insert(rows)
     loaded = load_config(config)
-    await run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1))
+    await run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1))
     return config
 
 

@@ -23,7 +23,7 @@ from sinks.postgres.sink import PostgresSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.cli.main import main
 from tailer.config.feeds import load_config
-from tailer.daemon.assembly import assemble, feed_sink
+from tailer.daemon.assembly import assemble_feed, make_feed_sink
 from tailer.errors import TailerError
 from tailer.feed.run import run_feed
 from tailer.sink import MirrorRepair, Sink
@@ -54,12 +54,14 @@ class Copy:
     def deliver(self, last: int) -> None:
         """Run the feed up to a version."""
         loaded = load_config(self.config)
-        anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=last)))
+        anyio.run(
+            lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=last))
+        )
 
     def move_back(self, version: int) -> None:
         """Make the copy say that it continues with a version that it has."""
         loaded = load_config(self.config)
-        sink = feed_sink(loaded, loaded.feeds["orders"])
+        sink = make_feed_sink(loaded, loaded.feeds["orders"])
         at = Offset(version, table_id=self.table.table_id)
         anyio.run(lambda: sink.set_offset("orders", at))
 
@@ -192,7 +194,7 @@ def test_what_the_feed_writes_meanwhile_is_not_set_back(
         table.commit(table.remove(files[key]), changed, table.cdc(images))
     table.insert([{"id": 40, "n": 1}])  # a key that the copy has already
     written = iter([lambda: copy.deliver(2), lambda: copy.deliver(3), *[lambda: None] * 9])
-    sink = feed_sink(load_config(copy.config), load_config(copy.config).feeds["orders"])
+    sink = make_feed_sink(load_config(copy.config), load_config(copy.config).feeds["orders"])
     whole = type(sink).repair_mirror
 
     @contextmanager
@@ -254,7 +256,7 @@ def test_a_copy_is_not_taken_back_where_it_can_not_be(tmp_path: Path, capsys: Ca
     table.schema = pa.schema([*NUMBERS, ("more", pa.string())])
     table.commit(table.metadata())
     loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=3)))
+    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=3)))
     rewind = ["offsets", "rewind", str(config), "orders", "--to"]
     assert main([*rewind, "2"]) == 2
     assert "the table has other columns now than in version 2" in capsys.readouterr().err
@@ -354,7 +356,7 @@ def test_a_copy_by_row_id_is_repaired(tmp_path: Path, capsys: Capture) -> None:
         first,
     )
     loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=0)))
+    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=0)))
     with closing(sqlite3.connect(copy, isolation_level=None)) as lite:
         lite.execute("DELETE FROM orders WHERE _row_id = 1")
         lite.execute("UPDATE orders SET _row_id = 9 WHERE _row_id = 2")
@@ -374,7 +376,7 @@ def test_a_key_that_a_delta_copy_has_twice_is_there_once(tmp_path: Path, capsys:
     table.create()
     table.insert([{"id": n, "n": 0} for n in range(3)])
     loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
     again = pa.table({"id": [1, 2, 2], "n": [0, 7, 8]}, schema=NUMBERS)
     deltalake.write_deltalake(tmp_path / "copy", again, mode="append")
     assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
@@ -412,7 +414,7 @@ def test_a_row_that_the_copy_can_not_hold_stands_in_the_way_of_no_other(
     table.create()
     table.insert([{"id": n, "n": math.nan if n == 50 else float(n)} for n in range(100)])
     loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
     with closing(sqlite3.connect(tmp_path / "copy.sqlite", isolation_level=None)) as lite:
         lite.execute("UPDATE orders SET n = -1")
     assert main(["verify", str(config), "orders", "--repair"]) == 1
@@ -456,7 +458,7 @@ def test_a_wide_copy_is_repaired(tmp_path: Path, capsys: Capture) -> None:
     table.create()
     table.insert([{"id": n, **{f"n{i}": n for i in range(300)}} for n in range(5)])
     loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
     with closing(sqlite3.connect(tmp_path / "copy.sqlite", isolation_level=None)) as lite:
         lite.execute("UPDATE orders SET n299 = 77 WHERE id = 3")
     assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
@@ -481,7 +483,7 @@ def test_a_repair_that_is_killed_leaves_a_copy_that_can_be_repaired(
         *(table.add([{"id": p * 60_000 + n, "n": 1} for n in range(60_000)]) for p in range(3))
     )
     loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble(loaded, loaded.feeds["orders"]), last=1)))
+    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
     name = f"{target.prefix}orders"
     target.query(f"UPDATE {name} SET n = -1")
     for _ in range(3):

@@ -12,7 +12,7 @@ from importlib.resources import files
 import anyio
 from aiohttp import web
 
-from tailer.daemon.http_api import may_read, shared
+from tailer.daemon.http_api import may_read, share_result
 from tailer.daemon.supervisor import Supervisor
 from tailer.http_server.serving import answer_without_end, send_chunk
 
@@ -36,7 +36,7 @@ _HEADERS = {
 }
 
 
-def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
+def make_console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     """Return the routes ``/`` with its scripts and style, and ``/api/v1/events``: the feeds' status
     as a stream.
 
@@ -46,15 +46,15 @@ def console_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     folder = files("tailer.daemon.console")
     pages = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _TYPES}
 
-    def made() -> bytes:
+    def make_event() -> bytes:
         status = {
             "control": bool(token),
             "token_wanted": bool(token),
-            "feeds": [feed.to_json() for feed in supervisor.status()],
+            "feeds": [feed.to_json() for feed in supervisor.list_statuses()],
         }
         return f"data: {json.dumps(status)}\n\n".encode()
 
-    event = shared(made)
+    event = share_result(make_event)
 
     async def page(request: web.Request) -> web.Response:
         name = request.path.lstrip("/") or "index.html"

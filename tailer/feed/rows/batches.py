@@ -45,14 +45,14 @@ class BatchAssembler:
         self._at: Offset | None = None
         self._made: list[ChangeBatch] = []
 
-    def add(self, decoded: Iterable[Decoded]) -> list[ChangeBatch]:
+    def add_step(self, decoded: Iterable[Decoded]) -> list[ChangeBatch]:
         """Return the batches of what was decoded in one step, in order."""
         self._made = []
         for each in decoded:
-            self._add(each)
-        return self._joined() if self._joins else self._made
+            self._add_decoded(each)
+        return self._join_batches() if self._joins else self._made
 
-    def _add(self, decoded: Decoded) -> None:
+    def _add_decoded(self, decoded: Decoded) -> None:
         if self._at is None:
             self._at = structs.replace(self._first, index=self._finder.index)
         counted_by, at = self._context.counted_by, self._at
@@ -62,10 +62,10 @@ class BatchAssembler:
             if entry.file is None:
                 following = at.next_version(entry.version.timestamp_ms)
                 table_id = entry.version.state.table_id
-                if following.table_id != table_id:  # a bounded read goes on behind a replacement
+                if following.table_id != table_id:  # a bounded read continues after a replacement
                     following = structs.replace(following, table_id=table_id)
                 if decoded.rows is None:
-                    self._end(entry.version, at, following)
+                    self._end_version(entry.version, at, following)
                 at = following
                 continue
             if entry.is_lost:
@@ -75,10 +75,10 @@ class BatchAssembler:
                 at = at.advanced_by(count, counted_by)
                 row += count
         if decoded.rows is not None:
-            self._made.append(self._batch(decoded.rows, parts, at))
+            self._made.append(self._build_batch(decoded.rows, parts, at))
         self._at = at
 
-    def _batch(self, rows: Rows, parts: list[Part], following: Offset) -> ChangeBatch:
+    def _build_batch(self, rows: Rows, parts: list[Part], following: Offset) -> ChangeBatch:
         file = parts[-1].file
         if file.kept is not None:  # what is written need not be kept too
             file = structs.replace(file, kept=())
@@ -95,7 +95,7 @@ class BatchAssembler:
             span=tuple(parts) if len(parts) > 1 else (),
         )
 
-    def _end(self, version: Version, at: Offset, following: Offset) -> None:
+    def _end_version(self, version: Version, at: Offset, following: Offset) -> None:
         """Let the last batch lead to the next version; without one, add an empty one that does."""
         skip, first = self._finder.skip, self._first
         if skip.remaining:
@@ -107,14 +107,14 @@ class BatchAssembler:
             )
         last = self._made[-1] if self._made else None
         if last is None or not (self._joins or last.version == version.number):
-            self._made.append(self._empty(version, at, following))
+            self._made.append(self._build_empty_batch(version, at, following))
         else:
             self._made[-1] = structs.replace(last, next_offset=following)
 
-    def _empty(self, version: Version, at: Offset, following: Offset) -> ChangeBatch:
+    def _build_empty_batch(self, version: Version, at: Offset, following: Offset) -> ChangeBatch:
         context = self._context
         return ChangeBatch(
-            context.no_rows(version.state),
+            context.build_empty_rows(version.state),
             pa.nulls(0, pa.int64()),
             version.state,
             None,
@@ -124,19 +124,19 @@ class BatchAssembler:
             counted_by=context.counted_by,
         )
 
-    def _joined(self) -> list[ChangeBatch]:
+    def _join_batches(self) -> list[ChangeBatch]:
         """Return the batches as few: one for each schema."""
         groups: list[list[ChangeBatch]] = []
         for batch in self._made:
             if groups and not groups[-1][-1].num_rows:  # what comes leads further
                 groups[-1] = [batch]
-            elif groups and _alike(groups[-1][-1], batch):
+            elif groups and _can_join(groups[-1][-1], batch):
                 groups[-1].append(batch)
             else:
                 groups.append([batch])
         return [concat_batches(group) for group in groups]
 
 
-def _alike(one: ChangeBatch, other: ChangeBatch) -> bool:
+def _can_join(one: ChangeBatch, other: ChangeBatch) -> bool:
     """Return whether the rows of two batches may be in one."""
     return one.state is other.state and (one.row_ids is None) == (other.row_ids is None)

@@ -18,7 +18,7 @@ from tailer.changes import ChangeFile
 from tailer.decode.tracking import OnRead
 from tailer.decode.vectors import RowSelection
 from tailer.errors import first_error
-from tailer.feed.rows.fetch import fetch
+from tailer.feed.rows.fetch import fetch_file
 from tailer.store import Store
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ T = TypeVar("T")
 async def compare_files(
     store: Store, work: Callable[[OpenFile], T], on_read: OnRead | None = None
 ) -> T:
-    """Run ``work`` with a function that opens files; see :func:`fetch` for ``on_read``."""
+    """Run ``work`` with a function that opens files; see :func:`fetch_file` for ``on_read``."""
 
     def open_file(file: ChangeFile) -> tuple[pa.NativeFile, RowSelection]:
-        fetched = portal.call(fetch, store, file, on_read)
+        fetched = portal.call(fetch_file, store, file, on_read)
         return fetched.source, fetched.selection
 
     try:

@@ -22,7 +22,7 @@ from tailer.decode.unreadable_files import UNREADABLE, make_unreadable_error
 from tailer.decode.vectors import RowSelection
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import FileGone
-from tailer.feed.rows.fetch import fetch
+from tailer.feed.rows.fetch import fetch_file
 from tailer.process.threads import run_blocking
 from tailer.store import Store
 
@@ -35,18 +35,18 @@ async def count_changes(store: Store, file: ChangeFile) -> int:
     """Count a file's changes from its footer and its deletion vectors.
 
     Only a cdc file that is read in two passes is counted from its change types. Errors are those of
-    :func:`fetch` and of decoding.
+    :func:`fetch_file` and of decoding.
     """
     if file.rows is not None:
         return len(file.rows)
     # The deletion vector's cardinality is checked when its rows are read.
     gone = file.without.cardinality if file.without and file.only is None else 0
-    fetched = await fetch(store, structs.replace(file, without=None) if gone else file)
+    fetched = await fetch_file(store, structs.replace(file, without=None) if gone else file)
     with fetched.source as source:
-        return await run_blocking(_count, source, file, fetched.selection) - gone
+        return await run_blocking(_count_in_file, source, file, fetched.selection) - gone
 
 
-async def known_changes(store: Store, file: ChangeFile) -> int:
+async def count_known_changes(store: Store, file: ChangeFile) -> int:
     """Count as :func:`count_changes` does, and use the log's count for a file that is gone."""
     logged = file.logged_rows()
     try:
@@ -58,17 +58,17 @@ async def known_changes(store: Store, file: ChangeFile) -> int:
         return logged
 
 
-def _count(source: pa.NativeFile, file: ChangeFile, selection: RowSelection) -> int:
+def _count_in_file(source: pa.NativeFile, file: ChangeFile, selection: RowSelection) -> int:
     try:
         parquet = ParquetColumns(source, checksums=False)
         if file.kinds is None:
             return selection.count(0, parquet.num_rows)
-        return sum(_of_kinds(parquet, file.kinds))
+        return sum(_count_kinds(parquet, file.kinds))
     except UNREADABLE as e:
         raise make_unreadable_error(file, e) from None
 
 
-def _of_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:
+def _count_kinds(parquet: ParquetColumns, kinds: tuple[str, ...]) -> Iterator[int]:
     early = (name for name, kind in EARLY_KINDS.items() if kind in kinds)
     wanted = pa.array([*kinds, *early], pa.string())
     groups = range(parquet.num_row_groups)
@@ -88,7 +88,9 @@ class IndexFinder:
         self._store = store
         self._lost = lost
 
-    async def onwards(self, files: AsyncIterator[ChangeFile]) -> AsyncGenerator[ChangeFile, None]:
+    async def skip_to_index(
+        self, files: AsyncIterator[ChangeFile]
+    ) -> AsyncGenerator[ChangeFile, None]:
         """Yield the files from the one with the index on.
 
         ``skip`` is the number of changes of the first file that lie before the index. If some of it
@@ -99,7 +101,7 @@ class IndexFinder:
             block: list[ChangeFile] = []
             while len(block) < _FILES_MAX and (file := await anext(files, None)) is not None:
                 block.append(file)
-            passed = await self._passed(block)
+            passed = await self._count_passed_files(block)
             begun = passed < len(block) or not self.skip.remaining
             for file in block[passed:]:
                 yield file
@@ -108,12 +110,12 @@ class IndexFinder:
         async for file in files:
             yield file
 
-    async def _passed(self, files: list[ChangeFile]) -> int:
+    async def _count_passed_files(self, files: list[ChangeFile]) -> int:
         """Return how many of these files, the first ones, lie before the index."""
-        counts = [asyncio.create_task(self._count(file)) for file in files]
+        counts = [asyncio.create_task(self._count_file(file)) for file in files]
         try:
             for number, file in enumerate(files):
-                if not (self.skip.remaining and self._passes(file, await counts[number])):
+                if not (self.skip.remaining and self._pass_file(file, await counts[number])):
                     return number
             return len(files)
         finally:
@@ -122,12 +124,12 @@ class IndexFinder:
             with anyio.CancelScope(shield=True):
                 await asyncio.gather(*counts, return_exceptions=True)
 
-    async def _count(self, file: ChangeFile) -> int:
+    async def _count_file(self, file: ChangeFile) -> int:
         if file in self._lost:
             return file.logged_rows() or 0
-        return await known_changes(self._store, file)
+        return await count_known_changes(self._store, file)
 
-    def _passes(self, file: ChangeFile, count: int) -> bool:
+    def _pass_file(self, file: ChangeFile, count: int) -> bool:
         """Return whether all of a file's changes lie before the index."""
         before = self.skip.remaining
         if file in self._lost:  # changes that were not delivered are counted as if they were

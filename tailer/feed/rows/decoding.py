@@ -3,7 +3,7 @@
 The rules of :class:`SpanDecoder`:
 
 - It knows neither threads nor offsets, and it never waits for anything but bytes. Whoever calls
-  :meth:`SpanDecoder.take` decides where it runs.
+  :meth:`SpanDecoder.decode_step` decides where it runs.
 - One step gives about as much as a batch may have: the rows of many small files, or some of a
   large one. A step with the rows of more than one item is within the bounds of a batch.
 - An error is raised, after all rows before it were given: if it has rows already, a step returns
@@ -28,13 +28,13 @@ import pyarrow as pa
 from msgspec import Struct, field, structs
 
 from tailer.changes import ChangeFile, Rows
-from tailer.compare.row_cache import kept_rows
+from tailer.compare.row_cache import iterate_kept_rows
 from tailer.decode.row_order import keep_pairs_whole
 from tailer.decode.rows import Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
 from tailer.feed.read_context import ReadContext
-from tailer.feed.rows.fetch import Fetched, fetch_here
+from tailer.feed.rows.fetch import Fetched, fetch_blocking
 from tailer.feed.rows.span import SpanEntry
 
 #: A file of so few rows and encoded bytes takes no longer than a hop into a thread.
@@ -90,7 +90,7 @@ class SpanDecoder:
         rows = file.logged_rows()
         return file.size <= _QUICK_BYTES and rows is not None and rows <= _QUICK_ROWS
 
-    def take(self) -> Step:
+    def decode_step(self) -> Step:
         """Decode the next step. Not to be called after the last one."""
         if self._error is not None:
             raise self._error
@@ -126,9 +126,9 @@ class SpanDecoder:
     def _decode_group(self) -> Generator[Decoded]:
         at = 0
         while at < len(self._group):
-            end = self._end_of_small(at)
+            end = self._find_small_end(at)
             if end > at:
-                yield from self._together(self._group[at:end])
+                yield from self._decode_small_files(self._group[at:end])
                 at = end
                 continue
             entry = self._group[at]
@@ -138,9 +138,9 @@ class SpanDecoder:
             elif entry.is_lost:
                 yield Decoded([(entry, entry.file.logged_rows() or 0)])
             else:
-                yield from self._alone(entry, entry.file, entry.opened)
+                yield from self._decode_file(entry, entry.file, entry.opened)
 
-    def _end_of_small(self, at: int) -> int:
+    def _find_small_end(self, at: int) -> int:
         """Return the end of the small files from a place on, with the ends of versions between and
         after them; the place itself if there are not at least two of them."""
         if self._small is None or self._skip.remaining:
@@ -157,18 +157,18 @@ class SpanDecoder:
             end += 1
         return end if files > 1 else at
 
-    def _alone(
+    def _decode_file(
         self, entry: SpanEntry, file: ChangeFile, opened: Fetched | None
     ) -> Iterator[Decoded]:
         if file.kept is not None:  # finding the changes has decoded them
-            found = kept_rows(file, self._skip)
+            found = iterate_kept_rows(file, self._skip)
         else:
-            found = self._file_rows(opened or self._open(file))
+            found = self._decode_rows(opened or self._open_file(file))
         for rows in found:
-            yield Decoded([(entry, rows.batch.num_rows)], self._valid(rows))
-        self._count_read([file])
+            yield Decoded([(entry, rows.batch.num_rows)], self._make_valid(rows))
+        self._count_read_files([file])
 
-    def _file_rows(self, opened: Fetched) -> Iterator[Rows]:
+    def _decode_rows(self, opened: Fetched) -> Iterator[Rows]:
         file, context = opened.file, self._context
         with opened.source:
             rows = decode_file(
@@ -182,22 +182,22 @@ class SpanDecoder:
             is_plain_cdc = file.change_type is None and file.kinds is None
             yield from keep_pairs_whole(rows) if is_plain_cdc else rows
 
-    def _open(self, file: ChangeFile) -> Fetched:
+    def _open_file(self, file: ChangeFile) -> Fetched:
         blocking_files = self._context.blocking_files
         assert blocking_files is not None  # or the file was opened before
-        return fetch_here(blocking_files, file, self._context.decode.on_read)
+        return fetch_blocking(blocking_files, file, self._context.decode.on_read)
 
-    def _valid(self, rows: Rows) -> Rows:
+    def _make_valid(self, rows: Rows) -> Rows:
         if rows.utf8:
             return rows
-        valid = self._context.texts.rows(rows.batch)
+        valid = self._context.texts.make_valid(rows.batch)
         return rows if valid is rows.batch else structs.replace(rows, batch=valid)
 
-    def _count_read(self, files: Sequence[ChangeFile]) -> None:
+    def _count_read_files(self, files: Sequence[ChangeFile]) -> None:
         self._read.files_read += len(files)
         self._read.bytes_read += sum(file.size or 0 for file in files)
 
-    def _together(self, entries: Sequence[SpanEntry]) -> Iterator[Decoded]:
+    def _decode_small_files(self, entries: Sequence[SpanEntry]) -> Iterator[Decoded]:
         """Decode small files, of which the first entry is one, in as few goes as possible."""
         assert self._small is not None
         files: list[ChangeFile] = []
@@ -207,7 +207,7 @@ class SpanDecoder:
         for place, entry in enumerate(entries):
             if entry.file is not None:
                 try:
-                    contents.append((entry.opened or self._open(entry.file)).content())
+                    contents.append((entry.opened or self._open_file(entry.file)).read_content())
                 except Exception as e:  # noqa: BLE001 - raised after the rows before it
                     entries, error = entries[:place], e
                     break
@@ -223,8 +223,8 @@ class SpanDecoder:
                 of_entry = [
                     (e, 0 if e.file is None else next(each)) for e in entries[places[first] : last]
                 ]
-                yield Decoded(of_entry, self._valid(rows))
-                self._count_read(files[first:done])
+                yield Decoded(of_entry, self._make_valid(rows))
+                self._count_read_files(files[first:done])
                 continue
             of_file = iter(contents[first:done])
             for entry in entries[places[first] : last]:
@@ -232,6 +232,8 @@ class SpanDecoder:
                     yield Decoded([(entry, 0)])
                 else:
                     source = pa.BufferReader(next(of_file))
-                    yield from self._alone(entry, entry.file, Fetched(entry.file, source, ALL_ROWS))
+                    yield from self._decode_file(
+                        entry, entry.file, Fetched(entry.file, source, ALL_ROWS)
+                    )
         if error is not None:
             raise error

@@ -32,7 +32,7 @@ class Fetched(Struct, frozen=True):
     source: pa.NativeFile
     selection: RowSelection
 
-    def content(self) -> bytes:
+    def read_content(self) -> bytes:
         """Read the whole data file, and close it. Raises the error of a file that can't be read."""
         with self.source:
             try:
@@ -41,7 +41,7 @@ class Fetched(Struct, frozen=True):
                 raise make_unreadable_error(self.file, e) from None
 
 
-async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
+async def fetch_file(store: Store, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
     """Open a change file's data file and read its deletion vectors.
 
     A cdc file has none: the vectors of its version belong to data files, which are not read there.
@@ -49,48 +49,50 @@ async def fetch(store: Store, file: ChangeFile, on_read: OnRead | None = None) -
     file's. Raises :class:`FileGone` for a missing file, :class:`CorruptLog` for a deletion vector
     that fails its checks; both name version and file.
     """
-    vectors = _stored_vectors(store, file)
+    vectors = _find_stored_vectors(store, file)
     for where in (file.location, *vectors.values()):
         await store.expect(where, file.version, snapshot=file.origin == "snapshot")
     stored: dict[DeletionVectorDescriptor, bytes] = {}
     for dv, where in vectors.items():
-        with _vector_named(store, file, dv):
+        with _name_vector(store, file, dv):
             offset, length = find_stored_range(dv)
             stored[dv], _ = await store.read(where, offset, length)
-    selection = _selection(store, file, stored, on_read)
-    with _data_file_named(store, file):
+    selection = _read_selection(store, file, stored, on_read)
+    with _name_data_file(store, file):
         source = await store.open(file.location, file.size)
-    return Fetched(file, _of_the_log(store, file, source), selection)
+    return Fetched(file, _check_file_size(store, file, source), selection)
 
 
-def fetch_here(store: BlockingFiles, file: ChangeFile, on_read: OnRead | None = None) -> Fetched:
-    """Do what :func:`fetch` does, in the calling thread."""
+def fetch_blocking(
+    store: BlockingFiles, file: ChangeFile, on_read: OnRead | None = None
+) -> Fetched:
+    """Do what :func:`fetch_file` does, in the calling thread."""
     stored: dict[DeletionVectorDescriptor, bytes] = {}
-    for dv, where in _stored_vectors(store, file).items():
-        with _vector_named(store, file, dv):
+    for dv, where in _find_stored_vectors(store, file).items():
+        with _name_vector(store, file, dv):
             offset, length = find_stored_range(dv)
             stored[dv], _ = store.read_here(where, offset, length)
-    selection = _selection(store, file, stored, on_read)
-    with _data_file_named(store, file):
+    selection = _read_selection(store, file, stored, on_read)
+    with _name_data_file(store, file):
         source = store.open_here(file.location)
-    return Fetched(file, _of_the_log(store, file, source), selection)
+    return Fetched(file, _check_file_size(store, file, source), selection)
 
 
-def _stored_vectors(
+def _find_stored_vectors(
     store: Store | BlockingFiles, file: ChangeFile
 ) -> dict[DeletionVectorDescriptor, str]:
     """Return the deletion vectors to read, with their files; none where the rows are known."""
     places: dict[DeletionVectorDescriptor, str] = {}
     for dv in (file.only, file.without) if file.rows is None else ():
         if dv is not None:
-            with _vector_named(store, file, dv):
+            with _name_vector(store, file, dv):
                 where = find_dv_location(dv)
             if where is not None:
                 places[dv] = where
     return places
 
 
-def _selection(
+def _read_selection(
     store: Store | BlockingFiles,
     file: ChangeFile,
     stored: Mapping[DeletionVectorDescriptor, bytes],
@@ -101,7 +103,7 @@ def _selection(
     def bitmap(dv: DeletionVectorDescriptor | None) -> BitMap64 | None:
         if dv is None:
             return None
-        with _vector_named(store, file, dv):
+        with _name_vector(store, file, dv):
             if dv not in stored:
                 return parse_inline_dv(dv)
             if on_read is not None:
@@ -119,7 +121,7 @@ def _selection(
 _SIZES = range(12, 2**50)
 
 
-def _of_the_log(
+def _check_file_size(
     store: Store | BlockingFiles, file: ChangeFile, source: pa.NativeFile
 ) -> pa.NativeFile:
     """Return an open file. Raises :class:`CorruptLog` if its size is not the one in the log.
@@ -144,19 +146,19 @@ def _of_the_log(
 
 
 @contextmanager
-def _data_file_named(store: Store | BlockingFiles, file: ChangeFile) -> Iterator[None]:
+def _name_data_file(store: Store | BlockingFiles, file: ChangeFile) -> Iterator[None]:
     """Name the data file if it is missing, and the version in all errors."""
     try:
         yield
     except FileNotFoundError:
         kind = "cdc" if file.change_type is None else "data"
-        raise _gone(store, file, file.path, kind) from None
+        raise _make_gone_error(store, file, file.path, kind) from None
     except TableError as e:
         raise e.at(version=file.version) from None
 
 
 @contextmanager
-def _vector_named(
+def _name_vector(
     store: Store | BlockingFiles, file: ChangeFile, dv: DeletionVectorDescriptor
 ) -> Iterator[None]:
     """Name the deletion vector's file, or the data file of an inline one, in the block's errors."""
@@ -165,12 +167,14 @@ def _vector_named(
         where = find_dv_location(dv)
         yield
     except FileNotFoundError:
-        raise _gone(store, file, str(where), "deletion vector") from None
+        raise _make_gone_error(store, file, str(where), "deletion vector") from None
     except TableError as e:
         raise e.at(table=store.root, version=file.version, path=where or file.path) from None
 
 
-def _gone(store: Store | BlockingFiles, file: ChangeFile, path: str, kind: str) -> FileGone:
+def _make_gone_error(
+    store: Store | BlockingFiles, file: ChangeFile, path: str, kind: str
+) -> FileGone:
     error = FileGone(
         f"the {kind} file is gone",
         table=store.root,

@@ -27,7 +27,7 @@ from msgspec import Struct
 from tailer.changes import ChangeFile
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
-from tailer.feed.rows.fetch import Fetched, fetch
+from tailer.feed.rows.fetch import Fetched, fetch_file
 from tailer.feed.rows.span import Span, SpanEntry
 from tailer.process.threads import one_by_one
 from tailer.store import WHOLE_BYTES
@@ -57,7 +57,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         self._context = context
         self._span = span
         self._finder = finder
-        self._entries = self._plan()
+        self._entries = self._plan_entries()
         self._ended = False
         self._planned: deque[SpanEntry] = deque()  # not yet in a group
         self._started: list[_Started] = []  # those of them that are being opened, in order
@@ -82,7 +82,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
 
     async def _fill_group(self) -> None:
         files = size = 0
-        while (entry := await self._peek()) is not None:
+        while (entry := await self._peek_entry()) is not None:
             file = entry.file_to_read
             if file is not None:
                 if files >= _GROUP_FILES or size >= GROUP_BYTES:
@@ -90,10 +90,10 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
                 files, size = files + 1, size + (file.size or 0)
             self._planned.popleft()
             if file is not None and file.kept is None and self._context.blocking_files is None:
-                entry.opened = await self._opened(entry, file)
+                entry.opened = await self._open_entry(entry, file)
             self._group.append(entry)
 
-    async def _plan(self) -> AsyncGenerator[SpanEntry, None]:
+    async def _plan_entries(self) -> AsyncGenerator[SpanEntry, None]:
         """Yield the files to read, from the offset's on, and each version's end after its files."""
         unread = self._context.unread
         for version in self._span.versions:
@@ -104,15 +104,15 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
             else:
                 async with (
                     aclosing(one_by_one(plan.files)) as files,
-                    aclosing(self._finder.onwards(files)) as following,
+                    aclosing(self._finder.skip_to_index(files)) as following,
                 ):
                     async for file in following:
                         yield SpanEntry(version, file, file in unread)
             yield SpanEntry(version)
 
-    async def _peek(self) -> SpanEntry | None:
+    async def _peek_entry(self) -> SpanEntry | None:
         """Return the next entry, with those after it being opened as far as the budget goes."""
-        while not self._ended and (not self._planned or self._looks_beyond(self._planned[-1])):
+        while not self._ended and (not self._planned or self._may_plan_next(self._planned[-1])):
             try:
                 entry = await anext(self._entries, None)
             except Exception as e:  # noqa: BLE001 - raised after the entries before it
@@ -121,14 +121,14 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
                 self._ended = True
             else:
                 self._planned.append(entry)
-                self._start(entry)
+                self._start_opening(entry)
         if self._planned:
             return self._planned[0]
         if self._plan_error is not None:
             raise self._plan_error
         return None
 
-    def _looks_beyond(self, last: SpanEntry) -> bool:
+    def _may_plan_next(self, last: SpanEntry) -> bool:
         """Return whether to plan the entry after the last one: only if the last one is a file that
         is being opened, or none."""
         if self._context.budget is None or len(self._started) > _AHEAD_FILES:
@@ -136,7 +136,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         begun = bool(self._started) and self._started[-1].entry is last
         return begun or last.file_to_read is None
 
-    def _start(self, entry: SpanEntry) -> None:
+    def _start_opening(self, entry: SpanEntry) -> None:
         """Begin to open a file, if the budget has room for it."""
         file, budget = entry.file_to_read, self._context.budget
         if budget is None or file is None or file.kept is not None or self._finder.skip.remaining:
@@ -146,19 +146,19 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         size = (file.size or 0) if whole else _END_BYTES
         size += sum(dv.size_in_bytes for dv in vectors)
         if budget.try_take(size):
-            self._started.append(_Started(entry, size, asyncio.create_task(self._fetch(file))))
+            self._started.append(_Started(entry, size, asyncio.create_task(self._fetch_file(file))))
 
-    async def _opened(self, entry: SpanEntry, file: ChangeFile) -> Fetched:
+    async def _open_entry(self, entry: SpanEntry, file: ChangeFile) -> Fetched:
         if not self._started or self._started[0].entry is not entry:
-            return await self._fetch(file)
+            return await self._fetch_file(file)
         opened = await self._started[0].task
-        self._forget(self._started[0])
+        self._forget_started(self._started[0])
         return opened
 
-    async def _fetch(self, file: ChangeFile) -> Fetched:
-        return await fetch(self._context.log.store, file, self._context.decode.on_read)
+    async def _fetch_file(self, file: ChangeFile) -> Fetched:
+        return await fetch_file(self._context.log.store, file, self._context.decode.on_read)
 
-    def _forget(self, started: _Started) -> None:
+    def _forget_started(self, started: _Started) -> None:
         self._started.remove(started)
         if self._context.budget is not None:
             self._context.budget.give_back(started.size)
@@ -169,7 +169,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         left = list(self._started)
         for started in left:
             started.task.cancel()
-            self._forget(started)
+            self._forget_started(started)
         with anyio.CancelScope(shield=True):
             for started in left:
                 with suppress(Exception, asyncio.CancelledError):

@@ -1,7 +1,7 @@
 """Two groups of files decoded at the same time, and their chunks in order.
 
 While the rows of one group are decoded, converted and used, those of the next group are decoded
-too. When a group is decoded before its turn has come, the one behind it is begun. So both cores of
+too. When a group is decoded before its turn has come, the one after it is begun. So both cores of
 a small machine are busy, also while a thread waits for the event loop. Chunks wait for their turn
 as long as they are small; beyond a bound the next one of a group is begun when the one before it
 was taken.
@@ -23,7 +23,7 @@ Chunk = TypeVar("Chunk")
 #: Takes a chunk, and returns when the next one may come.
 Use: TypeAlias = Callable[[Chunk], Awaitable[None]]
 
-#: Groups that are decoded at the same time, and those that wait behind the one in use.
+#: Groups that are decoded at the same time, and those that wait after the one in use.
 _DECODED, _WAITING = 2, 1
 #: The chunks of all groups that wait have no more bytes, or each group has but one.
 WAITING_BYTES = 48 * 1024 * 1024
@@ -36,12 +36,12 @@ class _Room:
         self.size = 0
         self._changed = anyio.Event()
 
-    def change(self, size: int = 0) -> None:
+    def change_size(self, size: int = 0) -> None:
         """Add the bytes of a chunk, or take them off; wake those who wait for a change."""
         self.size += size
         self._changed.set()
 
-    async def next_change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for one."""
         if self._changed.is_set():
             self._changed = anyio.Event()
@@ -58,32 +58,32 @@ class _Lane(Generic[Chunk]):
         self._ended = False
         self._error: Exception | None = None
 
-    async def put(self, chunk: Chunk) -> None:
+    async def put_chunk(self, chunk: Chunk) -> None:
         """Add a chunk. Returns when the next one may be made."""
         self._waiting.append(chunk)
-        self._room.change(self._weigh(chunk))
+        self._room.change_size(self._weigh(chunk))
         while self._waiting and self._room.size > WAITING_BYTES:
-            await self._room.next_change()
+            await self._room.wait_for_change()
 
-    def end(self, error: Exception | None = None) -> None:
+    def mark_end(self, error: Exception | None = None) -> None:
         """No chunk follows, but perhaps an error."""
         self._ended, self._error = True, error
-        self._room.change()
+        self._room.change_size()
 
-    async def take(self) -> Chunk | None:
+    async def take_chunk(self) -> Chunk | None:
         """Return the next chunk, when it is there; None at the end. Raises the error after them."""
         while not self._waiting:
             if self._error is not None:
                 raise self._error
             if self._ended:
                 return None
-            await self._room.next_change()
+            await self._room.wait_for_change()
         chunk = self._waiting.popleft()
-        self._room.change(-self._weigh(chunk))
+        self._room.change_size(-self._weigh(chunk))
         return chunk
 
 
-async def in_lanes(
+async def decode_in_lanes(
     groups: AsyncIterator[Group],
     decode: Callable[[Group, Use[Chunk]], Awaitable[None]],
     use: Use[Chunk],
@@ -99,11 +99,11 @@ async def in_lanes(
 
     async def one(group: Group, lane: _Lane[Chunk]) -> None:
         try:
-            await decode(group, lane.put)
+            await decode(group, lane.put_chunk)
         except Exception as e:  # noqa: BLE001 - raised in its turn
-            lane.end(e)
+            lane.mark_end(e)
         else:
-            lane.end()
+            lane.mark_end()
         finally:
             decoders.release()
 
@@ -117,14 +117,14 @@ async def in_lanes(
                     await send.send(lane)  # there is room when those before it were used
                     lane = _Lane(room, weigh)
             except Exception as e:  # noqa: BLE001 - raised after the groups before it
-                lane.end(e)
+                lane.mark_end(e)
                 await send.send(lane)
 
     try:
         async with receive, anyio.create_task_group() as tasks:
             tasks.start_soon(begin)
             async for lane in receive:
-                while (chunk := await lane.take()) is not None:
+                while (chunk := await lane.take_chunk()) is not None:
                     await use(chunk)
     except BaseExceptionGroup as group:
         raise first_error(group) from None

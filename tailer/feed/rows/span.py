@@ -27,7 +27,7 @@ class FilePlan(Struct, frozen=True):
     known_bytes: int | None = None
 
     @classmethod
-    def listed(cls, files: Iterable[ChangeFile]) -> FilePlan:
+    def from_list(cls, files: Iterable[ChangeFile]) -> FilePlan:
         """Return the plan of few files."""
         listed = list(files)
         return cls(listed, len(listed), sum(file.size or 0 for file in listed))
@@ -54,31 +54,31 @@ class Span(Struct):
     known_bytes: int | None = 0
 
     @classmethod
-    def of(cls, version: Version, first: Offset) -> Span:
+    def from_version(cls, version: Version, first: Offset) -> Span:
         """Return the span of one version."""
         span = cls(first)
-        span.add(version)
+        span.add_version(version)
         return span
 
-    def takes(self, version: Version) -> bool:
+    def can_take(self, version: Version) -> bool:
         """Return whether a version may follow those that the span has."""
         if not self.versions:
             return True
-        count = _sum(self.count, version.plan.count)
-        known_bytes = _sum(self.known_bytes, version.plan.known_bytes)
+        count = _add_known(self.count, version.plan.count)
+        known_bytes = _add_known(self.known_bytes, version.plan.known_bytes)
         if count is None or known_bytes is None or self.first.index:
             return False
         return count <= _SPAN_FILES and known_bytes <= _SPAN_BYTES
 
-    def add(self, version: Version) -> None:
+    def add_version(self, version: Version) -> None:
         """Add a version, which the span takes."""
         plan = version.plan
         self.versions.append(version)
-        self.count = _sum(self.count, plan.count)
-        self.known_bytes = _sum(self.known_bytes, plan.known_bytes)
+        self.count = _add_known(self.count, plan.count)
+        self.known_bytes = _add_known(self.known_bytes, plan.known_bytes)
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _add_known(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 

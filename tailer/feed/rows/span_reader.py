@@ -5,16 +5,17 @@
 Nothing below this loop runs unless it asks: files are opened when it asks for a group, rows are
 decoded when it asks for a step. What is asked decides what is in memory.
 
-- **Where the worker thread begins:** at ``decoder.take``. A step takes long, so it is taken in a
-  worker thread; only where it takes no longer than the hop into one, as the first step of a single
-  small local file, is it taken in the event loop. All else in this file runs in the event loop.
+- **Where the worker thread begins:** at ``decoder.decode_step``. A step takes long, so it is taken
+  in a worker thread. Only a step that takes no longer than the hop into one, such as the first step
+  of a single small local file, is taken in the event loop. All else in this file runs in the event
+  loop.
 - **Lanes:** of a large span, three groups are decoded at the same time, each by this loop, and
   their batches are made in the groups' order. Files of a few KiB are mostly the interpreter's work:
   two threads that decode them wait for each other's turn and take longer than one, so groups of
   them take turns.
 - **Who closes:** the decoder closes the files of its group, :class:`SpanFiles` all others.
-- **What must never happen:** a second caller of ``decoder.take`` while one is in a thread. The
-  loop awaits each step before the next one, also when it is cancelled.
+- **What must never happen:** a second caller of ``decoder.decode_step`` while one is in a thread.
+  The loop awaits each step before the next one, also when it is cancelled.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tailer.feed.read_context import EmitBatch, ReadContext
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.decoding import SpanDecoder, Step
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
-from tailer.feed.rows.group_lanes import Use, in_lanes
+from tailer.feed.rows.group_lanes import Use, decode_in_lanes
 from tailer.feed.rows.span import Span, SpanEntry
 from tailer.process.threads import run_blocking
 
@@ -44,7 +45,7 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
     ``joins``: rows of several files and versions come as one batch; else each batch is of one file,
     and a version without changes gives one empty batch.
     """
-    finder = context.finder(span.first)
+    finder = context.make_finder(span.first)
     assembler = BatchAssembler(context, finder, span.first, joins=joins)
     small = SmallFiles(context.decode, context.shapes) if joins else None
 
@@ -53,7 +54,9 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
         in_place = decoder.is_quick()
         try:
             while True:
-                step = decoder.take() if in_place else await run_blocking(decoder.take)
+                step = (
+                    decoder.decode_step() if in_place else await run_blocking(decoder.decode_step)
+                )
                 await use(step)
                 if step.is_last:  # another step in a thread would only find this out
                     return
@@ -62,9 +65,9 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
             decoder.close()
 
     async def use(step: Step) -> None:
-        for batch in assembler.add(step.decoded):
+        for batch in assembler.add_step(step.decoded):
             await emit(batch)
-        context.observer.fetched(step.files_read, step.bytes_read)
+        context.observer.count_fetched(step.files_read, step.bytes_read)
 
     try:
         async with aclosing(SpanFiles(context, span, finder)) as groups:
@@ -73,13 +76,13 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
                 async for group in groups:
                     await decode(group, use)
             else:
-                await in_lanes(groups, _in_turns(decode), use, attrgetter("size"))
+                await decode_in_lanes(groups, _take_turns(decode), use, attrgetter("size"))
     except TableError as e:
         e.at(table=context.log.store.root)
         raise
 
 
-def _in_turns(
+def _take_turns(
     decode: Callable[[list[SpanEntry], Use[Step]], Awaitable[None]],
 ) -> Callable[[list[SpanEntry], Use[Step]], Awaitable[None]]:
     """Return what decodes as ``decode`` does, but one tiny group at a time."""

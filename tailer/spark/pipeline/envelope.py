@@ -89,7 +89,7 @@ class VersionReader:
                 live = LiveFiles(order.ineffective)
                 # The driver counts all rows before it shapes them, of all operations.
                 selection = structs.replace(self.feed.selection, operations=None)
-                context = ReadContext.of(
+                context = ReadContext.from_options(
                     log,
                     structs.replace(self.feed, selection=selection),
                     live=live,

@@ -17,7 +17,7 @@ from msgspec import structs
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.feed.commit import commit_plan
 from tailer.feed.read_context import FeedItem, ReadContext
-from tailer.feed.snapshots import snapshot_files
+from tailer.feed.snapshots import plan_snapshot_files
 from tailer.plan.live_files import LiveFiles
 from tailer.process.threads import step_in_threads
 from tailer.spark.orders import OPEN_COST_BYTES, VersionOrder, VersionPart
@@ -44,7 +44,7 @@ async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[
     files = await _files(context, first)
     if files is None:
         return [order]
-    whole = context.lost.has(first.version)
+    whole = context.lost.has_version(first.version)
     cut = await _cut(context, structs.replace(first, index=0) if whole else first, files, size)
     if whole or len(cut.costs) < 2:
         return [replace(order, cost=sum(cut.costs), files=cut.edges[-1] - cut.edges[0])]
@@ -68,20 +68,20 @@ async def _files(context: ReadContext, first: Offset) -> Iterator[ChangeFile] | 
     """Return the selected files of a version; None if it must be read as a whole."""
     log, floor_ms = context.log, first.timestamp_floor_ms
     if first.snapshot:
-        snapshot = await log.snapshot(first.version)
-        context.columns.learn(first.version, snapshot.state)
-        timestamp_ms = await log.timestamp(first.version, snapshot, floor_ms)
-        return await snapshot_files(context, snapshot, timestamp_ms, first)
+        snapshot = await log.load_snapshot(first.version)
+        context.columns.learn_state(first.version, snapshot.state)
+        timestamp_ms = await log.find_timestamp(first.version, snapshot, floor_ms)
+        return await plan_snapshot_files(context, snapshot, timestamp_ms, first)
     try:
         before = await log.state_before(first.version)
-        commit = await log.commit(first.version, before, floor_ms)
+        commit = await log.read_commit(first.version, before, floor_ms)
     except FileNotFoundError:  # it was there when it was planned: the task finds out why
         return None
-    context.columns.learn(commit.version, commit.after)
+    context.columns.learn_state(commit.version, commit.after)
     if context.options.paired and commit.header.cdcs:
         return None
     plan = await commit_plan(context, commit)
-    return None if plan.compares else context.chosen(plan.files(first.delivered_files))
+    return None if plan.compares else context.select_files(plan.plan_files(first.delivered_files))
 
 
 class _Cut(NamedTuple):
@@ -103,13 +103,13 @@ async def _cut(context: ReadContext, first: Offset, files: Iterator[ChangeFile],
             total += 1
             yield file
 
-    finder = context.finder(first)
+    finder = context.make_finder(first)
     starts: list[int] = []
     costs: list[int] = []
     count = 0
     async with (
         aclosing(step_in_threads(numbered())) as all_files,
-        aclosing(finder.onwards(all_files)) as following,
+        aclosing(finder.skip_to_index(all_files)) as following,
     ):
         async for file in following:
             cost = file.size or OPEN_COST_BYTES

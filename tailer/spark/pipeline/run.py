@@ -30,7 +30,7 @@ from pyspark.sql.types import BinaryType, StructType
 from tailer.changes import ChangeBatch, Offset
 from tailer.config.feeds import FeedConfig
 from tailer.errors import ConfigError, TailerError, TransientError
-from tailer.feed.read import ReadOn, Sent, read_here
+from tailer.feed.read import ItemSender, ReadOn, read_in_process
 from tailer.feed.read_context import FeedItem, ReadContext
 from tailer.spark.hadoop_access import is_hadoops
 from tailer.spark.mapped_tasks import rows_of_tasks
@@ -221,7 +221,7 @@ class _ClusterReader:
         self._store = store
         self._last: int | None = None
 
-    async def read(self, context: ReadContext, sent: Sent, last: int | None) -> None:
+    async def read(self, context: ReadContext, sent: ItemSender, last: int | None) -> None:
         """Send what comes behind an offset, in jobs of bounded size: see
         :func:`tailer.feed.read.send_items`."""
         options = self._cluster.options
@@ -229,7 +229,7 @@ class _ClusterReader:
             if self._last is None:  # a busy writer does not keep it here
                 self._last = await context.log.latest_version()
             last = self._last
-        await context.learn()
+        await context.learn_columns()
         source = self._source(context)
         planner = Planner(context.log, source)
         # The feed itself decides about a loss, and a row of the frame is a batch of one file.
@@ -243,7 +243,7 @@ class _ClusterReader:
             if not orders:
                 await anyio.sleep(options.interval_s)
             elif sum(order.cost for order in orders) <= options.driver_bytes_max:
-                await read_here(context, sent, end.version - 1)
+                await read_in_process(context, sent, end.version - 1)
             else:
                 for job in jobs(orders, options.trigger_bytes_max):
                     feed_items = self._cluster.items(self._name, job, reader, sent.at)
@@ -268,7 +268,7 @@ class _ClusterReader:
     ) -> tuple[list[VersionOrder], Offset]:
         """Return the next jobs' orders, and the offset behind them; no orders if nothing is new."""
         newest = await end_of_log(planner, at)
-        context.observer.newest(newest)
+        context.observer.note_newest(newest)
         until = newest if last is None else min(newest, last)
         if not at.snapshot and at.version > until:
             return [], at

@@ -30,14 +30,16 @@ class Counts:
         self, offset: Offset, files: Sequence[ChangeFile]
     ) -> AsyncGenerator[tuple[ChangeFile, int], None]:
         """Yield each file of the offset's version with its number of changes."""
-        from tailer.feed.rows.counting import known_changes  # on demand: not every batch counts
+        from tailer.feed.rows.counting import (
+            count_known_changes,  # on demand: not every batch counts
+        )
 
         if self._place != (place := (offset.version, offset.snapshot)):
             self._place, self._known = place, []
         known = self._known
         for at, file in enumerate(files):
             if at == len(known):
-                work = (known_changes(self._store, one) for one in files[at : at + _AT_ONCE])
+                work = (count_known_changes(self._store, one) for one in files[at : at + _AT_ONCE])
                 for found in await asyncio.gather(*work, return_exceptions=True):
                     if isinstance(found, BaseException):
                         if at == len(known):
@@ -50,7 +52,7 @@ class Counts:
 async def count_rows(store: Store, orders: Sequence[Order]) -> int:
     """Return how many rows are read for these orders, for people: by the log where it says so, else
     by the files' footers. A comparison reads more than it finds, and a lost file has none."""
-    from tailer.feed.rows.counting import known_changes  # on demand: only a stream counts
+    from tailer.feed.rows.counting import count_known_changes  # on demand: only a stream counts
 
     total = 0
     unknown: list[ChangeFile] = []
@@ -64,7 +66,7 @@ async def count_rows(store: Store, orders: Sequence[Order]) -> int:
             if logged is None:
                 unknown.append(file)
     for at in range(0, len(unknown), _AT_ONCE):
-        work = (known_changes(store, file) for file in unknown[at : at + _AT_ONCE])
+        work = (count_known_changes(store, file) for file in unknown[at : at + _AT_ONCE])
         for found in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(found, int):
                 total += found

@@ -195,7 +195,9 @@ def _stream_kind() -> type[ChangeStreamReader]:
 async def _target(planner: Planner) -> tuple[TableState, int]:
     """Return the state whose schema the query has, and its version."""
     options, log = planner.options, planner.log
-    snapshot = await log.snapshot(None if options.ending is None else await _last_version(planner))
+    snapshot = await log.load_snapshot(
+        None if options.ending is None else await _last_version(planner)
+    )
     return snapshot.state, snapshot.version
 
 

@@ -57,12 +57,12 @@ from tailer.delta.add_fields import WITH_TIMES
 from tailer.delta.commit import Commit
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, SchemaChanged, TableError
-from tailer.log.follow import FollowOptions, follow
+from tailer.log.follow import FollowOptions, follow_commits
 from tailer.log.same_table import check_offset
 from tailer.log.table import TableLog
 from tailer.plan.commit import plan_commit
 from tailer.plan.live_files import LiveFiles
-from tailer.plan.rules import plan_snapshot, snapshot_order
+from tailer.plan.rules import choose_snapshot_order, plan_snapshot
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FAN_OUT, FileOrder, Order, VersionOrder, fan_out, rewrite_order
 from tailer.spark.source.counts import Counts
@@ -147,7 +147,7 @@ class Planner:
         options = FollowOptions(same_table=same_table)
         while start.version <= last:
             try:
-                async with aclosing(follow(self.log, start, last, options)) as commits:
+                async with aclosing(follow_commits(self.log, start, last, options)) as commits:
                     async for commit in commits:
                         at = structs.replace(start, table_id=commit.after.table_id)
                         planned = await self._commit(commit, at, files=files)
@@ -171,8 +171,8 @@ class Planner:
         return Offset(first, table_id=start.table_id)
 
     async def _snapshot(self, start: Offset, *, files: bool) -> Planned:
-        snapshot = await self.log.snapshot(start.version)
-        timestamp = await self.log.timestamp(start.version, snapshot, start.timestamp_floor_ms)
+        snapshot = await self.log.load_snapshot(start.version)
+        timestamp = await self.log.find_timestamp(start.version, snapshot, start.timestamp_floor_ms)
         check_offset(self.log, start, snapshot.state)
         first = structs.replace(start, table_id=snapshot.state.table_id)
         planned = Planned(snapshot.state, first, first.next_version(timestamp))
@@ -180,7 +180,7 @@ class Planner:
             return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
         if files:
             adds = [add async for add in self.log.live_files(snapshot, WITH_TIMES)]
-            adds.sort(key=snapshot_order(start))  # the order of the daemon's snapshot
+            adds.sort(key=choose_snapshot_order(start))  # the order of the daemon's snapshot
             planned.files.extend(
                 plan_snapshot(add, start.version, timestamp, snapshot.state)
                 for add in adds[start.delivered_files :]
@@ -198,7 +198,7 @@ class Planner:
         if not files:
             return planned
         options, source = self.options, self.options.change_source
-        ineffective = await self._live.apply(self.log, commit, source)
+        ineffective = await self._live.find_ineffective(self.log, commit, source)
         if options.paired:
             header = commit.header
             count = header.cdcs or header.adds + header.removes
@@ -209,9 +209,9 @@ class Planner:
             return planned
         plan = await plan_commit(self.log, commit, source, ineffective)
         if not plan.compares:
-            planned.files.extend(plan.files(at.delivered_files))
+            planned.files.extend(plan.plan_files(at.delivered_files))
             return planned
-        rewrite = plan.rewrite()
+        rewrite = plan.plan_rewrite()
         if rewrite.needs_diff:
             return replace(planned, rewrite=rewrite_order(commit, rewrite))
         planned.files.extend((*rewrite.leaving, *rewrite.coming))

@@ -27,7 +27,7 @@ from tailer.delta.arrow_types import arrow_schema, arrow_type
 from tailer.delta.schema import ArrayType, DataType, MapType, StructField, StructType
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, SchemaChanged
-from tailer.log.follow import FollowOptions, follow
+from tailer.log.follow import FollowOptions, follow_commits
 from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import KnownRemovals
 from tailer.spark.source.planned_version import Planned
@@ -69,7 +69,7 @@ class QuerySchema:
     async def removals(self, first: int, planned: Planned) -> tuple[Removal, ...]:
         """Return the column mapping removals between the versions from ``first`` up to the planned
         one, and the query's schema."""
-        return await self._removals.of(first, planned.version, planned.state)
+        return await self._removals.find_removals(first, planned.version, planned.state)
 
     async def check(self, first: int, planned: Planned) -> None:
         """Raise :class:`SchemaChanged` if the query can't have the rows of a planned version.
@@ -161,7 +161,7 @@ class QuerySchema:
     async def _last_alike(self, planned: Planned) -> int:
         """Return the last version up to which the table has the schema of a planned one."""
         last, options = planned.version, FollowOptions(same_table=False)
-        following = follow(self._log, Offset(last + 1), self._version, options)
+        following = follow_commits(self._log, Offset(last + 1), self._version, options)
         async with aclosing(following) as commits:
             async for commit in commits:
                 if not _alike(commit.after, planned.state):

@@ -20,8 +20,8 @@ from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, OffsetError, TableError, TableReplaced
-from tailer.log.same_table import seen_tag
-from tailer.log.starts import start_offset, start_to_keep
+from tailer.log.same_table import find_commit_tag
+from tailer.log.starts import find_start_offset, find_start_to_keep
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order
@@ -150,7 +150,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             # Only the readers before 4.2 begin like this: all rows of the version before the
             # batch's end.
             return Offset(end.version - 1, snapshot=True, table_id=end.table_id)
-        first = await start_offset(planner.log, start["start"])
+        first = await find_start_offset(planner.log, start["start"])
         return first if first.position < end.position else None
 
     @one_sentence
@@ -228,20 +228,20 @@ class ChangeStreamReader(DataSourceStreamReader):
         log, version = planner.log, at.version - (not (at.index or at.snapshot))
         if at.table_id is None or version < 0 or log.store.server_log:
             return
-        tag = await seen_tag(log, version)
+        tag = await find_commit_tag(log, version)
         if tag is not None and (version, tag) == self._known:
             return
         try:  # a later version may replace the table by another: that is not said here
-            now = (await log.snapshot(min(version, await planner.newest()))).state.table_id
+            now = (await log.load_snapshot(min(version, await planner.newest()))).state.table_id
         except DataLoss:
-            now = (await log.snapshot()).state.table_id
+            now = (await log.load_snapshot()).state.table_id
         if now != at.table_id:
             raise _another(planner, at, now)
         self._known = None if tag is None else (version, tag)
 
     async def pin(self, planner: Planner, start: str) -> Offset:
         """Return the place of a query that starts at latest, a time or a snapshot."""
-        offset = await start_to_keep(planner.log, start)
+        offset = await find_start_to_keep(planner.log, start)
         ending = self._ending(planner)
         if offset.snapshot and ending is not None and ending < offset.version:
             return structs.replace(offset, version=ending)
@@ -287,8 +287,8 @@ class ClassicStreamReader(ChangeStreamReader):
     async def _latest(self, planner: Planner) -> Offset:
         newest = await self.end_of_log(planner, self._last or self._beginning())
         if self._last is None or newest + 1 > self._last.version:
-            snapshot = await planner.log.snapshot(newest)
-            timestamp = await planner.log.timestamp(newest, snapshot, None)
+            snapshot = await planner.log.load_snapshot(newest)
+            timestamp = await planner.log.find_timestamp(newest, snapshot, None)
             version, table_id = newest + 1, snapshot.state.table_id
             self._last = Offset(version, table_id=table_id, timestamp_floor_ms=timestamp)
         else:

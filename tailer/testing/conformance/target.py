@@ -20,7 +20,7 @@ from tailer.feed.options import FeedOptions, RetryOptions
 from tailer.feed.orders import Orders
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed, run_feed
-from tailer.log.starts import start_offset
+from tailer.log.starts import find_start_offset
 from tailer.log.table import TableLog
 from tailer.offsets.memory import MemoryOffsetStore
 from tailer.sink import Sink
@@ -195,13 +195,13 @@ class Source:
     async def feed(self, sink: Sink, last: int) -> Feed:
         """Return the feed as another process would start it."""
         orders = Orders()
-        orders.recall(await self.offsets.load_orders())
+        orders.restore_orders(await self.offsets.load_orders())
         return Feed(
             name="orders",
             log=TableLog(LocalStore(str(self.table.folder))),
             sink=sink,
             offsets=self.offsets,
-            start=lambda log: start_offset(log, "earliest"),
+            start=lambda log: find_start_offset(log, "earliest"),
             progress=FeedProgress("orders", lambda: 0.0),
             jitter=lambda: 0.0,
             options=FeedOptions(
