@@ -35,7 +35,7 @@ from tailer.errors import (
     TransientError,
     unexpected,
 )
-from tailer.native.rowbytes import Column, join, whole_numbers
+from tailer.native.rowbytes import Column, join_parts, whole_numbers
 from tailer.network.reach import explain_unreached
 from tailer.secrets.urls import Url, parse_url
 from tailer.settings import REQUIRED, Setting
@@ -354,4 +354,4 @@ def _format_entries(messages: Messages) -> memoryview:
     parts: list[Column] = []
     for array in (messages.ids, messages.values.cast(pa.string())):
         parts += ["$", whole_numbers(pc.binary_length(array)), "\r\n", array, "\r\n"]
-    return memoryview(view_text(join(parts, len(messages)))).cast("B")
+    return memoryview(view_text(join_parts(parts, len(messages)))).cast("B")

@@ -25,7 +25,7 @@ from tailer.delta.statistics import Bounds
 from tailer.delta.variant import variant_json
 from tailer.errors import TableError
 from tailer.native.rowbytes import Column, JoinedText, whole_numbers
-from tailer.native.values import texts
+from tailer.native.values import make_texts
 from tailer.offset import Offset, counting_id
 
 __all__ = [
@@ -78,8 +78,8 @@ METADATA_FIELDS = (
 )
 
 #: The last letter of an event id, so that one row's two images have different ids.
-_LETTERS = texts(["i", "b", "a", "d"])
-_KINDS = texts(CHANGE_TYPES)
+_LETTERS = make_texts(["i", "b", "a", "d"])
+_KINDS = make_texts(CHANGE_TYPES)
 
 
 def check_key(key: Iterable[str], columns: Collection[str], version: int | None = None) -> None:
@@ -257,7 +257,7 @@ class ChangeBatch(Struct, frozen=True):
         found = [value(part) for part in self.parts()]
         if all(one == found[0] for one in found):
             return found[0]
-        ends = pa.array(self._ends(), pa.int32())
+        ends = pa.array(self._find_ends(), pa.int32())
         return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(found)))
 
     def by_file(self) -> Iterator[ChangeBatch]:
@@ -265,10 +265,10 @@ class ChangeBatch(Struct, frozen=True):
         if not self.span:
             yield self
             return
-        for part, end in zip(self.span, self._ends(), strict=True):
+        for part, end in zip(self.span, self._find_ends(), strict=True):
             yield self.slice(part.first, end)
 
-    def _ends(self) -> list[int]:
+    def _find_ends(self) -> list[int]:
         """Return where each part ends."""
         return [*(part.first for part in self.span[1:]), self.num_rows]
 
@@ -312,7 +312,7 @@ class ChangeBatch(Struct, frozen=True):
             "prepared": None,
         }
         if self.span:
-            cut |= self._sliced_span(first, end)
+            cut |= self._slice_span(first, end)
             if last:
                 cut["timestamp_ms"] = self.timestamp_ms
         return structs.replace(self, **cut)
@@ -338,7 +338,7 @@ class ChangeBatch(Struct, frozen=True):
         at = bisect_right(self.span, row, key=lambda part: part.first)
         return self.span[at - 1] if at else None
 
-    def _sliced_span(self, first: int, end: int) -> dict[str, Any]:
+    def _slice_span(self, first: int, end: int) -> dict[str, Any]:
         """Return the parts of the rows ``first`` to ``end`` of a span, as fields of a batch."""
         begun = bisect_right(self.span, first, key=lambda part: part.first) - 1
         parts = [part for part in self.span[begun:] if part.first < end] if first < end else []
@@ -359,16 +359,16 @@ class ChangeBatch(Struct, frozen=True):
         it is."""
         if wanted.true_count == self.num_rows:
             return self
-        arrays = {name: value.filter(wanted) for name, value in self._arrays().items()}
+        arrays = {name: value.filter(wanted) for name, value in self._row_arrays().items()}
         if not wanted.true_count:
             return structs.replace(self, **arrays, span=(), file=None)
         parts, first = [], 0
-        for part, end in zip(self.parts(), self._ends(), strict=True):
+        for part, end in zip(self.parts(), self._find_ends(), strict=True):
             count = wanted.slice(part.first, end - part.first).true_count
             if count:
                 parts.append(structs.replace(part, first=first))
                 first += count
-        return self._with(arrays, parts)
+        return self._with_rows(arrays, parts)
 
     def groups(self, codes: pa.Int32Array) -> Iterator[ChangeBatch]:
         """Yield the rows of each group, as :meth:`kept` gives them: those with the code 0, then
@@ -378,7 +378,7 @@ class ChangeBatch(Struct, frozen=True):
         places = {part.first: number for number, part in enumerate(parts)}
         numbers = self.by_part(lambda part: places[part.first])
         several = isinstance(numbers, pa.Array)
-        arrays = {name: value.take(order) for name, value in self._arrays().items()}
+        arrays = {name: value.take(order) for name, value in self._row_arrays().items()}
         numbers, at = numbers.take(order) if several else numbers, 0
         for count in pc.value_counts(codes.take(order)).field("counts").to_pylist():
             taken = {name: value.slice(at, count) for name, value in arrays.items()}
@@ -391,10 +391,10 @@ class ChangeBatch(Struct, frozen=True):
                 ]
             else:
                 found = [structs.replace(parts[0], first=0)]
-            yield self._with(taken, found)
+            yield self._with_rows(taken, found)
             at += count
 
-    def _arrays(self) -> dict[str, Any]:
+    def _row_arrays(self) -> dict[str, Any]:
         """Return the fields with something for each row; each row's place in its version is one of
         them."""
         found = {
@@ -404,7 +404,7 @@ class ChangeBatch(Struct, frozen=True):
         }
         return {**found, "indices": self.row_indices()}
 
-    def _with(self, arrays: Mapping[str, Any], parts: Sequence[Part]) -> ChangeBatch:
+    def _with_rows(self, arrays: Mapping[str, Any], parts: Sequence[Part]) -> ChangeBatch:
         """Return the batch with some of its rows, which come from these parts."""
         return structs.replace(
             self,

@@ -78,7 +78,7 @@ class DeltaLog:
         with cls._cache_lock:
             cls._cache.clear()
 
-    def _run(self, work: Callable[[TableLog], Awaitable[T]]) -> T:
+    def _run_work(self, work: Callable[[TableLog], Awaitable[T]]) -> T:
         async def main() -> T:
             store = open_store(self.table)
             try:
@@ -89,7 +89,7 @@ class DeltaLog:
         with start_blocking_portal() as portal:
             return portal.call(main)
 
-    def _stream(
+    def _stream_items(
         self, items: Callable[[TableLog], AsyncGenerator[T, None]], at_once: int = 1
     ) -> Iterator[T]:
         """Yield the items of an asynchronous generator, pulled ``at_once``: each pull is a hop
@@ -128,7 +128,7 @@ class DeltaLog:
     def table_exists(self) -> bool:
         """Return whether there is a version 0 or higher."""
         try:
-            return self._run(lambda log: log.latest_version()) >= 0
+            return self._run_work(lambda log: log.latest_version()) >= 0
         except TableError:
             return False
 
@@ -140,7 +140,7 @@ class DeltaLog:
         """
         age_s = self._clock() - self._updated_s
         if self._current is None or not 0 <= age_s < staleness_acceptable_s:
-            self._current = self._run(lambda log: log.load_snapshot())
+            self._current = self._run_work(lambda log: log.load_snapshot())
             self._updated_s = self._clock()
         return self._current
 
@@ -162,7 +162,7 @@ class DeltaLog:
                 return await log.load_snapshot(await version_at_or_before(log, timestamp_ms))
             return await log.load_snapshot(version)
 
-        return self._run(find)
+        return self._run_work(find)
 
     def sums(self, snapshot: Snapshot | None = None) -> Sums:
         """Return how many live files a snapshot has (the current one by default), and their bytes.
@@ -171,13 +171,13 @@ class DeltaLog:
         exists and has the same protocol, metadata and transaction as the snapshot.
         """
         at = snapshot or self.snapshot
-        return self._run(lambda log: find_snapshot_sums(log, at))
+        return self._run_work(lambda log: find_snapshot_sums(log, at))
 
     def checksum_errors(self, snapshot: Snapshot | None = None) -> tuple[str, ...] | None:
         """Return the fields of the version's checksum file that contradict the log; this reads the
         log entries of all files. None if the version has no readable checksum file."""
         at = snapshot or self.snapshot
-        return self._run(lambda log: find_checksum_errors(log, at))
+        return self._run_work(lambda log: find_checksum_errors(log, at))
 
     @property
     def metadata(self) -> Metadata:
@@ -208,7 +208,7 @@ class DeltaLog:
     def files(self, snapshot: Snapshot | None = None) -> Iterator[AddFile]:
         """Yield the live files of a snapshot; of the current one by default."""
         at = snapshot or self.snapshot
-        return self._stream(lambda log: log.live_files(at, WITH_STATISTICS), _MANY)
+        return self._stream_items(lambda log: log.live_files(at, WITH_STATISTICS), _MANY)
 
     @staticmethod
     def filter_file_list(
@@ -224,7 +224,7 @@ class DeltaLog:
         """
         fields = state.partition_fields()
         for file in files:
-            values = {f.name: _value(file, state, f, writer_timezone) for f in fields}
+            values = {f.name: _find_value(file, state, f, writer_timezone) for f in fields}
             if matches(values):
                 yield file
 
@@ -254,11 +254,11 @@ class DeltaLog:
                     ) from None
                 yield version, await run_blocking(list, actions)
 
-        return self._stream(commits)
+        return self._stream_items(commits)
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """Return the commits that the log still has, newest first."""
-        entries = list(self._stream(read_history, _MANY))[::-1]
+        entries = list(self._stream_items(read_history, _MANY))[::-1]
         return entries if limit is None else entries[:limit]
 
     # Retention
@@ -273,7 +273,7 @@ class DeltaLog:
         return int(self._clock() * 1000) - self.tombstone_retention_millis
 
 
-def _value(file: AddFile, state: TableState, field: StructField, writer_timezone: str) -> Any:
+def _find_value(file: AddFile, state: TableState, field: StructField, writer_timezone: str) -> Any:
     """Return one partition value of a file as a Python value."""
     try:
         text = find_partition_text(file.partition_values, state.physical_name(field), field.name)

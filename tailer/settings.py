@@ -99,13 +99,13 @@ class Setting(Struct, frozen=True):
             return _NAMES[self.kind]
         of = f" of {self.unit}" if self.unit else ""
         also = "".join(f", or {number}" for number in self.also)
-        return f"{_NAMES[self.kind]}{of}, {self._bounds()}{also}"
+        return f"{_NAMES[self.kind]}{of}, {self._format_bounds()}{also}"
 
     def value(self, raw: Any, *, text: bool = False) -> Any:
         """Convert a given value. With ``text``, a string may be the text of any kind, as on command
         lines. Raises ``ValueError`` for a value that is not allowed."""
         value = self._from_text(raw) if text and isinstance(raw, str) else raw
-        if not self._fits(value) or (value == "" and self.default is REQUIRED):
+        if not self._is_allowed(value) or (value == "" and self.default is REQUIRED):
             raise ValueError(value)
         if self.parse is not None:
             return self.parse(value)
@@ -129,30 +129,30 @@ class Setting(Struct, frozen=True):
                 return [name.strip() for name in text.split(",") if name.strip()]
         return text.lower() if self.choices else text
 
-    def _fits(self, value: Any) -> bool:
+    def _is_allowed(self, value: Any) -> bool:
         if self.kind in ("whole", "number"):
             number = int if self.kind == "whole" else (int, float)
             if not isinstance(value, number) or isinstance(value, bool):
                 return False
-            return value in self.also or self._within(value)
+            return value in self.also or self._is_within(value)
         if self.choices and value not in self.choices:
             return False
         if not isinstance(value, _TYPES[self.kind]):
             return False
         return self.kind != "texts" or all(isinstance(item, str) for item in value)
 
-    def _within(self, number: float) -> bool:
+    def _is_within(self, number: float) -> bool:
         most = _NUMBERS_END - 1 if self.most is None else self.most
         return (number > 0 if self.least is None else number >= self.least) and number <= most
 
-    def _bounds(self) -> str:
+    def _format_bounds(self) -> str:
         if self.least is None:
             return "greater than 0"
         if self.most is not None:
-            return f"from {self._figure(self.least)} to {self._figure(self.most)}"
-        return f"{self._figure(self.least)} or greater"
+            return f"from {self._format_figure(self.least)} to {self._format_figure(self.most)}"
+        return f"{self._format_figure(self.least)} or greater"
 
-    def _figure(self, number: float) -> str:
+    def _format_figure(self, number: float) -> str:
         """Format a number for people: round sizes are shown in MiB."""
         figure = str(number).removesuffix(".0")
         if self.unit != "bytes":
@@ -172,7 +172,7 @@ class Setting(Struct, frozen=True):
             case bool():
                 return str(self.default).lower()
             case int() | float():
-                return self._figure(self.default)
+                return self._format_figure(self.default)
             case str():
                 return f"`{self.default}`"
         return "required"
@@ -201,7 +201,7 @@ class SettingTable(Struct, frozen=True):
         options that are unknown, else for the first one that is missing or wrong."""
         ours = self.rename(options)
         if unknown := [name for name in ours if name not in self.settings]:
-            raise self._unknown(*unknown)
+            raise self._make_unknown_error(*unknown)
         return {name: self.value(name, ours) for name in self.settings}
 
     def rename(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,25 +229,25 @@ class SettingTable(Struct, frozen=True):
         if value is None and name not in options:
             return None
         if setting.secret:
-            keep_secrets(_secrets_in(value))
+            keep_secrets(_find_secrets(value))
         try:
             return setting.value(value, text=self.text)
         except UrlError as e:
             raise self.wrong(name, f"must be {setting.allowed()}: {e}") from None
         except ValueError:
-            raise self._not_allowed(name, value) from None
+            raise self._make_value_error(name, value) from None
 
     def wrong(self, name: str, what: str) -> ConfigError:
         """Return the error of one option: which it is, and ``what`` is wrong with it."""
         named = f"{self.place}{name}" if self.place else f"option {name!r} of {self.owner}"
         return ConfigError(f"{named} {what}")
 
-    def _not_allowed(self, name: str, value: Any) -> ConfigError:
+    def _make_value_error(self, name: str, value: Any) -> ConfigError:
         setting = self.settings[name]
         shown = "" if setting.secret else f"is {value!r}, and "
         return self.wrong(name, f"{shown}must be {setting.allowed()}")
 
-    def _unknown(self, name: str, *others: str) -> ConfigError:
+    def _make_unknown_error(self, name: str, *others: str) -> ConfigError:
         ours = self._other_names().get(self.spelling(name))
         hint = f" (here it is {ours!r})" if ours else meant(name, self.settings)
         listed = f"; known are {', '.join(sorted(self.settings))}"
@@ -264,7 +264,7 @@ class SettingTable(Struct, frozen=True):
         return names
 
 
-def _secrets_in(value: Any) -> Iterator[str]:
+def _find_secrets(value: Any) -> Iterator[str]:
     """Yield the secrets in the value of an option: of a header with a scheme of authentication,
     also what follows the scheme, and of a table all but what has a plain name. A URL without user,
     path and query has none."""
@@ -278,10 +278,10 @@ def _secrets_in(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         for name, each in value.items():
             if not re.search(_PLAIN, str(name)):
-                yield from _secrets_in(each)
+                yield from _find_secrets(each)
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _secrets_in(each)
+            yield from _find_secrets(each)
 
 
 def options_table(settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -291,12 +291,12 @@ def options_table(settings: Mapping[str, Setting]) -> Iterator[str]:
     """
     plain = {name: setting for name, setting in settings.items() if not setting.advanced}
     advanced = {name: setting for name, setting in settings.items() if setting.advanced}
-    yield from _table(plain)
+    yield from _format_table(plain)
     if advanced:
-        yield from ("", "Advanced:", "", *_table(advanced))
+        yield from ("", "Advanced:", "", *_format_table(advanced))
 
 
-def _table(settings: Mapping[str, Setting]) -> Iterator[str]:
+def _format_table(settings: Mapping[str, Setting]) -> Iterator[str]:
     yield "| option | allowed | default | meaning |"
     yield "| --- | --- | --- | --- |"
     for name, setting in settings.items():

@@ -22,10 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailer.changes import is_arrow_variant, variant_json
-from tailer.native.rowbytes import Column, JoinedText, Number, Text, has_escapes, join, number
-from tailer.native.values import texts
+from tailer.native.rowbytes import (
+    Column,
+    JoinedText,
+    Number,
+    Text,
+    has_escapes,
+    join_parts,
+    make_number,
+)
+from tailer.native.values import make_texts
 
-_NULL = texts(["null"])[0]
+_NULL = make_texts(["null"])[0]
 _DAY_US = 86_400_000_000
 #: 0001-01-01 and 10000-01-01, in days since 1970.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
@@ -126,7 +134,7 @@ def _split_quotes(array: pa.Array) -> _Quoted:
         if text.null_count:
             return _Quoted("", Text(text, quoted=True), "")
         return _Quoted('"', text, '"')
-    plain = number(array)
+    plain = make_number(array)
     if plain is not None and not _has_far_years(array):
         return _Quoted("", plain, "")
     if pa.types.is_timestamp(array.type) and not array.null_count:
@@ -140,7 +148,7 @@ def _split_quotes(array: pa.Array) -> _Quoted:
 def _join_parts(*parts: pa.StringArray | str) -> pa.StringArray:
     """Join the parts of each row to one string; null where one of them is null."""
     if all(isinstance(part, str) or not part.null_count for part in parts):
-        return join([*parts], next(len(part) for part in parts if not isinstance(part, str)))
+        return join_parts([*parts], next(len(part) for part in parts if not isinstance(part, str)))
     given = (pa.scalar(part) if isinstance(part, str) else part for part in parts)
     return pc.binary_join_element_wise(*given, pa.scalar(""))
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import view_text
 from sinks.sql.text import hex_text, is_json, json_text
-from tailer.native.rowbytes import Column, Text, join, number
+from tailer.native.rowbytes import Column, Text, join_parts, make_number
 
 #: About this number of bytes of rows are in one statement, and at most this number of rows.
 _BYTES, _ROWS_MAX = 2 * 1024**2, 10_000
@@ -34,7 +34,7 @@ def _format_batch(head: bytes, batch: pa.RecordBatch, room: int) -> Iterator[byt
     parts: list[Column] = []
     for i, column in enumerate(batch.columns):
         parts += ["," if i else "(", _format_literals(column)]
-    text = join([*parts, "),"], batch.num_rows)
+    text = join_parts([*parts, "),"], batch.num_rows)
     yield head + memoryview(view_text(text))[:-1]  # without the last comma
 
 
@@ -60,7 +60,7 @@ def _format_literals(column: pa.Array) -> Column:
         return Text(column.cast(pa.int8()).cast(pa.string()))
     if types.is_float32(kind):  # the same number, and not the shortest text of it
         column = column.cast(pa.float64())
-    return number(column) or Text(column.cast(pa.string()))
+    return make_number(column) or Text(column.cast(pa.string()))
 
 
 def _escape_text(text: pa.StringArray) -> pa.StringArray:

@@ -34,13 +34,13 @@ class Background:
         self._ended: Future[None] = Future()
         self._tasks: set[asyncio.Task[Any]] = set()
         # A daemon: an iterator that was never closed must not keep its program alive.
-        self._thread = threading.Thread(target=self._run, name="tailer", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="tailer", daemon=True)
         _running.add(self)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, and return its value. A signal's error cancels it."""
-        future = self._submit(work)
+        future = self._submit_work(work)
         try:
             # A signal between two instructions wakes nobody who waits without an end.
             while not wait((future,), _CHECK_S).done:
@@ -54,7 +54,7 @@ class Background:
 
     async def run_from_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine as :meth:`run` does, from asyncio's event loop."""
-        return await asyncio.wrap_future(self._submit(work))
+        return await asyncio.wrap_future(self._submit_work(work))
 
     def close(self) -> None:
         """End the thread, after its ending. Does nothing the second time."""
@@ -75,15 +75,15 @@ class Background:
         _running.discard(self)
         self._loop.call_soon_threadsafe(self._closing.set)
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def _submit_work(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if self._process != os.getpid():
             work.close()
             raise TailerError(
                 "this was begun by the process that this one was forked from; begin it here"
             )
-        return asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._track_task(work), self._loop)
 
-    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _track_task(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -92,14 +92,14 @@ class Background:
         finally:
             self._tasks.discard(task)
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._serve())
+                runner.run(self._serve_until_end())
         finally:
             self._ended.set_result(None)
 
-    async def _serve(self) -> None:
+    async def _serve_until_end(self) -> None:
         """Stay until the end: anyio keeps worker threads as long as this task."""
         await self._closing.wait()
         # What was cancelled may still be in a worker thread: the ending comes after it.

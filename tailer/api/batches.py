@@ -32,12 +32,12 @@ class Ids(Struct, frozen=True):
         ids = "all" if self.wanted else "none"
         return {"path": path, "own_prefix": self.prefix, "notices": False, "ids": ids}
 
-    def schema(self, schema: pa.Schema) -> pa.Schema:
+    def extend_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return a schema with the columns that are added at its end."""
         added = map(pa.field, self.own.names, _IDS.values())
         return pa.schema([*schema, *added]) if self.wanted else schema
 
-    def rows(self, batch: ChangeBatch) -> pa.RecordBatch:
+    def build_rows(self, batch: ChangeBatch) -> pa.RecordBatch:
         """Return the rows of a batch that has some, with the columns that are added."""
         rows = batch.rows
         if not self.wanted:
@@ -49,7 +49,7 @@ class Ids(Struct, frozen=True):
         if row_ids is None:
             row_ids = pa.nulls(rows.num_rows, pa.int64())
         columns = [*rows.columns, batch.event_ids(), origin, row_ids]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema(rows.schema))
+        return pa.RecordBatch.from_arrays(columns, schema=self.extend_schema(rows.schema))
 
 
 class Batch(Struct, frozen=True):

@@ -76,21 +76,21 @@ class Cursor:
         :meth:`tailer.offsets.OffsetStore.save`."""
         self.check()
         assert self._background is not None
-        self._background.run(self._save())
+        self._background.run(self._save_place())
 
     def reset(self) -> None:
         """Forget the place: the next read begins as one of a new cursor."""
         self.check()
         assert self._background is not None
-        self._background.run(self._clear())
+        self._background.run(self._clear_place())
 
     def __enter__(self) -> Self:
-        self._begin()
+        self._begin_use()
         assert self._background is not None
         try:
-            self._background.run(self._open())
+            self._background.run(self._open_place())
         except BaseException:
-            self._close()
+            self._close_background()
             raise
         return self
 
@@ -100,15 +100,15 @@ class Cursor:
         assert self._background is not None
         try:
             if kind is None:
-                self._background.run(self._save())
+                self._background.run(self._save_place())
         finally:
-            self._close()
+            self._close_background()
 
     async def __aenter__(self) -> Self:
-        self._begin()
+        self._begin_use()
         assert self._background is not None
         try:
-            await self._background.run_from_loop(self._open())
+            await self._background.run_from_loop(self._open_place())
         except BaseException:
             await self._close_from_loop()
             raise
@@ -120,16 +120,16 @@ class Cursor:
         assert self._background is not None
         try:
             if kind is None:
-                await self._background.run_from_loop(self._save())
+                await self._background.run_from_loop(self._save_place())
         finally:
             await self._close_from_loop()
 
-    def _begin(self) -> None:
+    def _begin_use(self) -> None:
         if self._background is not None:
             raise ConfigError(f"the cursor {self.address} is in use in this program already")
-        self._background = Background(self._release)
+        self._background = Background(self._release_store)
 
-    def _close(self) -> None:
+    def _close_background(self) -> None:
         background, self._background, self._store = self._background, None, None
         if background is not None:
             background.close()
@@ -139,11 +139,11 @@ class Cursor:
         if background is not None:
             await background.close_from_loop()
 
-    async def _release(self) -> None:
+    async def _release_store(self) -> None:
         if self._opened is not None:
             await self._opened.release()
 
-    async def _open(self) -> None:
+    async def _open_place(self) -> None:
         self._opened = store = _open_store(self.address, self._options)
         try:
             await store.acquire()
@@ -159,12 +159,12 @@ class Cursor:
             raise
         self._store = store
 
-    async def _save(self) -> None:
+    async def _save_place(self) -> None:
         if self._store is not None and self._at is not None and self._at != self._saved:
             await self._store.save(self._at)
             self._saved = self._at
 
-    async def _clear(self) -> None:
+    async def _clear_place(self) -> None:
         if self._store is not None:
             await self._store.clear()
             self._at = self._saved = None

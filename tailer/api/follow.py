@@ -37,14 +37,14 @@ def make_feed(
         offsets=MemoryOffsetStore(),
         start=start,
         progress=progress,
-        on_retry=_once(say),
+        on_retry=_report_once(say),
         jitter=random.random,
         options=options.feed_options(bounded=False),
         last=last,
     )
 
 
-def _once(say: Callable[[str], None]) -> Callable[[TailerError], None]:
+def _report_once(say: Callable[[str], None]) -> Callable[[TailerError], None]:
     said = ""
 
     def tell(error: TailerError) -> None:

@@ -87,14 +87,14 @@ def read(  # noqa: PLR0913 - the options of the command
     Raises :class:`tailer.errors.ConfigError` for wrong arguments; those that the table has to be
     asked about at the first use, as all other errors.
     """
-    options = ReadOptions.of(
+    options = ReadOptions.from_options(
         "tailer.read", where=where, select=select, key=key, change_source=change_source,
         with_ids=with_ids, own_prefix=own_prefix, writer_timezone=writer_timezone,
         page_checksums=page_checksums,
     )  # fmt: skip
     first = check_from(start, after)
     last = None if end is None else check_moment("end", end)
-    return Changes(_source(table, storage_options, options), after, first, last)
+    return Changes(_make_source(table, storage_options, options), after, first, last)
 
 
 def tail(  # noqa: PLR0913 - the options of the command
@@ -120,13 +120,15 @@ def tail(  # noqa: PLR0913 - the options of the command
     pass are waited out, as the daemon does. The other arguments and the errors are those of
     :func:`read`.
     """
-    options = ReadOptions.of(
+    options = ReadOptions.from_options(
         "tailer.tail", where=where, select=select, key=key, change_source=change_source,
         with_ids=with_ids, own_prefix=own_prefix, writer_timezone=writer_timezone,
         page_checksums=page_checksums,
     )  # fmt: skip
     last = None if end is None else check_whole("end", end)
-    return Tail(_source(table, storage_options, options), after, check_from(start, after), last)
+    return Tail(
+        _make_source(table, storage_options, options), after, check_from(start, after), last
+    )
 
 
 def snapshot(
@@ -143,12 +145,12 @@ def snapshot(
 
     Columns are the table's. The arguments and the errors are those of :func:`read`.
     """
-    options = ReadOptions.of(
+    options = ReadOptions.from_options(
         "tailer.snapshot", where=where, select=select, writer_timezone=writer_timezone,
         page_checksums=page_checksums,
     )  # fmt: skip
     at = None if version is None else check_moment("version", version)
-    return Rows(_source(table, storage_options, options), at)
+    return Rows(_make_source(table, storage_options, options), at)
 
 
 def history(
@@ -162,7 +164,7 @@ def history(
     Raises :class:`tailer.errors.TableError` for a log without commits, or with damaged ones.
     """
     most = None if limit is None else check_whole("limit", limit)
-    source = _source(table, storage_options)
+    source = _make_source(table, storage_options)
     background = Background()
     try:
         return background.run(source.history())[:most]
@@ -170,6 +172,6 @@ def history(
         background.close()
 
 
-def _source(table: Any, storage_options: Any, options: ReadOptions | None = None) -> Source:
+def _make_source(table: Any, storage_options: Any, options: ReadOptions | None = None) -> Source:
     address = check_address("table", table)
     return Source(address, check_options(storage_options), options or ReadOptions())

@@ -24,7 +24,7 @@ from tailer.sink import OWN_PREFIX
 _BATCH_ROWS_MAX = 65_536
 
 
-def _listed(value: Any) -> tuple[str, ...]:
+def _parse_names(value: Any) -> tuple[str, ...]:
     """Return a list of names; one name may stand for itself."""
     if isinstance(value, str):
         return (value,)
@@ -33,15 +33,15 @@ def _listed(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _chosen(value: Any) -> tuple[str, ...]:
+def _parse_expressions(value: Any) -> tuple[str, ...]:
     """Return a list of expressions. One that is empty may have been meant to select nothing."""
-    names = _listed(value)
+    names = _parse_names(value)
     if not "".join(names).strip():
         raise ValueError(value)
     return names
 
 
-def _given(text: str) -> str:
+def _check_given(text: str) -> str:
     if not text.strip():
         raise ValueError(text)
     return text
@@ -49,9 +49,9 @@ def _given(text: str) -> str:
 
 # As the command line has them; the help is there.
 _SETTINGS: Mapping[str, Setting] = {
-    "where": Setting("text", None, "", form="a condition", parse=_given),
-    "select": Setting("any", None, "", form="a text or a list of texts", parse=_chosen),
-    "key": Setting("any", (), "", form="a name or a list of names", parse=_listed),
+    "where": Setting("text", None, "", form="a condition", parse=_check_given),
+    "select": Setting("any", None, "", form="a text or a list of texts", parse=_parse_expressions),
+    "key": Setting("any", (), "", form="a name or a list of names", parse=_parse_names),
     "change_source": Setting("text", "auto", "", choices=("auto", "cdf", "derived")),
     "with_ids": Setting("flag", False, ""),
     "own_prefix": OWN_PREFIX_SETTING,
@@ -72,22 +72,22 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     page_checksums: bool = True
 
     @classmethod
-    def of(cls, owner: str, **options: Any) -> Self:
+    def from_options(cls, owner: str, **options: Any) -> Self:
         """Return the options of a call of ``owner``; None is an option that is not given. Raises
         :class:`ConfigError`, also for a condition or a list that is not understood or not pure."""
         given = {name: value for name, value in options.items() if value is not None}
         settings = {name: setting for name, setting in _SETTINGS.items() if name in options}
-        return cls._of(SettingTable(owner, settings).take(given), "")
+        return cls._from_values(SettingTable(owner, settings).take(given), "")
 
     @classmethod
-    def of_command(cls, arguments: argparse.Namespace) -> Self:
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
         """Return the options of a command, which has some of them or all. Raises the errors of
-        :meth:`of`."""
+        :meth:`from_options`."""
         given = {n: getattr(arguments, n) for n in _SETTINGS if hasattr(arguments, n)}
-        return cls._of({**given, "key": tuple(given.get("key", ()))}, "--")
+        return cls._from_values({**given, "key": tuple(given.get("key", ()))}, "--")
 
     @classmethod
-    def _of(cls, options: dict[str, Any], flag: str) -> Self:
+    def _from_values(cls, options: dict[str, Any], flag: str) -> Self:
         name = "select"
         try:
             select = parse_select(options.pop(name, None) or "")

@@ -42,7 +42,7 @@ async def find_range(log: TableLog, start: str | Offset, end: str | None) -> Ran
     :class:`ConfigError` for a range that ends before it starts, :class:`TableError` for versions
     that do not exist.
     """
-    first = start if isinstance(start, Offset) else await _first(log, start)
+    first = start if isinstance(start, Offset) else await _find_first(log, start)
     last = None if end is None else await last_version(log, end)
     try:
         newest = await log.load_snapshot(last)
@@ -61,13 +61,13 @@ async def find_range(log: TableLog, start: str | Offset, end: str | None) -> Ran
     return found
 
 
-async def prefetch(log: TableLog, versions: Range) -> None:
+async def prefetch_range(log: TableLog, versions: Range) -> None:
     """Fetch what the read begins with, if the log is one that was listed once."""
     if isinstance(log, ListedLog) and not versions.first.snapshot:
         await log.prefetch_start(versions.first.version)
 
 
-async def _first(log: TableLog, start: str) -> Offset:
+async def _find_first(log: TableLog, start: str) -> Offset:
     if start in ("earliest", "latest", "snapshot"):
         return await find_start_offset(log, start)
     return Offset(await first_version(log, start))

@@ -62,7 +62,7 @@ async def prepare_changes(
     context.columns.learn_state(last, end)
     schema, ids = context.shaper.shape_schema(end), Ids(options.with_ids, options.own_prefix)
     ids.own.check(schema.names[: -len(METADATA_FIELDS)])
-    return Pass(context, versions, ids.schema(schema))
+    return Pass(context, versions, ids.extend_schema(schema))
 
 
 async def prepare_snapshot(

@@ -28,7 +28,7 @@ from tailer.api.batches import Batch, Ids, polars_frame
 from tailer.api.cursor import Cursor, parse_after
 from tailer.api.follow import make_feed
 from tailer.api.options import ReadOptions
-from tailer.api.ranges import Range, check_range, find_range, prefetch
+from tailer.api.ranges import Range, check_range, find_range, prefetch_range
 from tailer.api.rows import Pass, prepare_changes, prepare_snapshot
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import (
@@ -102,42 +102,42 @@ class Stream(ABC):
         return f"{type(self).__name__}({table!r})"
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in self._pass():
-            self._passed(batch)
+        for batch in self._iterate_once():
+            self._move_cursor(batch)
             if len(batch):
                 yield batch
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
-        batches = self._batches()
+        batches = self._read_batches()
         background = Background(batches.aclose)
         try:
-            while (batch := await background.run_from_loop(_next(batches))) is not None:
-                self._passed(batch)
+            while (batch := await background.run_from_loop(_read_next(batches))) is not None:
+                self._move_cursor(batch)
                 if len(batch):
                     yield batch
         finally:
             await background.close_from_loop()
 
-    def _pass(self) -> Generator[Batch]:
+    def _iterate_once(self) -> Generator[Batch]:
         """Yield the batches of one pass, also those without rows, which only move the offset."""
-        batches = self._batches()
+        batches = self._read_batches()
         background = Background(batches.aclose)
         try:
-            while (batch := background.run(_next(batches))) is not None:
+            while (batch := background.run(_read_next(batches))) is not None:
                 yield batch
         finally:
             background.close()
 
-    def _passed(self, batch: Batch) -> None:
+    def _move_cursor(self, batch: Batch) -> None:
         if isinstance(self._after, Cursor):
             self._after.move(batch.offset)
 
-    def _batch(self, batch: ChangeBatch) -> Batch:
-        rows = self._ids.rows(batch) if batch.num_rows else batch.rows
+    def _make_batch(self, batch: ChangeBatch) -> Batch:
+        rows = self._ids.build_rows(batch) if batch.num_rows else batch.rows
         return Batch(rows, batch.next_offset)
 
     @abstractmethod
-    def _batches(self) -> AsyncGenerator[Batch, None]:
+    def _read_batches(self) -> AsyncGenerator[Batch, None]:
         """Read the table once."""
 
 
@@ -156,14 +156,14 @@ class BoundedStream(Stream):
     def schema(self) -> pa.Schema:
         """Return the schema of the rows."""
         if self._schema is None:
-            with closing(self._pass()) as batches:
+            with closing(self._iterate_once()) as batches:
                 next(batches)
         return self._schema
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return a reader of one pass over the rows. A cursor moves when the reader is at its end:
         who takes only some of the rows has not seen them all."""
-        batches = self._pass()
+        batches = self._iterate_once()
         first = next(batches)  # now the schema is known
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -171,7 +171,7 @@ class BoundedStream(Stream):
             for last in batches:
                 if len(last):
                     yield last.rows
-            self._passed(last)
+            self._move_cursor(last)
 
         return pa.RecordBatchReader.from_batches(self._schema, rows())
 
@@ -191,20 +191,20 @@ class BoundedStream(Stream):
         """Return all rows as a polars frame. Raises ImportError without polars."""
         return polars_frame(self.read_all())
 
-    async def _batches(self) -> AsyncGenerator[Batch, None]:
+    async def _read_batches(self) -> AsyncGenerator[Batch, None]:
         async with self._source.open_log(resumes=self._resumes) as log:
-            found = await self._prepare(log)
+            found = await self._prepare_pass(log)
             self._schema = self._output_schema(found)
             yield Batch(pa.RecordBatch.from_pylist([], self._schema), found.start)
             async with aclosing(read_ahead(found.send)) as batches:
                 async for batch in batches:
-                    yield self._batch(batch)
+                    yield self._make_batch(batch)
 
     def _output_schema(self, found: Pass) -> pa.Schema:
         return found.schema
 
     @abstractmethod
-    async def _prepare(self, log: TableLog) -> Pass:
+    async def _prepare_pass(self, log: TableLog) -> Pass:
         """Return one pass."""
 
 
@@ -223,12 +223,12 @@ class Changes(BoundedStream):
         self._end = end
         self._range: Range | None = None
 
-    async def _prepare(self, log: TableLog) -> Pass:
+    async def _prepare_pass(self, log: TableLog) -> Pass:
         log = await list_once(log)
         if self._range is None:
             start = parse_after(self._after) or self._start or "earliest"
             self._range = await find_range(log, start, self._end)
-        await prefetch(log, self._range)
+        await prefetch_range(log, self._range)
         return await prepare_changes(log, self._range, self._source.options)
 
 
@@ -239,7 +239,7 @@ class Rows(BoundedStream):
         super().__init__(source)
         self._version = version
 
-    async def _prepare(self, log: TableLog) -> Pass:
+    async def _prepare_pass(self, log: TableLog) -> Pass:
         log = await list_once(log)
         last = None if self._version is None else await last_version(log, self._version)
         snapshot = await log.load_snapshot(last)
@@ -249,7 +249,7 @@ class Rows(BoundedStream):
     def _output_schema(self, found: Pass) -> pa.Schema:
         return pa.schema(list(found.schema)[: -len(METADATA_FIELDS)])
 
-    def _batch(self, batch: ChangeBatch) -> Batch:
+    def _make_batch(self, batch: ChangeBatch) -> Batch:
         columns = batch.rows.columns[: -len(METADATA_FIELDS)]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return Batch(rows, batch.next_offset)
@@ -269,7 +269,7 @@ class Tail(Stream):
         self._start = start or ("latest" if after is None else "earliest")
         self._end = end
 
-    async def _batches(self) -> AsyncGenerator[Batch, None]:
+    async def _read_batches(self) -> AsyncGenerator[Batch, None]:
         async with self._source.open_log(resumes=self._resumes) as log:
             options = self._source.options
             first = parse_after(self._after) or await find_start_offset(log, self._start)
@@ -280,15 +280,15 @@ class Tail(Stream):
                 return
             if options.names_columns():
                 options.check((await log.load_snapshot()).state, log.store.root)
-            async with aclosing(read_ahead(partial(self._follow, log, first))) as batches:
+            async with aclosing(read_ahead(partial(self._follow_table, log, first))) as batches:
                 async for batch in batches:
                     yield batch
 
-    async def _follow(
+    async def _follow_table(
         self, log: TableLog, first: Offset, emit: Callable[[Batch], Awaitable[None]]
     ) -> None:
         async def write(batch: ChangeBatch) -> None:
-            await emit(self._batch(batch))
+            await emit(self._make_batch(batch))
 
         sink, progress = _Caller(write, self._ids), FeedProgress("tail", time.time)
         say = logging.getLogger("tailer").warning
@@ -315,5 +315,5 @@ class _Caller(Sink):
         return
 
 
-async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
+async def _read_next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
     return await anext(batches, None)

@@ -12,7 +12,7 @@ import anyio
 from msgspec import Struct
 
 from tailer.errors import TableError
-from tailer.files.spill import sweep
+from tailer.files.spill import sweep_folders
 from tailer.process.memory import keep_freed_memory, share_heaps
 from tailer.process.signals import EXIT_INTERRUPTED, GRACE_S, find_signal_status, run_until_stopped
 
@@ -53,7 +53,7 @@ def run_command(command: Command, arguments: argparse.Namespace) -> int:
     else:
         share_heaps()
     work = command.load()
-    sweep()
+    sweep_folders()
     if command.handles_signals:
         return anyio.run(work, arguments)
     status = anyio.run(_until_stopped, work, arguments)

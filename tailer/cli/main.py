@@ -449,9 +449,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _refuse_foreign_owner()
         if arguments.version:
-            from tailer.native.compiled import absent
+            from tailer.native.compiled import list_absent
 
-            slower = f" (not compiled: {', '.join(absent())})" if absent() else ""
+            slower = f" (not compiled: {', '.join(list_absent())})" if list_absent() else ""
             print(f"delta-tailer {tailer.__version__}{slower}")
             return 0
         if arguments.command is None:

@@ -47,7 +47,7 @@ class _ColumnarOutput(Sink):
             await run_blocking(self._write_batch, batch)
 
     def _write_batch(self, batch: ChangeBatch) -> None:
-        self._writer.write_batch(self._ids.rows(batch))
+        self._writer.write_batch(self._ids.build_rows(batch))
 
     async def aclose(self) -> None:
         await run_blocking(self._writer.close)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tailer.api.ranges import find_range, prefetch
+from tailer.api.ranges import find_range, prefetch_range
 from tailer.cli.table import on_table
 from tailer.errors import ConfigError
 from tailer.log.listed import list_once
@@ -22,7 +22,7 @@ async def read(arguments: argparse.Namespace, log: TableLog) -> int:
     async with load_module("tailer.cli.rows"):
         log = await list_once(log)
         versions = await find_range(log, arguments.start, arguments.end)
-        await prefetch(log, versions)
+        await prefetch_range(log, versions)
     from tailer.cli.rows import write_changes
 
     await write_changes(arguments, kind, log, versions)

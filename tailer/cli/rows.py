@@ -21,7 +21,7 @@ async def write_changes(
     arguments: argparse.Namespace, kind: str, log: TableLog, versions: Range
 ) -> None:
     """Write the changes of some versions, for `tailer read`."""
-    options = ReadOptions.of_command(arguments)
+    options = ReadOptions.from_arguments(arguments)
     drawn = BytesRead(f"versions {versions.first.version} to {versions.end.version}")
     # One file has one schema; JSON lines each have their version's.
     one = kind != "jsonl"
@@ -43,7 +43,7 @@ async def write_rows(
 ) -> None:
     """Write all rows of a snapshot, for `tailer snapshot --output`."""
     drawn = BytesRead(f"version {snapshot.version}", await stored_bytes(log, snapshot))
-    options = ReadOptions.of_command(arguments)
+    options = ReadOptions.from_arguments(arguments)
     found = await prepare_snapshot(log, snapshot, options, drawn)
     async with open_output(arguments.output, kind, found.schema, Ids()) as output:
         with drawn:

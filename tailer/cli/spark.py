@@ -21,7 +21,7 @@ from tailer.errors import printable
 from tailer.feed.progress import FeedProgress
 from tailer.process.logs import set_up_logs
 from tailer.process.signals import run_until_stopped
-from tailer.spark.pipeline.run import Cluster, PipelineOptions, read_by
+from tailer.spark.pipeline.run import Cluster, PipelineOptions, make_cluster_reader
 
 
 async def run_cluster(config: Config, options: PipelineOptions) -> int:
@@ -37,10 +37,10 @@ async def run_cluster(config: Config, options: PipelineOptions) -> int:
     runners: dict[str, Runner] = {}
     log = ProgressLog(logger)
     try:
-        config = replace(config, feeds=await cluster.access(config.feeds))
+        config = replace(config, feeds=await cluster.add_session_access(config.feeds))
         for feed in (await list_feed_configs(config)).values():
             parts = assemble_feed(config, feed, families)
-            parts.read = read_by(cluster, parts.name, feed.store)
+            parts.read = make_cluster_reader(cluster, parts.name, feed.store)
             runners[feed.name] = Runner(parts, feed.sink.type, logger=logger)
         async with _serve_health(config, registry, runners):
             works = [partial(_run_to_end, runner) for runner in runners.values()]

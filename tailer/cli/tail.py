@@ -28,7 +28,7 @@ async def tail(arguments: argparse.Namespace, log: TableLog) -> int:
     offset = await find_start_offset(log, arguments.start)
     if arguments.last is not None:
         check_range(offset.version, arguments.last)
-    options = ReadOptions.of_command(arguments)
+    options = ReadOptions.from_arguments(arguments)
     if options.names_columns():
         options.check((await log.load_snapshot()).state, log.store.root)
 

@@ -47,7 +47,7 @@ async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
     check_range(first, last)
     status = 0
     with BytesRead(f"versions {first} to {last}") as drawn:
-        options = ReadOptions.of_command(arguments).feed_options(on_read=drawn)
+        options = ReadOptions.from_arguments(arguments).feed_options(on_read=drawn)
         async for verdict in verdicts(log, first, last, options):
             drawn.close()  # a verdict is printed where it was drawn
             status = max(status, _show_verdict(verdict))

@@ -12,21 +12,21 @@ from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as version_of
 
 from tailer import __version__
-from tailer.native.compiled import absent
+from tailer.native.compiled import list_absent
 
 _DISTRIBUTION = "delta-tailer"
 
 
 async def version(arguments: argparse.Namespace) -> int:
     """Print the version; return the exit status."""
-    slower = f" (not compiled: {', '.join(absent())})" if absent() else ""
+    slower = f" (not compiled: {', '.join(list_absent())})" if list_absent() else ""
     print(f"{_DISTRIBUTION} {__version__}{slower}")
     if arguments.verbose:
         print(f"python {platform.python_version()} ({platform.python_implementation()})")
         # On musl, Python's own names say nothing of the C library: what it was built for does.
         built_for = sysconfig.get_config_var("MULTIARCH") or sysconfig.get_platform()
         print(f"system {platform.platform()} {built_for}")
-        print(f"decoder {'pyarrow' if '_parquet' in absent() else 'compiled'}")
+        print(f"decoder {'pyarrow' if '_parquet' in list_absent() else 'compiled'}")
         print(f"installed in {sys.prefix}")
         for name in _list_dependencies():
             try:

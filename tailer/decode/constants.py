@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.native.values import texts
+from tailer.native.values import make_texts
 
 #: This number of rows of one kind is kept; of fewer rows, ``pa.repeat`` takes no time.
 _KEPT_ROWS, _FEW_ROWS = 131_072, 4096
@@ -53,14 +53,14 @@ def _share_kind_column(kind: str) -> pa.StringArray:
 
 
 def _build_kind_column(kind: str, count: int) -> pa.StringArray:
-    return pa.repeat(texts([kind])[0], count)
+    return pa.repeat(make_texts([kind])[0], count)
 
 
 def build_kinds_column(kinds: list[str], numbers: pa.Array) -> pa.StringArray:
     """Return the column of kinds with these ``numbers``. Most writers keep equal ones together."""
     runs = find_few_runs(numbers)
     if not runs:
-        return pc.take(texts(kinds), numbers)
+        return pc.take(make_texts(kinds), numbers)
     columns = [repeat_kind(kinds[number], length) for number, length in runs]
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 

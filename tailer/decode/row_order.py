@@ -18,7 +18,7 @@ from msgspec import Struct
 from tailer.changes import CHANGE_TYPE, Rows
 from tailer.decode.constants import find_few_runs, list_texts
 from tailer.delta.parquet_columns import ParquetColumns
-from tailer.native.values import flags, integers
+from tailer.native.values import make_flags, make_integers
 
 _ROWS_AT_ONCE = 65_536
 
@@ -48,7 +48,7 @@ def _shorten_runs(kinds: pa.DictionaryArray) -> pa.DictionaryArray:
     if runs is None or kinds.null_count:
         return kinds
     numbers = [number for number, length in runs for _ in range(min(2, length))]
-    return pa.DictionaryArray.from_arrays(integers(numbers, pa.int32()), kinds.dictionary)
+    return pa.DictionaryArray.from_arrays(make_integers(numbers, pa.int32()), kinds.dictionary)
 
 
 class _Seen(Struct):
@@ -67,11 +67,11 @@ class _Seen(Struct):
             for prefix in ("update_pre", "update_post", "delete", "insert")
         )
         leaves, comes = pc.or_(pre, deletes), pc.or_(post, inserts)
-        first = 0 if self.came else pc.index(comes, flags([True])[0]).as_py()
+        first = 0 if self.came else pc.index(comes, make_flags([True])[0]).as_py()
         if first >= 0:
             self.leaving_first &= not leaves.slice(first).true_count
             self.came = True
-        follows = pa.concat_arrays([flags([self.open]), pre.slice(0, len(pre) - 1)])
+        follows = pa.concat_arrays([make_flags([self.open]), pre.slice(0, len(pre) - 1)])
         self.adjacent &= not pc.and_not(post, follows).true_count
         self.open = pre[-1].as_py()
         self.updated |= bool(post.true_count)
@@ -81,8 +81,8 @@ def _find_rows_of_kind(kinds: pa.DictionaryArray, prefix: str) -> pa.BooleanArra
     """Return which rows have a kind of change that begins so: early writers shortened some. The
     values of the dictionary are compared, not those of the rows."""
     words = list_texts(kinds)
-    found = flags([word is not None and word.startswith(prefix) for word in words])
-    return pc.coalesce(pc.take(found, kinds.indices), flags([False])[0])
+    found = make_flags([word is not None and word.startswith(prefix) for word in words])
+    return pc.coalesce(pc.take(found, kinds.indices), make_flags([False])[0])
 
 
 def keep_pairs_whole(decoded: Iterable[Rows]) -> Iterator[Rows]:

@@ -36,7 +36,7 @@ from tailer.delta.bounded import BoundedColumns
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.row_groups import RowGroups
 from tailer.errors import CorruptLog, CorruptRow, TableError, UnsupportedTable
-from tailer.native.values import flags, integers, texts
+from tailer.native.values import make_flags, make_integers, make_texts
 
 __all__ = [
     "EARLY_KINDS",
@@ -106,7 +106,7 @@ def build_kinds(file: ChangeFile, positions: pa.Int64Array, first: int, last: in
     updated = positions_within(file.updated, first, last)
     if updated.equals(positions):
         return repeat_kind(image, len(positions))
-    return pc.if_else(pc.is_in(positions, value_set=updated), texts([image])[0], kinds)
+    return pc.if_else(pc.is_in(positions, value_set=updated), make_texts([image])[0], kinds)
 
 
 def _filter_rows(
@@ -114,7 +114,7 @@ def _filter_rows(
 ) -> tuple[Any, ...]:
     """Return the rows that the mask selects. If they lie side by side, as most writers leave them,
     and are most of the rows, they are not copied: what is kept of few would hold all in memory."""
-    first, count = pc.index(mask, flags([True])[0]).as_py(), mask.true_count
+    first, count = pc.index(mask, make_flags([True])[0]).as_py(), mask.true_count
     if not count or (2 * count >= len(mask) and mask.slice(first, count).true_count == count):
         return tuple(rows.slice(max(0, first), count) for rows in (batch, *arrays))
     return tuple(pc.filter(rows, mask) for rows in (batch, *arrays))
@@ -329,7 +329,7 @@ class _Decoder:
             coded = batch.column(CHANGE_TYPE)
             words, numbers = _parse_kinds(coded), coded.indices
             if wanted is not None:
-                mask = pc.take(flags([word in wanted for word in words]), numbers)
+                mask = pc.take(make_flags([word in wanted for word in words]), numbers)
                 batch, positions, numbers = _filter_rows(mask, batch, positions, numbers)
                 if not len(numbers):
                     return None
@@ -348,8 +348,8 @@ class _Decoder:
         time_us = self.file.timestamp_ms * 1000
         columns += [
             kinds,
-            repeat_value(integers([self.file.version], pa.int64())[0], count),
-            repeat_value(integers([time_us], METADATA_FIELDS[2].type)[0], count),
+            repeat_value(make_integers([self.file.version], pa.int64())[0], count),
+            repeat_value(make_integers([time_us], METADATA_FIELDS[2].type)[0], count),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

@@ -24,7 +24,7 @@ from tailer.decode.unreadable_files import UNREADABLE
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.errors import TableError
 from tailer.native.parquet import native
-from tailer.native.values import integers, texts
+from tailer.native.values import make_integers, make_texts
 
 R = TypeVar("R", pa.RecordBatch, Rows)
 
@@ -130,10 +130,10 @@ def _spread_values(values: list[Any], ends: list[int], data_type: pa.DataType) -
     if all(value == values[0] for value in values):
         if is_text:
             return repeat_kind(values[0], ends[-1])
-        return repeat_value(integers(values[:1], data_type)[0], ends[-1])
-    each = texts(values) if is_text else integers(values, data_type)
+        return repeat_value(make_integers(values[:1], data_type)[0], ends[-1])
+    each = make_texts(values) if is_text else make_integers(values, data_type)
     runs = pa.RunEndEncodedArray.from_buffers(  # from_arrays makes a scalar without a type
         pa.run_end_encoded(pa.int32(), data_type), ends[-1], [None],
-        children=[integers(ends, pa.int32()), each],
+        children=[make_integers(ends, pa.int32()), each],
     )  # fmt: skip
     return pc.run_end_decode(runs)

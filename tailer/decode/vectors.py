@@ -22,7 +22,7 @@ from pyroaring import BitMap, BitMap64
 from tailer.delta.actions import DeletionVectorDescriptor
 from tailer.delta.paths import z85_decode
 from tailer.errors import CorruptLog
-from tailer.native.values import integers
+from tailer.native.values import make_integers
 
 MAGIC = 1681511377
 MAGIC_BIG_ENDIAN = 1681511376
@@ -206,7 +206,7 @@ def build_bitmap(positions: pa.Int64Array) -> BitMap64:
 def _int64_array(rows: BitMap64, base: int) -> pa.Int64Array:
     """Return the members less ``base``, without a Python object for each."""
     members = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.to_array())])
-    return pc.subtract(members, integers([base], pa.int64())[0])
+    return pc.subtract(members, make_integers([base], pa.int64())[0])
 
 
 ALL_ROWS = RowSelection(None, None)

@@ -25,10 +25,10 @@ class SpillFolder:
 
     def __init__(self, prefix: str, parent: str | Path | None = None) -> None:
         parent = Path(parent or tempfile.gettempdir())
-        sweep(parent, prefix)
+        sweep_folders(parent, prefix)
         # It gets its name only after it is locked, or another process could take it for abandoned.
         made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}new-", dir=parent))
-        self._lock = _locked(made / _LOCK)
+        self._lock = _lock_file(made / _LOCK)
         self.folder = made.rename(parent / f"{prefix}{uuid.uuid4().hex}")
 
     def close(self) -> None:
@@ -69,12 +69,12 @@ class Spool:
         if file is not None:
             file.close()
 
-    def again(self) -> ReadAgain:
+    def reopen(self) -> ReadAgain:
         """Return a reader from the beginning on, which the spool outlives."""
         return ReadAgain(self.file)
 
 
-def sweep(parent: str | Path | None = None, prefix: str = _PREFIX) -> None:
+def sweep_folders(parent: str | Path | None = None, prefix: str = _PREFIX) -> None:
     """Remove the folders of processes that have ended. Those of other users are left alone."""
     folder = Path(parent or tempfile.gettempdir())
     with suppress(OSError):
@@ -86,13 +86,13 @@ def sweep(parent: str | Path | None = None, prefix: str = _PREFIX) -> None:
 def _remove_if_left(folder: Path) -> None:
     if folder.is_symlink() or not (folder / _LOCK).is_file():
         return
-    descriptor = _locked(folder / _LOCK)
+    descriptor = _lock_file(folder / _LOCK)
     if descriptor is not None:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
 
-def _locked(file: Path) -> int | None:
+def _lock_file(file: Path) -> int | None:
     """Lock a file, and return its descriptor; None if another process holds the lock."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

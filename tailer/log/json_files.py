@@ -104,7 +104,7 @@ class JsonFiles:
             spool.file.flush()
 
         def again() -> Iterator[bytes]:
-            with io.BufferedReader(spool.again()) as f:
+            with io.BufferedReader(spool.reopen()) as f:
                 yield from _split_lines(f, name)
 
         return JsonFile(again, status, last)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def loaded(name: str, interface: int) -> Any | None:
+def load_compiled(name: str, interface: int) -> Any | None:
     """Return a compiled module; None if it was not built, if its version is not ``interface``,
     or if the environment has TAILER_NATIVE=0."""
     if os.environ.get("TAILER_NATIVE") == "0":
@@ -21,7 +21,7 @@ def loaded(name: str, interface: int) -> Any | None:
     return module if interface == module.INTERFACE else None
 
 
-def absent() -> list[str]:
+def list_absent() -> list[str]:
     """Return which of the modules were not built, or are left aside."""
     aside = os.environ.get("TAILER_NATIVE") == "0"
     names = ("_parquet", "_rowbytes")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailer.native.compiled import loaded
+from tailer.native.compiled import load_compiled
 
 #: The crate's module, or None.
-native: Any = loaded("_parquet", 4)
+native: Any = load_compiled("_parquet", 4)

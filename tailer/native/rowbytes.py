@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, structs
 
-from tailer.native.compiled import loaded
-from tailer.native.values import texts
+from tailer.native.compiled import load_compiled
+from tailer.native.values import make_texts
 
 #: The version of ``_rowbytes.c`` that this file needs.
 _INTERFACE = 4
@@ -27,12 +27,12 @@ _MOST = {_INT32: 11, _INT64: 20, _DECIMAL: 41, _DATE: 12, _MICROS: 29}
 #: Arrow writes a decimal with more digits behind its point with an exponent, if it is small.
 _SCALE_MAX = 6
 
-_NULL, _QUOTE, _EMPTY = texts(["null", '"', ""])
+_NULL, _QUOTE, _EMPTY = make_texts(["null", '"', ""])
 #: What JSON must escape, as a pattern for Arrow.
 _ESCAPES = r'["\\\x00-\x1f]'
 
 
-native: Any = loaded("_rowbytes", _INTERFACE)
+native: Any = load_compiled("_rowbytes", _INTERFACE)
 
 
 class Text(Struct, frozen=True):
@@ -44,7 +44,7 @@ class Text(Struct, frozen=True):
 
 
 class Number(Struct, frozen=True):
-    """Numbers as members of JSON objects, written by ``_rowbytes.c``: see :func:`number`."""
+    """Numbers as members of JSON objects, written by ``_rowbytes.c``: see :func:`make_number`."""
 
     array: pa.Array
     kind: int
@@ -55,7 +55,7 @@ class Number(Struct, frozen=True):
 Column: TypeAlias = "str | pa.StringArray | Text | Number"
 
 
-def number(array: pa.Array) -> Number | None:
+def make_number(array: pa.Array) -> Number | None:
     """Return integers, decimals, dates or timestamps (microseconds) as they are in JSON, dates and
     timestamps in double quotes, a null as ``null``. None if this is not compiled or not such an
     array: the caller then makes text of it. Dates are of the years 1 to 9999."""
@@ -77,7 +77,7 @@ def number(array: pa.Array) -> Number | None:
 
 def whole_numbers(array: pa.Array) -> Column:
     """Return integers, none of them null, as parts of rows."""
-    return number(array) or array.cast(pa.string())
+    return make_number(array) or array.cast(pa.string())
 
 
 class JoinedText(Struct, frozen=True):
@@ -94,12 +94,12 @@ class JoinedText(Struct, frozen=True):
         return self.rows
 
     def array(self) -> pa.StringArray:
-        """Return the strings; raises as :func:`join`."""
-        return join(self.parts, self.rows)
+        """Return the strings; raises as :func:`join_parts`."""
+        return join_parts(self.parts, self.rows)
 
     def slice(self, first: int, count: int) -> JoinedText:
         """Return ``count`` rows from ``first`` on."""
-        return JoinedText([_sliced(part, first, count) for part in self.parts], count)
+        return JoinedText([_slice_part(part, first, count) for part in self.parts], count)
 
     def sizes(self) -> pa.Int64Array:
         """Return the most bytes (int64) that each row may take."""
@@ -115,7 +115,7 @@ class JoinedText(Struct, frozen=True):
         return pa.repeat(fixed_size, self.rows) if sizes is None else pc.add(sizes, fixed_size)
 
 
-def _sliced(part: Column, first: int, count: int) -> Column:
+def _slice_part(part: Column, first: int, count: int) -> Column:
     if isinstance(part, str):
         return part
     if isinstance(part, pa.Array):
@@ -132,7 +132,7 @@ def _fixed_size(part: Column) -> int:
     return 2 + len("null") if isinstance(part, Text) else 0
 
 
-def join(parts: list[Column], rows: int) -> pa.StringArray:
+def join_parts(parts: list[Column], rows: int) -> pa.StringArray:
     """Join the parts of each row: ``rows`` strings, none of them null.
 
     Raises :class:`pyarrow.ArrowInvalid` or :class:`OverflowError` beyond 2 GiB.
@@ -193,10 +193,10 @@ def has_escapes(text: pa.Buffer) -> bool:
     """Return whether JSON must escape a byte of a UTF-8 text: a quote, a backslash, a control."""
     if native is not None:
         return bool(native.escapes(text))
-    return _matches(text, _ESCAPES)
+    return _has_match(text, _ESCAPES)
 
 
-def _matches(text: pa.Buffer, pattern: str) -> bool:
+def _has_match(text: pa.Buffer, pattern: str) -> bool:
     ends = pa.array([0, text.size], pa.int32()).buffers()[1]
     whole = pa.Array.from_buffers(pa.binary(), 1, [None, ends, text])
     return bool(pc.match_substring_regex(whole, pattern)[0].as_py())

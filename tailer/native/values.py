@@ -16,7 +16,7 @@ import pyarrow as pa
 _CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
-def texts(values: Sequence[str]) -> pa.StringArray:
+def make_texts(values: Sequence[str]) -> pa.StringArray:
     """Return an array of texts; none of them is missing."""
     encoded = [value.encode() for value in values]
     ends = array("i", [0, *accumulate(map(len, encoded))])
@@ -25,12 +25,12 @@ def texts(values: Sequence[str]) -> pa.StringArray:
     )
 
 
-def integers(values: Sequence[int], data_type: pa.DataType) -> pa.Array:
+def make_integers(values: Sequence[int], data_type: pa.DataType) -> pa.Array:
     """Return an array of whole numbers, or of times as whole numbers; none of them is missing."""
     stored = pa.py_buffer(array(_CODES[data_type.bit_width], values))
     return pa.Array.from_buffers(data_type, len(values), [None, stored])
 
 
-def flags(values: Sequence[bool]) -> pa.BooleanArray:
+def make_flags(values: Sequence[bool]) -> pa.BooleanArray:
     """Return an array of truth values; none of them is missing."""
-    return integers(values, pa.int8()).cast(pa.bool_())
+    return make_integers(values, pa.int8()).cast(pa.bool_())

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -78,14 +78,20 @@ async def list_in_threads(items: Iterator[T], size: int = _LIST) -> AsyncGenerat
     raise error
 
 
-def _take_items(items: Iterator[T], size: int) -> tuple[list[T], Exception | None]:
-    """Take the next items, and the error that comes after them, if any."""
+class _Taken(NamedTuple, Generic[T]):
+    """The next items, and the error that comes after them, if any."""
+
+    items: list[T]
+    error: Exception | None
+
+
+def _take_items(items: Iterator[T], size: int) -> _Taken[T]:
     found: list[T] = []
     try:
         found.extend(islice(items, size))
     except Exception as e:  # noqa: BLE001 - raised after what came before it
-        return found, e
-    return found, None
+        return _Taken(found, e)
+    return _Taken(found, None)
 
 
 async def one_by_one(items: Iterable[T]) -> AsyncGenerator[T, None]:

@@ -31,7 +31,7 @@ from tailer.compare.equal_rows import find_differing_rows
 from tailer.delta.arrow_types import arrow_schema
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, SchemaChanged, TableError, printable
-from tailer.native.values import flags
+from tailer.native.values import make_flags
 from tailer.shape import sql
 from tailer.shape.columns import TableColumns
 from tailer.shape.expressions import Condition
@@ -215,9 +215,9 @@ class Shaper:
         self, where: Condition, inputs: Inputs, data: Mapping[str, pa.Array], count: int
     ) -> pa.BooleanArray:
         if not count:
-            return flags([])
+            return make_flags([])
         (found,) = self._compute_values([where.sql], inputs.build_batch(data, count))
-        return pc.coalesce(found, flags([False])[0])
+        return pc.coalesce(found, make_flags([False])[0])
 
     def _shape_images(self, images: pa.StructArray, plan: StatePlan) -> pa.StructArray:
         """Return the other images of rows as sinks get them; null stays null."""
@@ -343,7 +343,7 @@ def _find_unequal_neighbours(batch: ChangeBatch, data: Mapping[str, pa.Array]) -
         count - 1,
     )
     equal = pc.and_not(pc.and_(pc.and_(pre, post), beside), differs)
-    no = flags([False])
+    no = make_flags([False])
     first, second = pa.concat_arrays([equal, no]), pa.concat_arrays([no, equal])
     return pc.invert(pc.or_(first, second))
 

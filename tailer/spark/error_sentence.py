@@ -30,43 +30,43 @@ def in_worker() -> bool:
     )
 
 
-def said(sentence: str) -> TailerSourceError:
+def make_spark_error(sentence: str) -> TailerSourceError:
     """Return the error that says a sentence, for Spark."""
     if in_worker():
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     return TailerSourceError(sentence)
 
 
-def _told(error: TailerError) -> TailerSourceError:
-    return said(f"[{error.family}] {error}")
+def _convert_error(error: TailerError) -> TailerSourceError:
+    return make_spark_error(f"[{error.family}] {error}")
 
 
-def _guarded(rows: Iterator[Any]) -> Iterator[Any]:
+def _convert_row_errors(rows: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from rows
     except TailerError as e:
-        raise _told(e) from None
+        raise _convert_error(e) from None
 
 
 def one_sentence(method: F) -> F:
     """Wrap a method of the source so that its errors, and its iterator's, are one sentence."""
 
     @wraps(method)
-    def told(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         try:
-            found = method(*arguments, **named)
+            answer = method(*arguments, **named)
         except TailerError as e:
-            raise _told(e) from None
-        return _guarded(found) if isinstance(found, Iterator) else found
+            raise _convert_error(e) from None
+        return _convert_row_errors(answer) if isinstance(answer, Iterator) else answer
 
-    return cast("F", told)
+    return cast("F", call)
 
 
-#: One of our sentences in Spark's text of an error, behind the name of its class.
+#: One of our sentences in Spark's text of an error, after the name of its class.
 _SENTENCE = re.compile(rf"{TailerSourceError.__name__}: (\[\w+\] .*)")
 
 
-def said_first(function: F) -> F:
+def begin_with_sentence(function: F) -> F:
     """Wrap a function that Spark calls with a batch, so that Spark's message begins with our
     sentence, if the error has one.
 
@@ -75,22 +75,22 @@ def said_first(function: F) -> F:
     """
 
     @wraps(function)
-    def told(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
         except Exception as e:
-            sentence = _sentence(e)
+            sentence = _find_sentence(e)
             if sentence is None:
                 raise
         raise TailerSourceError(sentence) from TailerSourceError(sentence)
 
-    return cast("F", told)
+    return cast("F", call)
 
 
-def _sentence(error: Exception) -> str | None:
+def _find_sentence(error: Exception) -> str | None:
     if isinstance(error, TailerError):
         return f"[{error.family}] {error}"
     if isinstance(error, TailerSourceError):
         return str(error)
-    found = _SENTENCE.search(str(error))
-    return None if found is None else found[1]
+    match = _SENTENCE.search(str(error))
+    return None if match is None else match[1]

@@ -1,7 +1,7 @@
 """The access that Hadoop's file systems have, as options of our stores.
 
 A cluster's storage is set up for Hadoop: ``fs.s3a.*``, ``fs.azure.*`` and ``fs.gs.*`` have the
-endpoint, the region and the account. What is said there of a table's address holds for our stores
+endpoint, the region and the account. Those settings for a table's address hold for our stores
 too, by the rules of Hadoop's own clients: a bucket's or an account's own setting precedes the
 general one, and of several providers of credentials the first that has some is used. Credentials
 that Hadoop finds in the environment or at the machine, our stores find there themselves.
@@ -35,34 +35,34 @@ class HadoopConf(Protocol):
 
 
 def hadoop_options(address: str, conf: HadoopConf) -> Options:
-    """Return the options of the store of an address; none if nothing is said of it.
+    """Return the options of the store of an address; none if no setting is for it.
 
     Raises :class:`ConfigError` for a way of access that our stores do not have.
     """
     if (place := s3_place(address)) is not None:
-        return _s3(place.container, conf)
+        return _find_s3_options(place.container, conf)
     if (place := gcs_place(address)) is not None:
-        return _gcs(conf)
+        return _find_gcs_options(conf)
     if (place := azure_place(address)) is not None:
-        return _azure(address, place, conf)
+        return _find_azure_options(address, place, conf)
     return {}
 
 
-def is_hadoops(address: str) -> bool:
+def is_hadoop_address(address: str) -> bool:
     """Return whether Hadoop may have access to an address, in the form that it has in Hadoop."""
     scheme = address.partition("://")[0].lower()
     return scheme in ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs")
 
 
-def _given(**options: str | None) -> Options:
+def _drop_empty_options(**options: str | None) -> Options:
     return {name: value for name, value in options.items() if value}
 
 
-def _true(value: str | None) -> bool:
+def _is_true(value: str | None) -> bool:
     return (value or "").lower() == "true"
 
 
-def _unknown(setting: str, value: str, instead: str) -> ConfigError:
+def _make_setting_error(setting: str, value: str, instead: str) -> ConfigError:
     return ConfigError(
         f"the session's {setting} is {value!r}, by which this store can't be reached; {instead}"
     )
@@ -95,18 +95,18 @@ _USUAL = (*_TEMPORARY[:1], *_KEYS, *_VARIABLES, _FOUND[0])
 _AMAZON = re.compile(r"s3(?:[.-](?P<region>[a-z]{2}(?:-[a-z]+)+-\d))?\.amazonaws\.com(?:\.cn)?")
 
 
-def _s3(bucket: str, conf: HadoopConf) -> Options:
-    def named(read: Callable[[str], str | None], name: str) -> str | None:
+def _find_s3_options(bucket: str, conf: HadoopConf) -> Options:
+    def read_setting(read: Callable[[str], str | None], name: str) -> str | None:
         return read(f"{_S3A}bucket.{bucket}.{name}") or read(f"{_S3A}{name}")
 
-    if providers := named(conf.get, "security.credential.provider.path"):
+    if providers := read_setting(conf.get, "security.credential.provider.path"):
         conf.use_providers(providers)
 
     def get(name: str) -> str | None:
-        return named(conf.get, name)
+        return read_setting(conf.get, name)
 
     def secret(name: str) -> str | None:
-        return named(conf.secret, name)
+        return read_setting(conf.secret, name)
 
     endpoint, region = get("endpoint"), get("endpoint.region")
     if endpoint and (amazon := _AMAZON.fullmatch(endpoint.removeprefix("https://").rstrip("/"))):
@@ -114,19 +114,23 @@ def _s3(bucket: str, conf: HadoopConf) -> Options:
     if endpoint and "://" not in endpoint:
         plain = get("connection.ssl.enabled") in ("false", "FALSE")
         endpoint = f"{'http' if plain else 'https'}://{endpoint}"
-    place = _given(
+    place = _drop_empty_options(
         endpoint_url=endpoint,
         region=region,
         path_style=(get("path.style.access") or "").lower(),
-        requester_pays="true" if _true(get("requester.pays.enabled")) else None,
+        requester_pays="true" if _is_true(get("requester.pays.enabled")) else None,
     )
-    return place | _s3_account(get, secret)
+    return place | _find_s3_account(get, secret)
 
 
-def _s3_account(get: Callable[[str], str | None], secret: Callable[[str], str | None]) -> Options:
+def _find_s3_account(
+    get: Callable[[str], str | None], secret: Callable[[str], str | None]
+) -> Options:
     """Return the account of the first provider that has one; none if our store shall find it."""
     providers = re.split(r"[,\s]+", get("aws.credentials.provider") or "")
-    keys = _given(access_key_id=secret("access.key"), secret_access_key=secret("secret.key"))
+    keys = _drop_empty_options(
+        access_key_id=secret("access.key"), secret_access_key=secret("secret.key")
+    )
     token = secret("session.token")
     for provider in filter(None, providers) if any(providers) else _USUAL:
         name = re.split(r"[.$]", provider)[-1]
@@ -139,24 +143,24 @@ def _s3_account(get: Callable[[str], str | None], secret: Callable[[str], str | 
         if name in _KEYS and len(keys) == 2:
             return keys
         if name in _PROFILES:
-            return _given(profile=get("auth.profile.name"))
+            return _drop_empty_options(profile=get("auth.profile.name"))
         if name in _ROLE:
             base = get("assumed.role.credentials.provider")
             return {
                 **(keys if base is None or base.split(".")[-1] in _KEYS else {}),
-                **_given(
+                **_drop_empty_options(
                     role_arn=get("assumed.role.arn"),
                     role_external_id=get("assumed.role.external.id"),
-                    sts_endpoint_url=_url(get("assumed.role.sts.endpoint")),
+                    sts_endpoint_url=_add_https(get("assumed.role.sts.endpoint")),
                 ),
             }
         if name not in (*_TEMPORARY, *_KEYS, *_VARIABLES):
             instead = "give the table's options store.access_key_id and store.secret_access_key"
-            raise _unknown(f"{_S3A}aws.credentials.provider", provider, instead)
+            raise _make_setting_error(f"{_S3A}aws.credentials.provider", provider, instead)
     return {}
 
 
-def _url(host: str | None) -> str | None:
+def _add_https(host: str | None) -> str | None:
     return host if host is None or "://" in host else f"https://{host}"
 
 
@@ -165,7 +169,7 @@ def _url(host: str | None) -> str | None:
 _AZURE = "fs.azure."
 
 
-def _azure(address: str, place: Place, conf: HadoopConf) -> Options:
+def _find_azure_options(address: str, place: Place, conf: HadoopConf) -> Options:
     if place.account is None:
         return {}
     hosts = [f"{place.account}.{service}.{place.domain}" for service in ("dfs", "blob")]
@@ -181,34 +185,36 @@ def _azure(address: str, place: Place, conf: HadoopConf) -> Options:
 
     kind = (first(conf.get, "account.auth.type") or "SharedKey").lower()
     if kind == "oauth":
-        return _azure_identity(lambda name: first(conf.secret, name))
+        return _find_azure_identity(lambda name: first(conf.secret, name))
     sas = first(conf.secret, "sas.fixed.token") or next(
         filter(None, (conf.secret(f"{_AZURE}sas.{place.container}.{host}") for host in hosts)), None
     )
     key = first(conf.secret, "account.key")
     if kind == "sharedkey":
-        return _given(account_key=key) or _given(sas_token=sas)
+        return _drop_empty_options(account_key=key) or _drop_empty_options(sas_token=sas)
     if kind == "sas" and sas:
         return {"sas_token": sas}
     instead = "give the table's option store.secret.account_key or store.secret.sas_token"
-    raise _unknown(f"{_AZURE}account.auth.type", kind, instead)
+    raise _make_setting_error(f"{_AZURE}account.auth.type", kind, instead)
 
 
-def _azure_identity(get: Callable[[str], str | None]) -> Options:
+def _find_azure_identity(get: Callable[[str], str | None]) -> Options:
     provider = (get("account.oauth.provider.type") or "").split(".")[-1]
-    client = _given(client_id=get("account.oauth2.client.id"))
+    client = _drop_empty_options(client_id=get("account.oauth2.client.id"))
     if provider == "ClientCredsTokenProvider":
         endpoint = urlsplit(get("account.oauth2.client.endpoint") or "")
         tenant = endpoint.path.strip("/").split("/")[0]
         authority = f"{endpoint.scheme}://{endpoint.netloc}/{tenant}"
         secret = get("account.oauth2.client.secret")
-        return client | _given(client_secret=secret, authority_url=authority if tenant else None)
+        return client | _drop_empty_options(
+            client_secret=secret, authority_url=authority if tenant else None
+        )
     if provider == "MsiTokenProvider":
         return client
     if provider == "WorkloadIdentityTokenProvider":  # its file is named by the environment too
         return {}
     instead = "give the table's option store.secret.account_key or store.secret.sas_token"
-    raise _unknown(f"{_AZURE}account.oauth.provider.type", provider, instead)
+    raise _make_setting_error(f"{_AZURE}account.oauth.provider.type", provider, instead)
 
 
 # Google
@@ -216,14 +222,14 @@ def _azure_identity(get: Callable[[str], str | None]) -> Options:
 _GOOGLE = ("fs.gs.auth.", "google.cloud.auth.")
 
 
-def _gcs(conf: HadoopConf) -> Options:
+def _find_gcs_options(conf: HadoopConf) -> Options:
     def get(name: str) -> str | None:
         return next(filter(None, (conf.get(f"{prefix}{name}") for prefix in _GOOGLE)), None)
 
     kind = (get("type") or "").upper()
     endpoint = conf.get("fs.gs.storage.root.url")
-    place = _given(endpoint_url=endpoint and endpoint.rstrip("/"))
-    if kind == "UNAUTHENTICATED" or _true(get("null.enable")):
+    place = _drop_empty_options(endpoint_url=endpoint and endpoint.rstrip("/"))
+    if kind == "UNAUTHENTICATED" or _is_true(get("null.enable")):
         return {**place, "anonymous": "true"}
     file = get("service.account.json.keyfile")
     if kind in ("", "SERVICE_ACCOUNT_JSON_KEYFILE") and file:
@@ -231,4 +237,4 @@ def _gcs(conf: HadoopConf) -> Options:
     if kind in ("", "COMPUTE_ENGINE", "APPLICATION_DEFAULT"):
         return place
     instead = "give the table's option store.service_account_file"
-    raise _unknown("fs.gs.auth.type", kind, instead)
+    raise _make_setting_error("fs.gs.auth.type", kind, instead)

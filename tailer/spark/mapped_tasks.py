@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from tailer.delta.snapshot import TableState
 from tailer.spark.error_sentence import one_sentence
-from tailer.spark.options import SourceOptions
+from tailer.spark.options import QueryTarget, SourceOptions
 from tailer.spark.source.driver import TaskPartition
 
 if TYPE_CHECKING:
@@ -27,17 +26,15 @@ class Decoder:
     """Turns tasks into rows, in exactly the Arrow schema of the frame. ``target`` is the schema of
     the rows, with its version."""
 
-    def __init__(
-        self, options: SourceOptions, target: tuple[TableState, int], schema: pa.Schema
-    ) -> None:
+    def __init__(self, options: SourceOptions, target: QueryTarget, schema: pa.Schema) -> None:
         self._options = options
         self._target = target
         self._schema = schema
 
     @one_sentence
-    def rows(self, task: TaskPartition) -> Iterator[pa.RecordBatch]:
+    def decode_task(self, task: TaskPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows."""
-        decode = self._options.decoding(self._target, task.removals)
+        decode = self._options.make_decode_options(self._target, task.removals)
         from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
 
         return spark_batches(task.orders, self._options, decode, self._schema)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import anyio
@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 from tailer.changes import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS
 from tailer.errors import ConfigError, SinkRejected
 from tailer.log.table import TableLog
-from tailer.spark.error_sentence import said_first
+from tailer.spark.error_sentence import begin_with_sentence
 from tailer.spark.session_access import session_access
 from tailer.storage import open_store
 
@@ -36,7 +36,7 @@ __all__ = ["mirror_into"]
 
 _CONF = "spark.databricks.delta."
 _LEAVING = ("delete", "update_preimage")
-#: Our columns of changes, and those that `withIds` adds behind them.
+#: Our columns of changes, and those that `withIds` adds after them.
 _OURS = tuple(field.name for field in METADATA_FIELDS)
 _IDS = ("_event_id", "_origin")
 #: Types of which each holds all values of those before it.
@@ -62,25 +62,25 @@ def mirror_into(
     if not wanted or "" in wanted:
         raise ConfigError("a mirror needs the key columns that tell its rows apart")
 
-    @said_first
+    @begin_with_sentence
     def merge(frame: DataFrame, batch: int) -> None:
-        keys, data = _columns(frame, wanted)
+        keys, data = _find_columns(frame, wanted)
         mirror, access = session_access(fspath(target), frame.sparkSession)
-        exists, done = _state_of(mirror, app, access if store is None else store)
+        exists, done = _read_mirror_state(mirror, app, access if store is None else store)
         _check_batch(mirror, app, batch, done)
-        with _in_our_words(mirror):
+        with _reword_refusals(mirror):
             if exists and done != batch + 1:  # and not merged already
-                _widen(frame, mirror, data)
+                _add_new_columns(frame, mirror, data)
             if done is None:
-                empty = frame.select(*map(_quoted, data)).limit(0).write.format("delta")
+                empty = frame.select(*map(_quote_name, data)).limit(0).write.format("delta")
                 empty = empty.mode("append").option("txnAppId", app).option("txnVersion", 0)
                 empty.save(mirror)
-            _merge(frame, mirror, keys, data, app, batch)
+            _merge_changes(frame, mirror, keys, data, app, batch)
 
     return merge
 
 
-def _columns(frame: DataFrame, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
+def _find_columns(frame: DataFrame, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the key columns and all columns of the source, as the frame spells them."""
     names = frame.columns
     if any(name not in names for name in _OURS):
@@ -88,9 +88,9 @@ def _columns(frame: DataFrame, wanted: Sequence[str]) -> tuple[list[str], list[s
             f"a mirror is made of changes, with the columns {', '.join(_OURS)}: the frame has only "
             f"{', '.join(names)}"
         )
-    # Behind these three are our ids; a column before them is the table's, whatever its name.
-    behind = set(names[names.index(_OURS[-1]) + 1 :]) & set(_IDS)
-    data = [name for name in names if name not in {*_OURS, *behind}]
+    # After these three come our ids; a column before them is the table's, whatever its name.
+    ids = set(names[names.index(_OURS[-1]) + 1 :]) & set(_IDS)
+    data = [name for name in names if name not in {*_OURS, *ids}]
     exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     by_name = {name if exact else name.lower(): name for name in data}
     for name in wanted:
@@ -102,18 +102,23 @@ def _columns(frame: DataFrame, wanted: Sequence[str]) -> tuple[list[str], list[s
     return [by_name[name if exact else name.lower()] for name in wanted], data
 
 
-def _state_of(target: str, app: str, store: Mapping[str, Any]) -> tuple[bool, int | None]:
-    """Return whether the mirror exists, and the version of the application's last transaction in
-    it; None if it has none."""
+class _MirrorState(NamedTuple):
+    """Whether the mirror exists, and the version of the application's last transaction in it; None
+    if it has none."""
 
-    async def read() -> tuple[bool, int | None]:
+    exists: bool
+    done: int | None
+
+
+def _read_mirror_state(target: str, app: str, store: Mapping[str, Any]) -> _MirrorState:
+    async def read() -> _MirrorState:
         opened = open_store(target, store)
         log = TableLog(opened)
         try:
             if not await log.list_files():
-                return False, None
+                return _MirrorState(exists=False, done=None)
             transaction = (await log.load_snapshot()).transactions.get(app)
-            return True, None if transaction is None else transaction.version
+            return _MirrorState(True, None if transaction is None else transaction.version)
         finally:
             await opened.aclose()
 
@@ -135,8 +140,8 @@ def _check_batch(target: str, app: str, batch: int, done: int | None) -> None:
 
 
 @contextmanager
-def _in_our_words(target: str) -> Iterator[None]:
-    """Tell what Spark or Delta refuses in one sentence."""
+def _reword_refusals(target: str) -> Iterator[None]:
+    """Turn what Spark or Delta refuses into one sentence."""
     try:
         yield
     except PySparkException as e:
@@ -146,7 +151,7 @@ def _in_our_words(target: str) -> Iterator[None]:
         raise SinkRejected(f"{target}: the changes can't be merged into the mirror: {cause}") from e
 
 
-def _widen(frame: DataFrame, target: str, data: Sequence[str]) -> None:
+def _add_new_columns(frame: DataFrame, target: str, data: Sequence[str]) -> None:
     """Add the columns and fields of the changes that the mirror lacks, for a new batch.
 
     Raises :class:`SinkRejected`, with the statements to run, for what may be a renamed column, and
@@ -156,40 +161,40 @@ def _widen(frame: DataFrame, target: str, data: Sequence[str]) -> None:
     fields = {f.name: f for f in frame.schema if f.name in data}
     missing = [f for name, f in fields.items() if name.lower() not in own]
     left = [f.name for name, f in own.items() if name not in {n.lower() for n in data}]
-    table = f"delta.{_quoted(target)}"
+    table = f"delta.{_quote_name(target)}"
     if missing and left:
-        new, old = missing[0], left[0]
+        new, old = _quote_name(missing[0].name), _quote_name(left[0])
         raise SinkRejected(
-            f"{target}: the changes have the new column {new.name!r}, and no column {old!r} any "
-            f"more; run ALTER TABLE {table} RENAME COLUMN {_quoted(old)} TO {_quoted(new.name)} if "
-            f"it was renamed (the mirror needs column mapping), or {_added(table, missing)} if it "
-            "is another one"
+            f"{target}: the changes have the new column {missing[0].name!r}, and no column "
+            f"{left[0]!r} any more; run ALTER TABLE {table} RENAME COLUMN {old} TO {new} if it was "
+            "renamed (the mirror needs column mapping), or "
+            f"{_format_add_columns(table, missing)} if it is another one"
         )
     nested = []
     for name, field in fields.items():
         own_field = own.get(name.lower())
-        if own_field is None or _holds(own_field, field):
+        if own_field is None or _can_hold(own_field, field):
             continue
         if not _is_nested(field):
             was, now = own_field.dataType.simpleString(), field.dataType.simpleString()
             raise SinkRejected(
                 f"{target}: the column {name!r} is {now} in the changes and {was} in the mirror; "
-                f"run ALTER TABLE {table} ALTER COLUMN {_quoted(name)} TYPE {now}, for which the "
-                "mirror needs delta.enableTypeWidening, or make it again with a new checkpoint"
+                f"run ALTER TABLE {table} ALTER COLUMN {_quote_name(name)} TYPE {now}, for which "
+                "the mirror needs delta.enableTypeWidening, or make it again with a new checkpoint"
             )
         nested.append(name)
     if missing or nested:
-        more = [_quoted(name) for name in (*(f.name for f in missing), *nested)]
+        more = [_quote_name(name) for name in (*(f.name for f in missing), *nested)]
         empty = frame.select(*more).limit(0).write.format("delta").mode("append")
         empty.option("mergeSchema", "true").save(target)
 
 
-def _added(table: str, fields: Iterable[StructField]) -> str:
-    columns = ", ".join(f"{_quoted(f.name)} {f.dataType.simpleString()}" for f in fields)
+def _format_add_columns(table: str, fields: Iterable[StructField]) -> str:
+    columns = ", ".join(f"{_quote_name(f.name)} {f.dataType.simpleString()}" for f in fields)
     return f"ALTER TABLE {table} ADD COLUMNS ({columns})"
 
 
-def _holds(own_field: StructField, field: StructField) -> bool:
+def _can_hold(own_field: StructField, field: StructField) -> bool:
     """Return whether a column of the mirror holds all values of one of the changes."""
     own, other = own_field.dataType.simpleString(), field.dataType.simpleString()
     return own == other or any(
@@ -201,35 +206,37 @@ def _is_nested(field: StructField) -> bool:
     return field.dataType.typeName() in ("struct", "array", "map")
 
 
-def _merge(
+def _merge_changes(
     frame: DataFrame, target: str, keys: Sequence[str], data: Sequence[str], app: str, batch: int
 ) -> None:
-    spark, leaves = frame.sparkSession, _free("leaves", frame.columns)
+    spark, leaves = frame.sparkSession, _find_free_name("leaves", frame.columns)
     view = f"tailer_changes_{uuid4().hex}"
-    _last_changes(frame, keys, leaves).createOrReplaceTempView(view)
+    _select_last_changes(frame, keys, leaves).createOrReplaceTempView(view)
     settings = {
         "write.txnAppId": app,
         "write.txnVersion": str(batch + 1),
         "commitInfo.userMetadata": json.dumps({"app": app, "batch": batch}),
     }
     try:
-        _with_settings(spark, settings, _statement(target, view, keys, data, leaves))
+        _run_with_settings(
+            spark, settings, _build_merge_statement(target, view, keys, data, leaves)
+        )
     finally:
         spark.catalog.dropTempView(view)
 
 
-def _last_changes(frame: DataFrame, keys: Sequence[str], leaves: str) -> DataFrame:
+def _select_last_changes(frame: DataFrame, keys: Sequence[str], leaves: str) -> DataFrame:
     """Return the last change of each key, and in a column ``leaves`` whether its row leaves; in one
     version, rows that come are later than rows that leave."""
-    rank = _free("rank", [*frame.columns, leaves])
+    rank = _find_free_name("rank", [*frame.columns, leaves])
     gone = f.col(CHANGE_TYPE).isin(*_LEAVING)
     newest_first = [f.col(COMMIT_VERSION).desc(), gone.cast("int").asc()]
-    order = f.row_number().over(Window.partitionBy(*map(_quoted, keys)).orderBy(*newest_first))
+    order = f.row_number().over(Window.partitionBy(*map(_quote_name, keys)).orderBy(*newest_first))
     ranked = frame.withColumn(leaves, gone).withColumn(rank, order)
     return ranked.where(f.col(rank) == 1).drop(rank)
 
 
-def _free(name: str, taken: Iterable[str]) -> str:
+def _find_free_name(name: str, taken: Iterable[str]) -> str:
     """Return a name for a column of ours that no column has, in any case."""
     taken_names = {one.lower() for one in taken}
     while name in taken_names:
@@ -237,25 +244,25 @@ def _free(name: str, taken: Iterable[str]) -> str:
     return name
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _statement(
+def _build_merge_statement(
     target: str, view: str, keys: Sequence[str], data: Sequence[str], leaves: str
 ) -> str:
-    on = " AND ".join(f"t.{_quoted(k)} <=> s.{_quoted(k)}" for k in keys)
-    columns = ", ".join(map(_quoted, data))
-    values = ", ".join(f"s.{_quoted(name)}" for name in data)
-    update = ", ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in data)
+    on = " AND ".join(f"t.{_quote_name(k)} <=> s.{_quote_name(k)}" for k in keys)
+    columns = ", ".join(map(_quote_name, data))
+    values = ", ".join(f"s.{_quote_name(name)}" for name in data)
+    update = ", ".join(f"t.{_quote_name(name)} = s.{_quote_name(name)}" for name in data)
     return (
-        f"MERGE INTO delta.{_quoted(target)} AS t USING {view} AS s ON {on} "  # noqa: S608  # names are quoted
+        f"MERGE INTO delta.{_quote_name(target)} AS t USING {view} AS s ON {on} "  # noqa: S608  # names are quoted
         f"WHEN MATCHED AND s.{leaves} THEN DELETE WHEN MATCHED THEN UPDATE SET {update} "
         f"WHEN NOT MATCHED AND NOT s.{leaves} THEN INSERT ({columns}) VALUES ({values})"
     )
 
 
-def _with_settings(spark: SparkSession, settings: Mapping[str, str], statement: str) -> None:
+def _run_with_settings(spark: SparkSession, settings: Mapping[str, str], statement: str) -> None:
     for name, value in settings.items():
         spark.conf.set(_CONF + name, value)
     try:

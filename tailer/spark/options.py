@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
 
@@ -38,6 +38,13 @@ _SYMBOLS = ("latest", "earliest", "snapshot")
 _MIB = 1024 * 1024
 #: Rows of an Arrow batch: Java holds it twice.
 _BATCH_ROWS_MAX = 65_536
+
+
+class QueryTarget(NamedTuple):
+    """The state whose schema a query's rows have, and its version."""
+
+    state: TableState
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,8 @@ class SourceOptions:
         named = (self.change_source, self.key, None)
         return counting_id(*named, *passing)
 
-    def decoding(
-        self, target: tuple[TableState, int], removals: tuple[Removal, ...]
+    def make_decode_options(
+        self, target: QueryTarget, removals: tuple[Removal, ...]
     ) -> DecodeOptions:
         """Return how the executors decode: into the query's schema, ``target``, of that version.
 
@@ -97,31 +104,31 @@ class SourceOptions:
         )
 
 
-def _names(names: list[str]) -> tuple[str, ...]:
+def _parse_names(names: list[str]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError(names)
     return tuple(names)
 
 
-def _offset(text: str) -> Offset:
+def _parse_offset(text: str) -> Offset:
     try:
         return Offset.from_json(json.loads(text))
     except OffsetError as e:
         raise ConfigError(f"option 'startingOffset' of the tailer source: {e}") from None
 
 
-def _start(text: str) -> str:
+def _parse_start(text: str) -> str:
     symbol = text.strip().lower()
-    return symbol if symbol in _SYMBOLS else _version(text)
+    return symbol if symbol in _SYMBOLS else _parse_version(text)
 
 
-def _version(text: str) -> str:
+def _parse_version(text: str) -> str:
     if not (text.strip().isascii() and text.strip().isdigit()):
         raise ValueError(text)
     return text.strip()
 
 
-def _time(text: str) -> str:
+def _parse_time(text: str) -> str:
     return as_time(text)
 
 
@@ -134,22 +141,24 @@ SOURCE: dict[str, Setting] = {
     ),
     "startingVersion": Setting(
         "text", None, "First version, inclusive; `snapshot` gives all rows as inserts, then the "
-        "changes that follow.", form="a version, latest, earliest or snapshot", parse=_start,
+        "changes that follow.", form="a version, latest, earliest or snapshot", parse=_parse_start,
         unset="stream: `snapshot`; batch: required",
     ),
     "startingTimestamp": Setting(
-        "text", None, "Start at the first version at or after this time.", form=_TIME, parse=_time,
+        "text", None, "Start at the first version at or after this time.", form=_TIME,
+        parse=_parse_time,
     ),
     "startingOffset": Setting(
         "text", None, "Stream: an offset of the daemon, as printed by `tailer offsets export`.",
-        form="an offset of this table as JSON", parse=_offset, advanced=True,
+        form="an offset of this table as JSON", parse=_parse_offset, advanced=True,
     ),
     "endingVersion": Setting(
         "text", None, "Last version, inclusive; rows have its schema, also in a stream.",
-        form="a version", parse=_version, unset="the newest",
+        form="a version", parse=_parse_version, unset="the newest",
     ),
     "endingTimestamp": Setting(
-        "text", None, "End with the last version at or before this time.", form=_TIME, parse=_time,
+        "text", None, "End with the last version at or before this time.", form=_TIME,
+        parse=_parse_time,
     ),
     "maxFilesPerTrigger": Setting(
         "whole", 1000, "Stream: maximum files per batch; a version may span several batches.",
@@ -174,7 +183,7 @@ SOURCE: dict[str, Setting] = {
         "warning names what is skipped.",
     ),
     "changeSource": FEED["change_source"],
-    "key": structs.replace(FEED["key"], form=_COLUMNS, parse=_names),
+    "key": structs.replace(FEED["key"], form=_COLUMNS, parse=_parse_names),
     "onSchemaChange": Setting(
         "text", "fail", "What to do with versions whose schema differs from the query's: `fail` "
         "refuses them, `cast` converts their rows to the query's schema; see *Another schema*.",
@@ -182,7 +191,7 @@ SOURCE: dict[str, Setting] = {
     ),
     "columns": Setting(
         "texts", None, "Data columns to read; Spark gives a Python source no column "
-        "selection.", form=_COLUMNS, parse=_names, unset="all",
+        "selection.", form=_COLUMNS, parse=_parse_names, unset="all",
     ),
     "withIds": Setting("flag", False, "Add the columns `_event_id` and `_origin`.", advanced=True),
     "minPartitions": Setting(
@@ -218,7 +227,7 @@ _TABLE = SettingTable(
 )  # fmt: skip
 
 
-def _one_of(taken: Mapping[str, Any], *names: str) -> Any:
+def _take_exclusive(taken: Mapping[str, Any], *names: str) -> Any:
     """Return the one given option of several that exclude each other; None if none is given."""
     given = [taken[name] for name in names if taken[name] is not None]
     if len(given) > 1:
@@ -246,18 +255,18 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     mistake."""
     given = {name.lower(): value for name, value in options.items()}
     store = {name: value for name, value in given.items() if name.startswith(STORE_PREFIX)}
-    said = {given.pop(name).strip().lower() for name in _FEED if name in given}
+    feed_flags = {given.pop(name).strip().lower() for name in _FEED if name in given}
     taken = _TABLE.take({name: given[name] for name in given if name not in store})
     if not taken["path"]:
         raise ConfigError("say which table: load(path), or in SQL the option path or table")
-    if said - {"true"}:
+    if feed_flags - {"true"}:
         raise ConfigError("readChangeFeed is not true, and the source reads nothing else")
-    start = _one_of(taken, "startingVersion", "startingTimestamp", "startingOffset")
+    start = _take_exclusive(taken, "startingVersion", "startingTimestamp", "startingOffset")
     return SourceOptions(
         table=taken["path"],
         start=start if isinstance(start, str) else None,
         start_offset=taken["startingOffset"],
-        ending=_one_of(taken, "endingVersion", "endingTimestamp"),
+        ending=_take_exclusive(taken, "endingVersion", "endingTimestamp"),
         max_files=taken["maxFilesPerTrigger"],
         max_bytes=taken["maxBytesPerTrigger"],
         max_versions=taken["maxVersionsPerTrigger"],

@@ -55,7 +55,7 @@ class FileOrder:
     part: ByteRange | None = None
 
     @classmethod
-    def of(cls, file: ChangeFile, skip: int = 0, take: int | None = None) -> FileOrder:
+    def from_file(cls, file: ChangeFile, skip: int = 0, take: int | None = None) -> FileOrder:
         """Return the order of a file, which is sent to a task without its statistics."""
         return cls(structs.replace(file, stats=None), skip, take)
 
@@ -65,7 +65,7 @@ class FileOrder:
         size = self.file.size or OPEN_COST_BYTES
         return size if self.part is None else min(size, self.part.end) - self.part.first
 
-    def divided(self, size: int) -> tuple[FileOrder, FileOrder]:
+    def split_at(self, size: int) -> tuple[FileOrder, FileOrder]:
         """Divide it into the rows within its first ``size`` bytes, and the rest."""
         whole = self.part or ByteRange(0, _OPEN_END, exact=True)
         edge = whole.first + size
@@ -103,7 +103,7 @@ class RewriteOrder:
 @dataclass(frozen=True, slots=True)
 class VersionPart:
     """Some of a version's files, by their numbers: from ``first`` up to ``end`` (exclusive; None:
-    the rest, with what comes behind them). Notices come before a ``leading`` part."""
+    the rest, with what comes after them). Notices come before a ``leading`` part."""
 
     first: int
     end: int | None
@@ -157,17 +157,20 @@ def fan_out(order: RewriteOrder, tasks: int, bytes_max: int, key: tuple[str, ...
         return [order]
     commit, rewrite = order.commit, order.rewrite
     if row_ids_hold(commit, rewrite):
-        return [*_in_buckets(order, tasks, bytes_max)]
+        return [*_divide_into_buckets(order, tasks, bytes_max)]
     if commit.before != commit.after:  # all rows together decide whether rows can be compared
         return [order]
     groups = group_independent_files(rewrite, commit.after, key)
-    alone = _chosen(order, [group for group in groups if not all(group)]).rewrite
+    alone = _select_groups(order, [group for group in groups if not all(group)]).rewrite
     files = (*alone.leaving, *alone.coming)
     found: list[Order] = [FileOrder(structs.replace(file, origin="cancel_out")) for file in files]
-    return [*found, *_joined(order, [group for group in groups if all(group)], tasks, bytes_max)]
+    return [
+        *found,
+        *_join_small_groups(order, [group for group in groups if all(group)], tasks, bytes_max),
+    ]
 
 
-def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[RewriteOrder]:
+def _divide_into_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[RewriteOrder]:
     """Yield one order for each bucket of the rows, if the files are too many for one task."""
     count = min(tasks, max(1, math.ceil(order.cost / bytes_max)))
     if count < 2:
@@ -177,18 +180,18 @@ def _in_buckets(order: RewriteOrder, tasks: int, bytes_max: int) -> Iterator[Rew
         yield replace(order, bucket=Bucket(number, count))
 
 
-def _joined(
+def _join_small_groups(
     order: RewriteOrder, groups: Sequence[Numbers], tasks: int, bytes_max: int
 ) -> Iterator[RewriteOrder]:
     """Yield the groups of files, small groups joined, so that each is worth a task."""
-    costs = [_chosen(order, [group]).cost for group in groups]
+    costs = [_select_groups(order, [group]).cost for group in groups]
     total = sum(costs)
     worth = min(tasks, math.ceil(total / OPEN_COST_BYTES))
-    for numbers in _level(costs, max(worth, math.ceil(total / bytes_max))):
-        yield _chosen(order, [groups[number] for number in numbers])
+    for numbers in _balance_costs(costs, max(worth, math.ceil(total / bytes_max))):
+        yield _select_groups(order, [groups[number] for number in numbers])
 
 
-def _chosen(order: RewriteOrder, groups: Iterable[Numbers]) -> RewriteOrder:
+def _select_groups(order: RewriteOrder, groups: Iterable[Numbers]) -> RewriteOrder:
     """Return the order for these files alone, in the order of the whole."""
     left: set[int] = set()
     came: set[int] = set()
@@ -202,7 +205,7 @@ def _chosen(order: RewriteOrder, groups: Iterable[Numbers]) -> RewriteOrder:
     )
 
 
-def _level(costs: Sequence[int], count: int) -> list[list[int]]:
+def _balance_costs(costs: Sequence[int], count: int) -> list[list[int]]:
     """Divide the numbers of the costs into at most ``count`` parts of similar cost; none is empty.
 
     The largest come first, each into the smallest part: within a third of the optimum.
@@ -216,7 +219,7 @@ def _level(costs: Sequence[int], count: int) -> list[list[int]]:
     return parts
 
 
-def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
+def _divide_large_files(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
     """Yield the orders, with files beyond that size in parts.
 
     Up to a few parts are exact, because the file may have a single row group. With many exact
@@ -235,24 +238,27 @@ def _parts(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
             yield replace(order, part=part)  # type: ignore[arg-type]  # a FileOrder
 
 
-def pack(
+def pack_orders(
     orders: Sequence[Order], bytes_max: int, shares_min: int, *, ordered: bool
 ) -> list[list[Order]]:
     """Pack the orders into shares of similar size, one for each task; none is empty.
 
     ``ordered`` keeps the shares in the order of the changes, one after the other.
     """
-    total = sum(map(_cost, orders))
+    total = sum(map(_estimate_cost, orders))
     count = max(shares_min, math.ceil(total / bytes_max))
     target = max(OPEN_COST_BYTES, math.ceil(total / count))
     if ordered:
-        return _in_a_row(orders, target)
-    parts = list(_parts(orders, target))
-    shares = [[parts[n] for n in numbers] for numbers in _level([_cost(p) for p in parts], count)]
-    return _even(shares) if len(shares) == count else shares
+        return _pack_in_order(orders, target)
+    parts = list(_divide_large_files(orders, target))
+    shares = [
+        [parts[n] for n in numbers]
+        for numbers in _balance_costs([_estimate_cost(p) for p in parts], count)
+    ]
+    return _even_out_shares(shares) if len(shares) == count else shares
 
 
-def _cost(order: Order) -> int:
+def _estimate_cost(order: Order) -> int:
     return order.cost + (SMALL_OPEN_COST_BYTES if is_small(order) else OPEN_COST_BYTES)
 
 
@@ -263,22 +269,22 @@ def is_small(order: Order) -> bool:
     return order.file.size is not None and order.file.size <= SMALL_FILE_BYTES_MAX
 
 
-def _even(shares: list[list[Order]]) -> list[list[Order]]:
+def _even_out_shares(shares: list[list[Order]]) -> list[list[Order]]:
     """Even out the shares by dividing files of the fullest ones: their first rows go to the
     emptiest.
 
     A query waits for its fullest task, and a MERGE writes few files. A file is divided only if more
     is moved than opening it again costs.
     """
-    loads = [sum(map(_cost, share)) for share in shares]
+    loads = [sum(map(_estimate_cost, share)) for share in shares]
     even = math.ceil(sum(loads) / len(loads))
     while max(loads) > even * _UNEVEN:
         full, empty = loads.index(max(loads)), loads.index(min(loads))
         over = min(loads[full] - even, even - loads[empty])
-        at = _divisible(shares[full], over)
+        at = _find_divisible_file(shares[full], over)
         if at is None or over <= OPEN_COST_BYTES:
             break
-        head, rest = at.divided(over)
+        head, rest = at.split_at(over)
         shares[full][shares[full].index(at)] = rest
         shares[empty].append(head)
         loads[full] -= over
@@ -286,7 +292,7 @@ def _even(shares: list[list[Order]]) -> list[list[Order]]:
     return shares
 
 
-def _divisible(share: Sequence[Order], size: int) -> FileOrder | None:
+def _find_divisible_file(share: Sequence[Order], size: int) -> FileOrder | None:
     """Return the largest file, or exact part of one, from which ``size`` bytes can be taken."""
     files = [
         order
@@ -299,13 +305,13 @@ def _divisible(share: Sequence[Order], size: int) -> FileOrder | None:
     return max(files, key=lambda order: order.cost, default=None)
 
 
-def _in_a_row(orders: Sequence[Order], target: int) -> list[list[Order]]:
+def _pack_in_order(orders: Sequence[Order], target: int) -> list[list[Order]]:
     shares: list[list[Order]] = []
     load = target
     for order in orders:
-        if load + _cost(order) / 2 > target:
+        if load + _estimate_cost(order) / 2 > target:
             shares.append([])
             load = 0
         shares[-1].append(order)
-        load += _cost(order)
+        load += _estimate_cost(order)
     return shares

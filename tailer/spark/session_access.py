@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, TailerError
 from tailer.spark.error_sentence import in_worker
-from tailer.spark.hadoop_access import Options, hadoop_options, is_hadoops
+from tailer.spark.hadoop_access import Options, hadoop_options, is_hadoop_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,12 +60,12 @@ def session_access(table: str, session: SparkSession | None = None) -> Access:
     if "://" not in table and not _is_name(table):
         return Access(table, {})
     if session is None and in_worker():
-        return _asked(table)
+        return _ask_driver(table)
     found = session or SparkSession.getActiveSession()
     java = getattr(found, "_jsparkSession", None)
     if java is None or found is None:
         return Access(table, {})
-    address = table if "://" in table else _located(table, found)
+    address = table if "://" in table else _find_location(table, found)
     return Access(address, hadoop_options(address, _SessionConf(found.sparkContext._jvm, java)))  # noqa: SLF001
 
 
@@ -74,7 +74,7 @@ def reached_by_hadoop(address: str, file: str, session: SparkSession) -> str | N
     they do not reach ``file``, a path below it."""
     scheme, _, rest = address.partition("://")
     schemes = (scheme, "s3a") if scheme in ("s3", "s3n") else (scheme,)
-    for one in schemes if is_hadoops(address) else ():
+    for one in schemes if is_hadoop_address(address) else ():
         place = f"{one}://{rest.rstrip('/')}"
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001
         with suppress(Py4JError):
@@ -90,7 +90,7 @@ def _is_name(table: str) -> bool:
     return re.fullmatch(r"[^/\\#:]+", table) is not None and not Path(table, "_delta_log").is_dir()
 
 
-def _located(name: str, session: SparkSession) -> str:
+def _find_location(name: str, session: SparkSession) -> str:
     """Return where the table of this name is; the name itself if there is none."""
     with suppress(PySparkException):
         if session.catalog.tableExists(name):
@@ -131,7 +131,7 @@ def offer_session_access() -> None:
     access."""
     context, session = SparkContext._active_spark_context, SparkSession.getActiveSession()  # noqa: SLF001
     if context is not None and session is not None:
-        server = _server()
+        server = _start_server_once()
         server.session = session
         context.environment[_VARIABLE] = server.path
 
@@ -153,7 +153,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 @lru_cache(maxsize=1)
-def _server() -> _Server:
+def _start_server_once() -> _Server:
     return _Server()
 
 
@@ -173,7 +173,7 @@ class _Answer(socketserver.StreamRequestHandler):
         self.wfile.write(json.dumps(answer).encode())
 
 
-def _asked(table: str) -> Access:
+def _ask_driver(table: str) -> Access:
     """Ask the driver, if there is one in Python."""
     path, answer = os.environ.get(_VARIABLE), b""
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):

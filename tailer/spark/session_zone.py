@@ -50,11 +50,13 @@ def as_time(value: Any, zone: str | None = None) -> str:
         moment = dt.datetime.fromisoformat(str(value).strip())
         if moment.tzinfo is None:
             name = os.environ.get(_VARIABLE) if zone is None else zone
-            moment = moment.astimezone() if name is None else moment.replace(tzinfo=_zone(name))
+            moment = (
+                moment.astimezone() if name is None else moment.replace(tzinfo=_parse_zone(name))
+            )
     return moment.astimezone(dt.UTC).isoformat()
 
 
-def _zone(name: str) -> dt.tzinfo:
+def _parse_zone(name: str) -> dt.tzinfo:
     offset = _OFFSET.fullmatch(name)
     if offset is not None:
         hours, minutes, seconds = (int(part or 0) for part in offset.groups()[1:])

@@ -26,7 +26,7 @@ def open_table(options: SourceOptions) -> Store:
 @contextmanager
 def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
     """Provide the table's store, and the event loop that serves it, while the block runs."""
-    with _loop() as portal:
+    with _run_loop() as portal:
         store = open_table(options)
         try:
             yield portal, store
@@ -36,7 +36,7 @@ def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store
 
 
 @contextmanager
-def _loop() -> Iterator[BlockingPortal]:
+def _run_loop() -> Iterator[BlockingPortal]:
     """Run an event loop in a daemon thread: one that is not ended does not block process exit."""
     ready: Future[BlockingPortal] = Future()
 

@@ -28,7 +28,7 @@ from tailer.feed.rows.fetch import Fetched, fetch_blocking, fetch_file
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
 from tailer.spark.table_store import store_portal
-from tailer.spark.types import conform
+from tailer.spark.types import conform_array
 from tailer.store import Store
 from tailer.store.side_by_side import side_by_side
 
@@ -37,7 +37,7 @@ _TOGETHER_MAX = 256
 _FETCHES_MAX = 8
 
 
-def decoded(
+def decode_order(
     portal: BlockingPortal,
     store: Store,
     order: FileOrder | RewriteOrder,
@@ -46,7 +46,7 @@ def decoded(
 ) -> Iterator[tuple[ChangeFile, Rows]]:
     """Yield an order's rows, file by file and batch by batch."""
     skip, left = Skip(order.skip), order.take
-    for file, part in _files(portal, store, order, options, decode):
+    for file, part in _find_order_files(portal, store, order, options, decode):
         for rows in _task_rows(portal, store, file, part, decode, skip):
             if left is None:
                 yield file, rows
@@ -76,7 +76,7 @@ def _task_rows(
         yield from decode_file(fetched.source, file, fetched.selection, decode, skip, part)
 
 
-def _files(
+def _find_order_files(
     portal: BlockingPortal,
     store: Store,
     order: FileOrder | RewriteOrder,
@@ -85,29 +85,29 @@ def _files(
 ) -> Iterable[tuple[ChangeFile, ByteRange | None]]:
     if isinstance(order, FileOrder):
         return [(order.file, order.part)]
-    diff = structs.replace(_checked(options.diff), bucket=order.bucket)
+    _check_spill_folder(options.diff)
+    diff = structs.replace(options.diff, bucket=order.bucket)
     files = portal.call(
-        derive_changes, store, order.commit, order.rewrite, decode, diff, options.key, _ignore
+        derive_changes, store, order.commit, order.rewrite, decode, diff, options.key, _ignore_count
     )
     return [(file, None) for file in files]
 
 
-def _checked(diff: DiffOptions) -> DiffOptions:
+def _check_spill_folder(diff: DiffOptions) -> None:
     folder = diff.spill_folder
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(
             f"spillFolder {folder} is not a folder that this executor may write to; make it on "
             "every worker, or leave the option out for the system's own"
         )
-    return diff
 
 
-def _ignore(_: int) -> None:
+def _ignore_count(_: int) -> None:
     """Ignore a task's no-op updates: they are not counted."""
 
 
 @contextmanager
-def _opened(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
+def _open_task_store(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
     """Provide the table's store, and name the table in the block's errors."""
     with store_portal(options) as (portal, store):
         try:
@@ -121,33 +121,33 @@ def spark_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows in exactly the Arrow schema that Spark compares with."""
     small = None if options.with_ids else SmallFiles(decode, Shapes(decode))
-    with _opened(options) as (portal, store):
-        for found in _stretches(orders, small):
-            if isinstance(found, list):
+    with _open_task_store(options) as (portal, store):
+        for order in _group_small_files(orders, small):
+            if isinstance(order, list):
                 assert small is not None
-                for rows in _together(portal, store, found, small, decode):
-                    yield _conformed(list(rows.batch.columns), schema)
+                for rows in _decode_small_files(portal, store, order, small, decode):
+                    yield _conform_columns(list(rows.batch.columns), schema)
                 continue
-            assert not isinstance(found, VersionOrder), "only the pipeline asks for those"
-            for file, rows in decoded(portal, store, found, options, decode):
-                yield _output(file, rows, options, schema)
+            assert not isinstance(order, VersionOrder), "only the pipeline asks for those"
+            for file, rows in decode_order(portal, store, order, options, decode):
+                yield _build_output(file, rows, options, schema)
 
 
-def _output(
+def _build_output(
     file: ChangeFile, rows: Rows, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     columns = list(rows.batch.columns)
     if options.with_ids:
-        columns += _ids(file, rows)
-    return _conformed(columns, schema)
+        columns += _build_ids(file, rows)
+    return _conform_columns(columns, schema)
 
 
-def _conformed(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [conform(c, f.type) for c, f in zip(columns, schema, strict=True)]
+def _conform_columns(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [conform_array(c, f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _stretches(
+def _group_small_files(
     orders: Iterable[Order], small: SmallFiles | None
 ) -> Iterator[Order | list[ChangeFile]]:
     """Yield the orders; whole small files that follow each other come as lists."""
@@ -166,7 +166,7 @@ def _stretches(
         yield from (files[at : at + _TOGETHER_MAX] for at in range(0, len(files), _TOGETHER_MAX))
 
 
-def _together(
+def _decode_small_files(
     portal: BlockingPortal,
     store: Store,
     files: list[ChangeFile],
@@ -174,7 +174,7 @@ def _together(
     decode: DecodeOptions,
 ) -> Iterator[Rows]:
     """Yield the rows of small files, decoded in as few steps as possible."""
-    contents = _contents(portal, store, files, decode)
+    contents = _fetch_contents(portal, store, files, decode)
     while files:
         counts, rows = small.decode_files(files, contents)
         if rows is not None:
@@ -185,7 +185,7 @@ def _together(
         files, contents = files[len(counts) :], contents[len(counts) :]
 
 
-def _contents(
+def _fetch_contents(
     portal: BlockingPortal, store: Store, files: list[ChangeFile], decode: DecodeOptions
 ) -> list[bytes]:
     here = store.blocking_files()
@@ -193,17 +193,17 @@ def _contents(
         return [fetch_blocking(here, file, decode.on_read).read_content() for file in files]
     contents: list[bytes] = []
     for at in range(0, len(files), _FETCHES_MAX):
-        fetched = portal.call(_fetched, store, files[at : at + _FETCHES_MAX])
+        fetched = portal.call(_fetch_files, store, files[at : at + _FETCHES_MAX])
         contents += [one.read_content() for one in fetched]
     return contents
 
 
-async def _fetched(store: Store, files: list[ChangeFile]) -> list[Fetched]:
+async def _fetch_files(store: Store, files: list[ChangeFile]) -> list[Fetched]:
     """Fetch files at the same time."""
     return await side_by_side(fetch_file(store, file) for file in files)
 
 
-def _ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:
+def _build_ids(file: ChangeFile, rows: Rows) -> list[pa.Array]:
     at = Offset(file.version, snapshot=file.origin == "snapshot")
     batch = ChangeBatch(rows.batch, rows.positions, file.state, file, file.timestamp_ms, at, at)
     return [batch.event_ids(), pa.repeat(pa.scalar(file.origin), batch.num_rows)]

@@ -27,10 +27,10 @@ def spark_type(data_type: DataType) -> s.DataType:
         case MapType(key, value):
             return s.MapType(spark_type(key), spark_type(value))
         case PrimitiveType(name):
-            return _primitive(name, data_type)
+            return _convert_primitive(name, data_type)
 
 
-def _primitive(name: str, data_type: PrimitiveType) -> s.DataType:
+def _convert_primitive(name: str, data_type: PrimitiveType) -> s.DataType:
     if name.startswith("decimal"):
         digits = name.removeprefix("decimal").strip("() ") or "10,0"
         precision, _, scale = digits.partition(",")
@@ -76,7 +76,7 @@ def change_schema(
     return schema
 
 
-def conform(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def conform_array(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Return an array in exactly the type that Spark compares with: same values, other labels."""
     if array.type.equals(wanted):
         return array
@@ -87,19 +87,25 @@ def conform(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         filled = [child.fill_null(b"") for child in children]
         return pa.StructArray.from_arrays(filled, fields=list(wanted), mask=array.is_null())
     if pt.is_struct(array.type):
-        children = [conform(array.field(i), wanted.field(i).type) for i in range(wanted.num_fields)]
+        children = [
+            conform_array(array.field(i), wanted.field(i).type) for i in range(wanted.num_fields)
+        ]
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
     if array.offset:  # a slice: arrays are put together from whole offsets only
         array = array.take(pa.arange(0, len(array)))
     if pt.is_list(array.type):
-        values = conform(array.values, wanted.value_type)
-        return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=_mask(array))
+        values = conform_array(array.values, wanted.value_type)
+        return pa.ListArray.from_arrays(
+            array.offsets, values, type=wanted, mask=_find_null_mask(array)
+        )
     if pt.is_map(array.type):
-        keys = conform(array.keys, wanted.key_type)
-        items = conform(array.items, wanted.item_type)
-        return pa.MapArray.from_arrays(array.offsets, keys, items, type=wanted, mask=_mask(array))
+        keys = conform_array(array.keys, wanted.key_type)
+        items = conform_array(array.items, wanted.item_type)
+        return pa.MapArray.from_arrays(
+            array.offsets, keys, items, type=wanted, mask=_find_null_mask(array)
+        )
     return array.cast(wanted)
 
 
-def _mask(array: pa.Array) -> pa.Array | None:
+def _find_null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None

@@ -102,22 +102,26 @@ def write_checkpoint(
     """
     with pq.ParquetWriter(where, schema, compression="snappy") as writer:
         for part in parts:
-            writer.write_table(_table(part, schema))
+            writer.write_table(_build_table(part, schema))
     return where
 
 
-def _table(part: Sequence[Action] | Mapping[str, pa.StructArray], schema: pa.Schema) -> pa.Table:
+def _build_table(
+    part: Sequence[Action] | Mapping[str, pa.StructArray], schema: pa.Schema
+) -> pa.Table:
     if not isinstance(part, Mapping):
         return pa.Table.from_pylist([*part], schema=schema)
     rows = max(len(column) for column in part.values())
     columns = [
-        _widened(part[field.name], field.type) if field.name in part else pa.nulls(rows, field.type)
+        _widen_array(part[field.name], field.type)
+        if field.name in part
+        else pa.nulls(rows, field.type)
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _widened(array: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
+def _widen_array(array: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
     """Return the array with its missing fields added, as nulls."""
     fields = [wanted.field(i) for i in range(wanted.num_fields)]
     given = {array.type.field(i).name for i in range(array.type.num_fields)}
@@ -131,12 +135,12 @@ def hint_document(version: int, size: int, *, checksum: bool = True, **more: Any
     """Return ``_last_checkpoint`` for a checkpoint of ``size`` actions, with its checksum."""
     document = {"version": version, "size": size, **more}
     if checksum:
-        digest = md5(_canonical(document).encode(), usedforsecurity=False).hexdigest()
+        digest = md5(_format_canonical(document).encode(), usedforsecurity=False).hexdigest()
         document["checksum"] = digest
     return document
 
 
-def _canonical(document: Action) -> str:
+def _format_canonical(document: Action) -> str:
     """Return the canonical form that the checksum is of: by the protocol's text, not by ours."""
     leaves = []
     for key, value in document.items():

@@ -104,7 +104,7 @@ class LogBuilder:
         effective: dict[tuple[str, ...], Action] = {}
         for number in range(first, version + 1):
             for action in self.version_actions(number):
-                key = _key(action)
+                key = _find_action_key(action)
                 effective.pop(key, None)
                 effective[key] = action
         return [action for key, action in effective.items() if key]
@@ -162,7 +162,7 @@ class LogBuilder:
         return self.put_log(f"{version:020d}.crc", json.dumps(document).encode())
 
 
-def _key(action: Action) -> tuple[str, ...]:
+def _find_action_key(action: Action) -> tuple[str, ...]:
     """Return what an action is about; nothing, if it does not last."""
     ((kind, fields),) = action.items()
     if kind in ("add", "remove"):

@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,12 +64,19 @@ class RepairCounts:
     reason: str = ""
 
 
+class Repair(NamedTuple):
+    """What differed, and what was written."""
+
+    verdict: MirrorVerdict
+    counts: RepairCounts
+
+
 async def repair_mirror(
     log: TableLog, sink: Sink, feed: str, options: FeedOptions, *, dry_run: bool = False
-) -> tuple[MirrorVerdict, RepairCounts]:
+) -> Repair:
     """Compare the mirror of a feed with its table, and settle the keys that differ.
 
-    Returns what differed, and what was written. With ``dry_run``, nothing is written, and the
+    With ``dry_run``, nothing is written, and the
     counts are what would be. Raises the errors of :func:`~tailer.verify.mirror.verify_mirror` and
     of the sink; what was written until then stays.
     """
@@ -93,7 +101,7 @@ async def rewind_mirror(
     others, and the errors of the table if it no longer has the version.
     """
     back = partial(_repair_copy, log, sink, feed, options, version=version, move=move)
-    return (await run_in_engine_thread(back))[1]
+    return (await run_in_engine_thread(back)).counts
 
 
 def _repair_copy(
@@ -106,7 +114,7 @@ def _repair_copy(
     version: int | None = None,
     move: Callable[[], Awaitable[None]] | None = None,
     dry_run: bool = False,
-) -> tuple[MirrorVerdict, RepairCounts]:
+) -> Repair:
     with Engine(options.diff) as engine:
         with sink.read_mirror(feed) as copy:
             if version is None:
@@ -125,7 +133,7 @@ def _repair_copy(
                 with sink.repair_mirror(feed) as mirror:
                     seen = copy.offset if move is None else mirror.offset
                     _Settling(engine, rows, mirror, seen, counts).run()
-        return verdict, counts
+        return Repair(verdict, counts)
 
 
 def _check_passed(

@@ -152,9 +152,7 @@ class Imbalance(NamedTuple):
     examples: pa.Table | None
 
 
-def compare_rows(
-    engine: Engine, signed: Rows, examples_max: int = _EXAMPLES_MAX
-) -> tuple[int, int, pa.Table | None]:
+def compare_rows(engine: Engine, signed: Rows, examples_max: int = _EXAMPLES_MAX) -> Imbalance:
     """Return the number of missing rows and of surplus rows, and examples of them. If there are
     any, the engine's table ``unbalanced`` has all of them.
 
@@ -163,7 +161,7 @@ def compare_rows(
     # An engine that fails leaves rows unread, and their source must be closed here.
     with closing(signed.open_stream()) as rows:
         if engine.is_balanced(rows):
-            return 0, 0, None
+            return Imbalance(0, 0, None)
     with closing(signed.open_stream()) as rows:
         missing, surplus, examples = engine.find_unbalanced(rows, examples_max)
     names = [*signed.names[: examples.num_columns - 1], "surplus"]
@@ -171,7 +169,7 @@ def compare_rows(
     return Imbalance(missing, surplus, examples)
 
 
-def _compare_signed(signed: Rows, options: FeedOptions) -> tuple[int, int, pa.Table | None]:
+def _compare_signed(signed: Rows, options: FeedOptions) -> Imbalance:
     with Engine(options.diff) as engine:
         return compare_rows(engine, signed)
 

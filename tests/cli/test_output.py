@@ -64,7 +64,7 @@ async def test_the_rows_of_a_run_have_the_origins_of_their_files(tmp_path: Path,
     second = structs.replace(second, file=structs.replace(second.file, origin="row_ids"))
     run = concat_batches([first, second])
     ids = Ids(wanted=True)
-    async with open_output(str(output), kind, ids.schema(run.rows.schema), ids) as opened:
+    async with open_output(str(output), kind, ids.extend_schema(run.rows.schema), ids) as opened:
         assert opened.traits.spans
         await opened.write(run)
     found = rows_of(output)

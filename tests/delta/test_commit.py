@@ -243,7 +243,7 @@ def test_actions_stream_and_are_not_gathered_first() -> None:
 # the libraries take is measured by the same program upon a small commit.
 MEASURE = """
 import sys
-from tailer.plan.rules import incomplete_removes, plan_changes
+from tailer.plan.rules import find_incomplete_removes, plan_changes
 from tests.support.feeds import state
 from tailer.delta.commit import Commit, read_header
 
@@ -251,7 +251,7 @@ path = sys.argv[1]
 lines = lambda: open(path, "rb")
 header = read_header("00000000000000000001.json", lines)
 commit = Commit(1, "00000000000000000001.json", 0, 0, 0, header, lines, state(), state())
-assert incomplete_removes(commit) == set()
+assert find_incomplete_removes(commit) == set()
 orders = sum(1 for _ in plan_changes(commit))
 # Not ru_maxrss: that begins with the size of whoever started this process.
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))

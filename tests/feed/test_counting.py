@@ -134,7 +134,7 @@ def plan_of(table: TableBuilder, start: Offset, *, files: int = 1) -> list[list[
         while at.version <= table.version:
             end = await planner.advance(at, table.version, Budget(files=files), None)
             several: list[Any] = []
-            async with aclosing(planner.orders(at, end)) as orders:
+            async with aclosing(planner.plan_orders(at, end)) as orders:
                 several += [o async for _, orders_of in orders for o in orders_of]
             found.append(several)
             at = end

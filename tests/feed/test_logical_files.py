@@ -310,7 +310,7 @@ def test_spark_plans_by_the_same_files(
     async def orders() -> list[Any]:
         options = SourceOptions(str(table.folder), change_source=source, paired=paired)
         planner = Planner(table_log(table), options)
-        found = planner.orders(Offset(2), Offset(3))
+        found = planner.plan_orders(Offset(2), Offset(3))
         async with aclosing(found):
             return [order async for _, several in found for order in several]
 

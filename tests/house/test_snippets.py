@@ -130,7 +130,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ('{"_notice"', SHOWN),
         (
             "tailer",
-            "tests/verify/test_repair.py::test_the_commands_of_the_page_repair_a_copy",
+            "tests/verify/test_repair_rows.py::test_the_commands_of_the_page_repair_a_copy",
         ),
         (
             "tailer",

@@ -296,13 +296,13 @@ NO_DESCRIPTORS = """
 import asyncio, os, resource, sys
 from aiohttp import web
 from tailer.http_server.serving import Bounds
-from tailer.daemon.http_api import serve, shared
+from tailer.daemon.http_api import serve_routes
 
 async def healthz(_):
     return web.json_response({"status": "ok"})
 
 async def main():
-    async with serve(("127.0.0.1", int(sys.argv[1])), [web.get("/healthz", healthz)]):
+    async with serve_routes(("127.0.0.1", int(sys.argv[1])), [web.get("/healthz", healthz)]):
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         taken = []
         try:

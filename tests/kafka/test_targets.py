@@ -92,7 +92,7 @@ class TestAtLeastOnce(KafkaTarget):
 
     delivery = "at-least-once"
 
-    def _check(self, read_ids: ReadIds, what: str, end: TailerError | None) -> None:  # noqa: ARG002
+    def _check_ids(self, read_ids: ReadIds, what: str, end: TailerError | None) -> None:  # noqa: ARG002
         if what == "emptied":
             assert end is None
         else:

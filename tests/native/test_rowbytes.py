@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.formats.json import json_objects, json_values
-from tailer.native.rowbytes import Column, Text, has_escapes, join
+from tailer.native.rowbytes import Column, Text, has_escapes, join_parts
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -47,7 +47,7 @@ def test_rows_are_their_parts_one_behind_the_other(data: st.DataObject, rows: in
     values = st.lists(st.none() | TEXTS, min_size=rows, max_size=rows)
     given_values = [data.draw(values) for _ in kinds]
     parts = [part_of(kind, own) for kind, own in zip(kinds, given_values, strict=True)]
-    found = join(parts, rows)
+    found = join_parts(parts, rows)
     found.validate(full=True)
     assert found.null_count == 0
     assert found.to_pylist() == [

@@ -22,8 +22,8 @@ from tailer.feed.progress import Observer
 from tailer.feed.read import read_items
 from tailer.feed.read_context import FeedItem
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order, VersionOrder, pack
-from tailer.spark.pipeline.envelope import VersionReader, items, joined_order
+from tailer.spark.orders import Order, VersionOrder, pack_orders
+from tailer.spark.pipeline.envelope import VersionReader, join_orders, unpack_items
 from tailer.spark.source.driver import Driver
 from tailer.spark.source.planning import Budget, Planner
 from tests.feed.test_pair import POST, PRE, cdf_table, image
@@ -40,8 +40,8 @@ def by_spark(table: Path, *, paired: bool, files: int, start: Offset = FIRST) ->
     reader = VersionReader(source, feed, LostFiles())
 
     async def planned(planner: Planner, at: Offset) -> tuple[Offset, list[Order]]:
-        end = await planner.advance(at, await planner.newest(), Budget(files=files), None)
-        return end, [order async for _, orders in planner.orders(at, end) for order in orders]
+        end = await planner.advance(at, await planner.find_newest(), Budget(files=files), None)
+        return end, [order async for _, orders in planner.plan_orders(at, end) for order in orders]
 
     found: list[ChangeBatch] = []
     driver, at = Driver(source), start
@@ -49,7 +49,7 @@ def by_spark(table: Path, *, paired: bool, files: int, start: Offset = FIRST) ->
         end, orders = driver.run(planned, at)
         if not orders:
             break
-        tasks = [joined_order(share) for share in pack(orders, 1, 2, ordered=True)]
+        tasks = [join_orders(share) for share in pack_orders(orders, 1, 2, ordered=True)]
         found += [item for item in done(reader, tasks, at) if isinstance(item, ChangeBatch)]
         at = end
     driver.close()
@@ -61,9 +61,9 @@ def done(reader: VersionReader, tasks: list[VersionOrder], at: Offset) -> Iterat
     rows = []
     for task in tasks:
         travelled, order = pickle.loads(pickle.dumps((reader, task)))  # noqa: S301  # our own
-        for batch in travelled.rows(order):
+        for batch in travelled.read_rows(order):
             rows += [(row["head"], row["rows"]) for row in batch.to_pylist()]
-    return items(rows, at)
+    return unpack_items(rows, at)
 
 
 def by_feed(table: Path, *, paired: bool, start: Offset = FIRST) -> list[ChangeBatch]:
@@ -152,9 +152,9 @@ def test_an_error_comes_behind_what_was_read_before_it(tmp_path: Path) -> None:
     source = SourceOptions(str(table.folder), paired=True)
     reader = VersionReader(source, FeedOptions(), LostFiles())
     order = VersionOrder(FIRST, table.version, 0, 1)
-    rows = [row for batch in reader.rows(order) for row in batch.to_pylist()]
+    rows = [row for batch in reader.read_rows(order) for row in batch.to_pylist()]
     found: list[Any] = []
     with pytest.raises(FileGone, match=lost) as gone:
-        found.extend(items(((row["head"], row["rows"]) for row in rows), FIRST))
+        found.extend(unpack_items(((row["head"], row["rows"]) for row in rows), FIRST))
     assert gone.value.version == table.version
     assert gone.value.rows == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailer.errors import ConfigError
-from tailer.spark.hadoop_access import hadoop_options, is_hadoops
+from tailer.spark.hadoop_access import hadoop_options, is_hadoop_address
 from tailer.storage import storage_of
 
 KEYS = {"fs.s3a.access.key": "key", "fs.s3a.secret.key": "secret"}
@@ -221,6 +221,6 @@ def test_a_way_that_our_stores_lack_is_named(
 
 
 def test_only_hadoops_addresses_are_looked_up() -> None:
-    assert is_hadoops("s3a://lake/t")
-    assert not is_hadoops("uc://main.sales.orders")
+    assert is_hadoop_address("s3a://lake/t")
+    assert not is_hadoop_address("uc://main.sales.orders")
     assert hadoop_options("uc://main.sales.orders", Conf(KEYS)) == {}

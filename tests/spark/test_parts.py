@@ -25,7 +25,7 @@ from tailer.shape.selection import Selection
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import VersionOrder
 from tailer.spark.pipeline.envelope import VersionReader
-from tailer.spark.pipeline.parts import divided, jobs
+from tailer.spark.pipeline.parts import divide_version, group_jobs
 from tailer.spark.source.planning import Planner
 from tailer.testing.table import TableBuilder
 from tests.golden.test_golden import GoldenCase
@@ -45,11 +45,11 @@ async def _orders(
     source = SourceOptions(str(table), paired=True, change_source=feed.change_source)
     planner = Planner(log, source)
     end = at.next_version(0)
-    async with aclosing(planner.orders(at, end)) as found:
+    async with aclosing(planner.plan_orders(at, end)) as found:
         whole = [order async for _, some in found for order in some]
     context = ReadContext.from_options(log, feed, lost=lost)
     (order,) = (order for order in whole if isinstance(order, VersionOrder))
-    return await divided(context, order, 1)
+    return await divide_version(context, order, 1)
 
 
 def in_parts(
@@ -66,7 +66,7 @@ def in_parts(
     source = SourceOptions(str(table), paired=True, change_source=feed.change_source)
     orders = anyio.run(_orders, table, feed, at, lost)
     reader = VersionReader(source, feed, lost)
-    for job in jobs(orders, 2 * max(order.cost for order in orders)):
+    for job in group_jobs(orders, 2 * max(order.cost for order in orders)):
         found.extend(done(reader, job, found[-1].next_offset if found else at))
     return orders, found
 

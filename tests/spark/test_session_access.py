@@ -203,7 +203,7 @@ def test_a_mirror_is_looked_for_with_the_same_access(session: SparkSession) -> N
 def test_feeds_on_a_cluster_have_it_too(tmp_path: Path) -> None:
     (tmp_path / "tailer.toml").write_text(FEEDS)
     feeds = load_config(tmp_path / "tailer.toml").feeds
-    found = anyio.run(Cluster(PipelineOptions()).access, feeds)
+    found = anyio.run(Cluster(PipelineOptions()).add_session_access, feeds)
     having = {name for name, feed in found.items() if "access_key_id" in feed.store}
     assert having == {"cloud", "pattern"}
     assert found["own"] == feeds["own"]

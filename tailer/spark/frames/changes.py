@@ -58,7 +58,7 @@ def changes(
     source = source_of(spark, table, options)
     reader = source.reader(source.schema())
     assert isinstance(reader, ChangeReader)
-    orders, removals = reader.planned()
+    orders, removals = reader.plan_work()
     return frame_of(spark, reader, orders, removals, spark_reader)
 
 
@@ -78,12 +78,12 @@ def frame_of(
     """Return the rows of a query's orders: of those that Spark reads itself, and of the others."""
     files = _spark_files(spark, reader, orders, removals, spark_reader)
     if files is not None:
-        orders = files.take(orders)
+        orders = files.take_orders(orders)
     tasks = tasks_of(reader.options, orders, removals)
-    frames = [] if files is None else files.frames(spark)
+    frames = [] if files is None else files.build_frames(spark)
     if tasks or not frames:
         decoder = Decoder(reader.options, reader.target, reader.arrow_schema)
-        frames.append(rows_of_tasks(spark, tasks, decoder.rows, reader.schema))
+        frames.append(rows_of_tasks(spark, tasks, decoder.decode_task, reader.schema))
     return reduce(lambda one, other: one.unionAll(other), frames)
 
 
@@ -96,14 +96,14 @@ def source_of(
     options = {name: value for name, value in options.items() if value is not None}
     times = [name for name in options if name.lower() in ("startingtimestamp", "endingtimestamp")]
     zone = zone_of(spark) if times else None
-    texts = {name: _text(value) for name, value in options.items()}
+    texts = {name: _format_option(value) for name, value in options.items()}
     for name in times:
         with suppress(ValueError):  # the source says what is wrong
             texts[name] = as_time(options[name], zone)
     return TailerSource({"path": fspath(table), **texts}, spark)
 
 
-def _text(value: Any) -> str:
+def _format_option(value: Any) -> str:
     if isinstance(value, bool | list | tuple | dict):
         return json.dumps(value)
     return str(value)
@@ -136,4 +136,6 @@ def _spark_files(
         place = None
     if place is None:
         return None
-    return SparkFiles(store, place, options.decoding(reader.target, removals), reader.schema)
+    return SparkFiles(
+        store, place, options.make_decode_options(reader.target, removals), reader.schema
+    )

@@ -19,11 +19,11 @@ def java_session(spark: SparkSession) -> Any:
 
 def maker_of(spark: SparkSession, name: str) -> Any:
     """Return a ``Maker`` of the class ``name``, which is compiled once for a Java process."""
-    return _maker(spark.sparkContext._jvm, name)  # noqa: SLF001  # as Spark's own modules reach Java
+    return _compile_maker(spark.sparkContext._jvm, name)  # noqa: SLF001  # as Spark's own modules reach Java
 
 
 @lru_cache(maxsize=4)
-def _maker(jvm: Any, name: str) -> Any:
+def _compile_maker(jvm: Any, name: str) -> Any:
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setSourceVersion(8)  # a lower one can't call what an interface has itself
     compiler.setTargetVersion(8)

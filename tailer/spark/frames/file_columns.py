@@ -56,7 +56,7 @@ class FileColumns(Struct, frozen=True):
     partitions: tuple[tuple[str, StructField], ...]
     by_id: bool
 
-    def key(self) -> tuple[object, ...]:
+    def scan_key(self) -> tuple[object, ...]:
         """Return what is equal for files that one scan can read."""
         return self.names, self.read.json(), tuple(n for n, _ in self.partitions), self.by_id
 
@@ -87,10 +87,10 @@ def file_columns(
                 return None
             by_value.append((name, partitions[physical]))
             continue
-        own = written.find(field)
+        own = written.find_field(field)
         if own is None and not _is_any_readable(field.type):
             return None
-        if own is not None and not _fits(own.type, field.type, mapping, mapped=mapped):
+        if own is not None and not _is_readable_as(own.type, field.type, mapping, mapped=mapped):
             return None
         # A name that no file has, for a column that this one can't have.
         known = bool(physical) and (mapping != "id" or field.field_id is not None)
@@ -107,7 +107,7 @@ class _Written:
         self._by_id = {f.field_id: f for f in schema if f.field_id is not None}
         self._by_name = {(f.physical_name if mapped else f.name).lower(): f for f in schema}
 
-    def find(self, wanted: StructField) -> StructField | None:
+    def find_field(self, wanted: StructField) -> StructField | None:
         """Return the field that a column is read from; None if the schema has none."""
         if self._mapping == "id":
             return None if wanted.field_id is None else self._by_id.get(wanted.field_id)
@@ -115,23 +115,25 @@ class _Written:
         return self._by_name.get(name.lower())
 
 
-def _fits(own: DataType, wanted: DataType, mapping: str, *, mapped: bool) -> bool:
+def _is_readable_as(own: DataType, wanted: DataType, mapping: str, *, mapped: bool) -> bool:
     """Return whether Spark reads one type as the other, with the very values of the decoder."""
 
-    def nested(own: DataType, wanted: DataType) -> bool:  # where no value can be padded
-        return char_length(wanted) is None and _fits(own, wanted, mapping, mapped=mapped)
+    def is_inner_readable(own: DataType, wanted: DataType) -> bool:  # where no value can be padded
+        return char_length(wanted) is None and _is_readable_as(own, wanted, mapping, mapped=mapped)
 
     match own, wanted:
         case StructType(), StructType(fields):
             written = _Written(own, mapping, mapped=mapped)
-            pairs = [(written.find(f), f) for f in fields]
+            pairs = [(written.find_field(f), f) for f in fields]
             return bool(pairs) and all(
-                one is not None and nested(one.type, f.type) for one, f in pairs
+                one is not None and is_inner_readable(one.type, f.type) for one, f in pairs
             )
         case ArrayType(), ArrayType():
-            return nested(own.element, wanted.element)
+            return is_inner_readable(own.element, wanted.element)
         case MapType(), MapType():
-            return nested(own.key, wanted.key) and nested(own.value, wanted.value)
+            return is_inner_readable(own.key, wanted.key) and is_inner_readable(
+                own.value, wanted.value
+            )
         case PrimitiveType(), PrimitiveType():
             return _is_readable(wanted) and _is_held(own.name, wanted.name)
     return False

@@ -101,16 +101,18 @@ class SparkFiles:
         named = {name.lower() for name in self._target}
         self._readable = _KIND not in named
 
-    def take(self, orders: Iterable[Order]) -> list[Order]:
+    def take_orders(self, orders: Iterable[Order]) -> list[Order]:
         """Take the orders that Spark can read; return the others.
 
         Many small files are left to the decoder, which is several times as fast with them.
         """
         orders = [*orders]
         many = native is not None and sum(map(is_small, orders)) > _SMALL_FILES_MAX
-        return [order for order in orders if (many and is_small(order)) or not self._taken(order)]
+        return [
+            order for order in orders if (many and is_small(order)) or not self._take_order(order)
+        ]
 
-    def _taken(self, order: Order) -> bool:
+    def _take_order(self, order: Order) -> bool:
         if not (self._readable and isinstance(order, FileOrder)):
             return False
         file = order.file
@@ -118,20 +120,20 @@ class SparkFiles:
         selected = file.only or file.without or file.rows is not None or file.kept is not None
         if partial or selected or file.updated is not None:
             return False
-        columns = self._columns(file)
+        columns = self._find_columns(file)
         if columns is None or file.location.startswith("/"):
             return False
         path = f"{self._place}/{file.location}"
         if not _PLAIN_PATH.fullmatch(f"/{path.partition('://')[2].lstrip('/')}"):
             return False
-        size, changed_ms = self._stat(file)
+        size, changed_ms = self._stat_file(file)
         if not size:  # Spark would pass over it
             return False
         if file.kinds != COMING_KINDS:  # the order for the rows that leave has given all of them
-            self._add(file, columns, path, size, changed_ms)
+            self._add_file(file, columns, path, size, changed_ms)
         return True
 
-    def _stat(self, file: ChangeFile) -> tuple[int, int]:
+    def _stat_file(self, file: ChangeFile) -> tuple[int, int]:
         """Return a file's bytes, 0 if they are not known, and the time of its last change in
         milliseconds, 0 likewise. Elsewhere than here the log is believed, as by Delta."""
         if not isinstance(self._store, LocalStore):
@@ -139,10 +141,10 @@ class SparkFiles:
         try:
             stat: os.stat_result = self._store.path(file.location).stat()
         except (FileNotFoundError, NotADirectoryError):
-            raise _gone(self._store, file) from None
+            raise _make_file_gone(self._store, file) from None
         return stat.st_size, stat.st_mtime_ns // 1_000_000
 
-    def _columns(self, file: ChangeFile) -> FileColumns | None:
+    def _find_columns(self, file: ChangeFile) -> FileColumns | None:
         """Return how the file has the query's columns; None if Spark can't read it."""
         options, state = self._options, file.state
         assert options.target is not None
@@ -154,7 +156,7 @@ class SparkFiles:
             known = self._known[key] = state, columns
         return known[1]
 
-    def _add(
+    def _add_file(
         self, file: ChangeFile, columns: FileColumns, path: str, size: int, changed_ms: int
     ) -> None:
         cdc, state = file.change_type is None, file.state
@@ -174,17 +176,17 @@ class SparkFiles:
             ]
         except TableError as e:
             raise e.at(table=self._store.root, version=file.version, path=file.path) from None
-        layout = self._layouts.setdefault(columns.key(), _Layout(columns))
+        layout = self._layouts.setdefault(columns.scan_key(), _Layout(columns))
         layout.cdc, layout.data = layout.cdc or cdc, layout.data or not cdc
         given = (file.change_type, str(file.version), str(file.timestamp_ms * 1000))
-        facts = (*given, *map(_text, values))
+        facts = (*given, *map(_format_fact, values))
         layout.files.append(PlannedFile(path, size, changed_ms, facts))
 
-    def frames(self, spark: SparkSession) -> list[DataFrame]:
+    def build_frames(self, spark: SparkSession) -> list[DataFrame]:
         """Return the rows of the orders that were taken."""
-        return [self._scan(spark, layout) for layout in self._layouts.values()]
+        return [self._scan_layout(spark, layout) for layout in self._layouts.values()]
 
-    def _scan(self, spark: SparkSession, layout: _Layout) -> DataFrame:
+    def _scan_layout(self, spark: SparkSession, layout: _Layout) -> DataFrame:
         """Return the rows of all files, with the query's columns in its order."""
         columns = layout.columns
         own = s.StructType([s.StructField(n, spark_type(self._target[n])) for n in columns.names])
@@ -197,16 +199,16 @@ class SparkFiles:
         facts.add(COMMIT_VERSION, s.LongType()).add(COMMIT_TIMESTAMP, s.TimestampType())
         for name, _ in columns.partitions:
             facts.add(name, spark_type(self._target[name]))
-        found = Columns(own, read, facts, by_id=columns.by_id)
+        scanned = Columns(own, read, facts, by_id=columns.by_id)
         options = _READ_LOCAL if isinstance(self._store, LocalStore) else _READ_OPTIONS
-        rows = frame_of_files(spark, found, options, layout.files)
+        rows = frame_of_files(spark, scanned, options, layout.files)
         padded = {name: self._padded[name] for name in columns.names if name in self._padded}
         if not padded and [*own.names, *facts.names] == self._schema.names:
             return rows
         # As SQL: a column made by functions takes dozens of calls into Java.
-        chosen = {name: _quoted(name) for name in self._schema.names}
+        chosen = {name: _quote_name(name) for name in self._schema.names}
         for name, length in padded.items():
-            text = _quoted(name)
+            text = _quote_name(name)
             blanks = f"rpad({text}, greatest(char_length({text}), {length}), ' ')"
             chosen[name] = f"{blanks} AS {text}"
         if layout.cdc:
@@ -215,7 +217,7 @@ class SparkFiles:
         return rows.selectExpr(*chosen.values())
 
 
-def _text(value: pa.Scalar) -> str | None:
+def _format_fact(value: pa.Scalar) -> str | None:
     """Return a partition value as :class:`PlannedFile` has it."""
     kind, plain = value.type, value.as_py()
     if plain is None:
@@ -235,21 +237,21 @@ def _checked_kind() -> str:
     by_frequency = sorted(CHANGE_TYPES, key=lambda kind: not kind.startswith("update"))
     known = ", ".join(f"'{kind}'" for kind in by_frequency)
     early = " ".join(f"WHEN '{old}' THEN '{name}'" for old, name in EARLY_KINDS.items())
-    told = f"concat('a cdc file has an unknown change type: ', coalesce({CHANGE_TYPE}, ''))"
+    message = f"concat('a cdc file has an unknown change type: ', coalesce({CHANGE_TYPE}, ''))"
     return (
         f"CASE WHEN {CHANGE_TYPE} IN ({known}) THEN {CHANGE_TYPE} ELSE CASE {CHANGE_TYPE} {early} "
-        f"ELSE CAST(raise_error({told}) AS STRING) END END"
+        f"ELSE CAST(raise_error({message}) AS STRING) END END"
     )
 
 
 _CHECKED_KIND = _checked_kind()
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _gone(store: Store, file: ChangeFile) -> FileGone:
+def _make_file_gone(store: Store, file: ChangeFile) -> FileGone:
     kind = "cdc" if file.change_type is None else "data"
     return FileGone(
         f"the {kind} file is gone",

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from tailer.decode.naming import Removal
 from tailer.errors import ConfigError, TailerError, unexpected
-from tailer.spark.error_sentence import TailerSourceError, one_sentence, said_first
+from tailer.spark.error_sentence import TailerSourceError, begin_with_sentence, one_sentence
 from tailer.spark.frames.changes import SparkReader, check_spark_reader, frame_of, source_of
 from tailer.spark.frames.compiled import java_session, maker_of
 from tailer.spark.orders import Order
@@ -67,20 +67,20 @@ def foreach_batch(
 
     planner = _Planner(spark, fspath(table), open_reader)
 
-    @said_first
+    @begin_with_sentence
     def call(frame: DataFrame, batch: int) -> None:
-        planned = planner.planned()
+        planned = planner.find_batch()
         session = frame.sparkSession
         function(
             frame_of(session, planned.reader, planned.orders, planned.removals, spark_reader), batch
         )
-        planner.count(planned)
+        planner.report_rows(planned)
 
-    writer = _ranges(spark, planner).writeStream
+    writer = _make_range_frame(spark, planner).writeStream
     return writer.option("checkpointLocation", fspath(checkpoint)).foreachBatch(call)
 
 
-def _ranges(spark: SparkSession, planner: _Planner) -> DataFrame:
+def _make_range_frame(spark: SparkSession, planner: _Planner) -> DataFrame:
     from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql.classic.dataframe import DataFrame as Frame
 
@@ -109,7 +109,7 @@ class _Planner:
         self._spark = spark
         self._table = table
         self._open_reader = open_reader
-        #: What is wrong is said as it is opened; the first run takes it.
+        #: A mistake in the options is raised as it is opened; the first run takes it.
         self._first: ChangeStreamReader | None = open_reader()
         #: The reader of each run, and the range that each query has asked for last.
         self._readers: dict[str, ChangeStreamReader] = {}
@@ -119,7 +119,7 @@ class _Planner:
         """Return the answer to a question of the run that it names, or, after "!", an error."""
         run, _, name = question.partition(" ")
         try:
-            return self._answer(run, name, about)
+            return self._answer_question(run, name, about)
         except TailerSourceError as e:
             return f"!{TailerSourceError.__name__}: {e}"
         except TailerError as e:
@@ -127,11 +127,11 @@ class _Planner:
         except Exception as e:  # noqa: BLE001  # Java would show the traceback of a proxy
             return f"!{TailerSourceError.__name__}: {unexpected(e)}"
 
-    def _answer(self, run: str, name: str, about: str) -> str:
+    def _answer_question(self, run: str, name: str, about: str) -> str:
         if name == "description":
             return f"tailer[{self._table}]"
         if name == "stop":
-            return self._stop(run)
+            return self._stop_run(run)
         reader = self._readers.get(run)
         if reader is None:
             reader = self._readers[run] = self._first or self._open_reader()
@@ -148,44 +148,44 @@ class _Planner:
                 reader.end_at_newest()
                 return ""
             case "plan":
-                return self._plan(reader, about)
+                return self._plan_batch(reader, about)
         budget = Budget()
         if name == "end_of_batch":
             budget = Budget(options.max_files, options.max_bytes, versions=options.max_versions)
         return json.dumps(reader.run(reader.end_of_batch, json.loads(about), budget))
 
-    def _plan(self, reader: ChangeStreamReader, about: str) -> str:
+    def _plan_batch(self, reader: ChangeStreamReader, about: str) -> str:
         """Plan a batch, unless it is the one that is planned."""
-        query = self._query()
+        query = self._find_query_id()
         known = self._planned.get(query)
         if known is None or (known.reader, known.range) != (reader, about):
-            orders, removals = reader.run(reader.planned, *json.loads(about))
-            rows = reader.run(_rows_of, orders)
+            orders, removals = reader.run(reader.plan_work, *json.loads(about))
+            rows = reader.run(_count_rows, orders)
             self._planned[query] = _Planned(reader, about, orders, removals, rows)
         return ""
 
-    def _stop(self, run: str) -> str:
+    def _stop_run(self, run: str) -> str:
         reader = self._readers.pop(run, None)
         if reader is not None:
             reader.stop()
-            found = [query for query, one in self._planned.items() if one.reader is reader]
-            for query in found:
+            queries = [query for query, one in self._planned.items() if one.reader is reader]
+            for query in queries:
                 del self._planned[query]
         return ""
 
-    def _query(self) -> str | None:
+    def _find_query_id(self) -> str | None:
         """Return the id of the query in whose thread this is; None where Python's threads are not
         those of Java."""
         id_: str | None = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
         return id_
 
-    def planned(self) -> _Planned:
+    def find_batch(self) -> _Planned:
         """Return the batch that Spark has asked for in this thread."""
-        return self._planned[self._query()]
+        return self._planned[self._find_query_id()]
 
-    def count(self, planned: _Planned) -> None:
+    def report_rows(self, planned: _Planned) -> None:
         """Let the progress have the rows of a batch, which Spark counts by those of the stream."""
-        query = self._query()
+        query = self._find_query_id()
         if query is None or (running := self._spark.streams.get(query)) is None:
             return
         with suppress(Exception):  # it is for people's eyes, and no reason to end a query
@@ -199,5 +199,5 @@ class _Planner:
         implements = ("java.util.function.BiFunction",)
 
 
-async def _rows_of(planner: Planner, orders: list[Order]) -> int:
+async def _count_rows(planner: Planner, orders: list[Order]) -> int:
     return await count_rows(planner.log.store, orders)

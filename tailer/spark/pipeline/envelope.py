@@ -30,7 +30,7 @@ from tailer.plan.live_files import LiveFiles
 from tailer.shape.columns import TableColumns
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import Order, VersionOrder
-from tailer.spark.pipeline.parts import Begun, fitted, moved
+from tailer.spark.pipeline.parts import Begun, fit_items, move_item
 from tailer.spark.table_store import store_portal
 
 #: A batch without its rows, a notice or an error, pickled; and the rows with what goes with each.
@@ -39,7 +39,7 @@ SCHEMA = pa.schema([("head", pa.binary()), ("rows", pa.binary())])
 _BESIDES = ("positions", "row_ids", "before", "indices", "partner")
 
 
-def joined_order(share: Sequence[Order]) -> VersionOrder:
+def join_orders(share: Sequence[Order]) -> VersionOrder:
     """Join a share's versions, which are consecutive, into one order."""
     versions = [order for order in share if isinstance(order, VersionOrder)]
     ineffective = {
@@ -59,22 +59,22 @@ class VersionReader:
     lost: LostFiles
     columns: TableColumns | None = None
 
-    def rows(self, order: VersionOrder) -> Iterator[pa.RecordBatch]:
+    def read_rows(self, order: VersionOrder) -> Iterator[pa.RecordBatch]:
         """Yield an order's batches and notices, each as a row of :data:`SCHEMA`."""
         if order.part is not None:
-            yield _of(pickle.dumps(Begun(order.start.index)), b"")
+            yield _make_row(pickle.dumps(Begun(order.start.index)), b"")
         try:
             with store_portal(self.source) as (portal, store):
                 log = TableLog(store)
-                feed_items = self._items(portal, log, order)
+                feed_items = self._read_items(portal, log, order)
                 if order.part is not None:
-                    feed_items = fitted(feed_items, order.part)
+                    feed_items = fit_items(feed_items, order.part)
                 for item in feed_items:
-                    yield _row(item)
+                    yield _pack_item(item)
         except TailerError as e:
-            yield _of(pickle.dumps(e), b"")
+            yield _make_row(pickle.dumps(e), b"")
 
-    def _items(
+    def _read_items(
         self, portal: BlockingPortal, log: TableLog, order: VersionOrder
     ) -> Iterator[FeedItem]:
         """Yield some versions exactly as a daemon's feed reads them, reading one item ahead."""
@@ -109,30 +109,32 @@ class VersionReader:
         context.result()
 
 
-def _row(item: FeedItem) -> pa.RecordBatch:
+def _pack_item(item: FeedItem) -> pa.RecordBatch:
     if isinstance(item, Notice):
-        return _of(pickle.dumps(item), b"")
+        return _make_row(pickle.dumps(item), b"")
     # The file's row selection is already applied: it need not be sent.
     kept_rows = None if item.file is None or item.file.kept is None else ()
     file = item.file and structs.replace(item.file, rows=None, updated=None, kept=kept_rows)
     rows, positions = item.rows.slice(0, 0), item.positions.slice(0, 0)
     bare = structs.replace(item, rows=rows, positions=positions, file=file)
     bare = structs.replace(bare, row_ids=None, before=None, indices=None, partner=None)
-    return _of(pickle.dumps(bare), _packed(item))
+    return _make_row(pickle.dumps(bare), _pack_rows(item))
 
 
-def _of(head: bytes, rows: bytes | pa.Buffer) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([_single(head), _single(rows)], schema=SCHEMA)
+def _make_row(head: bytes, rows: bytes | pa.Buffer) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [_make_single_array(head), _make_single_array(rows)], schema=SCHEMA
+    )
 
 
-def _single(value: bytes | pa.Buffer) -> pa.BinaryArray:
+def _make_single_array(value: bytes | pa.Buffer) -> pa.BinaryArray:
     """Return an array of that one value, which is not copied."""
     data = pa.py_buffer(value)
     offsets = pa.array([0, data.size], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
 
 
-def _packed(batch: ChangeBatch) -> pa.Buffer:
+def _pack_rows(batch: ChangeBatch) -> pa.Buffer:
     """Pack the rows, and what belongs to each of them, into two Arrow streams."""
     arrays = {name: getattr(batch, name) for name in _BESIDES}
     arrays = {name: array for name, array in arrays.items() if array is not None}
@@ -144,24 +146,26 @@ def _packed(batch: ChangeBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def items(rows: Iterable[tuple[bytes, bytes]], at: Offset) -> Iterator[FeedItem]:
+def unpack_items(rows: Iterable[tuple[bytes, bytes]], at: Offset) -> Iterator[FeedItem]:
     """Yield the change batches and notices in a frame's rows, in their order, from an offset on.
     Raises an error that is among them."""
-    ahead = 0
+    shift = 0
     for head, packed in rows:
         # Our own executors made these rows, as they make all that Spark itself unpickles.
         first = pickle.loads(head)  # noqa: S301
         if isinstance(first, TailerError):
             raise first
         if isinstance(first, Begun):
-            ahead = at.index - first.index
+            shift = at.index - first.index
             continue
-        item = moved(first if isinstance(first, Notice) else _unpacked(first, packed), ahead)
+        item = move_item(
+            first if isinstance(first, Notice) else _unpack_batch(first, packed), shift
+        )
         yield item
         at = item.next_offset
 
 
-def _unpacked(bare: ChangeBatch, packed: bytes) -> ChangeBatch:
+def _unpack_batch(bare: ChangeBatch, packed: bytes) -> ChangeBatch:
     source = pa.BufferReader(packed)
     # To its end, because the second stream begins there.
     (data,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))

@@ -30,7 +30,9 @@ class Begun:
     index: int
 
 
-async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[VersionOrder]:
+async def divide_version(
+    context: ReadContext, order: VersionOrder, size: int
+) -> list[VersionOrder]:
     """Divide a version into parts of about ``size`` bytes, between its files.
 
     It stays whole if it is small, if its changes must be compared or paired, or if an offset in it
@@ -39,13 +41,15 @@ async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[
     first = order.start.resumable_with(context.counted_by)
     if not first.snapshot and (order.cost <= size or order.files < 2):
         return [order]
-    # What the planner has found out of the files before is not read again.
+    # What the planner knows of the files before is not read again.
     context = structs.replace(context, live=LiveFiles(order.ineffective))
-    files = await _files(context, first)
+    files = await _select_files(context, first)
     if files is None:
         return [order]
     whole = context.lost.has_version(first.version)
-    cut = await _cut(context, structs.replace(first, index=0) if whole else first, files, size)
+    cut = await _cut_files(
+        context, structs.replace(first, index=0) if whole else first, files, size
+    )
     if whole or len(cut.costs) < 2:
         return [replace(order, cost=sum(cut.costs), files=cut.edges[-1] - cut.edges[0])]
     start = structs.replace(first, index=0, counted_by=context.counted_by)
@@ -64,7 +68,7 @@ async def divided(context: ReadContext, order: VersionOrder, size: int) -> list[
     ]
 
 
-async def _files(context: ReadContext, first: Offset) -> Iterator[ChangeFile] | None:
+async def _select_files(context: ReadContext, first: Offset) -> Iterator[ChangeFile] | None:
     """Return the selected files of a version; None if it must be read as a whole."""
     log, floor_ms = context.log, first.timestamp_floor_ms
     if first.snapshot:
@@ -93,11 +97,13 @@ class _Cut(NamedTuple):
     skip: int
 
 
-async def _cut(context: ReadContext, first: Offset, files: Iterator[ChangeFile], size: int) -> _Cut:
+async def _cut_files(
+    context: ReadContext, first: Offset, files: Iterator[ChangeFile], size: int
+) -> _Cut:
     """Cut a version's files from an offset on into parts of about ``size`` bytes."""
     total = 0
 
-    def numbered() -> Iterator[ChangeFile]:
+    def count_files() -> Iterator[ChangeFile]:
         nonlocal total
         for file in files:
             total += 1
@@ -108,7 +114,7 @@ async def _cut(context: ReadContext, first: Offset, files: Iterator[ChangeFile],
     costs: list[int] = []
     count = 0
     async with (
-        aclosing(step_in_threads(numbered())) as all_files,
+        aclosing(step_in_threads(count_files())) as all_files,
         aclosing(finder.skip_to_index(all_files)) as following,
     ):
         async for file in following:
@@ -122,14 +128,14 @@ async def _cut(context: ReadContext, first: Offset, files: Iterator[ChangeFile],
     return _Cut([passed + at for at in (*starts, count)], costs, finder.skip.remaining)
 
 
-def jobs(orders: Sequence[VersionOrder], size: int) -> Iterator[list[VersionOrder]]:
+def group_jobs(orders: Sequence[VersionOrder], size: int) -> Iterator[list[VersionOrder]]:
     """Yield the orders of each job: whole versions, or parts of at most about ``size`` bytes."""
-    for in_parts, found in groupby(orders, lambda order: order.part is not None):
+    for in_parts, together in groupby(orders, lambda order: order.part is not None):
         if not in_parts:
-            yield list(found)
+            yield list(together)
             continue
         job: list[VersionOrder] = []
-        for order in found:
+        for order in together:
             if job and sum(of.cost for of in job) + order.cost > size:
                 yield job
                 job = []
@@ -137,7 +143,7 @@ def jobs(orders: Sequence[VersionOrder], size: int) -> Iterator[list[VersionOrde
         yield job
 
 
-def fitted(items: Iterable[FeedItem], part: VersionPart) -> Iterator[FeedItem]:
+def fit_items(items: Iterable[FeedItem], part: VersionPart) -> Iterator[FeedItem]:
     """Yield what a part contributes to its version, of the items that a reading of its files alone
     gives."""
     for item in items:
@@ -148,8 +154,8 @@ def fitted(items: Iterable[FeedItem], part: VersionPart) -> Iterator[FeedItem]:
             yield item
         elif item.num_rows:
             index = item.offset.index + item.num_rows
-            behind = structs.replace(item.offset, index=index, counted_by=item.counted_by)
-            yield structs.replace(item, next_offset=behind)
+            after = structs.replace(item.offset, index=index, counted_by=item.counted_by)
+            yield structs.replace(item, next_offset=after)
 
 
 def _is_within(batch: ChangeBatch) -> bool:
@@ -161,13 +167,11 @@ def _same_version(one: Offset, other: Offset) -> bool:
     return (one.version, one.snapshot) == (other.version, other.snapshot)
 
 
-def moved(item: FeedItem, by: int) -> FeedItem:
+def move_item(item: FeedItem, by: int) -> FeedItem:
     """Return an item of a part as one of the whole version, ``by`` changes further on."""
     if not by:
         return item
-    at, behind = item.offset, item.next_offset
-    if _same_version(at, behind):
-        behind = structs.replace(behind, index=behind.index + by)
-    return structs.replace(
-        item, offset=structs.replace(at, index=at.index + by), next_offset=behind
-    )
+    at, after = item.offset, item.next_offset
+    if _same_version(at, after):
+        after = structs.replace(after, index=after.index + by)
+    return structs.replace(item, offset=structs.replace(at, index=at.index + by), next_offset=after)

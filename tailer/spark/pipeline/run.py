@@ -19,7 +19,7 @@ import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -32,12 +32,12 @@ from tailer.config.feeds import FeedConfig
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.feed.read import ItemSender, ReadOn, read_in_process
 from tailer.feed.read_context import FeedItem, ReadContext
-from tailer.spark.hadoop_access import is_hadoops
+from tailer.spark.hadoop_access import is_hadoop_address
 from tailer.spark.mapped_tasks import rows_of_tasks
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import VersionOrder, pack
-from tailer.spark.pipeline.envelope import VersionReader, items, joined_order
-from tailer.spark.pipeline.parts import divided, jobs
+from tailer.spark.orders import VersionOrder, pack_orders
+from tailer.spark.pipeline.envelope import VersionReader, join_orders, unpack_items
+from tailer.spark.pipeline.parts import divide_version, group_jobs
 from tailer.spark.session_access import session_access
 from tailer.spark.source.planning import Budget, Planner
 from tailer.spark.source.reader import end_of_log
@@ -96,7 +96,7 @@ class Cluster:
         self._starting = anyio.Lock()
         self._session: SparkSession | None = None
 
-    async def session(self) -> SparkSession:
+    async def ensure_session(self) -> SparkSession:
         """Return the session, started by the first call. Raises :class:`ConfigError` if Spark
         can't be started."""
         async with self._starting:
@@ -110,27 +110,27 @@ class Cluster:
                         warnings.simplefilter("ignore", ResourceWarning)
                         traceback.clear_frames(e.__traceback__)
                     raise ConfigError(
-                        f"Spark does not start ({_sentence(str(e))}); check --master and --conf, "
-                        "that there is Java 17 or newer, and what Spark has printed"
+                        f"Spark does not start ({_extract_cause(str(e))}); check --master and "
+                        "--conf, that there is Java 17 or newer, and what Spark has printed"
                     ) from e
             return self._session
 
-    async def access(self, feeds: Mapping[str, FeedConfig]) -> dict[str, FeedConfig]:
+    async def add_session_access(self, feeds: Mapping[str, FeedConfig]) -> dict[str, FeedConfig]:
         """Return the feeds with the session's access to tables whose store has no options."""
-        found = dict(feeds)
+        with_access = dict(feeds)
         for name, feed in feeds.items():
-            if not feed.store and is_hadoops(feed.table):
-                session = await self.session()
+            if not feed.store and is_hadoop_address(feed.table):
+                session = await self.ensure_session()
                 access = await anyio.to_thread.run_sync(session_access, feed.table, session)
-                found[name] = replace(feed, store=access.options)
-        return found
+                with_access[name] = replace(feed, store=access.options)
+        return with_access
 
     async def aclose(self) -> None:
         """End the session, if it was started."""
         if self._session is not None:
             await anyio.to_thread.run_sync(self._session.stop)
 
-    async def items(
+    async def read_items(
         self, name: str, orders: list[VersionOrder], reader: VersionReader, at: Offset
     ) -> AsyncGenerator[FeedItem, None]:
         """Yield what the orders give, in their order, from an offset on: whole versions, or parts
@@ -139,15 +139,15 @@ class Cluster:
         On cancellation, the job is cancelled too. Raises what reading raises, and
         :class:`TransientError` if the cluster has failed in a way that may pass.
         """
-        spark = await self.session()
+        spark = await self.ensure_session()
         context = spark.sparkContext
         tasks = orders
         if orders[0].part is None:
             size = self.options.partition_bytes_max
-            shares = pack(orders, size, context.defaultParallelism, ordered=True)
-            tasks = [joined_order(share) for share in shares]
+            shares = pack_orders(orders, size, context.defaultParallelism, ordered=True)
+            tasks = [join_orders(share) for share in shares]
         tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
-        collected = _collected(_frame(spark, tasks, reader), len(tasks), tag, at)
+        collected = _collect_items(_make_frame(spark, tasks, reader), len(tasks), tag, at)
         while True:
             try:
                 item = await anyio.to_thread.run_sync(next, collected, None, abandon_on_cancel=True)
@@ -158,27 +158,27 @@ class Cluster:
             except TailerError:
                 raise
             except Exception as e:
-                raise _told(e) from e
+                raise _convert_error(e) from e
             if item is None:
                 return
             yield item
 
 
-def _frame(spark: SparkSession, tasks: list[VersionOrder], reader: VersionReader) -> DataFrame:
+def _make_frame(spark: SparkSession, tasks: list[VersionOrder], reader: VersionReader) -> DataFrame:
     schema = StructType().add("head", BinaryType()).add("rows", BinaryType())
-    return rows_of_tasks(spark, tasks, reader.rows, schema)
+    return rows_of_tasks(spark, tasks, reader.read_rows, schema)
 
 
-def _collected(frame: DataFrame, tasks: int, tag: str, at: Offset) -> Iterator[FeedItem]:
+def _collect_items(frame: DataFrame, tasks: int, tag: str, at: Offset) -> Iterator[FeedItem]:
     """Compute a frame of that many tasks everywhere at once, then yield its items from an offset
     on."""
     persisted = frame.persist() if tasks > 1 else None
     try:
-        with _tagged(frame.sparkSession.sparkContext, tag):
+        with _tag_jobs(frame.sparkSession.sparkContext, tag):
             if persisted is not None:
                 persisted.count()
             rows = frame.toLocalIterator(prefetchPartitions=tasks > 1)
-        yield from items(((row.head, row.rows) for row in rows), at)
+        yield from unpack_items(((row.head, row.rows) for row in rows), at)
     finally:
         if persisted is not None:
             with suppress(Exception):  # the session may be gone
@@ -186,7 +186,7 @@ def _collected(frame: DataFrame, tasks: int, tag: str, at: Offset) -> Iterator[F
 
 
 @contextmanager
-def _tagged(context: SparkContext, tag: str) -> Iterator[None]:
+def _tag_jobs(context: SparkContext, tag: str) -> Iterator[None]:
     """Tag the jobs that this thread starts within the block."""
     context.addJobTag(tag)
     try:
@@ -196,20 +196,27 @@ def _tagged(context: SparkContext, tag: str) -> Iterator[None]:
             context.removeJobTag(tag)
 
 
-def _told(error: Exception) -> TailerError:
+def _convert_error(error: Exception) -> TailerError:
     """Return an error of the cluster as one of ours."""
     text = str(error)
     if any(sign in text for sign in _HEALING):
-        return TransientError(_sentence(text))
-    return TailerError(f"Spark's job has failed: {_sentence(text)}")
+        return TransientError(_extract_cause(text))
+    return TailerError(f"Spark's job has failed: {_extract_cause(text)}")
 
 
-def _sentence(text: str) -> str:
+def _extract_cause(text: str) -> str:
     """Extract the cause from Spark's text of an error."""
     # The last line of a Python traceback has the error; in other texts, the first line has it.
     causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
     lines = text.splitlines() or ["it did not say why"]
     return causes[-1] if "Traceback" in text and causes else lines[0]
+
+
+class _Jobs(NamedTuple):
+    """The orders of the next jobs, and the offset after them."""
+
+    orders: list[VersionOrder]
+    end: Offset
 
 
 class _ClusterReader:
@@ -222,7 +229,7 @@ class _ClusterReader:
         self._last: int | None = None
 
     async def read(self, context: ReadContext, sent: ItemSender, last: int | None) -> None:
-        """Send what comes behind an offset, in jobs of bounded size: see
+        """Send what comes after an offset, in jobs of bounded size: see
         :func:`tailer.feed.read.send_items`."""
         options = self._cluster.options
         if options.available_now:
@@ -230,14 +237,14 @@ class _ClusterReader:
                 self._last = await context.log.latest_version()
             last = self._last
         await context.learn_columns()
-        source = self._source(context)
+        source = self._make_source_options(context)
         planner = Planner(context.log, source)
         # The feed itself decides about a loss, and a row of the frame is a batch of one file.
         policies = structs.replace(context.options.policies, on_data_loss="fail")
         feed = structs.replace(context.options, policies=policies, spans=False)
         reader = VersionReader(source, feed, context.lost, context.columns)
         while True:
-            orders, end = await self._planned(planner, context, sent.at, last)
+            orders, end = await self._plan_orders(planner, context, sent.at, last)
             if not orders and last is not None:
                 return
             if not orders:
@@ -245,15 +252,15 @@ class _ClusterReader:
             elif sum(order.cost for order in orders) <= options.driver_bytes_max:
                 await read_in_process(context, sent, end.version - 1)
             else:
-                for job in jobs(orders, options.trigger_bytes_max):
-                    feed_items = self._cluster.items(self._name, job, reader, sent.at)
+                for job in group_jobs(orders, options.trigger_bytes_max):
+                    feed_items = self._cluster.read_items(self._name, job, reader, sent.at)
                     async with aclosing(feed_items):
                         async for item in feed_items:
                             if _is_new(item, sent.at):
                                 await sent(item)
             sent.at = max(sent.at, end, key=lambda offset: offset.position)
 
-    def _source(self, context: ReadContext) -> SourceOptions:
+    def _make_source_options(self, context: ReadContext) -> SourceOptions:
         log, options = context.log, context.options
         return SourceOptions(
             table=log.store.root,
@@ -263,28 +270,29 @@ class _ClusterReader:
             store=self._store,
         )
 
-    async def _planned(
+    async def _plan_orders(
         self, planner: Planner, context: ReadContext, at: Offset, last: int | None
-    ) -> tuple[list[VersionOrder], Offset]:
-        """Return the next jobs' orders, and the offset behind them; no orders if nothing is new."""
+    ) -> _Jobs:
+        """Plan the next jobs: no orders if nothing is new."""
         newest = await end_of_log(planner, at)
         context.observer.note_newest(newest)
         until = newest if last is None else min(newest, last)
         if not at.snapshot and at.version > until:
-            return [], at
+            return _Jobs([], at)
         options = self._cluster.options
         budget = Budget(files=_FILES_MAX, bytes=options.trigger_bytes_max)
         end = await planner.advance(at, until, budget, None)
-        async with aclosing(planner.orders(at, end)) as planned_orders:
+        async with aclosing(planner.plan_orders(at, end)) as planned_orders:
             orders = [
                 order async for _, version_orders in planned_orders for order in version_orders
             ]
         size = options.partition_bytes_max
         whole = [order for order in orders if isinstance(order, VersionOrder)]
-        return [part for order in whole for part in await divided(context, order, size)], end
+        parts = [part for order in whole for part in await divide_version(context, order, size)]
+        return _Jobs(parts, end)
 
 
-def read_by(cluster: Cluster, name: str, store: Mapping[str, Any]) -> ReadOn:
+def make_cluster_reader(cluster: Cluster, name: str, store: Mapping[str, Any]) -> ReadOn:
     """Return what reads the table of the feed ``name`` on a cluster, for its ``read``. ``store``
     are the options of the table's store."""
     return _ClusterReader(cluster, name, store).read

@@ -26,7 +26,7 @@ class Counts:
         self._place: tuple[int, bool] | None = None
         self._known: list[int] = []
 
-    async def changes(
+    async def count_changes(
         self, offset: Offset, files: Sequence[ChangeFile]
     ) -> AsyncGenerator[tuple[ChangeFile, int], None]:
         """Yield each file of the offset's version with its number of changes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -26,11 +26,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tailer.changes import METADATA_FIELDS, Offset
 from tailer.decode.naming import Removal
 from tailer.decode.options import DecodeOptions
-from tailer.delta.snapshot import TableState
 from tailer.errors import ConfigError, TableError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.spark.error_sentence import TailerSourceError, in_worker, one_sentence
-from tailer.spark.options import SourceOptions, source_options
+from tailer.spark.options import QueryTarget, SourceOptions, source_options
 from tailer.spark.orders import Order
 from tailer.spark.python import use_this_python
 from tailer.spark.session_access import offer_session_access, session_access
@@ -39,7 +38,7 @@ from tailer.spark.source.catalog import in_catalog, kept_options, own_options, w
 from tailer.spark.source.driver import TaskPartition, plan_once, tasks_of
 from tailer.spark.source.empty_profiles import drop_empty_profiles
 from tailer.spark.source.planning import Planner
-from tailer.spark.source.reader import ClassicStreamReader, refusing
+from tailer.spark.source.reader import ClassicStreamReader, make_refusing_reader
 from tailer.spark.types import change_schema
 
 if TYPE_CHECKING:
@@ -51,6 +50,13 @@ if TYPE_CHECKING:
 __all__ = ["ChangeReader", "TailerSource"]
 
 
+class _Query(NamedTuple):
+    """The checked options of a query, and its schema."""
+
+    options: SourceOptions
+    target: QueryTarget
+
+
 class TailerSource(DataSource):
     """``format("tailer")``. Register it once in a session."""
 
@@ -58,7 +64,7 @@ class TailerSource(DataSource):
         super().__init__(dict(options))
         self._session = session
         self._options: SourceOptions | None = None
-        self._target: tuple[TableState, int] | None = None
+        self._target: QueryTarget | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -70,25 +76,25 @@ class TailerSource(DataSource):
             offer_session_access()
         return "tailer"
 
-    def _checked(self) -> tuple[SourceOptions, tuple[TableState, int]]:
+    def _check_query(self) -> _Query:
         """Return the checked options, and the schema of the query with its version."""
         if in_worker():
             drop_empty_profiles()
         if self._options is None:
-            self._options = self._parsed(self._given())
+            self._options = self._parse_options(self._find_given_options())
         if self._target is None:
-            self._target = plan_once(self._options, _target)
+            self._target = plan_once(self._options, _find_target)
             names, table = self._target[0].schema.names, self._options.table
             columns = self._options.columns
             self._options = replace(
                 self._options,
-                key=_spelled(self._options.key, names, table),
-                columns=None if columns is None else _spelled(columns, names, table),
+                key=_spell_names(self._options.key, names, table),
+                columns=None if columns is None else _spell_names(columns, names, table),
             )
             _check_names(self._options, names)
-        return self._options, self._target
+        return _Query(self._options, self._target)
 
-    def _parsed(self, given: Mapping[str, str]) -> SourceOptions:
+    def _parse_options(self, given: Mapping[str, str]) -> SourceOptions:
         """Return the options; without any of the store, it has the session's access."""
         options = source_options(given)
         if options.store:
@@ -96,46 +102,48 @@ class TailerSource(DataSource):
         access = session_access(options.table, self._session)
         return replace(options, table=access.address, store=access.options, in_session=True)
 
-    def _given(self) -> dict[str, str]:
+    def _find_given_options(self) -> dict[str, str]:
         return own_options(self.options) if in_catalog(self.options) else dict(self.options)
 
     @one_sentence
     def schema(self) -> StructType:
         """Return the end version's schema (for a stream, the newest), then the metadata columns."""
-        schema = self._schema()
-        return with_options(schema, self._given()) if in_catalog(self.options) else schema
+        schema = self._build_schema()
+        return (
+            with_options(schema, self._find_given_options()) if in_catalog(self.options) else schema
+        )
 
-    def _schema(self) -> StructType:
-        options, (state, _) = self._checked()
+    def _build_schema(self) -> StructType:
+        options, (state, _) = self._check_query()
         return change_schema(state.schema, options.columns, with_ids=options.with_ids)
 
-    def _arrow_schema(self, schema: StructType) -> pa.Schema:
+    def _make_arrow_schema(self, schema: StructType) -> pa.Schema:
         """Return the schema of the rows for a query with this one, which Spark may have kept for
         a table of its catalog, with the options."""
         options = kept_options(schema)
         if options is not None:
-            self._options = self._parsed({**options, **self.options})
+            self._options = self._parse_options({**options, **self.options})
         elif not self.options:
             raise ConfigError(
                 "Spark has kept no options with this table of its catalog: say in CREATE TABLE "
                 "where it is, by OPTIONS (path '...'), and leave the columns out"
             )
-        self._fit(schema)
+        self._fit_columns(schema)
         try:
             return to_arrow_schema(schema, timezone="UTC")
         except TypeError:  # before 4.1 the zone is always that
             return to_arrow_schema(schema)
 
-    def _fit(self, schema: StructType) -> None:
+    def _fit_columns(self, schema: StructType) -> None:
         """Check that a query has the table's columns, or, with ``cast``, some of them."""
-        wanted, actual = _types(schema), _types(self._schema())
+        wanted, actual = _list_types(schema), _list_types(self._build_schema())
         if wanted == actual:
             return
-        options, (state, _) = self._checked()
+        options, (state, _) = self._check_query()
         if options.on_schema_change == "cast" and set(wanted) <= set(actual):
             columns = tuple(name for name, _ in wanted if name in state.schema.names)
             self._options = replace(options, columns=columns)
-            if _types(self._schema()) == wanted:
+            if _list_types(self._build_schema()) == wanted:
                 return
         added = [name for name, kind in actual if (name, kind) not in wanted]
         gone = [name for name, kind in wanted if (name, kind) not in actual]
@@ -154,8 +162,8 @@ class TailerSource(DataSource):
     @one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for ``spark.read``."""
-        arrow_schema = self._arrow_schema(schema)
-        options, target = self._checked()
+        arrow_schema = self._make_arrow_schema(schema)
+        options, target = self._check_query()
         return ChangeReader(options, target, schema, arrow_schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -167,19 +175,19 @@ class TailerSource(DataSource):
         try:
             return self.stream_reader(kind, schema)
         except TailerSourceError as e:
-            return refusing(kind, e)
+            return make_refusing_reader(kind, e)
 
     @one_sentence
     def stream_reader(
         self, kind: type[ChangeStreamReader], schema: StructType
     ) -> ChangeStreamReader:
         """Return a reader of this kind. Raises the error."""
-        arrow_schema = self._arrow_schema(schema)
-        options, target = self._checked()
+        arrow_schema = self._make_arrow_schema(schema)
+        options, target = self._check_query()
         return kind(options, target, schema, arrow_schema)
 
 
-def _types(schema: StructType) -> list[tuple[str, str]]:
+def _list_types(schema: StructType) -> list[tuple[str, str]]:
     """Return names and types of all columns: a catalog forgets which ones are never null."""
     return [(field.name, field.dataType.json()) for field in schema.fields]
 
@@ -192,16 +200,16 @@ def _stream_kind() -> type[ChangeStreamReader]:
     return LimitedStreamReader
 
 
-async def _target(planner: Planner) -> tuple[TableState, int]:
+async def _find_target(planner: Planner) -> QueryTarget:
     """Return the state whose schema the query has, and its version."""
     options, log = planner.options, planner.log
     snapshot = await log.load_snapshot(
         None if options.ending is None else await _last_version(planner)
     )
-    return snapshot.state, snapshot.version
+    return QueryTarget(snapshot.state, snapshot.version)
 
 
-def _spelled(wishes: Sequence[str], names: Sequence[str], table: str) -> tuple[str, ...]:
+def _spell_names(wishes: Sequence[str], names: Sequence[str], table: str) -> tuple[str, ...]:
     """Return names of columns as the table spells them: case says nothing, as in Spark."""
     by_lower = {name.lower(): name for name in names}
     for name in wishes:
@@ -230,7 +238,7 @@ async def _last_version(planner: Planner) -> int:
     ending = planner.options.ending
     if ending is not None and not ending.isdigit():
         return await version_at_or_before(planner.log, parse_timestamp(ending))
-    newest = await planner.newest()
+    newest = await planner.find_newest()
     return newest if ending is None else min(int(ending), newest)
 
 
@@ -246,7 +254,7 @@ class ChangeReader(DataSourceReader):
     def __init__(
         self,
         options: SourceOptions,
-        target: tuple[TableState, int],
+        target: QueryTarget,
         schema: StructType,
         arrow_schema: pa.Schema,
     ) -> None:
@@ -262,53 +270,55 @@ class ChangeReader(DataSourceReader):
     @one_sentence
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks of the read; one without orders if there is nothing to read."""
-        orders, removals, behind = plan_once(self.options, self._planned)
+        orders, removals, newer_from = plan_once(self.options, self._plan_read)
         tasks = tasks_of(self.options, orders, removals) or [TaskPartition([])]
-        tasks[-1].behind = behind
+        tasks[-1].newer_from = newer_from
         return tasks
 
-    def planned(self) -> tuple[list[Order], tuple[Removal, ...]]:
+    def plan_work(self) -> tuple[list[Order], tuple[Removal, ...]]:
         """Return the read's orders, and the column mapping removals up to the query's schema."""
-        return plan_once(self.options, self._planned)[:2]
+        return plan_once(self.options, self._plan_read)[:2]
 
-    async def _planned(
+    async def _plan_read(
         self, planner: Planner
     ) -> tuple[list[Order], tuple[Removal, ...], Offset | None]:
-        """Return the orders, the column mapping removals, and where a later read goes on."""
+        """Return the orders, the column mapping removals, and where a later read continues."""
         last = await _last_version(planner)
-        first = await self._first(planner, last)
-        behind = Offset(max(first.version, last + 1)) if self._follows(last) else None
+        first = await self._find_first(planner, last)
+        newer_from = Offset(max(first.version, last + 1)) if self._follows_table(last) else None
         if first.version > last:
-            return [], (), behind
-        return *await self._gathered(planner, first, last), behind
+            return [], (), newer_from
+        return *await self._gather_orders(planner, first, last), newer_from
 
-    def _follows(self, last: int) -> bool:
+    def _follows_table(self, last: int) -> bool:
         ending = self.options.ending
         return ending is None or (ending.isdigit() and int(ending) > last)
 
-    async def _gathered(
+    async def _gather_orders(
         self, planner: Planner, first: Offset, last: int
     ) -> tuple[list[Order], tuple[Removal, ...]]:
         schema = planner.query_schema(self.target, stream=False)
-        return await planner.gathered(first, Offset(last + 1), schema, same_table=False)
+        return await planner.gather_work(first, Offset(last + 1), schema, same_table=False)
 
-    async def _later(
+    async def _plan_later(
         self, planner: Planner, first: Offset
     ) -> tuple[list[Order], tuple[Removal, ...]]:
         """Return the orders of what has come since the frame was planned."""
         if not await planner.log.has_commit(first.version):
             return [], ()
-        return await self._gathered(planner, first, await _last_version(planner))
+        return await self._gather_orders(planner, first, await _last_version(planner))
 
-    def decoding(self, removals: tuple[Removal, ...]) -> DecodeOptions:
+    def make_decode_options(self, removals: tuple[Removal, ...]) -> DecodeOptions:
         """Return how the executors decode."""
-        return self.options.decoding(self.target, removals)
+        return self.options.make_decode_options(self.target, removals)
 
-    async def _first(self, planner: Planner, last: int) -> Offset:
+    async def _find_first(self, planner: Planner, last: int) -> Offset:
         start, table = self.options.start or "", planner.log.store.root
         match start:
             case "latest":
-                return Offset(await planner.newest())  # as in Delta: the newest version's changes
+                return Offset(
+                    await planner.find_newest()
+                )  # as in Delta: the newest version's changes
             case "earliest":
                 return Offset(await planner.log.earliest_version())
             case "snapshot":
@@ -318,7 +328,7 @@ class ChangeReader(DataSourceReader):
         first = int(start)
         if first <= last:
             return Offset(first)
-        newest = await planner.newest()
+        newest = await planner.find_newest()
         if first > newest:
             raise TableError(
                 f"the starting version is {first}, and the newest is {newest}",
@@ -331,14 +341,16 @@ class ChangeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows."""
         assert isinstance(partition, TaskPartition)
-        yield from self._rows(partition.orders, partition.removals)
-        if partition.behind is not None:
-            orders, removals = plan_once(self.options, self._later, partition.behind)
-            yield from self._rows(orders, removals)
+        yield from self._decode_rows(partition.orders, partition.removals)
+        if partition.newer_from is not None:
+            orders, removals = plan_once(self.options, self._plan_later, partition.newer_from)
+            yield from self._decode_rows(orders, removals)
 
-    def _rows(
+    def _decode_rows(
         self, orders: Sequence[Order], removals: tuple[Removal, ...]
     ) -> Iterator[pa.RecordBatch]:
         from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
 
-        return spark_batches(orders, self.options, self.decoding(removals), self.arrow_schema)
+        return spark_batches(
+            orders, self.options, self.make_decode_options(removals), self.arrow_schema
+        )

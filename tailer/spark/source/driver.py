@@ -16,7 +16,7 @@ from tailer.changes import Offset
 from tailer.decode.naming import Removal
 from tailer.log.table import TableLog
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import Order, pack
+from tailer.spark.orders import Order, pack_orders
 from tailer.spark.source.planning import Planner
 from tailer.spark.table_store import store_portal
 
@@ -27,18 +27,18 @@ class TaskPartition(InputPartition):
     """One task's work. Spark prints it without options and secrets.
 
     ``removals`` are the column mapping removals between the orders' files and the query's schema.
-    The task also reads what the table has from ``behind`` on when it runs, unless that is None.
+    The task also reads what the table has from ``newer_from`` on when it runs, unless that is None.
     """
 
     def __init__(
         self,
         orders: Sequence[Order],
         removals: Sequence[Removal] = (),
-        behind: Offset | None = None,
+        newer_from: Offset | None = None,
     ) -> None:
         self.orders = list(orders)
         self.removals = tuple(removals)
-        self.behind = behind
+        self.newer_from = newer_from
 
     def __repr__(self) -> str:
         return f"TaskPartition({len(self.orders)} orders)"
@@ -49,7 +49,9 @@ def tasks_of(
 ) -> list[TaskPartition]:
     """Return the tasks of these orders."""
     size, least = options.partition_bytes_max, options.partitions_min
-    return [TaskPartition(share, removals) for share in pack(orders, size, least, ordered=False)]
+    return [
+        TaskPartition(share, removals) for share in pack_orders(orders, size, least, ordered=False)
+    ]
 
 
 class Driver:

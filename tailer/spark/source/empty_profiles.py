@@ -16,7 +16,7 @@ def drop_empty_profiles() -> None:
     """Leave the profiles out of this worker's reports, if it is a worker and not profiled."""
     ids = getattr(accumulators, "SpecialAccumulatorIds", None)
     registry = getattr(accumulators, "_accumulatorRegistry", None)
-    if ids is None or registry is None or _profiled():
+    if ids is None or registry is None or _is_profiled():
         return
     for name in ("SQL_UDF_PROFIER", "SQL_UDF_PROFIER_V2"):  # Spark's spelling
         number = getattr(ids, name, None)
@@ -25,7 +25,7 @@ def drop_empty_profiles() -> None:
             del registry[number]
 
 
-def _profiled() -> bool:
+def _is_profiled() -> bool:
     monitoring = getattr(sys, "monitoring", None)  # as in cProfile from Python 3.12 on
     if monitoring is not None and monitoring.get_tool(monitoring.PROFILER_ID) is not None:
         return True

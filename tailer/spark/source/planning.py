@@ -12,10 +12,10 @@ on what a version has:
 | what a comparison of files finds | ``rewrite``, a ``RewriteOrder`` | before or after it |
 | any, for a sink of paired rows | ``rewrite``, a ``VersionOrder`` | before or after it |
 
-Spark calls twice for a batch: for its end (``advance``), and for its work (``orders``). The planner
-remembers the versions in between, so that the log is read once:
+Spark calls twice for a batch: for its end (``advance``), and for its work (``plan_orders``). The
+planner remembers the versions in between, so that the log is read once:
 
-| state | ``advance`` | ``orders`` |
+| state | ``advance`` | ``plan_orders`` |
 | --- | --- | --- |
 | idle | plan, then advanced; idle if the batch has no bound or very many versions | plan, idle |
 | advanced | the same | with its two offsets: give its versions; otherwise plan; then idle |
@@ -47,6 +47,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -55,7 +56,6 @@ from tailer.decode.naming import Removal
 from tailer.delta.actions import AddCDCFile, AddFile, RemoveFile
 from tailer.delta.add_fields import WITH_TIMES
 from tailer.delta.commit import Commit
-from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, SchemaChanged, TableError
 from tailer.log.follow import FollowOptions, follow_commits
 from tailer.log.same_table import check_offset
@@ -63,7 +63,7 @@ from tailer.log.table import TableLog
 from tailer.plan.commit import plan_commit
 from tailer.plan.live_files import LiveFiles
 from tailer.plan.rules import choose_snapshot_order, plan_snapshot
-from tailer.spark.options import SourceOptions
+from tailer.spark.options import QueryTarget, SourceOptions
 from tailer.spark.orders import FAN_OUT, FileOrder, Order, VersionOrder, fan_out, rewrite_order
 from tailer.spark.source.counts import Counts
 from tailer.spark.source.planned_version import Planned
@@ -84,7 +84,7 @@ class Budget:
     taken: bool = False
 
     @property
-    def unlimited(self) -> bool:
+    def is_unlimited(self) -> bool:
         """Return whether nothing is bounded."""
         limits = (self.files, self.bytes, self.rows, self.versions)
         return all(limit is None for limit in limits)
@@ -109,6 +109,13 @@ class Budget:
         return self.versions is None or self.versions > 0
 
 
+class _Admitted(NamedTuple):
+    """The offset up to which a version fits into a batch, and whether that is all of it."""
+
+    end: Offset
+    whole: bool
+
+
 class Planner:
     """Plans the changes of one table for one query."""
 
@@ -123,14 +130,14 @@ class Planner:
         #: In the state ``advanced``: the batch's two offsets and its versions.
         self._advanced: tuple[Offset, Offset, list[Planned]] | None = None
 
-    def query_schema(self, target: tuple[TableState, int], *, stream: bool) -> QuerySchema:
+    def query_schema(self, target: QueryTarget, *, stream: bool) -> QuerySchema:
         """Return what compares versions with the query's schema, a state with its version."""
         if self._schema is None:
             cast, columns = self.options.on_schema_change == "cast", self.options.columns
             self._schema = QuerySchema(self.log, target, stream=stream, cast=cast, columns=columns)
         return self._schema
 
-    async def versions(
+    async def plan_versions(
         self, start: Offset, last: int, *, files: bool = True, same_table: bool = True
     ) -> AsyncGenerator[Planned, None]:
         """Yield the versions from an offset on, up to ``last``, contiguous and of one table.
@@ -141,7 +148,7 @@ class Planner:
         if not self.options.paired:
             start = start.resumable_with(self._counted_by)
         if start.snapshot:
-            planned = await self._snapshot(start, files=files)
+            planned = await self._plan_snapshot(start, files=files)
             yield planned
             start = planned.next_offset
         options = FollowOptions(same_table=same_table)
@@ -150,16 +157,16 @@ class Planner:
                 async with aclosing(follow_commits(self.log, start, last, options)) as commits:
                     async for commit in commits:
                         at = structs.replace(start, table_id=commit.after.table_id)
-                        planned = await self._commit(commit, at, files=files)
+                        planned = await self._plan_commit(commit, at, files=files)
                         yield planned
                         start = planned.next_offset
             except DataLoss as e:
                 if self.options.fail_on_data_loss or isinstance(e, FileGone):
                     raise
-                start = await self._behind_loss(start)
+                start = await self._skip_lost_versions(start)
 
-    async def _behind_loss(self, start: Offset) -> Offset:
-        """Return the first offset behind versions that the log has no more, and say so once."""
+    async def _skip_lost_versions(self, start: Offset) -> Offset:
+        """Return the first offset after versions that the log no longer has, and warn once."""
         first = await self.log.readable_after(start.version)
         if first not in self._left_out:
             self._left_out.add(first)
@@ -170,7 +177,7 @@ class Planner:
             )  # fmt: skip
         return Offset(first, table_id=start.table_id)
 
-    async def _snapshot(self, start: Offset, *, files: bool) -> Planned:
+    async def _plan_snapshot(self, start: Offset, *, files: bool) -> Planned:
         snapshot = await self.log.load_snapshot(start.version)
         timestamp = await self.log.find_timestamp(start.version, snapshot, start.timestamp_floor_ms)
         check_offset(self.log, start, snapshot.state)
@@ -187,13 +194,13 @@ class Planner:
             )
         return planned
 
-    async def _commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
+    async def _plan_commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
         try:
-            return await self._planned_commit(commit, at, files=files)
+            return await self._plan_version(commit, at, files=files)
         except TableError as e:
             raise e.at(table=self.log.store.root, version=commit.version) from None
 
-    async def _planned_commit(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
+    async def _plan_version(self, commit: Commit, at: Offset, *, files: bool) -> Planned:
         planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
         if not files:
             return planned
@@ -217,7 +224,7 @@ class Planner:
         planned.files.extend((*rewrite.leaving, *rewrite.coming))
         return planned
 
-    async def newest(self) -> int:
+    async def find_newest(self) -> int:
         """Return the table's newest version."""
         return await self.log.latest_version()
 
@@ -227,13 +234,13 @@ class Planner:
         """Return how far a batch from ``start`` goes: to ``last``, or as far as the budget allows.
 
         A version that does not fit the query's ``schema`` ends the batch before it, or is refused
-        if it would come first. The plan of a bounded batch is kept for :meth:`orders`, which is
-        called next for it.
+        if it would come first. The plan of a bounded batch is kept for :meth:`plan_orders`,
+        which is called next for it.
         """
-        at, bounded, first = start, not budget.unlimited, None
+        at, bounded, first = start, not budget.is_unlimited, None
         versions_kept: list[Planned] = []
         self._advanced = None
-        planned_versions = self.versions(start, last, files=bounded)
+        planned_versions = self.plan_versions(start, last, files=bounded)
         async with aclosing(planned_versions) as versions:
             async for planned in versions:
                 first = planned.version if first is None else first
@@ -244,7 +251,7 @@ class Planner:
                     if (at.position, at.snapshot) == (start.position, start.snapshot):
                         raise
                     break
-                at, whole = await self._admitted(planned, budget)
+                at, whole = await self._admit_version(planned, budget)
                 if len(versions_kept) <= _KEPT_MAX:
                     versions_kept.append(planned)
                 if not whole or not budget.take_version():
@@ -253,7 +260,7 @@ class Planner:
             self._advanced = start, at, versions_kept
         return at
 
-    async def _again(
+    async def _replay_versions(
         self, start: Offset, end: Offset, last: int, *, same_table: bool
     ) -> AsyncGenerator[Planned, None]:
         """Yield the versions of a batch up to ``last``: as :meth:`advance` has just planned them,
@@ -266,19 +273,18 @@ class Planner:
             return
         if same_table and start.table_id is None:  # a replay finds no other table than it had
             start = structs.replace(start, table_id=end.table_id)
-        async with aclosing(self.versions(start, last, same_table=same_table)) as versions:
+        async with aclosing(self.plan_versions(start, last, same_table=same_table)) as versions:
             async for planned in versions:
                 yield planned
 
-    async def _admitted(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
-        """Return the offset up to which a version fits into the batch, and whether all of it
-        does."""
+    async def _admit_version(self, planned: Planned, budget: Budget) -> _Admitted:
+        """Take what fits of a version into the batch."""
         if planned.rewrite is not None:
             count, size = planned.rewrite.files, planned.rewrite.cost
             if not budget.admits(count, size):
-                return planned.offset, False
+                return _Admitted(planned.offset, whole=False)
             budget.take(count, size)
-            return planned.next_offset, True
+            return _Admitted(planned.next_offset, whole=True)
         total = sum(file.size or 0 for file in planned.files)
         if planned.offset.index == 0 and budget.rows is None:
             files = len(planned.files)
@@ -287,8 +293,8 @@ class Planner:
             )
             if fits or (files <= 1 and budget.admits(files, total)):
                 budget.take(files, total)
-                return planned.next_offset, True
-        return await self._part(planned, budget)
+                return _Admitted(planned.next_offset, whole=True)
+        return await self._admit_files(planned, budget)
 
     def _is_passed_over(self, commit: Commit) -> bool:
         """Return whether the options skip a version, as they do in Delta's source."""
@@ -302,11 +308,11 @@ class Planner:
         }
         return RemoveFile in kinds and (options.skip_change_commits or AddFile not in kinds)
 
-    async def _part(self, planned: Planned, budget: Budget) -> tuple[Offset, bool]:
-        """Return the offset between two files of a version up to which it fits into the batch."""
+    async def _admit_files(self, planned: Planned, budget: Budget) -> _Admitted:
+        """Take the files of a version that fit into the batch: it may end between two of them."""
         passed = 0
         first = index = planned.offset.index
-        async with aclosing(self._counts.changes(planned.offset, planned.files)) as counted:
+        async with aclosing(self._counts.count_changes(planned.offset, planned.files)) as counted:
             async for file, changes in counted:
                 passed += changes
                 if passed <= first:
@@ -315,13 +321,13 @@ class Planner:
                 over = left is not None and budget.taken and passed - index > left
                 if over or not budget.admits(1, file.size or 0):
                     end = structs.replace(planned.offset, index=index, counted_by=self._counted_by)
-                    return end, False
+                    return _Admitted(end, whole=False)
                 budget.take(1, file.size or 0)
                 budget.rows = None if left is None else max(0, left - (passed - index))
                 index = passed
-        return planned.next_offset, True
+        return _Admitted(planned.next_offset, whole=True)
 
-    async def orders(
+    async def plan_orders(
         self, start: Offset, end: Offset, *, ordered: bool = False, same_table: bool = True
     ) -> AsyncGenerator[tuple[Planned, list[Order]], None]:
         """Yield the orders of the changes from ``start`` up to ``end`` (exclusive), by version.
@@ -329,17 +335,17 @@ class Planner:
         ``ordered`` keeps a rewrite whole, so that its changes come in the daemon's order.
         """
         last = end.version if end.index or end.snapshot else end.version - 1
-        planned_versions = self._again(start, end, last, same_table=same_table)
+        planned_versions = self._replay_versions(start, end, last, same_table=same_table)
         async with aclosing(planned_versions) as versions:
             async for planned in versions:
                 until = end.index if _is_within(planned, end) else None
                 if until == 0:
                     return
-                yield planned, [o async for o in self._cut(planned, until, ordered=ordered)]
+                yield planned, [o async for o in self._make_orders(planned, until, ordered=ordered)]
                 if until is not None:
                     return
 
-    async def gathered(
+    async def gather_work(
         self, start: Offset, end: Offset, schema: QuerySchema, *, same_table: bool = True
     ) -> tuple[list[Order], tuple[Removal, ...]]:
         """Return all orders from ``start`` up to ``end`` (exclusive), for a query with this schema;
@@ -349,7 +355,7 @@ class Planner:
         """
         orders: list[Order] = []
         first, latest = start.version, None
-        async with aclosing(self.orders(start, end, same_table=same_table)) as planned_orders:
+        async with aclosing(self.plan_orders(start, end, same_table=same_table)) as planned_orders:
             async for planned, more in planned_orders:
                 first = planned.version if latest is None else first
                 await schema.check(first, planned)
@@ -357,9 +363,9 @@ class Planner:
                 latest = planned
         if latest is None or not orders:
             return [], ()
-        return orders, await schema.removals(first, latest)
+        return orders, await schema.find_removals(first, latest)
 
-    async def _cut(
+    async def _make_orders(
         self, planned: Planned, until: int | None, *, ordered: bool
     ) -> AsyncGenerator[Order, None]:
         """Yield a version's orders for its changes from its offset's index up to ``until``."""
@@ -378,16 +384,16 @@ class Planner:
             return
         if not skip and until is None:
             for file in planned.files:
-                yield FileOrder.of(file)
+                yield FileOrder.from_file(file)
             return
         passed = 0
-        async with aclosing(self._counts.changes(planned.offset, planned.files)) as counted:
+        async with aclosing(self._counts.count_changes(planned.offset, planned.files)) as counted:
             async for file, changes in counted:
                 first, end = max(skip - passed, 0), changes
                 if until is not None:
                     end = min(changes, until - passed)
                 if first < end:
-                    yield FileOrder.of(file, first, end - first)
+                    yield FileOrder.from_file(file, first, end - first)
                 passed += changes
 
 

@@ -30,6 +30,7 @@ from tailer.errors import CorruptRow, SchemaChanged
 from tailer.log.follow import FollowOptions, follow_commits
 from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import KnownRemovals
+from tailer.spark.options import QueryTarget
 from tailer.spark.source.planned_version import Planned
 
 
@@ -51,7 +52,7 @@ class QuerySchema:
     def __init__(
         self,
         log: TableLog,
-        target: tuple[TableState, int],
+        target: QueryTarget,
         *,
         stream: bool,
         cast: bool,
@@ -66,7 +67,7 @@ class QuerySchema:
         #: By the identity of a state, which is kept so that nothing else gets it.
         self._known: dict[int, tuple[TableState, _Difference]] = {}
 
-    async def removals(self, first: int, planned: Planned) -> tuple[Removal, ...]:
+    async def find_removals(self, first: int, planned: Planned) -> tuple[Removal, ...]:
         """Return the column mapping removals between the versions from ``first`` up to the planned
         one, and the query's schema."""
         return await self._removals.find_removals(first, planned.version, planned.state)
@@ -76,26 +77,26 @@ class QuerySchema:
 
         ``first`` is the version at which reading began.
         """
-        if not self._cast and self._changes(planned):
-            raise self._changed(planned)
+        if not self._cast and self._changes_schema(planned):
+            raise self._make_changed_error(planned)
         for file in planned.all_files():
-            difference = await self._difference(first, planned, file)
+            difference = await self._find_difference(first, planned, file)
             if not (difference.lost or difference.retyped):
                 continue
-            own = _alike(file.state, planned.state)
+            own = _has_same_schema(file.state, planned.state)
             if difference.retyped:
-                raise await self._refused(planned, difference, own=own)
+                raise await self._make_refusal(planned, difference, own=own)
             if self._cast or (difference.kept and not (self._stream and own)):
                 continue
             if not difference.kept or self._columns is None:  # those that the query names, it has
-                raise await self._refused(planned, difference, own=own)
+                raise await self._make_refusal(planned, difference, own=own)
 
-    def _changes(self, planned: Planned) -> bool:
+    def _changes_schema(self, planned: Planned) -> bool:
         if planned.version <= self._version or planned.state is self._target:
             return False
         return not arrow_schema(planned.state.schema).equals(arrow_schema(self._target.schema))
 
-    def _changed(self, planned: Planned) -> SchemaChanged:
+    def _make_changed_error(self, planned: Planned) -> SchemaChanged:
         was, now = set(self._target.schema.names), set(planned.state.schema.names)
         changes = [
             f"{what} {', '.join(sorted(names))}"
@@ -112,19 +113,21 @@ class QuerySchema:
             "columns that it has",
         )
 
-    async def _difference(self, first: int, planned: Planned, file: ChangeFile) -> _Difference:
+    async def _find_difference(self, first: int, planned: Planned, file: ChangeFile) -> _Difference:
         state = file.state
         cached = self._known.get(id(state))
         if cached is None:
             difference = _Difference()
-            if not (_alike(state, self._target) and state.mapping == self._target.mapping):
-                removals = await self.removals(first, planned)
+            if not (
+                _has_same_schema(state, self._target) and state.mapping == self._target.mapping
+            ):
+                removals = await self.find_removals(first, planned)
                 target, mapping = find_file_schema(self._target, self._version, file, removals)
-                difference = _difference(state, target, mapping, self._columns)
+                difference = _compare_schemas(state, target, mapping, self._columns)
             cached = self._known[id(state)] = state, difference
         return cached[1]
 
-    async def _refused(
+    async def _make_refusal(
         self, planned: Planned, difference: _Difference, *, own: bool
     ) -> SchemaChanged:
         """Return the error for a version, or, if ``own`` is false, for the rows that leave in
@@ -141,10 +144,10 @@ class QuerySchema:
             f"{rows} {what}: the query's schema is that of version {self._version}",
             table=self._log.store.root,
             version=planned.version,
-            hint=await self._hint(planned, own=own, castable=not difference.retyped),
+            hint=await self._make_hint(planned, own=own, castable=not difference.retyped),
         )
 
-    async def _hint(self, planned: Planned, *, own: bool, castable: bool) -> str:
+    async def _make_hint(self, planned: Planned, *, own: bool, castable: bool) -> str:
         cast = ", or set onSchemaChange to cast to do without them" if castable else ""
         if not own and self._stream:
             return f"start a new query with a new checkpoint{cast}"
@@ -164,33 +167,33 @@ class QuerySchema:
         following = follow_commits(self._log, Offset(last + 1), self._version, options)
         async with aclosing(following) as commits:
             async for commit in commits:
-                if not _alike(commit.after, planned.state):
+                if not _has_same_schema(commit.after, planned.state):
                     break
                 last = commit.version
         return last
 
 
-def _alike(one: TableState, other: TableState) -> bool:
+def _has_same_schema(one: TableState, other: TableState) -> bool:
     return one is other or one.metadata.schema_string == other.metadata.schema_string
 
 
-def _difference(
+def _compare_schemas(
     written: TableState, target: StructType, mapping: str, columns: Sequence[str] | None
 ) -> _Difference:
     found = _Difference(kept=not written.schema.fields)
     mapped = written.mapping != "none"
-    for own, other in _pairs(written.schema, target, mapping, mapped=mapped):
+    for own, other in _pair_fields(written.schema, target, mapping, mapped=mapped):
         if other is None:
-            if _told(own.type) != "void":
+            if _describe_type(own.type) != "void":
                 found.lost.append(own.name)
             continue
         found.kept = True
         if columns is None or other.name in columns:
-            _compare(own.name, own.type, other.type, mapping, found, mapped=mapped)
+            _compare_types(own.name, own.type, other.type, mapping, found, mapped=mapped)
     return found
 
 
-def _pairs(
+def _pair_fields(
     written: StructType, target: StructType, mapping: str, *, mapped: bool
 ) -> Iterator[tuple[StructField, StructField | None]]:
     """Yield each field of a file with the target's field that is read from it, if there is one.
@@ -206,7 +209,7 @@ def _pairs(
             yield own, names.get((own.physical_name if mapped else own.name).lower())
 
 
-def _compare(
+def _compare_types(
     name: str,
     own: DataType,
     other: DataType,
@@ -218,22 +221,26 @@ def _compare(
     """Compare the types of one column, and the fields within them."""
     match own, other:
         case StructType(), StructType():
-            for inner, read in _pairs(own, other, mapping, mapped=mapped):
+            for inner, read in _pair_fields(own, other, mapping, mapped=mapped):
                 inside = f"{name}.{inner.name}"
                 if read is None:
                     difference.lost.append(inside)
                 else:
-                    _compare(inside, inner.type, read.type, mapping, difference, mapped=mapped)
+                    _compare_types(
+                        inside, inner.type, read.type, mapping, difference, mapped=mapped
+                    )
         case ArrayType(), ArrayType():
-            _compare(name, own.element, other.element, mapping, difference, mapped=mapped)
+            _compare_types(name, own.element, other.element, mapping, difference, mapped=mapped)
         case MapType(), MapType():
-            _compare(name, own.key, other.key, mapping, difference, mapped=mapped)
-            _compare(name, own.value, other.value, mapping, difference, mapped=mapped)
-        case _ if own != other and not _readable(own, other, mapping):
-            difference.retyped.append(f"{name} is {_told(own)} and not {_told(other)}")
+            _compare_types(name, own.key, other.key, mapping, difference, mapped=mapped)
+            _compare_types(name, own.value, other.value, mapping, difference, mapped=mapped)
+        case _ if own != other and not _is_readable_as(own, other, mapping):
+            difference.retyped.append(
+                f"{name} is {_describe_type(own)} and not {_describe_type(other)}"
+            )
 
 
-def _readable(own: DataType, other: DataType, mapping: str) -> bool:
+def _is_readable_as(own: DataType, other: DataType, mapping: str) -> bool:
     from tailer.decode.project import make_converter  # on demand: few columns change their type
 
     try:
@@ -243,7 +250,7 @@ def _readable(own: DataType, other: DataType, mapping: str) -> bool:
     return True
 
 
-def _told(kind: DataType) -> str:
+def _describe_type(kind: DataType) -> str:
     match kind:
         case StructType():
             return "a struct"

@@ -18,12 +18,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tailer.changes import Offset
 from tailer.decode.naming import Removal
-from tailer.delta.snapshot import TableState
 from tailer.errors import DataLoss, FileGone, OffsetError, TableError, TableReplaced
 from tailer.log.same_table import find_commit_tag
 from tailer.log.starts import find_start_offset, find_start_to_keep
 from tailer.spark.error_sentence import one_sentence
-from tailer.spark.options import SourceOptions
+from tailer.spark.options import QueryTarget, SourceOptions
 from tailer.spark.orders import Order
 from tailer.spark.source.driver import Driver, TaskPartition, tasks_of
 from tailer.spark.source.planning import Budget, Planner
@@ -51,7 +50,7 @@ _CALLS = (
 )
 
 
-def refusing(kind: type[ChangeStreamReader], error: Exception) -> ChangeStreamReader:
+def make_refusing_reader(kind: type[ChangeStreamReader], error: Exception) -> ChangeStreamReader:
     """Return a reader whose first call raises the error.
 
     If there is no reader, Spark stops it all the same, and reports an ``UnboundLocalError``.
@@ -74,7 +73,7 @@ class ChangeStreamReader(DataSourceStreamReader):
     def __init__(
         self,
         options: SourceOptions,
-        target: tuple[TableState, int],
+        target: QueryTarget,
         schema: StructType,
         arrow_schema: pa.Schema,
     ) -> None:
@@ -122,23 +121,23 @@ class ChangeStreamReader(DataSourceStreamReader):
         """Return the tasks of one batch."""
         if start == end:
             return []
-        orders, removals = self.run(self.planned, start, end)
+        orders, removals = self.run(self.plan_work, start, end)
         return tasks_of(self.options, orders, removals)
 
-    async def planned(
+    async def plan_work(
         self, planner: Planner, start: dict[str, Any], end: dict[str, Any]
     ) -> tuple[list[Order], tuple[Removal, ...]]:
         """Return the orders of one batch, and the column mapping removals up to the query's
         schema."""
         last = Offset.from_json(end)
-        first = await self._resolved(planner, start, last)
+        first = await self._resolve_start(planner, start, last)
         if first is None:
             return [], ()
         if None not in (first.table_id, last.table_id) and first.table_id != last.table_id:
-            raise _another(planner, first, str(last.table_id))
-        return await planner.gathered(first, last, self.query_schema(planner))
+            raise _make_replaced_error(planner, first, str(last.table_id))
+        return await planner.gather_work(first, last, self.query_schema(planner))
 
-    async def _resolved(
+    async def _resolve_start(
         self, planner: Planner, start: dict[str, Any], end: Offset
     ) -> Offset | None:
         """Return a batch's first offset; None if the batch only pins the place."""
@@ -157,7 +156,7 @@ class ChangeStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows."""
         assert isinstance(partition, TaskPartition)
-        decode = self.options.decoding(self.target, partition.removals)
+        decode = self.options.make_decode_options(self.target, partition.removals)
         from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
 
         return spark_batches(partition.orders, self.options, decode, self.arrow_schema)
@@ -176,7 +175,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         """Return the end of the batch that begins at ``start``: the start itself if nothing is
         new."""
         if "start" in start:
-            return (await self.pin(planner, start["start"])).to_json()
+            return (await self.pin_place(planner, start["start"])).to_json()
         at = Offset.from_json(start)
         if self.is_new:
             await self.check_table(planner, at)
@@ -189,28 +188,28 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     def end_at_newest(self) -> None:
         """Leave commits from now on to another run."""
-        self._until = self.run(Planner.newest)
+        self._until = self.run(Planner.find_newest)
 
     def newest_offset(self) -> dict[str, Any]:
         """Return the end of the log, for the query's progress: as :meth:`end_of_batch` has just
         found it, because Spark asks for it after each call, or by looking now."""
         newest, self._newest = self._newest, None
         if newest is None:
-            newest = self.run(Planner.newest)
+            newest = self.run(Planner.find_newest)
         return Offset(newest + 1).to_json()
 
     # Steps of both kinds of readers
 
     async def end_of_log(self, planner: Planner, at: Offset) -> int:
         """Return the newest version to read to. Errors as of :func:`end_of_log`."""
-        self._newest = newest = await planner.newest()
+        self._newest = newest = await planner.find_newest()
         if newest + 1 < at.version:
             await self.check_table(planner, at)
         _check_end(planner, at, newest)
-        ends = [newest, self._until, self._ending(planner)]
+        ends = [newest, self._until, self._find_ending(planner)]
         return min(end for end in ends if end is not None)
 
-    def _ending(self, planner: Planner) -> int | None:
+    def _find_ending(self, planner: Planner) -> int | None:
         """Return the last version of a stream that has an end."""
         ending = planner.options.ending
         if ending is None:
@@ -232,17 +231,19 @@ class ChangeStreamReader(DataSourceStreamReader):
         if tag is not None and (version, tag) == self._known:
             return
         try:  # a later version may replace the table by another: that is not said here
-            now = (await log.load_snapshot(min(version, await planner.newest()))).state.table_id
+            now = (
+                await log.load_snapshot(min(version, await planner.find_newest()))
+            ).state.table_id
         except DataLoss:
             now = (await log.load_snapshot()).state.table_id
         if now != at.table_id:
-            raise _another(planner, at, now)
+            raise _make_replaced_error(planner, at, now)
         self._known = None if tag is None else (version, tag)
 
-    async def pin(self, planner: Planner, start: str) -> Offset:
+    async def pin_place(self, planner: Planner, start: str) -> Offset:
         """Return the place of a query that starts at latest, a time or a snapshot."""
         offset = await find_start_to_keep(planner.log, start)
-        ending = self._ending(planner)
+        ending = self._find_ending(planner)
         if offset.snapshot and ending is not None and ending < offset.version:
             return structs.replace(offset, version=ending)
         return offset
@@ -261,7 +262,7 @@ _HINTS: dict[type[TableError], str] = {
 }
 
 
-def _another(planner: Planner, at: Offset, now: str) -> TableReplaced:
+def _make_replaced_error(planner: Planner, at: Offset, now: str) -> TableReplaced:
     return TableReplaced(
         f"the query has read table {at.table_id}, and the table there now is {now}: it was deleted "
         "and made again, or the checkpoint is that of another query",
@@ -278,14 +279,14 @@ class ClassicStreamReader(ChangeStreamReader):
     @one_sentence
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  # as in 4.0
         """Return the end of the log; never below this reader's earlier answers."""
-        return self.run(self._latest).to_json()
+        return self.run(self._find_latest).to_json()
 
-    def _beginning(self) -> Offset:
+    def _find_beginning(self) -> Offset:
         start = self.options.start or ""
         return self.options.start_offset or Offset(int(start) if start.isdigit() else 0)
 
-    async def _latest(self, planner: Planner) -> Offset:
-        newest = await self.end_of_log(planner, self._last or self._beginning())
+    async def _find_latest(self, planner: Planner) -> Offset:
+        newest = await self.end_of_log(planner, self._last or self._find_beginning())
         if self._last is None or newest + 1 > self._last.version:
             snapshot = await planner.log.load_snapshot(newest)
             timestamp = await planner.log.find_timestamp(newest, snapshot, None)
@@ -298,7 +299,7 @@ class ClassicStreamReader(ChangeStreamReader):
 
 async def end_of_log(planner: Planner, at: Offset) -> int:
     """Return the newest version. Errors as of :func:`_check_end`."""
-    newest = await planner.newest()
+    newest = await planner.find_newest()
     _check_end(planner, at, newest)
     return newest
 

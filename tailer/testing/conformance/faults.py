@@ -47,12 +47,12 @@ class TargetFaults:
     refused: Callable[[], str | None] | None = None
 
 
-def _batch(version: int, *names: str | None) -> ChangeBatch:
+def _make_batch(version: int, *names: str | None) -> ChangeBatch:
     rows = [{"id": version * 100 + i, "name": name} for i, name in enumerate(names)]
     return change_batch(_SCHEMA, rows, version=version, last=True)
 
 
-async def _ended(call: Awaitable[Any]) -> Any:
+async def _wait_for_end(call: Awaitable[Any]) -> Any:
     """Return what a call returns. One that does not end is left behind, not waited for."""
     task = asyncio.ensure_future(call)
     await asyncio.wait({task}, timeout=_CALL_S)
@@ -60,14 +60,14 @@ async def _ended(call: Awaitable[Any]) -> Any:
     return task.result()
 
 
-async def _begun(sink: Sink) -> Sink:
+async def _begin_sink(sink: Sink) -> Sink:
     """Open a sink, and write a first version."""
     if await sink.open("orders") is None:
-        await sink.write(_batch(1, "a", "b"))
+        await sink.write(_make_batch(1, "a", "b"))
     return sink
 
 
-async def _tried(attempt: Callable[[], Awaitable[T]]) -> T:
+async def _retry_attempt(attempt: Callable[[], Awaitable[T]]) -> T:
     """Return what an attempt does at last, as a feed tries again: with short time-outs it may fail
     where the machine is busy, or the first answers after a stop are still late."""
     for tries_left in reversed(range(_TRIES)):
@@ -79,7 +79,7 @@ async def _tried(attempt: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError
 
 
-async def _goes_on(sink: Sink, *batches: ChangeBatch) -> None:
+async def _continue_sink(sink: Sink, *batches: ChangeBatch) -> None:
     """Open a sink and write what its target does not have yet, as a feed does after an error."""
     await sink.aclose()
     found: Offset | None = await sink.open("orders")
@@ -113,25 +113,25 @@ class FaultConformance:
     ) -> None:
         if target_faults is None or target_faults.unknown is None:
             return
-        sink, second = await _begun(make_sink()), _batch(2, "c", "d")
+        sink, second = await _begin_sink(make_sink()), _make_batch(2, "c", "d")
         with target_faults.unknown(), pytest.raises(TransientError):
-            await _ended(sink.write(second))
-        await _goes_on(sink, second)
+            await _wait_for_end(sink.write(second))
+        await _continue_sink(sink, second)
 
     async def test_a_target_that_takes_no_writes_refuses_no_row(
         self, make_sink: Callable[[], Sink], target_faults: TargetFaults | None
     ) -> None:
         """Such an error is of no row, however many the batch has."""
-        sink, version = await _begun(make_sink()), 2
+        sink, version = await _begin_sink(make_sink()), 2
         for forbidden in target_faults.forbidden if target_faults else ():
             for names in (("c",), ("d", "e")):
-                batch = _batch(version, *names)
+                batch = _make_batch(version, *names)
                 with forbidden():
                     with pytest.raises((TransientError, TargetRefused, ConfigError)):
-                        await _ended(sink.write(batch))
+                        await _wait_for_end(sink.write(batch))
                     with pytest.raises((TransientError, TargetRefused, ConfigError)):
-                        await _ended(_goes_on(sink, batch))
-                await _goes_on(sink, batch)
+                        await _wait_for_end(_continue_sink(sink, batch))
+                await _continue_sink(sink, batch)
                 await sink.open("orders")
                 version += 1
         await sink.aclose()
@@ -141,9 +141,9 @@ class FaultConformance:
     ) -> None:
         if target_faults is None or target_faults.refused is None:
             return
-        sink = await _begun(make_sink())
+        sink = await _begin_sink(make_sink())
         value = target_faults.refused()
-        batch = _batch(2, "c", value, "d")
+        batch = _make_batch(2, "c", value, "d")
         with pytest.raises(SinkRejected) as refused:
             await sink.write(batch)
         assert not isinstance(refused.value, TargetRefused)
@@ -158,12 +158,12 @@ class FaultConformance:
     ) -> None:
         if target_faults is None or target_faults.cut is None:
             return
-        sink, second = await _begun(make_sink()), _batch(2, "c")
+        sink, second = await _begin_sink(make_sink()), _make_batch(2, "c")
         target_faults.cut()
         try:
-            await _ended(sink.write(second))
+            await _wait_for_end(sink.write(second))
         except TransientError:
-            await _goes_on(sink, second)
+            await _continue_sink(sink, second)
         await sink.aclose()
 
     async def test_a_server_that_stands_still_is_waited_for_until_the_time_out(
@@ -173,22 +173,22 @@ class FaultConformance:
         if target_faults is None or target_faults.still is None:
             return
         assert target_faults.hasty is not None, "the sink of the target has time-outs"
-        hasty, second = target_faults.hasty, _batch(2, "c", "d")
+        hasty, second = target_faults.hasty, _make_batch(2, "c", "d")
 
         async def begun() -> Sink:
             sink = hasty()
             try:
-                return await _begun(sink)
+                return await _begin_sink(sink)
             except TransientError:
                 await sink.aclose()
                 raise
 
-        sink = await _tried(begun)
+        sink = await _retry_attempt(begun)
         with target_faults.still():
             with pytest.raises(TransientError):
-                await _ended(sink.write(second))
-            await _ended(sink.aclose())
+                await _wait_for_end(sink.write(second))
+            await _wait_for_end(sink.aclose())
             with pytest.raises(TransientError):
-                await _ended(_goes_on(sink, second))
-            await _ended(sink.aclose())
-        await _tried(lambda: _goes_on(hasty(), second))
+                await _wait_for_end(_continue_sink(sink, second))
+            await _wait_for_end(sink.aclose())
+        await _retry_attempt(lambda: _continue_sink(hasty(), second))

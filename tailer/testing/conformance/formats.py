@@ -23,7 +23,7 @@ MakeEncoder = Callable[[], Encoder]
 _KINDS = ("insert", "update_preimage", "update_postimage", "delete")
 
 
-def _span() -> ChangeBatch:
+def _make_span() -> ChangeBatch:
     """Three versions: of two files, of one, and of two again; each key occurs twice."""
     rows = [
         {"id": i // 2, "name": f"name {i // 2}", "_change_type": _KINDS[i % 4]} for i in range(13)
@@ -31,7 +31,7 @@ def _span() -> ChangeBatch:
     return change_span(SCHEMA, [[rows[:2], rows[2:5]], [rows[5:7]], [rows[7:11], rows[11:]]])
 
 
-def _records(encoder: Encoder, *batches: ChangeBatch) -> Iterator[tuple[Any, ...]]:
+def _list_records(encoder: Encoder, *batches: ChangeBatch) -> Iterator[tuple[Any, ...]]:
     """Yield the records of batches, each with its key, value, headers and time."""
     for batch in batches:
         records = encoder.encode(batch).whole()
@@ -39,7 +39,7 @@ def _records(encoder: Encoder, *batches: ChangeBatch) -> Iterator[tuple[Any, ...
         columns = [records.keys, records.values, *(value for _, value in records.headers)]
         columns += [records.timestamp_ms, records.partitions]
         names = tuple(name for name, _ in records.headers)
-        for row in zip(*(_listed(column, count) for column in columns), strict=True):
+        for row in zip(*(_list_values(column, count) for column in columns), strict=True):
             yield names, *row
 
 
@@ -52,7 +52,7 @@ def _check_same(encoder: Encoder, *found: Iterator[tuple[Any, ...]]) -> None:
     assert one == other
 
 
-def _listed(column: Any, count: int) -> list[Any]:
+def _list_values(column: Any, count: int) -> list[Any]:
     return column.to_pylist() if isinstance(column, pa.Array) else [column] * count
 
 
@@ -67,14 +67,14 @@ class FormatConformance:
 
     def test_the_same_changes_are_the_same_bytes(self, make_encoder: MakeEncoder) -> None:
         """On every run: a consumer drops what comes again by comparing it."""
-        encoder, batch = make_encoder(), _span()
-        before = [*_records(encoder, batch)]
-        assert before == [*_records(encoder, batch)]
-        assert before == [*_records(make_encoder(), batch)]
+        encoder, batch = make_encoder(), _make_span()
+        before = [*_list_records(encoder, batch)]
+        assert before == [*_list_records(encoder, batch)]
+        assert before == [*_list_records(make_encoder(), batch)]
 
     def test_no_change_is_left_out(self, make_encoder: MakeEncoder) -> None:
         """Each row has a record; there may be more, as tombstones."""
-        batch = _span()
+        batch = _make_span()
         assert make_encoder().encode(batch).num_records >= batch.num_rows
 
     def test_an_empty_batch_has_no_record(self, make_encoder: MakeEncoder) -> None:
@@ -83,16 +83,16 @@ class FormatConformance:
 
     def test_a_span_is_written_as_its_files_are(self, make_encoder: MakeEncoder) -> None:
         """A batch may have rows of several files and versions: each has its own version's time."""
-        batch = _span()
+        batch = _make_span()
         together, alone = make_encoder(), make_encoder()
-        _check_same(alone, _records(together, batch), _records(alone, *batch.by_file()))
+        _check_same(alone, _list_records(together, batch), _list_records(alone, *batch.by_file()))
 
     def test_a_batch_may_be_cut_anywhere(self, make_encoder: MakeEncoder) -> None:
         """After a crash, a batch begins where the last one ended, which may be within a file."""
-        batch = _span()
+        batch = _make_span()
         parts = [batch.slice(first, end) for first, end in pairwise([0, 1, 4, 9, batch.num_rows])]
         whole, cut = make_encoder(), make_encoder()
-        _check_same(whole, _records(whole, batch), _records(cut, *parts))
+        _check_same(whole, _list_records(whole, batch), _list_records(cut, *parts))
 
     def test_the_same_key_has_the_same_bytes(self, make_encoder: MakeEncoder) -> None:
         """Events of one key go to one partition, in order."""

@@ -85,18 +85,18 @@ VALUES: dict[str, Any] = {
 }
 
 
-def _rows(first: int, count: int) -> list[dict[str, Any]]:
+def _make_rows(first: int, count: int) -> list[dict[str, Any]]:
     return [{"id": i, "name": f"name {i}"} for i in range(first, first + count)]
 
 
-def _span() -> ChangeBatch:
+def _make_span() -> ChangeBatch:
     """Three versions: of two files, of one, and of two again."""
     kinds = ("insert", "update_preimage", "update_postimage", "delete")
-    rows = [{**row, "_change_type": kinds[i % 4]} for i, row in enumerate(_rows(0, 13))]
+    rows = [{**row, "_change_type": kinds[i % 4]} for i, row in enumerate(_make_rows(0, 13))]
     return change_span(SCHEMA, [[rows[:2], rows[2:5]], [rows[5:7]], [rows[7:11], rows[11:]]])
 
 
-def _ids(batches: Sequence[ChangeBatch]) -> list[str]:
+def _list_ids(batches: Sequence[ChangeBatch]) -> list[str]:
     return [event for batch in batches for event in batch.event_ids().to_pylist()]
 
 
@@ -132,7 +132,7 @@ class SinkConformance(FaultConformance):
         """Return a function that reads the target back."""
         raise NotImplementedError
 
-    async def _write(self, sink: Sink, *batches: ChangeBatch) -> None:
+    async def _write_batches(self, sink: Sink, *batches: ChangeBatch) -> None:
         await sink.open("orders")
         for batch in batches:
             await sink.write(batch)
@@ -151,15 +151,15 @@ class SinkConformance(FaultConformance):
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
         kinds = ("insert", "update_preimage", "update_postimage", "delete")
-        rows = [{**row, "_change_type": kinds[i % 4]} for i, row in enumerate(_rows(0, 8))]
+        rows = [{**row, "_change_type": kinds[i % 4]} for i, row in enumerate(_make_rows(0, 8))]
         batches = [
             change_batch(SCHEMA, rows[:4]),
             change_batch(SCHEMA, rows[4:], index=4, last=True),
-            change_batch(SCHEMA, _rows(8, 2), version=2, last=True),
+            change_batch(SCHEMA, _make_rows(8, 2), version=2, last=True),
         ]
-        await self._write(make_sink(), *batches)
+        await self._write_batches(make_sink(), *batches)
         events = read_events()
-        assert [e.event_id for e in events] == _ids(batches)
+        assert [e.event_id for e in events] == _list_ids(batches)
         assert [e.change_type for e in events] == [*kinds, *kinds, "insert", "insert"]
         assert [e.commit_version for e in events] == [1] * 8 + [2] * 2
 
@@ -169,23 +169,27 @@ class SinkConformance(FaultConformance):
         sink = make_sink()
         await sink.open("orders")
         for index in (0, 3):
-            batch = change_batch(SCHEMA, _rows(index, 3), index=index)
+            batch = change_batch(SCHEMA, _make_rows(index, 3), index=index)
             await sink.write(batch)
-            assert [e.event_id for e in read_events()][index:] == _ids([batch])
+            assert [e.event_id for e in read_events()][index:] == _list_ids([batch])
         await sink.aclose()
 
     async def test_an_empty_batch_writes_nothing(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        batch = change_batch(SCHEMA, _rows(0, 1), version=2, last=True)
-        await self._write(make_sink(), empty_batch(SCHEMA), batch, empty_batch(SCHEMA, version=3))
-        assert [e.event_id for e in read_events()] == _ids([batch])
+        batch = change_batch(SCHEMA, _make_rows(0, 1), version=2, last=True)
+        await self._write_batches(
+            make_sink(), empty_batch(SCHEMA), batch, empty_batch(SCHEMA, version=3)
+        )
+        assert [e.event_id for e in read_events()] == _list_ids([batch])
 
     async def test_a_batch_that_was_begun_early_is_written_in_its_turn_or_never(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
         sink = make_sink()
-        batches = [change_batch(SCHEMA, _rows(i, 3), version=i, last=True) for i in range(1, 6)]
+        batches = [
+            change_batch(SCHEMA, _make_rows(i, 3), version=i, last=True) for i in range(1, 6)
+        ]
         await sink.open("orders")
         await sink.write(batches[0])
         for batch, following in pairwise(batches[1:]):
@@ -193,11 +197,11 @@ class SinkConformance(FaultConformance):
             late = structs.replace(following, prepared=sink.prepare(following))
             await sink.write(structs.replace(batch, prepared=prepared))
         await sink.aclose()  # the last one was begun twice, and not written
-        assert [e.event_id for e in read_events()] == _ids(batches[:-1])
+        assert [e.event_id for e in read_events()] == _list_ids(batches[:-1])
         await sink.open("orders")
         await sink.write(late)  # what was prepared before it was opened again is of no use
         await sink.aclose()
-        assert [e.event_id for e in read_events()] == _ids(batches)
+        assert [e.event_id for e in read_events()] == _list_ids(batches)
 
     async def test_what_lies_before_an_offset_within_a_batch_is_there(
         self, make_sink: MakeSink, read_events: ReadEvents
@@ -206,13 +210,13 @@ class SinkConformance(FaultConformance):
         sink = make_sink()
         if hasattr(sink, "piece_rows"):
             sink.piece_rows = 2
-        batch = change_batch(SCHEMA, _rows(0, 7), last=True)
+        batch = change_batch(SCHEMA, _make_rows(0, 7), last=True)
         await sink.open("orders")
         offsets = []
         async for offset in sink.write_pieces(batch):
             offsets.append(offset)
             before = batch.rows_before(offset)
-            assert [e.event_id for e in read_events()][:before] == _ids([batch])[:before]
+            assert [e.event_id for e in read_events()][:before] == _list_ids([batch])[:before]
         await sink.aclose()
         assert [offset.position for offset in offsets] == sorted(o.position for o in offsets)
         assert offsets[-1] == batch.next_offset
@@ -220,37 +224,41 @@ class SinkConformance(FaultConformance):
     async def test_another_sink_goes_on_behind_what_is_there(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        batches = [change_batch(SCHEMA, _rows(i, 2), version=i, last=True) for i in range(1, 5)]
+        batches = [
+            change_batch(SCHEMA, _make_rows(i, 2), version=i, last=True) for i in range(1, 5)
+        ]
         for batch in batches:
-            await self._write(make_sink(), batch)
-        assert [e.event_id for e in read_events()] == _ids(batches)
+            await self._write_batches(make_sink(), batch)
+        assert [e.event_id for e in read_events()] == _list_ids(batches)
 
     async def test_a_sink_that_was_never_closed_has_lost_nothing(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        batches = [change_batch(SCHEMA, _rows(i, 2), version=i, last=True) for i in (1, 2)]
+        batches = [change_batch(SCHEMA, _make_rows(i, 2), version=i, last=True) for i in (1, 2)]
         abandoned = make_sink()
         await abandoned.open("orders")
         await abandoned.write(batches[0])
-        assert [e.event_id for e in read_events()] == _ids(batches[:1])
+        assert [e.event_id for e in read_events()] == _list_ids(batches[:1])
         if abandoned.traits.exclusive is not None:
             with pytest.raises(TransientError):
                 await make_sink().open(
                     "orders"
                 )  # until the other one is closed, or its process ends
             await abandoned.aclose()
-        await self._write(make_sink(), batches[1])
-        assert [e.event_id for e in read_events()] == _ids(batches)
+        await self._write_batches(make_sink(), batches[1])
+        assert [e.event_id for e in read_events()] == _list_ids(batches)
         await abandoned.aclose()
 
     async def test_a_batch_that_comes_again_is_the_same(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        batch = change_batch(SCHEMA, _rows(0, 3), last=True)
-        following = change_batch(SCHEMA, _rows(3, 3), version=2, last=True)
-        await self._write(make_sink(), batch)
-        await self._write(make_sink(), batch, following)
-        assert [e.event_id for e in _without_repeats(read_events())] == _ids([batch, following])
+        batch = change_batch(SCHEMA, _make_rows(0, 3), last=True)
+        following = change_batch(SCHEMA, _make_rows(3, 3), version=2, last=True)
+        await self._write_batches(make_sink(), batch)
+        await self._write_batches(make_sink(), batch, following)
+        assert [e.event_id for e in _without_repeats(read_events())] == _list_ids(
+            [batch, following]
+        )
 
     async def test_a_span_is_written_as_its_files_are(
         self, make_sink: MakeSink, read_events: ReadEvents
@@ -259,11 +267,11 @@ class SinkConformance(FaultConformance):
         :class:`tailer.sink.SinkTraits`."""
         if not make_sink().traits.spans:
             return
-        span = _span()
-        await self._write(make_sink(), span)
-        assert [e.event_id for e in read_events()] == _ids([span])
+        span = _make_span()
+        await self._write_batches(make_sink(), span)
+        assert [e.event_id for e in read_events()] == _list_ids([span])
         assert [e.commit_version for e in read_events()] == [1] * 5 + [2] * 2 + [3] * 6
-        await self._write(make_sink(), *span.by_file())
+        await self._write_batches(make_sink(), *span.by_file())
         assert len(_without_repeats(read_events())) == span.num_rows
 
     async def test_a_span_may_be_cut_anywhere_and_come_again(
@@ -272,7 +280,7 @@ class SinkConformance(FaultConformance):
         """For sinks whose traits ask for spans. A stored offset is where the cut is."""
         if not make_sink().traits.spans:
             return
-        span = _span()
+        span = _make_span()
         cuts = [0, 2, 6, 7, 12, span.num_rows]
         parts = [span.slice(first, end) for first, end in pairwise(cuts)]
         for part in parts:
@@ -281,8 +289,8 @@ class SinkConformance(FaultConformance):
             assert found is None or found.position == part.offset.position
             await sink.write(part)
             await sink.aclose()
-        assert [e.event_id for e in read_events()] == _ids([span])
-        await self._write(make_sink(), span)
+        assert [e.event_id for e in read_events()] == _list_ids([span])
+        await self._write_batches(make_sink(), span)
         assert len(_without_repeats(read_events())) == span.num_rows
 
     async def test_a_column_has_its_own_value_or_is_refused_by_name(
@@ -297,7 +305,9 @@ class SinkConformance(FaultConformance):
         others = [name for name in OWN_NAMES if name not in own.names]
         schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in others)])
         values = {name: f"value of {name}" for name in others}
-        await self._write(make_sink(), change_batch(schema, [{"id": 1, **values}], last=True))
+        await self._write_batches(
+            make_sink(), change_batch(schema, [{"id": 1, **values}], last=True)
+        )
         (event,) = read_events()
         for value in values.values():
             assert value in str(event.payload)
@@ -306,8 +316,8 @@ class SinkConformance(FaultConformance):
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
         """For sinks that store progress: what is another feed's is neither removed nor moved."""
-        batch = change_batch(SCHEMA, _rows(0, 2), last=True)
-        await self._write(make_sink(), batch)
+        batch = change_batch(SCHEMA, _make_rows(0, 2), last=True)
+        await self._write_batches(make_sink(), batch)
         for offset in (None, batch.offset):
             other = make_sink()
             with suppress(SinkRejected, ConfigError):
@@ -315,14 +325,14 @@ class SinkConformance(FaultConformance):
             sink = make_sink()
             assert await sink.open("orders") in (None, batch.next_offset)
             await sink.aclose()
-            assert [e.event_id for e in read_events()] == _ids([batch])
+            assert [e.event_id for e in read_events()] == _list_ids([batch])
 
     async def test_a_stored_offset_is_that_of_the_last_batch(self, make_sink: MakeSink) -> None:
         """For sinks that store progress with the data; other sinks return none."""
         saved: Offset | None = None
         for batch in (
-            change_batch(SCHEMA, _rows(0, 2)),
-            change_batch(SCHEMA, _rows(2, 2), index=2, last=True),
+            change_batch(SCHEMA, _make_rows(0, 2)),
+            change_batch(SCHEMA, _make_rows(2, 2), index=2, last=True),
             empty_batch(SCHEMA, version=2),
         ):
             sink = make_sink()
@@ -336,34 +346,34 @@ class SinkConformance(FaultConformance):
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
         batches = [
-            change_batch(SCHEMA, _rows(0, 1), last=True),
+            change_batch(SCHEMA, _make_rows(0, 1), last=True),
             change_batch(WIDER, [{"id": 1, "name": "b", "country": "DE"}], version=2, last=True),
-            change_batch(SCHEMA, _rows(2, 1), version=3, last=True),
+            change_batch(SCHEMA, _make_rows(2, 1), version=3, last=True),
         ]
-        await self._write(make_sink(), *batches)
-        assert [e.event_id for e in read_events()] == _ids(batches)
+        await self._write_batches(make_sink(), *batches)
+        assert [e.event_id for e in read_events()] == _list_ids(batches)
 
     async def test_every_type_is_written_and_null(
         self, make_sink: MakeSink, read_events: ReadEvents, values: Mapping[str, Any]
     ) -> None:
         nulls = dict.fromkeys(values)
         batch = change_batch(TYPES, [values, nulls, values], last=True)
-        await self._write(make_sink(), batch)
-        assert [e.event_id for e in read_events()] == _ids([batch])
+        await self._write_batches(make_sink(), batch)
+        assert [e.event_id for e in read_events()] == _list_ids([batch])
 
     async def test_bytes_are_the_same_wherever_a_batch_is_cut(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
-        await self._write(make_sink(), change_batch(SCHEMA, _rows(0, 6), last=True))
-        halves = [change_batch(SCHEMA, _rows(i, 3), index=i, last=i > 0) for i in (0, 3)]
-        await self._write(make_sink(), *halves)
+        await self._write_batches(make_sink(), change_batch(SCHEMA, _make_rows(0, 6), last=True))
+        halves = [change_batch(SCHEMA, _make_rows(i, 3), index=i, last=i > 0) for i in (0, 3)]
+        await self._write_batches(make_sink(), *halves)
         assert len(_without_repeats(read_events())) == 6
 
     async def test_notices_are_taken_between_batches_and_are_no_events(
         self, make_sink: MakeSink, read_events: ReadEvents
     ) -> None:
         """A sink may ignore notices; it may not fail, nor make events of them."""
-        first = change_batch(SCHEMA, _rows(0, 2), last=True)
+        first = change_batch(SCHEMA, _make_rows(0, 2), last=True)
         second = change_batch(
             WIDER, [{"id": 2, "name": "c", "country": "DE"}], version=2, last=True
         )
@@ -376,11 +386,11 @@ class SinkConformance(FaultConformance):
         await sink.write(second)
         await sink.announce(notice("heartbeat", second.next_offset))
         await sink.aclose()
-        assert [e.event_id for e in _without_repeats(read_events())] == _ids([first, second])
+        assert [e.event_id for e in _without_repeats(read_events())] == _list_ids([first, second])
 
     async def test_a_stored_offset_is_not_behind_a_notice(self, make_sink: MakeSink) -> None:
         """For sinks that store progress with the data and take notices."""
-        batch = change_batch(SCHEMA, _rows(0, 2), last=True)
+        batch = change_batch(SCHEMA, _make_rows(0, 2), last=True)
         skipped = notice("skipped_version", batch.next_offset, versions=1)
         sink = make_sink()
         await sink.open("orders")
@@ -405,7 +415,7 @@ class SinkConformance(FaultConformance):
     ) -> None:
         """A failed feed opens its sink again and continues."""
         sink = make_sink()
-        batches = [change_batch(SCHEMA, _rows(i, 2), version=i, last=True) for i in (1, 2)]
-        await self._write(sink, batches[0])
-        await self._write(sink, batches[1])
-        assert [e.event_id for e in read_events()] == _ids(batches)
+        batches = [change_batch(SCHEMA, _make_rows(i, 2), version=i, last=True) for i in (1, 2)]
+        await self._write_batches(sink, batches[0])
+        await self._write_batches(sink, batches[1])
+        assert [e.event_id for e in read_events()] == _list_ids(batches)

@@ -46,11 +46,11 @@ class StoreConformance:
         """Return a function that writes a file into the table as a writer does, atomically."""
         raise NotImplementedError
 
-    async def _names(self, store: Store, folder: str, start_after: str = "") -> list[str]:
+    async def _list_names(self, store: Store, folder: str, start_after: str = "") -> list[str]:
         return sorted([status.name async for status in store.list(folder, start_after)])
 
     async def test_a_folder_that_is_not_there_lists_nothing(self, store: Store) -> None:
-        assert await self._names(store, "_delta_log") == []
+        assert await self._list_names(store, "_delta_log") == []
 
     async def test_a_listing_has_the_files_of_one_folder(self, store: Store, put: Put) -> None:
         await put("_delta_log/1.json", b"one")
@@ -63,16 +63,16 @@ class StoreConformance:
     async def test_start_after_is_exclusive(self, store: Store, put: Put) -> None:
         for name in ("1.json", "2.json", "3.json"):
             await put(f"_delta_log/{name}", b"{}")
-        assert await self._names(store, "_delta_log", "2.json") == ["3.json"]
-        assert await self._names(store, "_delta_log", "2") == ["2.json", "3.json"]
-        assert await self._names(store, "_delta_log", "4") == []
+        assert await self._list_names(store, "_delta_log", "2.json") == ["3.json"]
+        assert await self._list_names(store, "_delta_log", "2") == ["2.json", "3.json"]
+        assert await self._list_names(store, "_delta_log", "4") == []
 
     async def test_a_listing_has_every_one_of_many_files(self, store: Store, put: Put) -> None:
         names = [f"{i:020d}.json" for i in range(1100)]
         for name in names:
             await put(f"_delta_log/{name}", b"")
-        assert await self._names(store, "_delta_log") == names
-        assert await self._names(store, "_delta_log", names[1050]) == names[1051:]
+        assert await self._list_names(store, "_delta_log") == names
+        assert await self._list_names(store, "_delta_log", names[1050]) == names[1051:]
 
     async def test_list_stat_and_read_give_one_status(self, store: Store, put: Put) -> None:
         await put("_delta_log/1.json", b"some bytes")
@@ -185,7 +185,7 @@ class StoreConformance:
         assert data == location.encode()
         folder, _, name = location.rpartition("/")
         assert status.name == name
-        assert await self._names(store, folder) == [name]
+        assert await self._list_names(store, folder) == [name]
         with await store.open(location, len(data)) as file:
             assert file.read() == data
 

@@ -104,7 +104,7 @@ class TargetConformance:
                     await anyio.sleep(0.01)
             await anyio.to_thread.run_sync(changes[what])
             source.insert(4)
-        self._check(read_ids, what, ends[0])
+        self._check_ids(read_ids, what, ends[0])
 
     @pytest.mark.parametrize("what", CHANGES)
     async def test_between_batches(
@@ -147,7 +147,7 @@ class TargetConformance:
             sink.write = counted  # type: ignore[method-assign]
         end = await _end_of(await source.feed(sink, last=1))
         assert written >= 2
-        self._check(read_ids, what, end)
+        self._check_ids(read_ids, what, end)
 
     @pytest.mark.parametrize("what", CHANGES)
     async def test_at_a_restart(
@@ -167,9 +167,9 @@ class TargetConformance:
         source.insert(4)
         for _ in range(2):
             end = await _end_of(await source.feed(make_sink(), last=4))
-            self._check(read_ids, what, end)
+            self._check_ids(read_ids, what, end)
 
-    def _check(self, read_ids: ReadIds, what: str, end: TailerError | None) -> None:
+    def _check_ids(self, read_ids: ReadIds, what: str, end: TailerError | None) -> None:
         found = sorted(set(read_ids()))
         if what not in self.may_go_on:
             whole = [1, 2, 3, 4]
