@@ -7,7 +7,7 @@ import json
 
 from tailer.cli.table import on_table
 from tailer.errors import printable
-from tailer.log.history import read_history as commits
+from tailer.log.history import read_history
 from tailer.log.table import TableLog
 
 #: The number of characters of a writer's value that are shown on a line.
@@ -15,9 +15,9 @@ _TEXT_MAX = 200
 
 
 @on_table
-async def read_history(arguments: argparse.Namespace, log: TableLog) -> int:
+async def history(arguments: argparse.Namespace, log: TableLog) -> int:
     """Print the commits; return the exit status."""
-    entries = [entry async for entry in commits(log)]
+    entries = [entry async for entry in read_history(log)]
     for entry in entries[::-1][: arguments.limit]:
         when = entry.timestamp.isoformat(timespec="milliseconds")
         operation = printable(entry.operation, _TEXT_MAX)

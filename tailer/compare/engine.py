@@ -35,7 +35,7 @@ from tailer.decode.options import DiffOptions
 from tailer.errors import TableError, TailerError, UnsupportedTable, no_room, spilling
 from tailer.files.spill import SpillFolder
 
-__all__ = ["DiffOptions", "Engine", "keep_databases"]
+__all__ = ["DiffOptions", "Engine", "Unbalanced", "keep_databases"]
 
 #: The most idle databases that are kept.
 _IDLE_MAX = 2

@@ -161,8 +161,9 @@ def logged_events() -> Iterator[str]:
     for file in python_files("tailer", "sinks"):
         for node in ast.walk(ast.parse(file.text)):
             match node:
-                case ast.Call(args=[_, ast.Constant(value=str(event)), *_]) if (
-                    called(node) == "log"
+                case ast.Call(args=[_, ast.Constant(value=str(event)), *_]) if called(node) in (
+                    "log",
+                    "log_event",
                 ):
                     if file.module.startswith("tailer.daemon") and event.isidentifier():
                         yield event

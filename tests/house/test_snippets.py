@@ -134,7 +134,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ),
         (
             "tailer",
-            "tests/verify/test_repair.py::test_a_copy_is_taken_back_to_a_version_and_follows",
+            "tests/verify/test_repair_rows.py::test_the_commands_of_the_page_repair_a_copy",
         ),
         ("2026", SHOWN),
     ],

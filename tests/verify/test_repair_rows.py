@@ -91,9 +91,17 @@ def test_the_commands_of_the_page_repair_a_copy(
     assert main(["run", "--once", "tailer.toml"]) == 0
     with closing(sqlite3.connect("copy.sqlite", isolation_level=None)) as lite:
         lite.execute("INSERT INTO orders VALUES (1, 2)")
-    commands = [c for b in blocks("docs/operations.md", "sh") for c in b.commands if "verify" in c]
+    words = {"verify", "rewind"}
+    commands = [
+        command
+        for block in blocks("docs/operations.md", "sh")
+        for command in block.commands
+        if words & set(command)
+    ]
+    back = commands.pop()
     statuses = [main(command) for command in commands]
     assert statuses == [1, 1, 0], capsys.readouterr()
+    assert main([word if word != "120" else "0" for word in back]) == 0, capsys.readouterr()
 
 
 def test_a_row_that_the_copy_can_not_hold_stands_in_the_way_of_no_other(
