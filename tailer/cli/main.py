@@ -326,8 +326,8 @@ class _Parser(argparse.ArgumentParser):
         """Print what is wrong, after the usage, and end with the status of a wrong command."""
         unknown = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if unknown:
-            close = meant(unknown[1], _COMMANDS)
-            message = f"there is no command {unknown[1]!r}{close}; they are {', '.join(_COMMANDS)}"
+            close = meant(unknown[1], COMMANDS)
+            message = f"there is no command {unknown[1]!r}{close}; they are {', '.join(COMMANDS)}"
         super().error(message)
 
     def refuse_unrecognized(self, rest: Sequence[str]) -> NoReturn:
@@ -343,7 +343,7 @@ class _Parser(argparse.ArgumentParser):
 
 _TIME_OF_DAY = re.compile(r"\d\d?:\d\d")
 
-_COMMANDS = {
+COMMANDS = {
     command.name: command
     for command in (
         Command(
@@ -405,8 +405,8 @@ def build_parser(only: str | None = None) -> _Parser:
     top.add_argument("--debug", action="store_true", help="show tracebacks")
     # Without the name, argparse formats its usage, which takes longer than the rest.
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="tailer")
-    for name in [only] if only in _COMMANDS else _COMMANDS:
-        command = _COMMANDS[name]
+    for name in [only] if only in COMMANDS else COMMANDS:
+        command = COMMANDS[name]
         added = commands.add_parser(name, help=command.does)
         added.set_defaults(parser=added)
         command.add_arguments(added)
@@ -457,7 +457,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command is None:
             build_parser().print_help(sys.stderr)
             return EXIT_USAGE
-        return run_command(_COMMANDS[arguments.command], arguments)
+        return run_command(COMMANDS[arguments.command], arguments)
     except TailerError as e:
         if arguments.debug:
             raise

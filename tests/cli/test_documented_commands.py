@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tailer.cli.main import build_parser
+from tailer.cli.commands import Command
+from tailer.cli.main import COMMANDS, build_parser
 from tests.support.pages import PAGES, Block, blocks
 from tests.support.source import ROOT
 
@@ -41,3 +42,9 @@ def test_enough_commands_are_found() -> None:
     found = [each for page in PAGES for each in shown_commands(page)]
     assert len(found) > 60
     assert {"init", "run", "check", "verify", "offsets", "share", "spark"} <= {w[0] for w in found}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+def test_each_command_has_its_function(command: Command) -> None:
+    """It is looked up by the command's name."""
+    assert callable(command.load())
