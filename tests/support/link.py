@@ -13,6 +13,7 @@ import random
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -44,6 +45,8 @@ class Link:
         self.met = 0
         self._chance = random.Random(seed)
         self._writers: set[asyncio.StreamWriter] = set()
+        #: Also those that were closed with bytes unsent: their transports wait for the reader.
+        self._all: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
         self._passes: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -83,13 +86,29 @@ class Link:
         """Relay until ``ending``."""
         self._loop, self._passes = asyncio.get_running_loop(), asyncio.Event()
         self._passes.set()
-        server = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
-        ready.set()
-        await ending.wait()
-        server.close()
-        for _ in range(8):  # what was accepted just now begins, in some turns, so that it can end
-            await asyncio.sleep(0)
-        self._cut()
+        with socket.create_server(("127.0.0.1", self.port)) as listening:
+            listening.setblocking(False)
+            accepting = asyncio.create_task(self._accept(listening, ending))
+            ready.set()
+            await ending.wait()
+            with socket.create_connection(("127.0.0.1", self.port)):  # it wakes who accepts
+                await accepting
+        for writer in self._all:
+            _reset(writer)
+
+    async def _accept(self, listening: socket.socket, ending: asyncio.Event) -> None:
+        """Not by a server of asyncio's: one that closes leaves what it accepts meanwhile open."""
+        relays = set[asyncio.Task[None]]()
+        while True:
+            own, _ = await asyncio.get_running_loop().sock_accept(listening)
+            if ending.is_set():
+                own.close()
+                break
+            reader, writer = await asyncio.open_connection(sock=own)
+            self._all.add(writer)
+            relays.add(relay := asyncio.create_task(self._relay(reader, writer)))
+            relay.add_done_callback(relays.discard)
+        await asyncio.sleep(0)  # so that each has begun, and closes its own when it is cancelled
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.trouble == "refuse":
@@ -102,6 +121,7 @@ class Link:
             there, to = await asyncio.open_connection("127.0.0.1", self.to)
             both.append(to)
             self._writers.add(to)
+            self._all.add(to)
             delay, asked = self._chance.uniform(0.0, 0.05), bytearray()
             ways = [
                 asyncio.create_task(self._pump(reader, to, delay, asked, answers=False)),
