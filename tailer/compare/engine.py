@@ -20,25 +20,19 @@ on the order in which its threads find groups.
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import structs
 
+from tailer.compare.databases import DATABASES
 from tailer.compare.stream import COMING, LEAVING, RowStream
 from tailer.decode.options import DiffOptions
-from tailer.errors import TableError, TailerError, UnsupportedTable, no_room, spilling
-from tailer.files.spill import SpillFolder
+from tailer.errors import TableError, TailerError, UnsupportedTable, no_room
 
-__all__ = ["DiffOptions", "Engine", "Unbalanced", "keep_databases"]
-
-#: The most idle databases that are kept.
-_IDLE_MAX = 2
+__all__ = ["DiffOptions", "Engine", "Unbalanced"]
 
 #: Rows with up to this many columns are grouped by all their values, and are shown whole.
 COLUMNS_GROUPED_MAX = 200
@@ -49,102 +43,7 @@ class Unbalanced(NamedTuple):
 
     missing: int
     surplus: int
-    examples: pa.Table
-
-
-class _Database:
-    """A private DuckDB, which one :class:`Engine` at a time uses."""
-
-    def __init__(self, options: DiffOptions) -> None:
-        import duckdb
-
-        self.options = options
-        self.pid = os.getpid()
-        with spilling(options.spill_folder):
-            self._spill = SpillFolder("tailer-diff-", options.spill_folder)
-        self.connection: Any = duckdb.connect(
-            config={
-                "threads": options.threads,
-                "memory_limit": f"{options.memory_bytes_max // 1_000_000}MB",
-                "temp_directory": str(self._spill.folder),
-                "preserve_insertion_order": False,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-            }
-        )
-        # In a process without a file, as of `python -c`, DuckDB would print a bar among the rows.
-        self.connection.execute("SET enable_progress_bar = false")
-
-    def close(self) -> None:
-        self.connection.close()
-        self._spill.close()
-
-
-class _Databases:
-    """The databases that no engine uses, for the next ones: to begin one takes longer than to
-    compare a small version. Some are kept as long as any reader is active, however many there are;
-    each comparison has all of a database's memory for itself.
-
-    Readers and comparisons are in several threads: each step is one operation of a set or a deque.
-    """
-
-    def __init__(self) -> None:
-        self._readers: set[object] = set()
-        self._idle: deque[_Database] = deque()
-        self._of_parent: list[_Database] = []
-
-    def take_database(self, options: DiffOptions) -> _Database:
-        """Return an idle database with these bounds, or a new one."""
-        bounds = structs.replace(options, keep_bytes_max=0, bucket=None)
-        for _ in range(_IDLE_MAX):
-            database = self._pop()
-            if database is None:
-                break
-            if database.options == bounds:
-                return database
-            self._idle.appendleft(database)
-        return _Database(bounds)
-
-    def give_back(self, database: _Database) -> None:
-        """Keep a database that is no longer used, or close it."""
-        if not self._readers or len(self._idle) >= _IDLE_MAX:
-            database.close()
-            return
-        self._idle.append(database)
-        if not self._readers:  # the last one has gone since
-            self._close_idle()
-
-    @contextmanager
-    def keep_idle(self) -> Iterator[None]:
-        """Keep idle databases within the block; the last such block closes them."""
-        reader = object()
-        self._readers.add(reader)
-        try:
-            yield
-        finally:
-            self._readers.discard(reader)
-            if not self._readers:
-                self._close_idle()
-
-    def _close_idle(self) -> None:
-        while (database := self._pop()) is not None:
-            database.close()
-
-    def _pop(self) -> _Database | None:
-        """Return an idle database. A child keeps those of its parent as they are: it lacks their
-        threads, and to close one would wait for them."""
-        while True:
-            try:
-                database = self._idle.pop()
-            except IndexError:
-                return None
-            if database.pid == os.getpid():
-                return database
-            self._of_parent.append(database)
-
-
-_DATABASES = _Databases()
-keep_databases = _DATABASES.keep_idle
+    examples: pa.Table | None
 
 
 class Engine:
@@ -155,15 +54,18 @@ class Engine:
 
         self._folder = options.spill_folder
         self._duckdb: Any = duckdb
-        self._database = _DATABASES.take_database(options)
+        self._database = DATABASES.take_database(options)
         self._connection: Any = self._database.connection.cursor()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._connection.close()  # with its temporary tables
-        _DATABASES.give_back(self._database)
+        if kind is None:
+            DATABASES.give_back(self._database)
+        else:  # whatever is wrong with it, the next attempt has another one
+            self._database.close()
 
     @contextmanager
     def _register_rows(self, rows: RowStream) -> Iterator[None]:
@@ -285,7 +187,8 @@ class Engine:
             examples = examples.set_column(
                 i, shown.name, _make_legible(examples[shown.name], shown.type)
             )
-        return Unbalanced(totals["few"][0].as_py(), totals["many"][0].as_py(), examples)
+        few, many = (totals[name][0].as_py() for name in ("few", "many"))
+        return Unbalanced(few, many, examples if examples.num_rows else None)
 
     def find_equal_images(self, rows: Callable[[], RowStream], updated: pa.Table) -> pa.Array:
         """Return the ids of the updated rows whose two images are equal."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tailer.changes import ChangeBatch, Notice, Offset
-from tailer.compare.engine import keep_databases
+from tailer.compare.databases import keep_databases
 from tailer.errors import DataLoss
 from tailer.feed.commit import find_skip_notice, read_commits
 from tailer.feed.options import FeedOptions

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tailer.compare.engine import Engine, keep_databases
+from tailer.compare.databases import keep_databases
+from tailer.compare.engine import Engine
 from tailer.decode.options import DiffOptions
 from tests.support.waiting import eventually
 
@@ -88,3 +90,23 @@ def test_a_child_does_not_use_its_parent_s(options: DiffOptions) -> None:
         assert statuses[-1] == 0
         with Engine(options) as engine:
             assert engine.query_table("SELECT 7 AS n")["n"].to_pylist() == [7]
+
+
+def test_one_whose_folder_was_removed_while_it_was_idle_is_not_used(
+    tmp_path: Path, options: DiffOptions
+) -> None:
+    """As a cleaner of temporary folders does: what needs it would fail in each comparison."""
+    with keep_databases():
+        with Engine(options):
+            used = folders(tmp_path)
+        shutil.rmtree(tmp_path / used[0])
+        with Engine(options):
+            assert len(folders(tmp_path)) == 1
+            assert folders(tmp_path) != used
+
+
+def test_one_that_failed_is_not_used_again(tmp_path: Path, options: DiffOptions) -> None:
+    with keep_databases():
+        with pytest.raises(ValueError, match="any"), Engine(options):
+            raise ValueError("any")
+        assert folders(tmp_path) == []

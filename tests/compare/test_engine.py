@@ -165,6 +165,7 @@ def test_texts_that_are_not_utf_8_are_compared_by_their_bytes(lies: str) -> None
         assert list(without_partner(engine, lambda: rows((LEAVING, COMING), 2)).leaving) == [0, 1]
     with Engine(DiffOptions()) as engine:
         missing, surplus, examples = engine.find_unbalanced(rows((1, -1), 3), 5)
+    assert examples is not None
     assert (missing, surplus, examples.num_rows) == (0, 3, 3)
 
 
@@ -208,6 +209,7 @@ def test_two_thousand_columns_are_proved_in_little_memory() -> None:
     with Engine(DiffOptions(memory_bytes_max=256 * 1024 * 1024)) as engine:
         missing, surplus, examples = engine.find_unbalanced(signed("c"), 5)
     assert (missing, surplus) == (1, 1)
+    assert examples is not None
     assert sorted(examples["surplus"].to_pylist()) == [-1, 1]
     assert examples["c1"].to_pylist() == ["b", "b"]
 
