@@ -287,6 +287,20 @@ def rewritten_table(origin: str, count: int, files: int) -> Path:
     return _kept(f"rewritten-{origin}-{count}", make)
 
 
+def updated_table(versions: int) -> Path:
+    """A table of 1,000 rows without a change data feed, of which each version changes 20."""
+
+    def make(folder: Path) -> None:
+        from deltalake import DeltaTable, write_deltalake
+
+        write_deltalake(folder, pa.table({"id": range(1000), "n": [0] * 1000}))
+        table = DeltaTable(folder)
+        for version in range(1, versions + 1):
+            table.update({"n": str(version)}, predicate=f"id % 50 = {version % 50}")
+
+    return _kept(f"updated-{versions}", make)
+
+
 def _info(operation: str) -> dict[str, Any]:
     return {"commitInfo": {"operation": operation, "tags": {"delta.rowTracking.preserved": "true"}}}
 
