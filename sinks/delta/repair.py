@@ -45,20 +45,16 @@ class DeltaRepair:
         self._target.merge_rows(keys, rows, self._key, self._claim)
 
     def remove(self, keys: pa.Table) -> None:
-        none = self._schema().empty_table()
+        none = self._target.find_schema().empty_table()
         self._target.merge_rows(keys, none, self._key, self._claim)
 
     def _has_twice(self, keys: pa.Table) -> bool:
-        schema = self._schema()
+        whole = self._target.find_schema()
+        schema = pa.schema([whole.field(name) for name in self._key])
         with self._target.translate_errors():
-            schema = pa.schema([schema.field(name) for name in self._key])
             had = find_keys(self._target.table, schema, keys)
         counts = had.group_by(self._key).aggregate([([], "count_all")])
         return bool(counts.num_rows < had.num_rows)
-
-    def _schema(self) -> pa.Schema:
-        with self._target.translate_errors():
-            return pa.schema(self._target.table.schema())
 
     def _find_claim(self) -> Claim:
         claim = self._load()

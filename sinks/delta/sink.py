@@ -194,11 +194,7 @@ class DeltaSink(Sink):
         return self._target.claim
 
     def _make_no_rows(self) -> pa.Table:
-        return self._find_schema().empty_table()
-
-    def _find_schema(self) -> pa.Schema:
-        with self._target.translate_errors():
-            return pa.schema(self._target.table.schema())
+        return self._target.find_schema().empty_table()
 
     def _move_offset(self, offset: Offset) -> None:
         claim = self._refresh_claim()
@@ -212,7 +208,9 @@ class DeltaSink(Sink):
         schema = with_physical_names(batch, rows.schema, own[0] if self.mode == "log" else None)
         if self.mode == "log" and claim is not None:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
-            rows = rows.rename_columns(respell_names(schema.names, self._find_schema().names))
+            rows = rows.rename_columns(
+                respell_names(schema.names, self._target.find_schema().names)
+            )
             schema = rename_fields(schema, rows.schema.names)
         merge = None
         if batch.num_rows and self.mode == "mirror":
@@ -254,7 +252,7 @@ class DeltaSink(Sink):
                 f"{self._target.address}: the copy has the key {claim.key} and not {key}; set the "
                 "option 'key' back, or remove the table and reset the offset"
             )
-        table, keep = self._find_schema(), self.mode == "log"
+        table, keep = self._target.find_schema(), self.mode == "log"
         old = pa.schema(
             table.field(name).with_metadata({PHYSICAL: of_files})
             for name, of_files in claim.physical.items()  # those of the last version come first
@@ -302,7 +300,7 @@ class DeltaSink(Sink):
     def _check_keys(self, merge: Merge) -> None:
         """Raise :class:`SinkRejected` if a key that leaves is not there, or one that comes is."""
         key = list(self.key)
-        schema = self._find_schema()
+        schema = self._target.find_schema()
         schema = pa.schema([schema.field(name) for name in key])
         asked = pa.concat_tables([merge.present, merge.absent])
         with self._target.translate_errors():

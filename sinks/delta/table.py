@@ -76,6 +76,11 @@ class TargetTable:
         assert self._table is not None, "the table is there"
         return self._table
 
+    def find_schema(self) -> pa.Schema:
+        """Return the table's columns."""
+        with self.translate_errors():
+            return pa.schema(self.table.schema())
+
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
         """Raise the package's errors as those of a sink."""

@@ -247,6 +247,13 @@ class Postgres(Database):
             return hex_text(column, "\\x").cast(pa.string())
         return column
 
+    def from_comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
+        """Return bytes from their hexadecimal form, and all else as it is."""
+        if not pa.types.is_binary(data_type):
+            return column.cast(data_type)
+        texts = column.to_pylist()  # of the few keys that the table lacks
+        return pa.array([bytes.fromhex(text.removeprefix("\\x")) for text in texts], data_type)
+
     # Rows, by COPY: they are text once, and no Python object each
 
     @contextmanager

@@ -160,6 +160,10 @@ class Database(ABC):
         ``data_type`` is that of :meth:`to_database_type`."""
         return column
 
+    def from_comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
+        """Return a key's column of :meth:`make_comparable` in the type that the database has."""
+        return column.cast(data_type)
+
     def snapshot(self) -> AbstractContextManager[None]:
         """Provide a transaction in which all queries see the same."""
         return self.transaction()

@@ -34,14 +34,13 @@ class SqlRepair:
         self._writer.replace_rows(self._claim, rows.select(list(self._rows.key)), rows)
 
     def remove(self, keys: pa.Table) -> None:
-        columns = self._claim.columns
-        held = {name: columns.field(name).type for name in keys.column_names} if columns else {}
-        for i, (name, data_type) in enumerate(held.items()):
-            if pa.types.is_binary(data_type) and pa.types.is_string(keys[name].type):
-                texts = keys[name].to_pylist()  # as PostgreSQL writes bytes
-                given = [bytes.fromhex(text.removeprefix("\\x")) for text in texts]
-                keys = keys.set_column(i, name, pa.array(given, data_type))
-        self._writer.replace_rows(self._claim, keys, None)
+        database, had = self._writer.database, self._find_columns()
+        columns = [
+            database.from_comparable(keys[name].combine_chunks(), had.field(name).type)
+            for name in keys.column_names
+        ]
+        held = pa.table(columns, names=keys.column_names)
+        self._writer.replace_rows(self._claim, held, None)
 
     def _find_claim(self) -> Claim:
         writer = self._writer
@@ -53,9 +52,12 @@ class SqlRepair:
             )
         return claim
 
+    def _find_columns(self) -> pa.Schema:
+        assert self._claim.columns is not None, "a copy that was found has columns"
+        return self._claim.columns
+
     def _check_columns(self, schema: pa.Schema) -> None:
-        claimed = [] if self._claim.columns is None else self._claim.columns.names
-        if set(schema.names) != set(claimed):
+        if set(schema.names) != set(self._find_columns().names):
             raise TransientError(
                 f"{self._writer.database.location}: the columns of {self._writer.target!r} have "
                 "changed meanwhile; repair it again"

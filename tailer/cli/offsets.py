@@ -86,7 +86,10 @@ async def _rewind_feed(
         offset = await find_start_to_keep(log, str(version + 1))
         save = partial(_save_offset, offset, feed, store, sink)
         if not sink.traits.copies:
-            now = await sink.look(feed.name) if sink.traits.keeps_offset else await store.load()
+            try:
+                now = await sink.look(feed.name) if sink.traits.keeps_offset else await store.load()
+            except NotImplementedError:  # the sink can't tell
+                now = offset
             if now is None or now.position < offset.position:
                 raise ConfigError(
                     f"the feed {feed.name!r} has not passed version {version}, so it can't go back "

@@ -26,12 +26,14 @@ from tailer.verify.repair import repair_mirror
 from tailer.verify.table import Verdict
 from tailer.verify.table import verify_versions as verdicts
 
-#: How often a copy is compared and repaired, the last time to prove it.
+#: How often a copy is compared, and repaired if it differs.
 _REPAIRS_MAX = 4
 
 
 async def verify(arguments: argparse.Namespace) -> int:
     """Print the verdicts; return the exit status: 1 if one is not exact."""
+    if arguments.dry_run and not arguments.repair:
+        raise ConfigError("--dry-run is for --repair; without it nothing is written")
     if arguments.feed is not None:
         return await _verify_mirror(arguments)
     if arguments.repair:

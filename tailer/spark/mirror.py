@@ -26,6 +26,7 @@ from tailer.errors import ConfigError, SinkRejected
 from tailer.log.table import TableLog
 from tailer.spark.error_sentence import begin_with_sentence
 from tailer.spark.session_access import session_access
+from tailer.spark.types import quote_name
 from tailer.storage import open_store
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def mirror_into(
             if exists and done != batch + 1:  # and not merged already
                 _add_new_columns(frame, mirror, data)
             if done is None:
-                empty = frame.select(*map(_quote_name, data)).limit(0).write.format("delta")
+                empty = frame.select(*map(quote_name, data)).limit(0).write.format("delta")
                 empty = empty.mode("append").option("txnAppId", app).option("txnVersion", 0)
                 empty.save(mirror)
             _merge_changes(frame, mirror, keys, data, app, batch)
@@ -161,9 +162,9 @@ def _add_new_columns(frame: DataFrame, target: str, data: Sequence[str]) -> None
     fields = {f.name: f for f in frame.schema if f.name in data}
     missing = [f for name, f in fields.items() if name.lower() not in own]
     left = [f.name for name, f in own.items() if name not in {n.lower() for n in data}]
-    table = f"delta.{_quote_name(target)}"
+    table = f"delta.{quote_name(target)}"
     if missing and left:
-        new, old = _quote_name(missing[0].name), _quote_name(left[0])
+        new, old = quote_name(missing[0].name), quote_name(left[0])
         raise SinkRejected(
             f"{target}: the changes have the new column {missing[0].name!r}, and no column "
             f"{left[0]!r} any more; run ALTER TABLE {table} RENAME COLUMN {old} TO {new} if it was "
@@ -179,18 +180,18 @@ def _add_new_columns(frame: DataFrame, target: str, data: Sequence[str]) -> None
             was, now = own_field.dataType.simpleString(), field.dataType.simpleString()
             raise SinkRejected(
                 f"{target}: the column {name!r} is {now} in the changes and {was} in the mirror; "
-                f"run ALTER TABLE {table} ALTER COLUMN {_quote_name(name)} TYPE {now}, for which "
+                f"run ALTER TABLE {table} ALTER COLUMN {quote_name(name)} TYPE {now}, for which "
                 "the mirror needs delta.enableTypeWidening, or make it again with a new checkpoint"
             )
         nested.append(name)
     if missing or nested:
-        more = [_quote_name(name) for name in (*(f.name for f in missing), *nested)]
+        more = [quote_name(name) for name in (*(f.name for f in missing), *nested)]
         empty = frame.select(*more).limit(0).write.format("delta").mode("append")
         empty.option("mergeSchema", "true").save(target)
 
 
 def _format_add_columns(table: str, fields: Iterable[StructField]) -> str:
-    columns = ", ".join(f"{_quote_name(f.name)} {f.dataType.simpleString()}" for f in fields)
+    columns = ", ".join(f"{quote_name(f.name)} {f.dataType.simpleString()}" for f in fields)
     return f"ALTER TABLE {table} ADD COLUMNS ({columns})"
 
 
@@ -231,7 +232,7 @@ def _select_last_changes(frame: DataFrame, keys: Sequence[str], leaves: str) -> 
     rank = _find_free_name("rank", [*frame.columns, leaves])
     gone = f.col(CHANGE_TYPE).isin(*_LEAVING)
     newest_first = [f.col(COMMIT_VERSION).desc(), gone.cast("int").asc()]
-    order = f.row_number().over(Window.partitionBy(*map(_quote_name, keys)).orderBy(*newest_first))
+    order = f.row_number().over(Window.partitionBy(*map(quote_name, keys)).orderBy(*newest_first))
     ranked = frame.withColumn(leaves, gone).withColumn(rank, order)
     return ranked.where(f.col(rank) == 1).drop(rank)
 
@@ -244,19 +245,15 @@ def _find_free_name(name: str, taken: Iterable[str]) -> str:
     return name
 
 
-def _quote_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _build_merge_statement(
     target: str, view: str, keys: Sequence[str], data: Sequence[str], leaves: str
 ) -> str:
-    on = " AND ".join(f"t.{_quote_name(k)} <=> s.{_quote_name(k)}" for k in keys)
-    columns = ", ".join(map(_quote_name, data))
-    values = ", ".join(f"s.{_quote_name(name)}" for name in data)
-    update = ", ".join(f"t.{_quote_name(name)} = s.{_quote_name(name)}" for name in data)
+    on = " AND ".join(f"t.{quote_name(k)} <=> s.{quote_name(k)}" for k in keys)
+    columns = ", ".join(map(quote_name, data))
+    values = ", ".join(f"s.{quote_name(name)}" for name in data)
+    update = ", ".join(f"t.{quote_name(name)} = s.{quote_name(name)}" for name in data)
     return (
-        f"MERGE INTO delta.{_quote_name(target)} AS t USING {view} AS s ON {on} "  # noqa: S608  # names are quoted
+        f"MERGE INTO delta.{quote_name(target)} AS t USING {view} AS s ON {on} "  # noqa: S608  # names are quoted
         f"WHEN MATCHED AND s.{leaves} THEN DELETE WHEN MATCHED THEN UPDATE SET {update} "
         f"WHEN NOT MATCHED AND NOT s.{leaves} THEN INSERT ({columns}) VALUES ({values})"
     )

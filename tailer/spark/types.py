@@ -109,3 +109,8 @@ def conform_array(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _find_null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
+
+
+def quote_name(name: str) -> str:
+    """Return a name as an identifier of Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"

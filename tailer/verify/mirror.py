@@ -6,29 +6,26 @@ The rows of the mirror count +1 and those of the snapshot -1, in the comparison 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-import anyio.to_thread
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
-from tailer.errors import TableReplaced, TransientError, first_error
+from tailer.errors import TableReplaced, TransientError
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorCopy, Sink
-from tailer.verify.table import compare_rows, pull_batches
+from tailer.verify.table import compare_rows, pull_batches, run_in_engine_thread
 
 _KEYS_MAX = 10
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +63,6 @@ async def verify_mirror(
     Raises :class:`TransientError` while the mirror is in the middle of a version.
     """
     return await run_in_engine_thread(partial(_verify_copy, log, sink, feed, options))
-
-
-async def run_in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
-    """Run blocking work in a thread, which reads the table through the portal that it is given."""
-    try:
-        async with BlockingPortal() as portal:
-            result = await anyio.to_thread.run_sync(work, portal)
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
-    return result
 
 
 def _verify_copy(

@@ -8,12 +8,11 @@ seen in sums of 128 bits of hash for each row, unless rows have nested columns.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from concurrent.futures import CancelledError
 from contextlib import aclosing, closing
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -23,7 +22,7 @@ from anyio.from_thread import BlockingPortal
 from msgspec import structs
 
 from tailer.changes import CHANGE_TYPE, COMING_KINDS, METADATA_FIELDS, ChangeBatch, Offset
-from tailer.compare.engine import Engine
+from tailer.compare.engine import Engine, Unbalanced
 from tailer.compare.stream import REF_FIELDS, RowStream
 from tailer.decode.variant import canonicalize_variants
 from tailer.delta.snapshot import TableState
@@ -36,6 +35,8 @@ from tailer.plan.mapping_removals import find_mapping_removals
 
 _COMING = pa.array(COMING_KINDS)
 _EXAMPLES_MAX = 5
+
+T = TypeVar("T")
 
 _Side = Literal["leaving", "coming"]
 
@@ -121,18 +122,28 @@ async def _verify_in_schema(
     """Return the verdict in one schema: on all rows, or on those of one side."""
     decode = structs.replace(options.decode, target=None if side else state, columns=None)
     options = structs.replace(options, decode=decode)
+
+    def compare(portal: BlockingPortal) -> Verdict:
+        signed = SignedRows(portal, log, first, last, options, state, side)
+        with Engine(options.diff) as engine:
+            missing, surplus, examples = compare_rows(engine, signed)
+        return Verdict(first, last, signed.events, missing, surplus, examples)
+
+    return await run_in_engine_thread(compare)
+
+
+async def run_in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
+    """Run blocking work in a thread, which reads the table through the portal that it is given."""
     try:
         async with BlockingPortal() as portal:
-            signed = SignedRows(portal, log, first, last, options, state, side)
-            compare = partial(_compare_signed, signed, options)
             try:
-                missing, surplus, examples = await anyio.to_thread.run_sync(compare)
+                result = await anyio.to_thread.run_sync(work, portal)
             except CancelledError:  # the thread's: what it waited for here was cancelled
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise
     except BaseExceptionGroup as group:
         raise first_error(group) from None
-    return Verdict(first, last, signed.events, missing, surplus, examples)
+    return result
 
 
 class Rows(Protocol):
@@ -144,15 +155,7 @@ class Rows(Protocol):
         """Return the rows as a stream for the engine, from the beginning."""
 
 
-class Imbalance(NamedTuple):
-    """The numbers of missing and of surplus rows, and some of them with a column ``surplus``."""
-
-    missing: int
-    surplus: int
-    examples: pa.Table | None
-
-
-def compare_rows(engine: Engine, signed: Rows, examples_max: int = _EXAMPLES_MAX) -> Imbalance:
+def compare_rows(engine: Engine, signed: Rows, examples_max: int = _EXAMPLES_MAX) -> Unbalanced:
     """Return the number of missing rows and of surplus rows, and examples of them. If there are
     any, the engine's table ``unbalanced`` has all of them.
 
@@ -161,17 +164,13 @@ def compare_rows(engine: Engine, signed: Rows, examples_max: int = _EXAMPLES_MAX
     # An engine that fails leaves rows unread, and their source must be closed here.
     with closing(signed.open_stream()) as rows:
         if engine.is_balanced(rows):
-            return Imbalance(0, 0, None)
+            return Unbalanced(0, 0, None)
     with closing(signed.open_stream()) as rows:
-        missing, surplus, examples = engine.find_unbalanced(rows, examples_max)
-    names = [*signed.names[: examples.num_columns - 1], "surplus"]
-    examples = examples.rename_columns(names) if examples.num_rows else None
-    return Imbalance(missing, surplus, examples)
-
-
-def _compare_signed(signed: Rows, options: FeedOptions) -> Imbalance:
-    with Engine(options.diff) as engine:
-        return compare_rows(engine, signed)
+        found = engine.find_unbalanced(rows, examples_max)
+    if found.examples is None:
+        return found
+    names = [*signed.names[: found.examples.num_columns - 1], "surplus"]
+    return found._replace(examples=found.examples.rename_columns(names))
 
 
 class SignedRows:

@@ -7,12 +7,11 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import deltalake
 import pyarrow as pa
 import pytest
@@ -20,13 +19,10 @@ import pytest
 from sinks.postgres.sink import PostgresSink
 from tailer.changes import ChangeBatch, Offset
 from tailer.cli.main import main
-from tailer.config.feeds import load_config
-from tailer.daemon.assembly import assemble_feed, make_feed_sink
 from tailer.errors import TailerError
-from tailer.feed.run import run_feed
 from tailer.sink import MirrorRepair, Sink
 from tailer.testing.conformance.sink import TYPES, VALUES
-from tailer.testing.table import TableBuilder
+from tests.support.copies import Copy, make_copy_of
 from tests.support.extent import rest_slow
 from tests.support.programs import run_tailer, started
 from tests.support.sql_targets import SQL_SINKS, sql_target
@@ -37,76 +33,62 @@ SCHEMA = pa.schema([("id", pa.int64()), *TYPES])
 FULL = {**VALUES, "string": "größe \n ''", "map": [("a", 1), ("", None)]}
 EMPTY = dict.fromkeys(VALUES)
 NUMBERS = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+TIMES = ["1969-12-31T23:59:59.999999", "2026-01-01T00:00:00", "0001-01-01T00:00:00"]
+#: Values of each type that a key may have, the least and the greatest among them.
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "bool": (pa.bool_(), [True, False]),
+    **{
+        str(whole): (whole, [-(2 ** (whole.bit_width - 1)), 0, 2 ** (whole.bit_width - 1) - 1])
+        for whole in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+    },
+    "decimal": (pa.decimal128(38, 2), ["1.00", "12345678901234567890.12", "-0.01"]),
+    "string": (pa.string(), ["a", "größe", "\\x61", "a'b\"c", "A", ""]),
+    "binary": (pa.binary(), [b"a", b"\x00\xff", b"\\x61", b""]),
+    "date": (pa.date32(), ["1969-12-31", "2026-01-01", "0001-01-01"]),
+    "timestamp": (pa.timestamp("us", "UTC"), [f"{at}Z" for at in TIMES]),
+    "timestamp_ntz": (pa.timestamp("us"), TIMES),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A table, the configuration that keeps its copy, and what changes the copy behind its back."""
+class Damaged(Copy):
+    """A copy, and what changes it behind its feed's back."""
 
-    config: Path
-    table: TableBuilder
     delete: Callable[[str], object]
     update: Callable[[str, str, str], object]
 
-    def deliver(self, last: int) -> None:
-        """Run the feed up to a version."""
-        loaded = load_config(self.config)
-        anyio.run(
-            lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=last))
+
+def damaged(kind: str, folder: Path, request: pytest.FixtureRequest, schema: pa.Schema) -> Damaged:
+    """A table, created, with a copy by its first column."""
+    key = [schema.names[0]]
+    delete: Callable[[str], object]
+    update: Callable[[str, str, str], object]
+    if kind == "delta":
+        options = f'type = "delta"\npath = "copy"\nkey = {json.dumps(key)}'
+        opened = partial(deltalake.DeltaTable, folder / "copy")
+        delete = lambda where: opened().delete(where)  # noqa: E731
+        update = lambda column, value, where: opened().update({column: value}, predicate=where)  # noqa: E731
+    else:
+        target = sql_target(kind, folder, request)
+        options, name = target.toml(key=key), f"{target.prefix}orders"
+        delete = lambda where: target.query(f"DELETE FROM {name} WHERE {where}")  # noqa: E731
+        update = lambda column, value, where: target.query(  # noqa: E731
+            f"UPDATE {name} SET {column} = {value} WHERE {where}"
         )
-
-    def move_back(self, version: int) -> None:
-        """Make the copy say that it continues with a version that it has."""
-        loaded = load_config(self.config)
-        sink = make_feed_sink(loaded, loaded.feeds["orders"])
-        at = Offset(version, table_id=self.table.table_id)
-        anyio.run(lambda: sink.set_offset("orders", at))
-
-    def verify(self, *more: str) -> int:
-        """Return the status of the command."""
-        return main(["verify", str(self.config), "orders", *more])
+    copy = make_copy_of(folder, options, schema)
+    copy.table.create()
+    return Damaged(copy.config, copy.table, delete, update)
 
 
 @pytest.fixture(params=[*SQL_SINKS, "delta"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def make_copy(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> Callable[[pa.Schema, list[str]], Copy]:
-    def make(schema: pa.Schema, key: list[str]) -> Copy:
-        delete: Callable[[str], object]
-        update: Callable[[str, str, str], object]
-        if kind == "delta":
-            options = f'type = "delta"\npath = "copy"\nkey = {json.dumps(key)}'
-            opened = partial(deltalake.DeltaTable, tmp_path / "copy")
-            delete = lambda where: opened().delete(where)  # noqa: E731
-            update = lambda column, value, where: opened().update({column: value}, predicate=where)  # noqa: E731
-        else:
-            target = sql_target(kind, tmp_path, request)
-            options, name = target.toml(key=key), f"{target.prefix}orders"
-            delete = lambda where: target.query(f"DELETE FROM {name} WHERE {where}")  # noqa: E731
-            update = lambda column, value, where: target.query(  # noqa: E731
-                f"UPDATE {name} SET {column} = {value} WHERE {where}"
-            )
-        config = tmp_path / "tailer.toml"
-        config.write_text(
-            '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-            f"[feeds.orders.sink]\n{options}\n"
-        )
-        table = TableBuilder(tmp_path / "orders", schema, cdf=True)
-        table.create()
-        return Copy(config, table, delete, update)
-
-    return make
+def make_copy(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[pa.Schema], Damaged]:
+    return partial(damaged, str(request.param), tmp_path, request)
 
 
 def test_the_rows_that_differ_are_written_and_no_others(
-    make_copy: Callable[[pa.Schema, list[str]], Copy], capsys: Capture
+    make_copy: Callable[[pa.Schema], Damaged], capsys: Capture
 ) -> None:
-    copy = make_copy(SCHEMA, ["id"])
+    copy = make_copy(SCHEMA)
     copy.table.insert([{"id": n, **(FULL if n % 2 else EMPTY)} for n in range(1, 8)])
     copy.deliver(1)
     copy.delete("id = 1")
@@ -128,9 +110,9 @@ def test_the_rows_that_differ_are_written_and_no_others(
 
 
 def test_a_feed_that_stopped_at_a_row_that_the_copy_lacks_continues(
-    make_copy: Callable[[pa.Schema, list[str]], Copy], capsys: Capture
+    make_copy: Callable[[pa.Schema], Damaged], capsys: Capture
 ) -> None:
-    copy = make_copy(NUMBERS, ["id"])
+    copy = make_copy(NUMBERS)
     old = copy.table.add([{"id": n, "n": 0} for n in range(3)])
     copy.table.commit(old)
     copy.deliver(1)
@@ -169,15 +151,16 @@ class Overtaken:
         self.inner.remove(keys)
 
 
+@pytest.mark.parametrize("kind", SQL_SINKS)
 def test_what_the_feed_writes_meanwhile_is_not_set_back(
     kind: str,
-    make_copy: Callable[[pa.Schema, list[str]], Copy],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if kind == "delta":
-        return  # its feed does not write to a copy that somebody has changed
-    copy = make_copy(NUMBERS, ["id"])
+    """Not of Delta: its feed does not write to a copy that somebody has changed."""
+    copy = damaged(kind, tmp_path, request, NUMBERS)
     table = copy.table
     files = {n: table.add([{"id": n, "n": 0}]) for n in range(6)}
     table.commit(*files.values())
@@ -191,7 +174,7 @@ def test_what_the_feed_writes_meanwhile_is_not_set_back(
         table.commit(table.remove(files[key]), changed, table.cdc(images))
     table.insert([{"id": 40, "n": 1}])  # a key that the copy has already
     written = iter([lambda: copy.deliver(2), lambda: copy.deliver(3), *[lambda: None] * 9])
-    sink = make_feed_sink(load_config(copy.config), load_config(copy.config).feeds["orders"])
+    sink = copy.make_sink()
     whole = type(sink).repair_mirror
 
     @contextmanager
@@ -212,9 +195,9 @@ def test_what_the_feed_writes_meanwhile_is_not_set_back(
 
 
 def test_a_copy_is_taken_back_to_a_version_and_follows_again(
-    make_copy: Callable[[pa.Schema, list[str]], Copy], capsys: Capture
+    make_copy: Callable[[pa.Schema], Damaged], capsys: Capture
 ) -> None:
-    copy = make_copy(NUMBERS, ["id"])
+    copy = make_copy(NUMBERS)
     table = copy.table
     files = {n: table.add([{"id": n, "n": 0}]) for n in range(5)}
     table.commit(*files.values())
@@ -226,10 +209,9 @@ def test_a_copy_is_taken_back_to_a_version_and_follows_again(
     table.insert([{"id": 9, "n": 9}])
     copy.deliver(4)
     table.insert([{"id": 10, "n": 9}])
-    rewind = ["offsets", "rewind", str(copy.config), "orders", "--to"]
-    assert main([*rewind, "5"]) == 2
+    assert copy.rewind("5") == 2
     assert "can't be taken back to version 5" in capsys.readouterr().err
-    assert main([*rewind, "1"]) == 0, capsys.readouterr()
+    assert copy.rewind("1") == 0, capsys.readouterr()
     assert "version 1: 2 rows written, 1 keys removed" in capsys.readouterr().out
     assert copy.verify() == 0
     assert capsys.readouterr().out == "version 1, 5 rows in the mirror: exact\n"
@@ -240,46 +222,37 @@ def test_a_copy_is_taken_back_to_a_version_and_follows_again(
 
 def test_a_copy_is_not_taken_back_where_it_can_not_be(tmp_path: Path, capsys: Capture) -> None:
     """Nothing is written, and the offset stays."""
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]\n'
-    )
-    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    options = 'type = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]'
+    copy = make_copy_of(tmp_path, options, NUMBERS)
+    table = copy.table
     table.create()
     add = table.add([{"id": 1, "n": 1}])
     table.commit(add)
     table.commit(table.remove(add), table.cdc([{"id": 1, "n": 1, "_change_type": "delete"}]))
     table.schema = pa.schema([*NUMBERS, ("more", pa.string())])
     table.commit(table.metadata())
-    loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=3)))
-    rewind = ["offsets", "rewind", str(config), "orders", "--to"]
-    assert main([*rewind, "2"]) == 2
+    copy.deliver(3)
+    assert copy.rewind("2") == 2
     assert "the table has other columns now than in version 2" in capsys.readouterr().err
     (table.folder / add["add"]["path"]).unlink()
-    assert main([*rewind, "1"]) != 0
+    assert copy.rewind("1") != 0
     capsys.readouterr()
-    assert main(["verify", str(config), "orders"]) == 0
+    assert copy.verify() == 0
     assert capsys.readouterr().out == "version 3, 0 rows in the mirror: exact\n"
 
 
 def test_events_come_again_with_the_same_ids_after_a_rewind(tmp_path: Path) -> None:
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "earliest"\n'
-        '[feeds.orders.sink]\ntype = "jsonl"\npath = "out.jsonl"\nids = "event"\n'
-    )
-    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    options = 'type = "jsonl"\npath = "out.jsonl"\nids = "event"'
+    copy = make_copy_of(tmp_path, options, NUMBERS, 'from = "earliest"')
+    table, run = copy.table, ["run", "--once", str(copy.config)]
     table.create(timestamp_ms=1_000)
     for n in range(3):
         table.commit(table.add([{"id": n, "n": n}]), timestamp_ms=2_000 + n)
-    assert main(["run", "--once", str(config)]) == 0
-    rewind = ["offsets", "rewind", str(config), "orders", "--to"]
+    assert main(run) == 0
     table.insert([{"id": 3, "n": 3}])
-    assert main([*rewind, "4"]) == 2, "it has not passed it"
-    assert main([*rewind, "1"]) == 0
-    assert main(["run", "--once", str(config)]) == 0
+    assert copy.rewind("4") == 2, "it has not passed it"
+    assert copy.rewind("1") == 0
+    assert main(run) == 0
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     assert [event["id"] for event in events] == [0, 1, 2, 1, 2, 3]
@@ -293,16 +266,11 @@ def test_a_connection_that_is_cut_ends_a_repair_that_can_be_run_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = sql_target("postgres", tmp_path, request)
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
-    )
-    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    copy = make_copy_of(tmp_path, target.toml(key=["id"]), NUMBERS)
+    table = copy.table
     table.create()
     table.insert([{"id": n, "n": 0} for n in range(6)])
-    loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
+    copy.deliver(1)
     target.query(f"UPDATE {target.prefix}orders SET n = 1")
 
     def cut() -> None:
@@ -319,11 +287,10 @@ def test_a_connection_that_is_cut_ends_a_repair_that_can_be_run_again(
             yield Overtaken(inner, iter([cut]))
 
     monkeypatch.setattr(PostgresSink, "repair_mirror", overtaken)
-    verify = ["verify", str(config), "orders", "--repair"]
-    assert main(verify) == 1
+    assert copy.verify("--repair") == 1
     assert "PostgreSQL" in capsys.readouterr().err
     monkeypatch.undo()
-    assert main(verify) == 0, capsys.readouterr()
+    assert copy.verify("--repair") == 0, capsys.readouterr()
 
 
 @pytest.mark.parametrize("seed", rest_slow(range(8), 0))
@@ -333,53 +300,34 @@ def test_a_repair_that_is_killed_leaves_a_copy_that_can_be_repaired(
     """Each transaction is whole: a key has its old row, or the table's."""
     chance = random.Random(seed)
     target = sql_target("postgres", tmp_path, request)
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
-    )
-    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    copy = make_copy_of(tmp_path, target.toml(key=["id"]), NUMBERS)
+    table = copy.table
     table.create()
     table.commit(
         *(table.add([{"id": p * 60_000 + n, "n": 1} for n in range(60_000)]) for p in range(3))
     )
-    loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
+    copy.deliver(1)
     name = f"{target.prefix}orders"
     target.query(f"UPDATE {name} SET n = -1")
     for _ in range(3):
-        with started("verify", str(config), "orders", "--repair") as program:
+        with started("verify", str(copy.config), "orders", "--repair") as program:
             time.sleep(chance.uniform(0.5, 3.0))
             program.process.kill()
         odd = target.query(f"SELECT count(*) FROM {name} WHERE n NOT IN (1, -1)")
         assert odd == [(0,)]
         assert target.query(f"SELECT count(*) FROM {name}") == [(180_000,)]
-    assert main(["verify", str(config), "orders", "--repair"]) == 0
+    assert copy.verify("--repair") == 0
     assert target.query(f"SELECT count(*), min(n) FROM {name}") == [(180_000, 1)]
 
 
-@pytest.mark.parametrize(
-    ("data_type", "values"),
-    [
-        (pa.string(), ["a", "größe", "\\x61", "a'b\"c", "A"]),
-        (pa.binary(), [b"a", b"\x00\xff", b"\\x61", b""]),
-        (pa.decimal128(38, 2), ["1.00", "12345678901234567890.12", "-0.01"]),
-        (pa.date32(), ["1969-12-31", "2026-01-01", "0001-01-01"]),
-        (pa.timestamp("us", "UTC"), ["1969-12-31T23:59:59.999999Z", "2026-01-01T00:00:00Z"]),
-        (pa.bool_(), [True, False]),
-    ],
-    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
-)
+@pytest.mark.parametrize("name", rest_slow(KEYS, "string", "binary", "timestamp", "int8"))
 def test_keys_of_all_types_are_found_again(
-    make_copy: Callable[[pa.Schema, list[str]], Copy],
-    capsys: Capture,
-    data_type: pa.DataType,
-    values: list[Any],
+    make_copy: Callable[[pa.Schema], Damaged], capsys: Capture, name: str
 ) -> None:
     """A key that the table does not have is removed by the value that the copy has."""
-    texts = pa.array(values)
-    keys = texts.cast(data_type).to_pylist() if texts.type != data_type else values
-    copy = make_copy(pa.schema([("k", data_type), ("n", pa.int64())]), ["k"])
+    data_type, values = KEYS[name]
+    keys = pa.array(values).cast(data_type).to_pylist()
+    copy = make_copy(pa.schema([("k", data_type), ("n", pa.int64())]))
     copy.table.insert([{"k": keys[0], "n": 0}])
     copy.table.insert([{"k": key, "n": n} for n, key in enumerate(keys[1:], 1)])
     copy.deliver(2)
@@ -394,15 +342,13 @@ def test_keys_of_all_types_are_found_again(
     assert f"repaired: {len(keys)} rows written, 0 keys removed" in written
 
 
-def test_a_copy_is_repaired_while_its_feed_runs(tmp_path: Path, request: Any) -> None:
+def test_a_copy_is_repaired_while_its_feed_runs(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Nothing is lost, doubled or set back, and the feed does not stop."""
     target = sql_target("postgres", tmp_path, request)
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        f"[feeds.orders.sink]\n{target.toml(key=['id'])}\n"
-    )
-    table = TableBuilder(tmp_path / "orders", NUMBERS)
+    copy = make_copy_of(tmp_path, target.toml(key=["id"]), NUMBERS, cdf=False)
+    table, config = copy.table, copy.config
     table.create()
     table.insert([{"id": n, "n": 0} for n in range(2000)])
 
@@ -425,6 +371,9 @@ def test_a_copy_is_repaired_while_its_feed_runs(tmp_path: Path, request: Any) ->
 
 
 def test_a_table_or_a_log_is_not_repaired(tmp_path: Path) -> None:
+    done = run_tailer("verify", "tailer.toml", "orders", "--dry-run")
+    assert done.returncode == 2
+    assert "--dry-run" in done.stderr
     done = run_tailer("verify", str(tmp_path), "--repair")
     assert done.returncode == 2
     assert "--repair needs a feed: `tailer verify CONFIG FEED --repair`" in done.stderr

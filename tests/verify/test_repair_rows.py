@@ -5,35 +5,29 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import deltalake
 import pyarrow as pa
 import pytest
 
 from tailer.cli.main import main
-from tailer.config.feeds import load_config
-from tailer.daemon.assembly import assemble_feed
-from tailer.feed.run import run_feed
 from tailer.testing.table import TableBuilder
+from tests.support.copies import make_copy_of
 from tests.support.pages import blocks
 
 Capture = pytest.CaptureFixture[str]
 NUMBERS = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+SQLITE = 'type = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]'
+DELTA = 'type = "delta"\npath = "copy"\nkey = ["id"]'
 
 
 def test_a_copy_by_row_id_is_repaired(tmp_path: Path, capsys: Capture) -> None:
     """The only thing that tells equal rows apart."""
-    copy = tmp_path / "copy.sqlite"
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        'change_source = "derived"\n'
-        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\n'
-    )
-    table = TableBuilder(tmp_path / "orders", NUMBERS)
+    feed = 'from = "snapshot"\nchange_source = "derived"'
+    options = 'type = "sqlite"\npath = "copy.sqlite"'
+    copy = make_copy_of(tmp_path, options, NUMBERS, feed, cdf=False)
+    table = copy.table
     first = table.add([{"id": 1, "n": 0}] * 4)
     first["add"] |= {"baseRowId": 0, "defaultRowCommitVersion": 0}
     domain = {
@@ -50,31 +44,25 @@ def test_a_copy_by_row_id_is_repaired(tmp_path: Path, capsys: Capture) -> None:
         domain,
         first,
     )
-    loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=0)))
-    with closing(sqlite3.connect(copy, isolation_level=None)) as lite:
+    copy.deliver(0)
+    with closing(sqlite3.connect(tmp_path / "copy.sqlite", isolation_level=None)) as lite:
         lite.execute("DELETE FROM orders WHERE _row_id = 1")
         lite.execute("UPDATE orders SET _row_id = 9 WHERE _row_id = 2")
-    assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
+    assert copy.verify("--repair") == 0, capsys.readouterr()
     said = capsys.readouterr().out
     assert "repaired: 2 rows written, 1 keys removed" in said
 
 
 def test_a_key_that_a_delta_copy_has_twice_is_there_once(tmp_path: Path, capsys: Capture) -> None:
     """Nothing holds a Delta table to its key."""
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        '[feeds.orders.sink]\ntype = "delta"\npath = "copy"\nkey = ["id"]\n'
-    )
-    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    copy = make_copy_of(tmp_path, DELTA, NUMBERS)
+    table = copy.table
     table.create()
     table.insert([{"id": n, "n": 0} for n in range(3)])
-    loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
+    copy.deliver(1)
     again = pa.table({"id": [1, 2, 2], "n": [0, 7, 8]}, schema=NUMBERS)
     deltalake.write_deltalake(tmp_path / "copy", again, mode="append")
-    assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
+    assert copy.verify("--repair") == 0, capsys.readouterr()
     rows = deltalake.DeltaTable(tmp_path / "copy").to_pyarrow_table().to_pylist()
     assert sorted(row["id"] for row in rows) == [0, 1, 2]
 
@@ -107,20 +95,16 @@ def test_the_commands_of_the_page_repair_a_copy(
 def test_a_row_that_the_copy_can_not_hold_stands_in_the_way_of_no_other(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        'on_reject = "park"\n'
-        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]\n'
-    )
-    table = TableBuilder(tmp_path / "orders", pa.schema([("id", pa.int64()), ("n", pa.float64())]))
+    schema = pa.schema([("id", pa.int64()), ("n", pa.float64())])
+    feed = 'from = "snapshot"\non_reject = "park"'
+    copy = make_copy_of(tmp_path, SQLITE, schema, feed, cdf=False)
+    table = copy.table
     table.create()
     table.insert([{"id": n, "n": math.nan if n == 50 else float(n)} for n in range(100)])
-    loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
+    copy.deliver(1)
     with closing(sqlite3.connect(tmp_path / "copy.sqlite", isolation_level=None)) as lite:
         lite.execute("UPDATE orders SET n = -1")
-    assert main(["verify", str(config), "orders", "--repair"]) == 1
+    assert copy.verify("--repair") == 1
     said = capsys.readouterr()
     assert "99 rows in the mirror: 1 rows missing, 0 rows too many" in said.out
     assert "1 rows can't be repaired: version 1: the column 'n' has nan" in said.err
@@ -129,19 +113,14 @@ def test_a_row_that_the_copy_can_not_hold_stands_in_the_way_of_no_other(
 def test_a_row_without_a_key_is_named_and_all_others_are_repaired(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        '[feeds.orders.sink]\ntype = "delta"\npath = "copy"\nkey = ["id"]\n'
-    )
-    table = TableBuilder(tmp_path / "orders", NUMBERS, cdf=True)
+    copy = make_copy_of(tmp_path, DELTA, NUMBERS)
+    table = copy.table
     table.create()
     table.insert([{"id": n, "n": 0} for n in range(3)])
-    loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
+    copy.deliver(1)
     more = pa.table({"id": [None, 9], "n": [0, 7]}, schema=NUMBERS)
     deltalake.write_deltalake(tmp_path / "copy", more, mode="append")
-    assert main(["verify", str(config), "orders", "--repair"]) == 1
+    assert copy.verify("--repair") == 1
     assert capsys.readouterr().out.endswith(
         "repaired: 0 rows written, 1 keys removed, in 1 transactions\n"
         "version 1, 4 rows in the mirror: 0 rows missing, 1 rows too many\n"
@@ -152,17 +131,12 @@ def test_a_row_without_a_key_is_named_and_all_others_are_repaired(
 def test_a_wide_copy_is_repaired(tmp_path: Path, capsys: Capture) -> None:
     """Rows of very many columns are compared by their hashes; their keys are kept."""
     schema = pa.schema([*((f"n{i}", pa.int64()) for i in range(300)), ("id", pa.int64())])
-    config = tmp_path / "tailer.toml"
-    config.write_text(
-        '[daemon]\nhttp = ""\n[feeds.orders]\ntable = "orders"\nfrom = "snapshot"\n'
-        '[feeds.orders.sink]\ntype = "sqlite"\npath = "copy.sqlite"\nkey = ["id"]\n'
-    )
-    table = TableBuilder(tmp_path / "orders", schema, cdf=True)
+    copy = make_copy_of(tmp_path, SQLITE, schema)
+    table = copy.table
     table.create()
     table.insert([{"id": n, **{f"n{i}": n for i in range(300)}} for n in range(5)])
-    loaded = load_config(config)
-    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
+    copy.deliver(1)
     with closing(sqlite3.connect(tmp_path / "copy.sqlite", isolation_level=None)) as lite:
         lite.execute("UPDATE orders SET n299 = 77 WHERE id = 3")
-    assert main(["verify", str(config), "orders", "--repair"]) == 0, capsys.readouterr()
+    assert copy.verify("--repair") == 0, capsys.readouterr()
     assert "repaired: 1 rows written, 0 keys removed" in capsys.readouterr().out

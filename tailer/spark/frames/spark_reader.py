@@ -36,7 +36,7 @@ from tailer.native.parquet import native
 from tailer.spark.frames.file_columns import FileColumns, char_columns, file_columns
 from tailer.spark.frames.planned_files import Columns, PlannedFile, frame_of_files
 from tailer.spark.orders import FileOrder, Order, is_small
-from tailer.spark.types import spark_type
+from tailer.spark.types import quote_name, spark_type
 from tailer.store import Store
 from tailer.store.local import LocalStore
 
@@ -206,9 +206,9 @@ class SparkFiles:
         if not padded and [*own.names, *facts.names] == self._schema.names:
             return rows
         # As SQL: a column made by functions takes dozens of calls into Java.
-        chosen = {name: _quote_name(name) for name in self._schema.names}
+        chosen = {name: quote_name(name) for name in self._schema.names}
         for name, length in padded.items():
-            text = _quote_name(name)
+            text = quote_name(name)
             blanks = f"rpad({text}, greatest(char_length({text}), {length}), ' ')"
             chosen[name] = f"{blanks} AS {text}"
         if layout.cdc:
@@ -245,10 +245,6 @@ def _checked_kind() -> str:
 
 
 _CHECKED_KIND = _checked_kind()
-
-
-def _quote_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _make_file_gone(store: Store, file: ChangeFile) -> FileGone:
