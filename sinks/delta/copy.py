@@ -1,4 +1,4 @@
-"""Reading a mirror in a Delta table back: the rows near some keys, and all rows.
+"""Reading a copy in a Delta table back: the rows near some keys, and all rows.
 
 Only the log's statistics say which files may have a key, and only for types of which these
 are exact: deltalake writes decimals as floating-point numbers, which may leave the value out, and
@@ -15,14 +15,18 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from sinks.formats.json import variant_text
+from sinks.shared.history import HistoryNames
 from tailer.changes import Offset, is_arrow_variant
 
 
-def find_keys(table: DeltaTable, schema: pa.Schema, asked: pa.Table) -> pa.Table:
+def find_keys(
+    table: DeltaTable, schema: pa.Schema, asked: pa.Table, where: pc.Expression | None = None
+) -> pa.Table:
     """Return those of the asked keys that the table has, each as often as it is there, and maybe
     some that have only their first column in common with one of them. ``schema`` has the key's
-    columns as the table has them. Memory is for what is returned and some batches."""
-    key = schema.names
+    columns as the table has them, and those of ``where``, which its rows have to meet. Memory is
+    for what is returned and some batches."""
+    key = asked.column_names
     # Of the other columns the package would make an expression for each file's statistics.
     dataset = table.to_pyarrow_dataset(schema=schema)
     near = _find_bounds(asked, key)
@@ -30,7 +34,7 @@ def find_keys(table: DeltaTable, schema: pa.Schema, asked: pa.Table) -> pa.Table
     chosen = ds.FileSystemDataset(files, schema, dataset.format, dataset.filesystem)
     wanted, types = pc.unique(asked[key[0]]), asked.select(key).schema
     found = []
-    for batch in chosen.scanner(columns=key).to_batches():
+    for batch in chosen.scanner(columns=key, filter=where).to_batches():
         keys = _cast_columns(batch, types)
         keys = keys.filter(pc.is_in(keys.column(0), value_set=wanted))
         if keys.num_rows:
@@ -63,11 +67,17 @@ class DeltaCopy:
     """See :class:`tailer.sink.MirrorCopy`."""
 
     def __init__(
-        self, table: DeltaTable | None, offset: Offset | None, key: tuple[str, ...]
+        self,
+        table: DeltaTable | None,
+        offset: Offset | None,
+        key: tuple[str, ...],
+        history: HistoryNames | None = None,
     ) -> None:
         self.offset = offset
         self.key = key
+        self.at: int | None = None
         self._table = table
+        self._history = history
 
     def as_held(self, column: pa.Array) -> pa.Array:
         return variant_text(column) if is_arrow_variant(column.type) else column
@@ -77,5 +87,14 @@ class DeltaCopy:
         types = pa.schema(list(zip(schema.names, held, strict=True)))
         if self._table is not None:
             dataset = self._table.to_pyarrow_dataset()
-            for batch in dataset.scanner(columns=schema.names).to_batches():
+            where = None if self._history is None else _is_valid(self._history, self.at)
+            for batch in dataset.scanner(columns=schema.names, filter=where).to_batches():
                 yield _cast_columns(batch, types)
+
+
+def _is_valid(names: HistoryNames, version: int | None) -> pc.Expression:
+    """Return the condition that a history's row is of a version; None is the newest."""
+    first, last = pc.field(names.from_version), pc.field(names.to_version)
+    if version is None:
+        return last.is_null()
+    return (first <= version) & (last.is_null() | (last > version))

@@ -1,4 +1,5 @@
-"""The Delta sink: a copy of a table (a mirror), or a log of its changes, in a Delta table.
+"""The Delta sink: a copy of a table (a mirror), its history, or a log of its changes, in a Delta
+table.
 
 Rows and offset are in one commit, so each change is in the table exactly once.
 """
@@ -14,6 +15,7 @@ from typing import Any
 
 import anyio.to_thread
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import structs
 
 from sinks.delta.copy import DeltaCopy, find_keys
@@ -21,6 +23,7 @@ from sinks.delta.repair import DeltaRepair
 from sinks.delta.table import FAULTS, Claim, TargetTable
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type, data_rows
 from sinks.shared.delivery import check_form
+from sinks.shared.history import HistoryMerge, HistoryNames, fold_history
 from sinks.shared.merge import (
     PHYSICAL,
     Merge,
@@ -44,11 +47,11 @@ SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The target table: a folder, or an address that deltalake "
         "accepts."),
     "mode": Setting(
-        "text", "mirror", "Keep a copy of the table, or a log of its change events.",
-        choices=("mirror", "log"),
+        "text", "mirror", "Keep a copy of the table, or one of all its versions, or a log of its "
+        "change events.", choices=("mirror", "history", "log"),
     ),
     "key": Setting(
-        "texts", [], "Mode `mirror`: the columns that identify a row; without them, row ids do.",
+        "texts", [], "Not of a log: the columns that identify a row; without them, row ids do.",
     ),
     "own_prefix": OWN_PREFIX_SETTING,
     "storage_options": Setting(
@@ -74,19 +77,23 @@ class DeltaSink(Sink):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.mode = mode
-        self._by_row_id = mode == "mirror" and not key
+        self._by_row_id = mode != "log" and not key
+        self._history = HistoryNames.with_prefix(own_prefix) if mode == "history" else None
         own = [EVENT_ID] * (mode == "log") + [_ROW_ID] * self._by_row_id
         names = OwnNames.of(*own, prefix=own_prefix, folded=True)
+        if self._history is not None:
+            names = structs.replace(names, names=(*names.names, *self._history.list_names()))
         if mode == "log":
             names = structs.replace(names, fixed=tuple(field.name for field in METADATA_FIELDS))
-        self.key = names.names if self._by_row_id else key
+        self.key = names.names[:1] if self._by_row_id else key
         self.traits = SinkTraits(
             key_columns=key,
             row_ids=self._by_row_id,
             spans=True,
             own=names,
             keeps_offset=True,
-            copies=mode == "mirror",
+            copies=mode != "log",
+            keeps_versions=mode == "history",
         )
         self._target = TargetTable(address, storage_options or {})
         self._is_open = False
@@ -145,7 +152,7 @@ class DeltaSink(Sink):
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
         claim = self._target.load(feed, self.mode)
         if claim is None:
-            if offset is not None and self.mode == "mirror" and offset.position > (0, 0):
+            if offset is not None and self.mode != "log" and offset.position > (0, 0):
                 raise TargetRefused(
                     f"{self._target.address}: there is no copy, and a copy can't start at version "
                     f"{offset.version}; restore it, or start over with `tailer offsets reset`"
@@ -156,7 +163,15 @@ class DeltaSink(Sink):
                 f"{self._target.address} is there, and its rows belong to its offset; remove the "
                 "table, then reset the offset again"
             )
-        self._target.append_rows(self._make_no_rows(), claim.advance(offset=offset))
+        moved, at = claim.advance(offset=offset), claim.offset
+        if self._history is not None and at is not None and offset.position < at.position:
+            if offset.index or offset.snapshot:
+                raise TargetRefused(
+                    f"{self._target.address}: a history goes back to the end of a version"
+                )
+            self._target.take_back(offset.version, self._history, moved)
+        else:
+            self._target.append_rows(self._make_no_rows(), moved)
 
     async def write(self, batch: ChangeBatch) -> None:
         await anyio.to_thread.run_sync(self._write_batch, batch)
@@ -172,15 +187,20 @@ class DeltaSink(Sink):
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[DeltaCopy]:
         """Provide the copy. A version of the table does not change."""
-        if self.mode != "mirror":
+        if self.mode == "log":
             raise TargetRefused(f"{self._target.address} is a log and not a mirror")
         claim = self._target.load(feed, self.mode, as_it_is=True)
         table = None if claim is None else self._target.table
         with self._target.translate_errors():
-            yield DeltaCopy(table, claim.offset if claim else None, self.key)
+            yield DeltaCopy(table, claim.offset if claim else None, self.key, self._history)
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[DeltaRepair]:
+        if self.mode != "mirror":
+            raise TargetRefused(
+                f"{self._target.address}: only a mirror is repaired, and this is a {self.mode}; "
+                "remove it, then `tailer offsets reset` creates it again"
+            )
         load = partial(self._target.load, feed, self.mode, as_it_is=True)
         yield DeltaRepair(self._target, self.key, self.build_rows, load)
 
@@ -212,15 +232,20 @@ class DeltaSink(Sink):
                 respell_names(schema.names, self._target.find_schema().names)
             )
             schema = rename_fields(schema, rows.schema.names)
-        merge = None
-        if batch.num_rows and self.mode == "mirror":
+        merge: Merge | HistoryMerge | None = None
+        if batch.num_rows and self.mode != "log":
             had = claim.offset if claim else None
             again = batch.offset.snapshot and had is not None and not had.snapshot
-            merge = fold_batch(batch, rows, self.key, unchecked=again)
+            if self._history is None:
+                merge = fold_batch(batch, rows, self.key, unchecked=again)
+            else:
+                merge = fold_history(batch, rows, self.key, self._history, unchecked=again)
         claim = self._evolve_columns(claim, batch, schema)
         claim = claim.advance(offset=batch.next_offset)
         if merge is None:
             self._target.append_rows(pa.table(rows), claim, merge_schema=True)
+        elif isinstance(merge, HistoryMerge):
+            self._merge_history(merge, claim)
         else:
             self._merge_rows(merge, claim)
 
@@ -237,12 +262,15 @@ class DeltaSink(Sink):
                     "'key', or enable row tracking on the table and set change_source to derived"
                 )
             rows = rows.append_column(own[0], pa.array([], pa.int64()) if ids is None else ids)
+        if self._history is not None:
+            for name, column in self._history.build_columns(batch).items():
+                rows = rows.append_column(name, column)
         return rows
 
     def _evolve_columns(self, claim: Claim | None, batch: ChangeBatch, schema: pa.Schema) -> Claim:
         """Make the table have a batch's columns, and return its claim."""
         physical = {field.name: physical_name(field) for field in schema}
-        key = [physical.get(n, n) for n in self.key] if self.mode == "mirror" else None
+        key = [physical.get(n, n) for n in self.key] if self.mode != "log" else None
         if claim is None:
             begun = Claim(1, self.mode, batch.offset, key, physical)
             self._target.create_table(schema.remove_metadata(), begun)
@@ -291,22 +319,34 @@ class DeltaSink(Sink):
 
     def _merge_rows(self, merge: Merge, claim: Claim) -> None:
         if not merge.unchecked:
-            self._check_keys(merge)
+            self._check_keys(merge.present, merge.absent)
         if not merge.present.num_rows:
             self._target.append_rows(merge.rows, claim)
             return
         self._target.merge_rows(merge.present, merge.rows, list(self.key), claim)
 
-    def _check_keys(self, merge: Merge) -> None:
+    def _merge_history(self, merge: HistoryMerge, claim: Claim) -> None:
+        assert self._history is not None, "a history has columns of its own"
+        if not merge.unchecked:
+            self._check_keys(merge.ended.select(list(self.key)), merge.absent)
+        if merge.ended.num_rows:
+            self._target.merge_history(merge, self._history, list(self.key), claim)
+        else:
+            self._target.append_rows(merge.rows, claim)
+
+    def _check_keys(self, present: pa.Table, absent: pa.Table) -> None:
         """Raise :class:`SinkRejected` if a key that leaves is not there, or one that comes is."""
-        key = list(self.key)
+        key, where = list(self.key), None
+        names = key if self._history is None else [*key, self._history.to_version]
+        if self._history is not None:
+            where = pc.field(self._history.to_version).is_null()
         schema = self._target.find_schema()
-        schema = pa.schema([schema.field(name) for name in key])
-        asked = pa.concat_tables([merge.present, merge.absent])
+        schema = pa.schema([schema.field(name) for name in names])
+        asked = pa.concat_tables([present, absent])
         with self._target.translate_errors():
-            had = find_keys(self._target.table, schema, asked)
-        lacks = merge.present.join(had, key, join_type="left anti")
-        has = merge.absent.join(had, key, join_type="left semi")
+            had = find_keys(self._target.table, schema, asked, where)
+        lacks = present.join(had, key, join_type="left anti")
+        has = absent.join(had, key, join_type="left semi")
         if lacks.num_rows:
             raise self._make_refusal(
                 lacks, "that the copy lacks; it must begin with all rows of the table "

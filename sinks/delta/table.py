@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from sinks.shared.history import HistoryMerge, HistoryNames
 from sinks.shared.merge import unused_name
 from tailer.changes import Offset
 from tailer.errors import (
@@ -190,16 +191,20 @@ class TargetTable:
         )
 
     def _check_others(self) -> None:
-        """Raise :class:`SinkRejected` if somebody else's commit has changed the rows of a mirror
+        """Raise :class:`SinkRejected` if somebody else's commit has changed the rows of a copy
         since ours; to compact or to vacuum it is none."""
         newest = self.table.version()
-        if self._mode == "mirror":
+        if self._mode != "log":
             for version in range(self._version + 1, newest + 1):
                 if self._changes_rows(version):
+                    remedy = (
+                        "`tailer verify CONFIG FEED --repair` makes it so again"
+                        if self._mode == "mirror"
+                        else "remove it, then `tailer offsets reset` creates the history again"
+                    )
                     raise TargetRefused(
                         f"{self.address}: version {version} of the copy changed its rows and was "
-                        "written by somebody else, so it is no longer the table's copy; `tailer "
-                        "verify CONFIG FEED --repair` makes it so again"
+                        f"written by somebody else, so it is no longer the table's copy; {remedy}"
                     )
         self._version = newest
 
@@ -279,6 +284,45 @@ class TargetTable:
             merger.when_matched_delete(f"s.{gone}")
             merger.when_matched_update_all(f"NOT s.{gone}", except_cols=[gone])
             merger.when_not_matched_insert_all(f"NOT s.{gone}", except_cols=[gone])
+            merger.execute()
+        self._note_commit(claim)
+
+    def merge_history(
+        self, merge: HistoryMerge, names: HistoryNames, key: list[str], claim: Claim
+    ) -> None:
+        """End the current rows of keys, and add those that begin, in one commit."""
+        gone = unused_name(_GONE, merge.rows.schema.names)
+        begun = merge.rows.append_column(gone, pa.repeat(False, merge.rows.num_rows))
+        ended = merge.ended.append_column(gone, pa.repeat(True, merge.ended.num_rows))
+        source = pa.concat_tables([begun, ended], promote_options="default")
+        same = " AND ".join(f"t.{_quote_name(name)} = s.{_quote_name(name)}" for name in key)
+        first, last = _quote_name(names.from_version), _quote_name(names.to_version)
+        ends = {name: f"s.{_quote_name(name)}" for name in (names.valid_to, names.to_version)}
+        with self.translate_errors():
+            merger = self.table.merge(
+                source,
+                f"{same} AND ((s.{gone} AND t.{last} IS NULL AND t.{first} < s.{last}) "
+                f"OR (NOT s.{gone} AND t.{first} = s.{first}))",
+                source_alias="s", target_alias="t",
+                commit_properties=self.build_properties(claim),
+            )  # fmt: skip
+            merger.when_matched_update(ends, f"s.{gone}")
+            merger.when_matched_update_all(f"NOT s.{gone}", except_cols=[gone])
+            merger.when_not_matched_insert_all(f"NOT s.{gone}", except_cols=[gone])
+            merger.execute()
+        self._note_commit(claim)
+
+    def take_back(self, version: int, names: HistoryNames, claim: Claim) -> None:
+        """Forget what a history has of a version and all later ones, in one commit."""
+        first, last = (f"t.{_quote_name(n)}" for n in (names.from_version, names.to_version))
+        with self.translate_errors():
+            merger = self.table.merge(
+                pa.table({_GONE: [True]}), f"{first} >= {version} OR {last} >= {version}",
+                source_alias="s", target_alias="t",
+                commit_properties=self.build_properties(claim),
+            )  # fmt: skip
+            merger.when_matched_delete(f"{first} >= {version}")
+            merger.when_matched_update({names.valid_to: "NULL", names.to_version: "NULL"})
             merger.execute()
         self._note_commit(claim)
 

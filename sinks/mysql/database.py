@@ -22,6 +22,7 @@ from sinks.messages.messages import parse_limit
 from sinks.messages.tls import make_tls_context
 from sinks.mysql.statements import format_insertions
 from sinks.mysql.texts import LENGTHS, find_key_rooms, find_table_rooms
+from sinks.shared.history import HistoryNames
 from sinks.shared.merge import Step, unused_name
 from sinks.shared.misread import translate_misreads
 from sinks.sql.database import CLAIMS, Database, KeyTaken, ValueRefused
@@ -284,15 +285,28 @@ class Mysql(Database):
             f"ON {self.format_key_match(key)}"
         )
 
-    def try_rights(self, target: str, key: Sequence[str], *, create: bool, evolve: bool) -> None:
+    def end_rows(self, target: str, ends: str, key: Sequence[str], names: HistoryNames) -> int:
+        """End the current rows of a history, in the order of :meth:`delete_rows`."""
+        valid_to, to_version = map(self.quote_name, (names.valid_to, names.to_version))
+        return self.change_rows(
+            f"UPDATE {ends} AS k STRAIGHT_JOIN {self.quote_table(target)} AS t "
+            f"ON {self.format_open_match(key, names)} "
+            f"SET t.{valid_to} = k.{valid_to}, t.{to_version} = k.{to_version}"
+        )
+
+    def try_rights(
+        self, target: str, key: Sequence[str], *, create: bool, evolve: bool, updates: bool
+    ) -> None:
         """Send what changes nothing, also to tables that are not there: rights come first."""
         table, makes = self.quote_table(target), [CLAIMS, *([target] if create else [])]
         lacks = [self.quote_table(name) for name in makes if not self.has_table(name)]
+        own = [self.quote_name(key[0])] if updates else []
         statements = [
             *(f"CREATE TABLE {name} LIKE information_schema._none" for name in lacks),
             *self.idle_statements(),
             f"INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
             *([f"DELETE FROM {table} WHERE 1 = 0"] if key else []),
+            *(f"UPDATE {table} SET {n} = {n} WHERE 1 = 0" for n in own),
             *([f"ALTER TABLE {table} DROP COLUMN _delta_tailer_none"] if evolve else []),
         ]
         for statement in statements:

@@ -154,7 +154,9 @@ class Postgres(Database):
         """Begin a transaction."""
         self.execute(self._begin)
 
-    def try_rights(self, target: str, key: Sequence[str], *, create: bool, evolve: bool) -> None:  # noqa: ARG002  # a rehearsal shows the others
+    def try_rights(
+        self, target: str, key: Sequence[str], *, create: bool, evolve: bool, updates: bool  # noqa: ARG002  # a rehearsal shows the others
+    ) -> None:  # fmt: skip
         """Send what changes no claim, and ask whose the table is."""
         if self.has_table(CLAIMS):
             for statement in self.idle_statements():

@@ -58,29 +58,19 @@ def fold_batch(
 
     Raises :class:`SinkRejected` for a key that is null or that several rows of a version have.
     """
-    _check_columns(rows, key)
+    check_key(batch, rows, key)
     table, keys = pa.table(rows), pa.table(rows).select(list(key))
-    for name in key:
-        if keys[name].null_count:
-            at = pc.index(pc.is_null(keys[name].combine_chunks()), value=True).as_py()
-            raise RowsRefused(
-                f"{_format_version(batch, at)}: the key column {name!r} is null; choose key "
-                "columns without nulls, or exclude these rows with `where`"
-            )
-    comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
+    comes = find_coming(batch)
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
     same = _equals_previous(keys, order)
     if not pc.any(same).as_py():  # one change of each key, as in most batches
         present = keys if unchecked else _filter_rows(keys, pc.invert(comes))
         absent = keys.slice(0, 0) if unchecked else _filter_rows(keys, comes)
         return Merge(present, absent, _filter_rows(table, comes), keys.slice(0, 0), unchecked)
-    order = _sort_by_turn(batch, keys, comes)
-    same = _equals_previous(keys, order)
-    comes = comes.take(order)
+    turns = KeyOrder(batch, keys)
     if not unchecked:
-        _check_turns(batch, keys, order, same, comes)
-    edge, differs = pa.array([True]), pc.invert(same)
-    first, last = pa.concat_arrays([edge, differs]), pa.concat_arrays([differs, edge])
+        turns.check_turns(batch)
+    order, comes, first, last = turns.order, turns.comes, turns.first, pc.invert(turns.followed)
     stays = order.filter(pc.and_(last, comes))
     latest = table.take(stays.take(pc.array_sort_indices(stays)))
     if unchecked:
@@ -92,30 +82,71 @@ def fold_batch(
     return Merge(keys.take(present), keys.take(absent), latest, keys.take(passing))
 
 
+class KeyOrder:
+    """The changes of a batch in the order of their keys, then by version, and what leaves before
+    what comes: a version may move a key to another row before it takes it from the first.
+
+    ``order`` are the places of the rows in this order, and ``comes``, ``first`` and ``followed``
+    say of each whether it comes, is the first of its key, and is not the last one.
+    """
+
+    def __init__(self, batch: ChangeBatch, keys: pa.Table) -> None:
+        self._keys = keys
+        named = {f"k{i}": column for i, column in enumerate(keys.columns)}
+        comes = find_coming(batch)
+        turns = pa.table({**named, "version": batch.rows.column(COMMIT_VERSION), "comes": comes})
+        by = [(name, "ascending") for name in turns.schema.names]
+        self.order = pc.sort_indices(turns, sort_keys=by)
+        self.comes = comes.take(self.order)
+        self._same = _equals_previous(keys, self.order)
+        self.first = pa.concat_arrays([pa.array([True]), pc.invert(self._same)])
+        self.followed = pa.concat_arrays([self._same, pa.array([False])])
+
+    def check_turns(self, batch: ChangeBatch) -> None:
+        """Raise :class:`SinkRejected` if a key comes twice or leaves twice in a row."""
+        count = len(self._same)
+        comes = self.comes
+        twice = pc.and_(self._same, pc.equal(comes.slice(1), comes.slice(0, count)))
+        place = pc.index(twice, value=True).as_py()
+        if place < 0:
+            return
+        at = self.order[place + 1].as_py()
+        values = self._keys.slice(at, 1).to_pylist()[0]
+        does = "come" if comes[place].as_py() else "leave"
+        raise SinkRejected(
+            f"{_format_version(batch, at)}: two rows with the key {values} {does}, so the key "
+            "columns do not identify a row; choose others, or mirror by row id"
+        )
+
+
+def find_coming(batch: ChangeBatch) -> pa.BooleanArray:
+    """Return for each change whether its row comes: it is none that was there before."""
+    return pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
+
+
 def _filter_rows(table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
     return table if pc.all(mask).as_py() else table.filter(mask)
 
 
-def _check_columns(rows: pa.RecordBatch, key: Sequence[str]) -> None:
+def check_key(batch: ChangeBatch, rows: pa.RecordBatch, key: Sequence[str]) -> None:
+    """Raise :class:`SinkRejected` for columns that can't be a key, and for a key that is null."""
     for name in key:
         if name not in rows.schema.names:
             listed = ", ".join(rows.schema.names)
             raise TargetRefused(f"the key column {name!r} is not among the columns: {listed}")
-        data_type = rows.schema.field(name).type
-        if pa.types.is_nested(data_type) or pa.types.is_floating(data_type):
+        column = rows.column(name)
+        if pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
             raise TargetRefused(
-                f"the key column {name!r} is of type {data_type}, whose values are not compared "
+                f"the key column {name!r} is of type {column.type}, whose values are not compared "
                 "the same everywhere; choose other key columns"
             )
-
-
-def _sort_by_turn(batch: ChangeBatch, keys: pa.Table, comes: pa.BooleanArray) -> pa.Array:
-    """Return the rows' order by key, then by version, and what leaves before what comes: a version
-    may move a key to another row before it takes it from the first."""
-    version = batch.rows.column(COMMIT_VERSION)
-    named = {f"k{i}": column for i, column in enumerate(keys.columns)}
-    turns = pa.table({**named, "version": version, "comes": comes})
-    return pc.sort_indices(turns, sort_keys=[(name, "ascending") for name in turns.schema.names])
+    for name in key:
+        if rows.column(name).null_count:
+            at = pc.index(pc.is_null(rows.column(name)), value=True).as_py()
+            raise RowsRefused(
+                f"{_format_version(batch, at)}: the key column {name!r} is null; choose key "
+                "columns without nulls, or exclude these rows with `where`"
+            )
 
 
 def _equals_previous(keys: pa.Table, order: pa.Array) -> pa.BooleanArray:
@@ -128,28 +159,6 @@ def _equals_previous(keys: pa.Table, order: pa.Array) -> pa.BooleanArray:
         same = equal if same is None else pc.and_(same, equal)
     assert same is not None, "a key has columns"
     return same
-
-
-def _check_turns(
-    batch: ChangeBatch,
-    keys: pa.Table,
-    order: pa.Array,
-    same: pa.BooleanArray,
-    comes: pa.BooleanArray,
-) -> None:
-    """Raise if a key comes twice or leaves twice in a row."""
-    count = len(same)
-    twice = pc.and_(same, pc.equal(comes.slice(1), comes.slice(0, count)))
-    place = pc.index(twice, value=True).as_py()
-    if place < 0:
-        return
-    at = order[place + 1].as_py()
-    values = keys.slice(at, 1).to_pylist()[0]
-    does = "come" if comes[place].as_py() else "leave"
-    raise SinkRejected(
-        f"{_format_version(batch, at)}: two rows with the key {values} {does}, so the key columns "
-        "do not identify a row; choose others, or mirror by row id"
-    )
 
 
 def _format_version(batch: ChangeBatch, row: int) -> str:

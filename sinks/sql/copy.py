@@ -1,4 +1,4 @@
-"""A mirror in a SQL database, read back for `tailer verify`."""
+"""A mirror or a history in a SQL database, read back for `tailer verify`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from sinks.shared.history import HistoryNames
 from sinks.sql.database import Claim, Database
 from tailer.changes import Offset
 
@@ -14,12 +15,19 @@ class SqlCopy:
     """See :class:`tailer.sink.MirrorCopy`."""
 
     def __init__(
-        self, database: Database, target: str, claim: Claim | None, key: tuple[str, ...]
+        self,
+        database: Database,
+        target: str,
+        claim: Claim | None,
+        key: tuple[str, ...],
+        history: HistoryNames | None = None,
     ) -> None:
         self.offset: Offset | None = claim.offset if claim else None
         self.key = key
         self._database = database
         self._target = target
+        self._history = history
+        self.at: int | None = None
 
     def as_held(self, column: pa.Array) -> pa.Array:
         held = self._database.to_database_type(column)
@@ -30,4 +38,12 @@ class SqlCopy:
         held = [self._database.to_database_type(pa.array([], f.type)).type for f in schema]
         types = pa.schema(list(zip(schema.names, held, strict=True)))
         query = f"SELECT {names} FROM {self._database.quote_table(self._target)}"
+        if self._history is not None:
+            query += f" WHERE {self._format_version(self._history)}"
         return self._database.read_rows(query, types)
+
+    def _format_version(self, names: HistoryNames) -> str:
+        first, last = map(self._database.quote_name, (names.from_version, names.to_version))
+        if self.at is None:
+            return f"{last} IS NULL"
+        return f"{first} <= {self.at} AND ({last} IS NULL OR {last} > {self.at})"

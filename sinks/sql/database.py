@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from sinks.shared.history import HistoryNames
 from sinks.shared.merge import Step
 from sinks.sql.names import NameRules
 from sinks.sql.text import Room, ValueRefused, with_json
@@ -260,21 +261,39 @@ class Database(ABC):
         """Return the condition that ``t`` and ``k`` have the same key."""
         return " AND ".join(f"t.{n} = k.{n}" for n in map(self.quote_name, key))
 
+    def end_rows(self, target: str, ends: str, key: Sequence[str], names: HistoryNames) -> int:
+        """End the current rows of a history with the keys of a staged relation, which has the
+        columns of the end; return how many there were."""
+        sets = f"{self.quote_name(names.valid_to)} = k.{self.quote_name(names.valid_to)}, "
+        sets += f"{self.quote_name(names.to_version)} = k.{self.quote_name(names.to_version)}"
+        return self.change_rows(
+            f"UPDATE {self.quote_table(target)} AS t SET {sets} FROM {ends} AS k "
+            f"WHERE {self.format_open_match(key, names)}"
+        )
+
+    def format_open_match(self, key: Sequence[str], names: HistoryNames) -> str:
+        """Return the condition that ``t`` is current and older, and has the key of ``k``."""
+        began, ended = self.quote_name(names.from_version), self.quote_name(names.to_version)
+        return f"{self.format_key_match(key)} AND t.{ended} IS NULL AND t.{began} < k.{ended}"
+
     def find_keys(
-        self, target: str, keys: pa.Table, key: Sequence[str], *, there: bool
+        self, target: str, keys: pa.Table, key: Sequence[str], *, there: bool, where: str = ""
     ) -> list[tuple[Any, ...]]:
-        """Return up to three of the keys that are in the table, or that are not."""
+        """Return up to three of the keys that are in the table, or that are not. ``where`` is what
+        else its rows ``t`` are."""
         names = ", ".join(f"k.{self.quote_name(name)}" for name in key)
         with self.stage_rows(keys) as staged:
             return self.execute(
                 f"SELECT {names} FROM {staged} AS k WHERE {'' if there else 'NOT '}EXISTS "
                 f"(SELECT 1 FROM {self.quote_table(target)} AS t "
-                f"WHERE {self.format_key_match(key)}) LIMIT 3"
+                f"WHERE {self.format_key_match(key)}{f' AND {where}' if where else ''}) LIMIT 3"
             )
 
-    def try_rights(self, target: str, key: Sequence[str], *, create: bool, evolve: bool) -> None:  # noqa: B027  # a file's are those of its folder
+    def try_rights(  # noqa: B027  # a file's are those of its folder
+        self, target: str, key: Sequence[str], *, create: bool, evolve: bool, updates: bool
+    ) -> None:
         """Raise the error of a right that a feed needs and its account lacks, as far as no
-        rehearsal shows it. ``key`` is a mirror's."""
+        rehearsal shows it. ``key`` is a mirror's; ``updates``: a history's rows are changed."""
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from sinks.shared.history import HistoryMerge
 from sinks.shared.merge import PHYSICAL, Merge
-from sinks.sql.database import CLAIMS, Claim, Database
+from sinks.sql.database import CLAIMS, Claim
 from sinks.sql.table_transactions import Transaction
 from sinks.sql.table_writer import TableWriter
 from tailer.changes import Offset
@@ -26,13 +27,12 @@ def rehearse_feed(writer: TableWriter, columns: pa.Schema) -> None:
     The connection is closed."""
     database, target = writer.database, writer.target
     claim = database.find_claim(target) if database.has_table(CLAIMS) else None
-    key = () if writer.mode == "log" else writer.key
-    database.try_rights(target, key, create=writer.create, evolve=writer.evolve)
+    key = () if writer.mode == "log" else writer.primary_key
+    updates = writer.history is not None
+    database.try_rights(target, key, create=writer.create, evolve=writer.evolve, updates=updates)
     with database.rehearsal():
         if database.has_table(target):
-            _touch_table(
-                database, target, key, claim.columns if claim and claim.columns else columns
-            )
+            _touch_table(writer, key, claim.columns if claim and claim.columns else columns)
             return
         if not writer.create and database.makes_in_rehearsal:
             return
@@ -44,15 +44,22 @@ def rehearse_feed(writer: TableWriter, columns: pa.Schema) -> None:
             ),
         )
         if writer.evolve:
-            small = replace(scratch, target=f"{CLAIMS}_check_2", mode="mirror", key=("id",))
+            small = replace(
+                scratch, target=f"{CLAIMS}_check_2", mode="mirror", key=("id",), history=None
+            )
             claimed = small.claim()
             for schema in map(_build_physical_schema, (_BEFORE, _AFTER)):
                 claimed = small.run(Transaction(claimed, _advance_claim(claimed, schema), schema))
 
 
-def _touch_table(database: Database, target: str, key: tuple[str, ...], columns: pa.Schema) -> None:
+def _touch_table(writer: TableWriter, key: tuple[str, ...], columns: pa.Schema) -> None:
     """Send what changes no row to the feed's own table."""
+    database, target, names = writer.database, writer.target, writer.history
     with database.transaction():
+        if names is not None:
+            ends = columns.empty_table().select([*writer.key, names.valid_to, names.to_version])
+            with database.stage_rows(ends) as staged:
+                database.end_rows(target, staged, writer.key, names)
         if key:
             with database.stage_rows(columns.empty_table().select(list(key))) as keys:
                 database.delete_rows(target, keys, key)
@@ -61,21 +68,36 @@ def _touch_table(database: Database, target: str, key: tuple[str, ...], columns:
 
 def _make_and_change_table(writer: TableWriter, schema: pa.Schema) -> None:
     """Make a table, and add, replace and delete a row of it; a log only gets one."""
-    row = pa.table([_make_value(field, writer.key) for field in schema], schema=schema)
+    row = pa.table([_make_value(field, writer.primary_key) for field in schema], schema=schema)
     claimed = writer.claim()
     if writer.mode == "log":
         (batch,) = row.to_batches()
         writer.run(Transaction(claimed, _advance_claim(claimed, schema), schema, batch))
         return
-    keys = row.select(list(writer.key))
-    none, no_keys = row.slice(0, 0), keys.slice(0, 0)
-    for merge in (
-        Merge(no_keys, keys, row, no_keys),
-        Merge(keys, no_keys, row, no_keys),
-        Merge(keys, keys, none, keys),
-    ):
+    for merge in _plan_merges(writer, row):
         after = replace(_advance_claim(claimed, schema), rows=claimed.rows + merge.growth)
         claimed = writer.run(Transaction(claimed, after, schema, merge=merge))
+
+
+def _plan_merges(writer: TableWriter, row: pa.Table) -> list[Merge | HistoryMerge]:
+    """Return what adds, replaces and removes a row."""
+    keys = row.select(list(writer.key))
+    none, no_keys = row.slice(0, 0), keys.slice(0, 0)
+    if writer.history is None:
+        return [
+            Merge(no_keys, keys, row, no_keys),
+            Merge(keys, no_keys, row, no_keys),
+            Merge(keys, keys, none, keys),
+        ]
+    names, version = writer.history, pa.array([1])
+    ends = keys.append_column(names.valid_to, row[names.valid_to])
+    ends = ends.append_column(names.to_version, version)
+    at = row.schema.get_field_index(names.from_version)
+    return [
+        HistoryMerge(ends.slice(0, 0), keys, row),
+        HistoryMerge(ends, no_keys, row.set_column(at, names.from_version, version)),
+        HistoryMerge(ends.slice(0, 0), no_keys, none),
+    ]
 
 
 def _advance_claim(claim: Claim, schema: pa.Schema) -> Claim:

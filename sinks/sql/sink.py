@@ -1,4 +1,5 @@
-"""A sink that keeps a copy of a table (a mirror), or a log of its changes, in a SQL database.
+"""A sink that keeps a copy of a table (a mirror), its history, or a log of its changes, in a SQL
+database.
 
 Rows and offset are in one transaction, so each change is in the database exactly once. The merge
 is written here for all databases; :class:`sinks.sql.database.Database` is what one of them says.
@@ -14,6 +15,7 @@ import anyio.to_thread
 import pyarrow as pa
 
 from sinks.shared.delivery import check_form
+from sinks.shared.history import HistoryNames
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING, add_prefix
 from sinks.sql.copy import SqlCopy
 from sinks.sql.database import Database
@@ -30,11 +32,11 @@ from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 TABLE_SETTINGS: dict[str, Setting] = {
     "table": Setting("text", "", "The table to write.", unset="the feed's name"),
     "mode": Setting(
-        "text", "mirror", "Keep a copy of the table, or a log of its change events.",
-        choices=("mirror", "log"),
+        "text", "mirror", "Keep a copy of the table, or one of all its versions, or a log of its "
+        "change events.", choices=("mirror", "history", "log"),
     ),
     "key": Setting(
-        "texts", [], "Mode `mirror`: the columns that identify a row; without them, row ids do.",
+        "texts", [], "Not of a log: the columns that identify a row; without them, row ids do.",
     ),
     "own_prefix": OWN_PREFIX_SETTING,
     "create": Setting(
@@ -71,7 +73,8 @@ class SqlSink(Sink):
         self.table = table
         self.mode = mode
         self._is_log = mode == "log"
-        self._by_row_id = mode == "mirror" and not key
+        self._by_row_id = mode != "log" and not key
+        self._history = HistoryNames.with_prefix(own_prefix) if mode == "history" else None
         self._row_id, self._event_id, self._seq = (
             add_prefix(name, own_prefix) for name in (_ROW_ID, _EVENT_ID, _SEQ)
         )
@@ -79,6 +82,7 @@ class SqlSink(Sink):
         self.create = create
         self.evolve = evolve
         own = [self._row_id] * self._by_row_id + [self._event_id] * self._is_log
+        own += self._history.list_names() if self._history is not None else ()
         own += [self._seq] * (self._is_log and bool(database.numbering))
         self.traits = SinkTraits(
             key_columns=tuple(key),
@@ -86,7 +90,8 @@ class SqlSink(Sink):
             spans=True,
             own=OwnNames(tuple(own), database.folds_names, _METADATA if self._is_log else ()),
             keeps_offset=True,
-            copies=mode == "mirror",
+            copies=mode != "log",
+            keeps_versions=mode == "history",
         )
         self.faults = database.faults
         self._database = database
@@ -132,6 +137,7 @@ class SqlSink(Sink):
             create=self.create,
             evolve=self.evolve,
             also=self._add_to_transaction,
+            history=self._history,
         )
 
     def _make_session(self, feed: str) -> TableSession:
@@ -141,6 +147,7 @@ class SqlSink(Sink):
             name=f"{self._database.location}: the copy {target!r}",
             key=self.key,
             event_id=self._event_id if self._is_log else None,
+            history=self._history,
             folds_names=self._database.folds_names,
         )
         return TableSession(self._make_writer(feed), transactions)
@@ -149,17 +156,18 @@ class SqlSink(Sink):
         return TableRows(
             self._database,
             target,
-            self.key,
+            (*self.key, *([self._history.from_version] if self._history is not None else [])),
             self.traits.own,
             event_id=self._event_id if self._is_log else None,
             row_id=self._row_id if self._by_row_id else None,
+            history=self._history,
         )
 
     @property
     def lacks_beginning(self) -> bool:  # type: ignore[override]
-        """Whether a mirror has just begun; a log may begin anywhere."""
+        """Whether a copy has just begun; a log may begin anywhere."""
         claim = None if self._session is None else self._session.transactions.committed_claim
-        return self.mode == "mirror" and claim is not None and claim.epoch == 1
+        return not self._is_log and claim is not None and claim.epoch == 1
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:
         """Do what a feed does, and undo it."""
@@ -236,17 +244,21 @@ class SqlSink(Sink):
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[SqlCopy]:
         target, database = self.table or feed, self._database
-        if self.mode != "mirror":
+        if self._is_log:
             raise TargetRefused(
                 f"{database.location}: the table {target!r} is a log and not a mirror"
             )
         with self._open_for_reading(), database.snapshot():
-            yield SqlCopy(
-                database, target, database.check_target(target, feed, self.mode), self.key
-            )
+            claim = database.check_target(target, feed, self.mode)
+            yield SqlCopy(database, target, claim, self.key, self._history)
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[SqlRepair]:
+        if self.mode != "mirror":
+            raise TargetRefused(
+                f"{self._database.location}: only a mirror is repaired, and {self.table or feed!r} "
+                f"is a {self.mode}; `tailer offsets reset` creates it again"
+            )
         try:
             yield SqlRepair(self._make_writer(feed), self._make_rows(self.table or feed))
         finally:

@@ -1,12 +1,14 @@
-"""A batch's rows as a SQL table has them: the columns of a mirror or of a log, and what does not
-fit."""
+"""A batch's rows as a SQL table has them: the columns of a mirror, a history or a log, and what
+does not fit."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from sinks.shared.history import HistoryNames
 from sinks.sql.database import Database, ValueRefused
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused
@@ -16,7 +18,8 @@ from tailer.sink import OwnNames
 @dataclass(slots=True)
 class TableRows:
     """The columns of a table: a log's end with ``event_id``, those of a mirror by row id with
-    ``row_id``. ``key`` are the columns of a mirror's key, and ``own`` the names that are taken."""
+    ``row_id``, and those of a history with its own. ``key`` are the columns of the primary key, and
+    ``own`` the names that are taken."""
 
     database: Database
     target: str
@@ -24,6 +27,7 @@ class TableRows:
     own: OwnNames
     event_id: str | None = None
     row_id: str | None = None
+    history: HistoryNames | None = None
 
     def first_columns(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table is made with."""
@@ -33,6 +37,10 @@ class TableRows:
         ]
         held += [(self.row_id, pa.int64())] if self.row_id is not None else []
         held += [(self.event_id, pa.string())] if self.event_id is not None else []
+        if self.history is not None:
+            at, number = METADATA_FIELDS[-1].type, pa.int64()
+            kept = self.database.to_database_type(pa.array([], at)).type
+            held += zip(self.history.list_names(), (kept, kept, number, number), strict=True)
         return pa.schema(held)
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -54,13 +62,7 @@ class TableRows:
             found[self.event_id] = batch.event_ids()
         else:
             found = dict(list(found.items())[: -len(METADATA_FIELDS)])
-        held = {}
-        for name, column in found.items():
-            try:
-                held[name] = self.database.to_database_type(column)
-                self.database.check_values(held[name])
-            except ValueRefused as e:
-                raise self._make_refusal(name, e, batch) from e
+        held = self._hold_columns(found, batch)
         if self.row_id is not None:
             ids = batch.row_ids
             if ids is None and batch.num_rows:
@@ -69,9 +71,23 @@ class TableRows:
                     "'key', or enable row tracking on the table and set change_source to derived"
                 )
             held[self.row_id] = pa.array([], pa.int64()) if ids is None else ids
+        if self.history is not None:
+            held |= self._hold_columns(self.history.build_columns(batch), batch)
         found = pa.RecordBatch.from_pydict(held)
         self._check_lengths(found, batch)
         return found
+
+    def _hold_columns(
+        self, columns: Mapping[str, pa.Array], batch: ChangeBatch
+    ) -> dict[str, pa.Array]:
+        held = {}
+        for name, column in columns.items():
+            try:
+                held[name] = self.database.to_database_type(column)
+                self.database.check_values(held[name])
+            except ValueRefused as e:
+                raise self._make_refusal(name, e, batch) from e
+        return held
 
     def _check_lengths(self, rows: pa.RecordBatch, batch: ChangeBatch) -> None:
         """Raise :class:`RowsRefused` for a value that its column has no room for."""

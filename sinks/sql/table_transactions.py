@@ -43,6 +43,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from sinks.shared.history import HistoryMerge, HistoryNames, fold_history
 from sinks.shared.merge import (
     Merge,
     fold_batch,
@@ -64,16 +65,18 @@ Verdict = Literal["roll back", "open again"]
 class Transaction:
     """One transaction: the claim before and after it, and what is written besides.
 
-    ``schema`` are the columns of the rows; None: only the offset moves. A mirror gets ``merge``, a
-    log ``rows``. ``batch`` is what they were made of.
+    ``schema`` are the columns of the rows; None: only the offset moves. A mirror and a history get
+    ``merge``, a log ``rows``. ``batch`` is what they were made of. ``back_to`` is the first version
+    whose changes a history forgets.
     """
 
     before: Claim
     after: Claim
     schema: pa.Schema | None = None
     rows: pa.RecordBatch | None = None
-    merge: Merge | None = None
+    merge: Merge | HistoryMerge | None = None
     batch: ChangeBatch | None = None
+    back_to: int | None = None
 
 
 class Target(typing.Protocol):
@@ -94,7 +97,8 @@ class Target(typing.Protocol):
 
 class TableTransactions:
     """The transactions of one session. ``rows_of`` makes a batch's rows those of the table, with
-    the columns of ``key``; ``event_id`` is the column of event ids, which a log has."""
+    the columns of ``key``; ``event_id`` is the column of event ids, which a log has, and
+    ``history`` are those of a history."""
 
     def __init__(
         self,
@@ -103,6 +107,7 @@ class TableTransactions:
         name: str,
         key: tuple[str, ...] = (),
         event_id: str | None = None,
+        history: HistoryNames | None = None,
         folds_names: bool = False,
     ) -> None:
         self.state: State = "NEW"
@@ -112,6 +117,7 @@ class TableTransactions:
         self._name = name
         self._key = key
         self._event_id = event_id
+        self._history = history
         self._folds_names = folds_names
 
     @property
@@ -123,9 +129,15 @@ class TableTransactions:
         self.committed_claim, self.state = claimed, "IDLE"
 
     def plan_move(self, offset: Offset) -> Transaction:
-        """Return the transaction that moves the offset alone."""
+        """Return the transaction that moves the offset alone; one that goes back takes a history
+        with it."""
         before = self._begin_transaction()
-        return Transaction(before, replace(before, offset=offset))
+        at, back_to = before.offset, None
+        if self._history is not None and at is not None and offset.position < at.position:
+            if offset.index or offset.snapshot:
+                raise TargetRefused(f"{self._name}: a history goes back to the end of a version")
+            back_to = offset.version
+        return Transaction(before, replace(before, offset=offset), back_to=back_to)
 
     def plan(self, batch: ChangeBatch) -> Transaction:
         """Return the transaction that writes a batch. Raises :class:`SinkRejected` for rows that
@@ -137,12 +149,15 @@ class TableTransactions:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
             rows = rows.rename_columns(respell_names(schema.names, before.columns.names))
             schema = rename_fields(schema, rows.schema.names)
-        merge = None
+        merge: Merge | HistoryMerge | None = None
         if batch.num_rows and not self._is_log:
             # Rows of a snapshot that is read while the copy is there replace what it has.
             at = before.offset
             again = batch.offset.snapshot and at is not None and not at.snapshot
-            merge = fold_batch(batch, rows, self._key, unchecked=again)
+            if self._history is None:
+                merge = fold_batch(batch, rows, self._key, unchecked=again)
+            else:
+                merge = fold_history(batch, rows, self._key, self._history, unchecked=again)
         after = replace(
             self._add_key(before, schema),
             offset=batch.next_offset,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sinks.shared.history import HistoryMerge, HistoryNames
 from sinks.shared.merge import Merge, Step, find_steps
 from sinks.sql.database import Claim, Database, KeyTaken
 from sinks.sql.table_transactions import Transaction
@@ -20,8 +21,8 @@ from tailer.sink import fold_case
 @dataclass(slots=True)
 class TableWriter:
     """See :class:`sinks.sql.table_transactions.Target`. The table ``target`` is a log, or a mirror
-    with this ``key``; ``seq`` is a log's column of the events' order. ``also`` is done in the
-    transaction of a batch."""
+    or a history with this ``key``; ``seq`` is a log's column of the events' order. ``also`` is done
+    in the transaction of a batch."""
 
     database: Database
     target: str
@@ -32,6 +33,12 @@ class TableWriter:
     create: bool
     evolve: bool
     also: Callable[[ChangeBatch], None]
+    history: HistoryNames | None = None
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns that no two rows have the same values in."""
+        return self.key if self.history is None else (*self.key, self.history.from_version)
 
     def claim(self) -> Claim:
         return self.database.claim(self.target, self.feed, self.mode, adopt=not self.create)
@@ -49,10 +56,14 @@ class TableWriter:
                     database.save_claim(self.target, before, after)  # first: it is the fence
                 if schema is not None and database.ddl_in_transactions:
                     self._evolve_columns(before, schema)
-                if transaction.merge is not None:
+                if isinstance(transaction.merge, HistoryMerge):
+                    after = self._merge_history(transaction.merge, after)
+                elif transaction.merge is not None:
                     after = self._merge_rows(transaction.merge, after)
                 elif transaction.rows is not None:
                     database.append(self.target, pa.table(transaction.rows))
+                if transaction.back_to is not None:
+                    after = self._take_back(transaction.back_to, after)
                 if batch is not None:
                     self.also(batch)
         return after
@@ -90,7 +101,7 @@ class TableWriter:
             return  # by a process that ended before its transaction
         if claim.columns is None:
             allowed, option = self.create, "create"
-            key = () if self.mode == "log" else self.key
+            key = () if self.mode == "log" else self.primary_key
             statements = [database.format_creation(self.target, schema, key, self.seq)]
         else:
             allowed, option = self.evolve, "evolve"
@@ -135,12 +146,8 @@ class TableWriter:
                 deleted = database.delete_rows(target, keys, key)
             if deleted < merge.present.num_rows and not merge.unchecked:
                 database.restart_transaction()
-                lacks = database.find_keys(target, merge.present, key, there=False)
-                raise self._make_refusal(
-                    lacks,
-                    "that the copy lacks; it must begin with all rows of the "
-                    'table (from = "snapshot") and have one writer',
-                    f"verify CONFIG {self.feed} --repair` sets right what somebody changed",
+                raise self._refuse_lacking(
+                    database.find_keys(target, merge.present, key, there=False)
                 )
         enforced = database.enforces_keys and self.create
         absent = merge.passing if enforced else merge.absent
@@ -154,17 +161,80 @@ class TableWriter:
                 if not has:
                     raise
         if has:
-            raise self._make_refusal(
-                has,
-                "that the copy has already, so the key columns do not "
-                "identify a row; choose others, or mirror by row id",
-                "offsets reset` creates the copy again",
-            )
+            raise self._refuse_present(has)
         if not merge.unchecked:
             return claim
-        counted = replace(claim, rows=claim.rows + merge.present.num_rows - deleted)
-        database.save_row_count(target, counted)
-        return counted
+        return self._count_rows(replace(claim, rows=claim.rows + merge.present.num_rows - deleted))
+
+    def _merge_history(self, merge: HistoryMerge, claim: Claim) -> Claim:
+        """End the current rows of the keys that leave, and add those that begin."""
+        database, target, key = self.database, self.target, self.key
+        assert self.history is not None, "a history has columns of its own"
+        names, replaced = self.history, 0
+        if merge.unchecked:
+            with database.stage_rows(merge.rows.select(list(self.primary_key))) as begun:
+                replaced = database.delete_rows(target, begun, self.primary_key)
+        ended = 0
+        if merge.ended.num_rows:
+            with database.stage_rows(merge.ended) as ends:
+                ended = database.end_rows(target, ends, key, names)
+        open_rows = f"t.{database.quote_name(names.to_version)} IS NULL"
+        if ended < merge.ended.num_rows and not merge.unchecked:
+            database.restart_transaction()
+            keys = merge.ended.select(list(key))
+            raise self._refuse_lacking(
+                database.find_keys(target, keys, key, there=False, where=open_rows)
+            )
+        absent = merge.absent
+        if absent.num_rows and (
+            has := database.find_keys(target, absent, key, there=True, where=open_rows)
+        ):
+            raise self._refuse_present(has)
+        if merge.rows.num_rows:
+            database.append(target, merge.rows)
+        if not merge.unchecked:
+            return claim
+        return self._count_rows(
+            replace(claim, rows=claim.rows + merge.ended.num_rows - ended - replaced)
+        )
+
+    def _take_back(self, version: int, claim: Claim) -> Claim:
+        """Forget what a history has of a version and all later ones."""
+        database = self.database
+        assert self.history is not None, "only a history goes back by itself"
+        table = database.quote_table(self.target)
+        valid_to, first, last = map(
+            database.quote_name,
+            (self.history.valid_to, self.history.from_version, self.history.to_version),
+        )
+        database.change_rows(f"DELETE FROM {table} WHERE {first} >= ?", version)
+        database.change_rows(
+            f"UPDATE {table} SET {valid_to} = NULL, {last} = NULL WHERE {last} >= ?", version
+        )
+        ((rows,),) = database.execute(f"SELECT count(*) FROM {table} WHERE {last} IS NULL")
+        return self._count_rows(replace(claim, rows=rows))
+
+    def _count_rows(self, claim: Claim) -> Claim:
+        self.database.save_row_count(self.target, claim)
+        return claim
+
+    def _refuse_lacking(self, keys: Sequence[tuple[Any, ...]]) -> SinkRejected:
+        return self._make_refusal(
+            keys,
+            "that the copy lacks; it must begin with all rows of the "
+            'table (from = "snapshot") and have one writer',
+            f"verify CONFIG {self.feed} --repair` sets right what somebody changed"
+            if self.history is None
+            else "offsets reset` creates the history again",
+        )
+
+    def _refuse_present(self, keys: Sequence[tuple[Any, ...]]) -> SinkRejected:
+        return self._make_refusal(
+            keys,
+            "that the copy has already, so the key columns do not "
+            "identify a row; choose others, or mirror by row id",
+            "offsets reset` creates the copy again",
+        )
 
     def _make_refusal(
         self, keys: Sequence[tuple[Any, ...]], what: str, remedy: str

@@ -85,7 +85,7 @@ async def _rewind_feed(
         version = await last_version(log, arguments.to)
         offset = await find_start_to_keep(log, str(version + 1))
         save = partial(_save_offset, offset, feed, store, sink)
-        if not sink.traits.copies:
+        if sink.traits.keeps_versions or not sink.traits.copies:
             try:
                 now = await sink.look(feed.name) if sink.traits.keeps_offset else await store.load()
             except NotImplementedError:  # the sink can't tell

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -23,8 +24,7 @@ from tailer.log.times import first_version, last_version
 from tailer.sink import Sink
 from tailer.verify.mirror import MirrorVerdict, verify_mirror
 from tailer.verify.repair import repair_mirror
-from tailer.verify.table import Verdict
-from tailer.verify.table import verify_versions as verdicts
+from tailer.verify.table import Verdict, verify_versions
 
 #: How often a copy is compared, and repaired if it differs.
 _REPAIRS_MAX = 4
@@ -50,7 +50,7 @@ async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
     status = 0
     with BytesRead(f"versions {first} to {last}") as drawn:
         options = ReadOptions.from_arguments(arguments).feed_options(on_read=drawn)
-        async for verdict in verdicts(log, first, last, options):
+        async for verdict in verify_versions(log, first, last, options):
             drawn.close()  # a verdict is printed where it was drawn
             status = max(status, _show_verdict(verdict))
     return status
@@ -66,12 +66,30 @@ async def _verify_mirror(arguments: argparse.Namespace) -> int:
         options = feed.options.for_sink(sink)
         if arguments.repair:
             return await _repair_mirror(arguments, log, sink, options)
-        return _show_mirror(await verify_mirror(log, sink, arguments.feed, options))
+        versions = await _choose_versions(arguments, log, sink)
+        verdicts = [await verify_mirror(log, sink, feed.name, options, v) for v in versions]
+        return max(map(_show_mirror, verdicts))
     except TableError as e:
         raise e.at(table=log.store.root) from None
     finally:
         with anyio.CancelScope(shield=True):
             await log.store.aclose()
+
+
+async def _choose_versions(
+    arguments: argparse.Namespace, log: TableLog, sink: Sink
+) -> Sequence[int | None]:
+    """Return the versions to verify a copy at; None is the one that it has."""
+    if arguments.start is None and arguments.end is None:
+        return [None]
+    if not sink.traits.keeps_versions:
+        raise ConfigError("--from and --to are for a table or a history; a mirror has one version")
+    if arguments.start is None or arguments.end is None:
+        raise ConfigError("a history is verified --from VERSION --to VERSION, or without both")
+    first = await first_version(log, arguments.start)
+    last = await last_version(log, arguments.end)
+    check_range(first, last)
+    return range(first, last + 1)
 
 
 async def _repair_mirror(

@@ -64,7 +64,8 @@ class SinkTraits(Struct, frozen=True):
     is refused before anything is written. ``keeps_offset``: the target keeps the offset together
     with what was written, so a target without an offset has nothing of the feed, and a feed that
     has written before stops there. ``copies``: the target is a copy of the table, so a feed that
-    begins, begins with a snapshot.
+    begins, begins with a snapshot. ``keeps_versions``: it has the rows of each version, and
+    :meth:`Sink.set_offset` takes it back to the version before.
     """
 
     paired: bool = False
@@ -75,17 +76,20 @@ class SinkTraits(Struct, frozen=True):
     own: OwnNames = NO_NAMES
     keeps_offset: bool = False
     copies: bool = False
+    keeps_versions: bool = False
 
 
 class MirrorCopy(typing.Protocol):
     """A copy of a table, as it is at one moment. All methods block.
 
     ``offset`` is where its feed continues, None before the first write; ``key`` are the columns
-    that identify a row.
+    that identify a row. :meth:`rows` yields those of the version ``at``, which is None for the one
+    that it has, and another one only of a sink that keeps versions.
     """
 
     offset: Offset | None
     key: tuple[str, ...]
+    at: int | None
 
     def as_held(self, column: pa.Array) -> pa.Array:
         """Return a column of the table in the form of :meth:`rows`; equal values become equal."""

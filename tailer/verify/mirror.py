@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
-from tailer.errors import TableReplaced, TransientError
+from tailer.errors import ConfigError, TableReplaced, TransientError
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
@@ -56,21 +56,54 @@ class MirrorVerdict:
 
 
 async def verify_mirror(
-    log: TableLog, sink: Sink, feed: str, options: FeedOptions
+    log: TableLog, sink: Sink, feed: str, options: FeedOptions, at: int | None = None
 ) -> MirrorVerdict:
-    """Compare the mirror of a feed with its table, at the version that the mirror has.
+    """Compare the mirror of a feed with its table, at the version that the mirror has, or one that
+    keeps versions at an earlier one.
 
-    Raises :class:`TransientError` while the mirror is in the middle of a version.
+    Raises :class:`TransientError` while the mirror is in the middle of a version, and
+    :class:`ConfigError` for an earlier version that it can't be compared at.
     """
-    return await run_in_engine_thread(partial(_verify_copy, log, sink, feed, options))
+    return await run_in_engine_thread(partial(_verify_copy, log, sink, feed, options, at))
 
 
 def _verify_copy(
-    log: TableLog, sink: Sink, feed: str, options: FeedOptions, portal: BlockingPortal
-) -> MirrorVerdict:
+    log: TableLog, sink: Sink, feed: str, options: FeedOptions, at: int | None,
+    portal: BlockingPortal,
+) -> MirrorVerdict:  # fmt: skip
     with Engine(options.diff) as engine, sink.read_mirror(feed) as copy:
-        version = find_held_version(copy.offset, feed)
+        if at is None:
+            version = find_held_version(copy.offset, feed)
+        else:
+            version = copy.at = at
+            _check_kept(portal, log, feed, copy.offset, at)
         return MirrorRows(portal, log, copy, version, options).compare(engine)
+
+
+def _check_kept(
+    portal: BlockingPortal, log: TableLog, feed: str, offset: Offset | None, version: int
+) -> None:
+    """Raise :class:`ConfigError` for a version that a history does not have, or not with the
+    columns of then."""
+    last = check_passed(feed, offset, version)
+    then, now = (portal.call(log.load_snapshot, v).state.schema for v in (version, last))
+    for field in then.fields:
+        if field not in now.fields:
+            raise ConfigError(
+                f"the column {field.name!r} of version {version} was dropped, renamed or changed "
+                "since, and the history has it as it is now; verify later versions"
+            )
+
+
+def check_passed(feed: str, offset: Offset | None, version: int) -> int:
+    """Return the last version of which a copy with this offset has rows. Raises
+    :class:`ConfigError` if it has not passed ``version``."""
+    if offset is None or offset.snapshot or offset.position < (version + 1, 0):
+        at = "has not begun" if offset is None else f"continues with version {offset.version}"
+        raise ConfigError(
+            f"the copy of the feed {feed!r} {at}, so it has not passed version {version}"
+        )
+    return offset.version if offset.index else offset.version - 1
 
 
 def find_held_version(offset: Offset | None, feed: str) -> int:

@@ -44,7 +44,7 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorRepair, Sink
-from tailer.verify.mirror import MirrorRows, MirrorVerdict, find_held_version
+from tailer.verify.mirror import MirrorRows, MirrorVerdict, check_passed, find_held_version
 from tailer.verify.table import pull_batches, run_in_engine_thread
 
 #: How much is written, and how many keys are removed, in one transaction.
@@ -139,12 +139,7 @@ def _repair_copy(
 def _check_passed(
     portal: BlockingPortal, log: TableLog, feed: str, offset: Offset | None, version: int
 ) -> None:
-    if offset is None or offset.snapshot or offset.position < (version + 1, 0):
-        at = "has not begun" if offset is None else f"continues with version {offset.version}"
-        raise ConfigError(
-            f"the copy of the feed {feed!r} {at}, so it can't be taken back to version {version}"
-        )
-    last = offset.version if offset.index else offset.version - 1
+    last = check_passed(feed, offset, version)
     before, after = (portal.call(log.load_snapshot, v).state for v in (version, last))
     if before.schema != after.schema:
         raise ConfigError(

@@ -23,6 +23,7 @@ GETTING_STARTED = "tests/cli/test_pages.py::test_getting_started_"
 CLOUDS = "tests/store/test_cloud_pages.py::test_the_"
 STORAGE = "tests/storage/test_extending.py::test_a_command_reads_a_table_of_the_scheme"
 FORMAT = "tests/sinks/test_extending.py::test_a_configuration_may_name_it"
+HISTORY = "tests/sinks/test_history_page.py::test_the_page_on_histories"
 KAFKA = "tests/kafka/test_pages.py::test_a_page_s_feed_reaches_the_broker"
 MAKE = "tests/house/test_snippets.py::test_make_has_each_target_that_a_page_shows"
 MOVING = "tests/cli/test_moving_pages.py::test_a_"
@@ -102,6 +103,11 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("[feeds", f"{GETTING_STARTED}with_the_daemon"),
         ("[feeds", KAFKA),
         ("from", f"{GETTING_STARTED}from_python"),
+    ],
+    "docs/history.md": [
+        ("# tailer.toml", HISTORY),
+        ("tailer", HISTORY),
+        *[("SELECT", HISTORY)] * 6,
     ],
     "docs/kafka.md": [
         ("[feeds", KAFKA),

@@ -1,0 +1,116 @@
+"""A history: a row for each version of a key, from the version that it came with to the one that
+ended it. :func:`fold_history` says what a batch does to it, for every database, and knows none.
+
+Of a key, one row at most is current: its columns of an end are null. A batch may begin and end
+several rows of a key; they come to the database with both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.shared.merge import KeyOrder, check_key
+from sinks.shared.own_prefix import add_prefix
+from tailer.changes import COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryNames:
+    """The columns of a history beside those of the table: commit times, and versions. A row is
+    valid from its first version on, and no longer at the one that ended it."""
+
+    valid_from: str
+    valid_to: str
+    from_version: str
+    to_version: str
+
+    @classmethod
+    def with_prefix(cls, prefix: str) -> HistoryNames:
+        """Return the names with a prefix in place of the underscore."""
+        names = ("_valid_from", "_valid_to", "_from_version", "_to_version")
+        return cls(*(add_prefix(name, prefix) for name in names))
+
+    def list_names(self) -> tuple[str, ...]:
+        """Return the names, in the order of the columns."""
+        return (self.valid_from, self.valid_to, self.from_version, self.to_version)
+
+    def build_columns(self, batch: ChangeBatch) -> dict[str, pa.Array]:
+        """Return the columns of rows that begin with a batch's changes."""
+        at, version = (batch.rows.column(name) for name in (COMMIT_TIMESTAMP, COMMIT_VERSION))
+        ends = (pa.nulls(len(at), at.type), pa.nulls(len(version), version.type))
+        return dict(zip(self.list_names(), (at, ends[0], version, ends[1]), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMerge:
+    """``ended`` are keys whose current rows end, with when; ``absent`` are keys of which no row is
+    current; ``rows`` begin, and some have ended.
+
+    ``unchecked``: rows are read again while the history is there. They end what is current, if it
+    is older, and take the place of what began with the same version.
+    """
+
+    ended: pa.Table
+    absent: pa.Table
+    rows: pa.Table
+    unchecked: bool = False
+
+    @property
+    def growth(self) -> int:
+        """How many more rows are current, if the history has the keys that it should."""
+        return int(_count_current(self.rows) - self.ended.num_rows)
+
+
+def _count_current(rows: pa.Table) -> int:
+    return int(rows.column(rows.num_columns - 1).null_count)
+
+
+def fold_history(
+    batch: ChangeBatch,
+    rows: pa.RecordBatch,
+    key: Sequence[str],
+    names: HistoryNames,
+    *,
+    unchecked: bool = False,
+) -> HistoryMerge:
+    """Fold a batch to the rows that end and begin. ``rows`` are its rows as the history has them,
+    with the columns of ``key``, and those of :meth:`HistoryNames.build_columns` as the last ones.
+
+    Raises :class:`SinkRejected` for a key that is null or that several rows of a version have.
+    """
+    check_key(batch, rows, key)
+    order = KeyOrder(batch, pa.table(rows).select(list(key)))
+    if not unchecked:
+        order.check_turns(batch)
+    ordered, comes = pa.table(rows).take(order.order), order.comes
+    # A row that comes ends with the next change of its key, which is one that leaves.
+    ends = {
+        end: _take_next(ordered[begin], order.followed)
+        for end, begin in (
+            (names.valid_to, names.valid_from),
+            (names.to_version, names.from_version),
+        )
+    }
+    keys = ordered.select(list(key))
+    ended = keys.append_column(names.valid_to, ordered[names.valid_from]).append_column(
+        names.to_version, ordered[names.from_version]
+    )
+    for name, column in ends.items():
+        ordered = ordered.set_column(ordered.schema.get_field_index(name), name, column)
+    first = order.first
+    begun = ordered.filter(comes)
+    if unchecked:
+        return HistoryMerge(ended.filter(first), keys.slice(0, 0), begun, unchecked=True)
+    ended = ended.filter(pc.and_not(first, comes))
+    return HistoryMerge(ended, keys.filter(pc.and_(first, comes)), begun)
+
+
+def _take_next(column: pa.ChunkedArray, followed: pa.BooleanArray) -> pa.Array:
+    """Return for each row the value of the next one, or null where it is of another key."""
+    values = column.combine_chunks()
+    after = pa.concat_arrays([values.slice(1), pa.nulls(1, values.type)])
+    return pc.if_else(followed, after, pa.scalar(None, values.type))
