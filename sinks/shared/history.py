@@ -50,13 +50,15 @@ class HistoryMerge:
     """``ended`` are keys whose current rows end, with when; ``absent`` are keys of which no row is
     current; ``rows`` begin, and some have ended.
 
-    ``unchecked``: rows are read again while the history is there. They end what is current, if it
-    is older, and take the place of what began with the same version.
+    ``first``: they are of the snapshot that the history begins with. ``unchecked``: rows are read
+    again while the history is there. They end what is current, if it is older, and take the place
+    of what began with the same version.
     """
 
     ended: pa.Table
     absent: pa.Table
     rows: pa.Table
+    first: bool = False
     unchecked: bool = False
 
     @property
@@ -106,7 +108,8 @@ def fold_history(
     if unchecked:
         return HistoryMerge(ended.filter(first), keys.slice(0, 0), begun, unchecked=True)
     ended = ended.filter(pc.and_not(first, comes))
-    return HistoryMerge(ended, keys.filter(pc.and_(first, comes)), begun)
+    absent = keys.filter(pc.and_(first, comes))
+    return HistoryMerge(ended, absent, begun, first=batch.offset.snapshot)
 
 
 def _take_next(column: pa.ChunkedArray, followed: pa.BooleanArray) -> pa.Array:

@@ -317,3 +317,14 @@ def test_an_offset_in_the_middle_of_a_version_is_refused(target: SqlTarget, tmp_
     middle = Offset(1, index=1, table_id=copy.table.table_id)
     with pytest.raises(TailerError, match="goes back to the end of a version"):
         anyio.run(sink.set_offset, "orders", middle)
+
+
+def test_a_key_that_a_first_snapshot_has_twice_is_refused(
+    target: SqlTarget, tmp_path: Path
+) -> None:
+    copy = make_copy_of(tmp_path, target.toml(mode="history", key=["a"]), SCHEMA)
+    copy.table.create()
+    for _ in range(2):
+        copy.table.insert([{"a": 1, "b": "x", "value": 1}])
+    with pytest.raises(TailerError, match="do not identify a row"):
+        copy.deliver(2)
