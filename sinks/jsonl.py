@@ -205,6 +205,17 @@ class JsonlSink(Sink):
         if batch.num_rows:
             await run_blocking(lambda: self._append_lines(self._format_lines(batch)))
 
+    async def write_refused(self, row: ChangeBatch, refusal: Mapping[str, Any]) -> None:
+        """Write the row with the field ``_parked``, unless the format or the table has no place
+        for it."""
+        name = add_prefix("_parked", self.own_prefix)
+        if self.format != "rows" or name in row.rows.schema.names:
+            await self.write(row)
+            return
+        more = json.dumps({name: refusal}, ensure_ascii=False, separators=(",", ":"))
+        line = bytes(self._format_lines(row)).removesuffix(b"}\n") + f",{more[1:]}\n".encode()
+        await run_blocking(self._append_lines, line)
+
     async def announce(self, notice: Notice) -> None:
         """Write a notice as one line, which has the field ``_notice``."""
         if self.notices:

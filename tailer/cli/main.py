@@ -12,13 +12,13 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
 import tailer
 from tailer.cli.commands import Command, run_command
+from tailer.cli.foreign import refuse_foreign_owner
 from tailer.errors import ConfigError, TailerError, first_error, is_shortage, meant, out_of_reach
 from tailer.process.signals import end_process, install_receiver
 from tailer.secrets import hide_secrets
@@ -26,9 +26,6 @@ from tailer.settings import OWN_PREFIX_SETTING, WRITER_TIMEZONE_SETTING, Setting
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
-
-#: The metadata of an installed distribution ``tailer``.
-_FOREIGN = re.compile(r"tailer-[^-]+(-.*)?\.(dist|egg)-info", re.IGNORECASE)
 
 
 def _make_argument_type(setting: Setting) -> Callable[[str], Any]:
@@ -291,6 +288,13 @@ def _add_offsets_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="with show: offset and orders as JSON")
 
 
+def _add_parked_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("action", choices=("list", "show", "replay", "drop"))
+    p.add_argument("config", metavar="CONFIG.toml")
+    p.add_argument("feed", metavar="FEED")
+    p.add_argument("id", nargs="*", metavar="ID", help="these rows; default: all that are parked")
+
+
 def _add_spark_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("config", metavar="CONFIG.toml")
     p.add_argument("--master", metavar="URL", help="default: that of spark-submit, or local[*]")
@@ -384,6 +388,7 @@ COMMANDS = {
             _add_share_options, "services", handles_signals=True,
         ),
         Command("offsets", "show or change a feed's saved offset", _add_offsets_options),
+        Command("parked", "list, deliver or drop the rows that a feed parked", _add_parked_options),
         Command(
             "spark", "run a configuration's feeds on a Spark cluster", _add_spark_options,
             "services", handles_signals=True,
@@ -425,29 +430,11 @@ def _parse_arguments(given: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def _refuse_foreign_owner() -> None:
-    """Refuse another distribution that owns the import name ``tailer``: installed beside ours, the
-    two overwrite each other's files."""
-    # importlib.metadata would take nearly as long to load as pyarrow.
-    if any(map(_FOREIGN.fullmatch, _list_installed())):
-        raise ConfigError(
-            "the distributions `tailer` and `delta-tailer` are both installed here and overwrite "
-            "each other: `pip uninstall tailer delta-tailer`, then install delta-tailer alone"
-        )
-
-
-def _list_installed() -> Iterator[str]:
-    """Yield the names of all that lies in the folders that Python imports from."""
-    for folder in sys.path:
-        with suppress(OSError):  # an archive, or no folder
-            yield from os.listdir(folder or ".")  # noqa: PTH208  # no path for each of thousands
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     arguments = _parse_arguments(list(sys.argv[1:] if argv is None else argv))
     try:
-        _refuse_foreign_owner()
+        refuse_foreign_owner()
         if arguments.version:
             from tailer.native.compiled import list_absent
 

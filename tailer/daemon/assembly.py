@@ -103,12 +103,7 @@ def make_park_sink(config: Config, feed: FeedConfig) -> Sink | None:
         return None
     if feed.park is not None:
         return _make_sink(config, f"{feed.name}.park", feed.park)
-    if not isinstance(config.state, Path):
-        raise ConfigError(
-            f"{config.path}: feeds.{feed.name}.park is missing; with a state that is not "
-            "local there is no folder for refused rows"
-        )
-    file = config.state / f"{make_document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
+    file = _default_parked_file(config, feed)
     # Its rows have our names as the sink's have: of a table that has these names, it says others.
     options = {
         "path": str(file.absolute()),
@@ -117,6 +112,28 @@ def make_park_sink(config: Config, feed: FeedConfig) -> Sink | None:
         "own_prefix": feed.sink.options.get("own_prefix", OWN_PREFIX),
     }
     return _make_sink(config, f"{feed.name}.park", SinkConfig("jsonl", options))
+
+
+def _default_parked_file(config: Config, feed: FeedConfig) -> Path:
+    if not isinstance(config.state, Path):
+        raise ConfigError(
+            f"{config.path}: feeds.{feed.name}.park is missing; with a state that is not "
+            "local there is no folder for refused rows"
+        )
+    return config.state / f"{make_document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
+
+
+def find_parked_file(config: Config, feed: FeedConfig) -> tuple[Path, str]:
+    """Return the file of the rows that the feed's sink refuses, and the prefix of the fields that
+    are not the table's. Raises :class:`ConfigError` if the feed parks nothing, or elsewhere."""
+    if feed.options.policies.on_reject != "park" or feed.park is not None:
+        what = "parks no rows" if feed.park is None else "parks its rows in a sink of its own"
+        raise ConfigError(
+            f'the feed {feed.name!r} {what}; without `park`, on_reject = "park" keeps them in a '
+            "file beside the state"
+        )
+    prefix = feed.sink.options.get("own_prefix", OWN_PREFIX)
+    return _default_parked_file(config, feed), str(prefix)
 
 
 def check_targets(config: Config) -> None:

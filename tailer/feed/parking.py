@@ -15,8 +15,10 @@ what was not parked yet when the process dies is then read again.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailer.changes import COMMIT_VERSION, ChangeBatch, Offset
 from tailer.errors import CorruptRow, RowsRefused, SinkRejected, TableError, TargetRefused
@@ -168,6 +170,17 @@ class Parking:
         if not self._park_open:
             await self._park.open("parked")
             self._park_open = True
-        await self._park.write(row)
+        await self._park.write_refused(row, _describe_refusal(row, refused))
         self._progress.count_parked_rows(row.num_rows)
         self._parked.count_row(row, refused)
+
+
+def _describe_refusal(row: ChangeBatch, refused: Refusal) -> dict[str, Any]:
+    """Return what is written beside a row: see :meth:`tailer.sink.Sink.write_refused`."""
+    return {
+        "reason": str(refused),
+        "at": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
+        "file": None if row.file is None else row.file.path,
+        "position": row.positions[0].as_py(),
+        "offset": row.offset.to_json(),
+    }

@@ -51,15 +51,17 @@ def read_changes(
     last: int | None,
     options: FeedOptions,
     observer: Observer | None = None,
+    *,
+    keep_refused: bool = False,
 ) -> AsyncGenerator[ChangeBatch, None]:
     """Yield the change batches from an offset on, in order, up to version ``last`` or forever.
 
     A version without changes gives one empty batch, which moves the offset on. The next batch is
-    read while one is used.
+    read while one is used. Raises why a row can't be delivered, or yields it, with
+    ``keep_refused``, as a batch that says so.
     """
-    return read_ahead(
-        partial(send_changes, ReadContext.from_options(log, options, observer), start, last)
-    )
+    context = ReadContext.from_options(log, options, observer)
+    return read_ahead(partial(send_changes, context, start, last, keep_refused=keep_refused))
 
 
 def read_items(
@@ -81,13 +83,18 @@ def read_items(
 
 
 async def send_changes(
-    context: ReadContext, start: Offset, last: int | None, emit: EmitBatch
+    context: ReadContext,
+    start: Offset,
+    last: int | None,
+    emit: EmitBatch,
+    *,
+    keep_refused: bool = False,
 ) -> None:
     """Send the batches of :func:`read_changes`."""
 
     async def emit_changes(item: FeedItem) -> None:
         if isinstance(item, ChangeBatch):
-            if item.refused is not None:
+            if item.refused is not None and not keep_refused:
                 raise item.refused
             await emit(item)
 

@@ -196,6 +196,12 @@ class Sink(Contract, ABC):
         of the batch, or without a call of this, and then has nothing that was prepared.
         """
 
+    async def write_refused(self, row: ChangeBatch, refusal: Mapping[str, Any]) -> None:
+        """Write a row that the feed's own sink has refused, as :meth:`write` does. ``refusal`` is a
+        JSON object: the ``reason``, when it was ``at``, and the row's ``file``, ``position`` and
+        ``offset``. A sink that has no place for that writes the row alone."""
+        await self.write(row)
+
     async def write_pieces(self, batch: ChangeBatch) -> AsyncGenerator[Offset, None]:
         """Write a batch as :meth:`write` does, in pieces of which each is durable before the next
         one; yield the offset after each piece, and after what is durable of one that fails.

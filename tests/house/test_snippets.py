@@ -134,6 +134,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
     "docs/operations.md": [
         ("curl", "tests/daemon/test_pages.py::test_a_feed_is_paused_and_started_by"),
         ('{"_notice"', SHOWN),
+        ("tailer", "tests/cli/test_parked.py::test_the_commands_of_the_page"),
         (
             "tailer",
             "tests/verify/test_repair_rows.py::test_the_commands_of_the_page_repair_a_copy",
