@@ -31,8 +31,12 @@ class HistoryNames:
     @classmethod
     def with_prefix(cls, prefix: str) -> HistoryNames:
         """Return the names with a prefix in place of the underscore."""
-        names = ("_valid_from", "_valid_to", "_from_version", "_to_version")
-        return cls(*(add_prefix(name, prefix) for name in names))
+        return cls(
+            valid_from=add_prefix("_valid_from", prefix),
+            valid_to=add_prefix("_valid_to", prefix),
+            from_version=add_prefix("_from_version", prefix),
+            to_version=add_prefix("_to_version", prefix),
+        )
 
     def list_names(self) -> tuple[str, ...]:
         """Return the names, in the order of the columns."""

@@ -60,6 +60,14 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "Age of the version being delivered; 0 when all are delivered.",
     ),
     "lag_bytes": ("gauge", "tailer_lag_bytes", (), "Total size of the unread file actions."),
+    "snapshot_share": (
+        "gauge", "tailer_snapshot_share", (),
+        "Part of the snapshot that is read, by bytes, from 0 to 1; only while one is read.",
+    ),
+    "snapshot_left": (
+        "gauge", "tailer_snapshot_left_seconds", (),
+        "Time that the rest of the snapshot takes at its pace so far.",
+    ),
     "time_to_loss": (
         "gauge", "tailer_time_to_data_loss_seconds", ("cause",),
         "Time until log cleanup (log) or VACUUM (data) may remove unread data; +Inf: none.",
@@ -122,6 +130,11 @@ def _list_gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
     yield "lag_versions", progress.lag_versions()
     yield "lag_seconds", progress.lag_seconds()
     yield "lag_bytes", progress.lag_bytes()
+    snapshot = progress.describe_snapshot()
+    if snapshot is not None:
+        yield "snapshot_share", snapshot["share"]
+        if snapshot["seconds_left"] is not None:
+            yield "snapshot_left", snapshot["seconds_left"]
     for cause in progress.deadlines:
         yield "time_to_loss", cause, progress.seconds_to_loss(cause)
     yield "queue", progress.queued

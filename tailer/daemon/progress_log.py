@@ -68,6 +68,7 @@ class ProgressLog:
         for name, progress in sorted(feeds.items()):
             events, versions = self._count_since(name, progress)
             behind = progress.lag_versions() and progress.state in _ON_ITS_WAY
+            behind = behind or progress.snapshot is not None
             if events or versions or behind:
                 reports.append((name, progress, events, versions))
         for name, progress, events, versions in reports[:FEEDS_MAX]:
@@ -142,6 +143,12 @@ def _format_counts(events: int, versions: int) -> str:
 
 
 def _format_lag(feeds: list[FeedProgress]) -> str:
+    """Return how far feeds are behind; of one alone, also how far its snapshot is."""
+    snapshot = feeds[0].describe_snapshot() if len(feeds) == 1 else None
+    if snapshot is not None:
+        left = snapshot["seconds_left"]
+        rest = "" if left is None else f", {left:.0f} s left"
+        return f"its snapshot is read to {snapshot['share']:.1%}{rest}"
     unread = sum(feed.newest_known is None for feed in feeds)
     versions = sum(feed.lag_versions() for feed in feeds)
     if unread:
@@ -170,4 +177,8 @@ def _build_fields(feeds: list[FeedProgress], events: int, versions: int) -> dict
     }
     if len(feeds) == 1 and feeds[0].known_offset is not None:
         fields["version"] = feeds[0].known_offset.version
+    if len(feeds) == 1 and (snapshot := feeds[0].describe_snapshot()) is not None:
+        fields["snapshot_share"] = snapshot["share"]
+        if snapshot["seconds_left"] is not None:
+            fields["snapshot_seconds_left"] = snapshot["seconds_left"]
     return fields

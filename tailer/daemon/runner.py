@@ -59,9 +59,10 @@ class FeedStatus:
     """What a feed is doing; JSON by :meth:`to_json`.
 
     Times are in seconds, ``offset`` is the saved one; ``seconds_to_loss`` None: nothing unread may
-    be removed. ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders``
-    are its operator's orders (:meth:`tailer.feed.orders.Orders.to_json`). ``remedy`` is what to do
-    about ``last_error`` (:meth:`tailer.daemon.remedies.Remedy.to_json`).
+    be removed. ``snapshot`` is how far a snapshot is (:meth:`FeedProgress.describe_snapshot`).
+    ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders`` are its
+    operator's orders (:meth:`tailer.feed.orders.Orders.to_json`). ``remedy`` is what to do about
+    ``last_error`` (:meth:`tailer.daemon.remedies.Remedy.to_json`).
     """
 
     name: str
@@ -72,6 +73,7 @@ class FeedStatus:
     lag_versions: int
     lag_seconds: float
     lag_bytes: int
+    snapshot: dict[str, float | None] | None
     events: int
     events_per_s: float
     last_error: str | None
@@ -457,6 +459,7 @@ class Runner:
             lag_versions=progress.lag_versions(),
             lag_seconds=round(progress.lag_seconds(), 3),
             lag_bytes=progress.lag_bytes(),
+            snapshot=progress.describe_snapshot(),
             events=progress.events_delivered,
             events_per_s=round(rate, 1),
             last_error=self.last_error,

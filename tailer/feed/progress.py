@@ -56,6 +56,39 @@ class Distribution:
         self.sum += value * times
 
 
+class SnapshotProgress(Struct):
+    """How far a snapshot is: its ``files`` and their ``bytes``, of these those that are read or
+    passed over, and the ``rows`` delivered."""
+
+    files: int
+    bytes: int
+    files_read: int = 0
+    bytes_read: int = 0
+    rows: int = 0
+    #: When its first rows were delivered, and what was read then: the rest begins there.
+    since_s: float | None = None
+    since_bytes: int = 0
+
+    def count_rows(self, rows: int, now_s: float) -> None:
+        """Count rows that are delivered."""
+        self.rows += rows
+        if self.since_s is None:
+            self.since_s, self.since_bytes = now_s, self.bytes_read
+
+    def find_share(self) -> float:
+        """Return the part that is read, from 0 to 1."""
+        return min(1.0, self.bytes_read / self.bytes) if self.bytes else 1.0
+
+    def estimate_seconds_left(self, now_s: float) -> float | None:
+        """Return how long the rest takes at the pace so far; None if there is none yet."""
+        read = self.bytes_read - self.since_bytes
+        if self.bytes_read >= self.bytes:
+            return 0.0
+        if self.since_s is None or read <= 0:
+            return None
+        return (self.bytes - self.bytes_read) * (now_s - self.since_s) / read
+
+
 class Observer:
     """Gets what reading finds out; this one ignores it. ``feed`` is whose reading it is, if it is a
     feed's."""
@@ -73,6 +106,12 @@ class Observer:
 
     def count_fetched(self, files: int, size: int) -> None:
         """Note that this many files of this size in bytes were read to their ends."""
+
+    def begin_snapshot(self, files: int, size: int) -> None:
+        """Note that a snapshot of this many files, of this size in bytes, is read next."""
+
+    def count_snapshot_file(self, size: int) -> None:
+        """Note that the snapshot's next file, of this size, is read or passed over."""
 
     def note_loss(self, notice: Notice) -> None:
         """Note that something is lost for good, and is skipped."""
@@ -110,6 +149,8 @@ class FeedProgress(Observer):
         self.deadlines: dict[str, dict[int, float]] = {"log": {}, "data": {}}
         self.totals: dict[tuple[str, ...], Total] = {}
         self.distributions: dict[str, Distribution] = {}
+        #: The snapshot that is being read, the first one or one that was ordered.
+        self.snapshot: SnapshotProgress | None = None
         #: Called with each batch that was delivered.
         self.on_rows: Callable[[ChangeBatch], None] | None = None
         self._counting = Lock()
@@ -149,6 +190,14 @@ class FeedProgress(Observer):
         self._fetched_bytes += size
         self._add_to_total("files", by=files)
 
+    def begin_snapshot(self, files: int, size: int) -> None:
+        self.snapshot = SnapshotProgress(files, size)
+
+    def count_snapshot_file(self, size: int) -> None:
+        if self.snapshot is not None:
+            self.snapshot.files_read += 1
+            self.snapshot.bytes_read += size
+
     def note_loss(self, notice: Notice) -> None:
         versions = notice.next_offset.version - notice.offset.version
         if versions:
@@ -171,7 +220,7 @@ class FeedProgress(Observer):
         finds that nothing is unread: a sink that is away would seem well at each try.
         """
         self.offset, self._reading_timestamp_ms = offset, None
-        self.saved = self._unread_since_s = None
+        self.saved = self._unread_since_s = self.snapshot = None
         self.queued = self._fetched_bytes = self._passed_bytes = 0
         if self.state != "retrying":
             self._clear_failure(offset)
@@ -195,6 +244,7 @@ class FeedProgress(Observer):
         if notice.kind != "heartbeat":
             self.queued = max(0, self.queued - 1)
             whole = notice.kind == "snapshot_end"
+            self.snapshot = None if whole else self.snapshot
             self._move_offset(notice.next_offset, notice.timestamp_ms, whole=whole)
         self._add_to_total("notices", notice.kind)
 
@@ -205,6 +255,8 @@ class FeedProgress(Observer):
         self.events_delivered += batch.num_rows
         if batch.num_rows:
             self._count_events(batch)
+            if self.snapshot is not None and batch.offset.snapshot:
+                self.snapshot.count_rows(batch.num_rows, self.clock())
             if self.on_rows is not None:
                 self.on_rows(batch)
         if self.offset is None:
@@ -318,6 +370,23 @@ class FeedProgress(Observer):
             return 0
         unread = sum(size for v, size in self.sizes.items() if v >= self.known_offset.version)
         return max(0, unread - (self._passed_bytes if unread else 0))
+
+    def describe_snapshot(self) -> dict[str, float | None] | None:
+        """Return how far the snapshot is that is being read, for the status; None: there is none.
+        The share is from 0 to 1."""
+        found = self.snapshot
+        if found is None:
+            return None
+        left = found.estimate_seconds_left(self.clock())
+        return {
+            "files": found.files,
+            "files_read": min(found.files, found.files_read),
+            "bytes": found.bytes,
+            "bytes_read": min(found.bytes, found.bytes_read),
+            "rows": found.rows,
+            "share": round(found.find_share(), 4),
+            "seconds_left": None if left is None else round(left, 1),
+        }
 
     def seconds_to_loss(self, cause: str | None = None) -> float:
         """Return the seconds until unread data may be removed; infinite if nothing is unread."""

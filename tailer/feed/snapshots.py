@@ -46,6 +46,7 @@ from tailer.delta.segment import format_commit_name
 from tailer.delta.snapshot import Snapshot, find_file_key
 from tailer.errors import FileGone, TableError, spilling
 from tailer.feed.orders import ResnapshotRequest
+from tailer.feed.progress import Observer
 from tailer.feed.read_context import Emit, ReadContext
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
@@ -67,23 +68,36 @@ async def sort_files(
     *,
     statistics: bool = False,
     key: FileOrder = by_path,
+    observer: Observer | None = None,
 ) -> Iterator[AddFile]:
-    """Yield the files in their order; at most ``run_files`` are held in memory.
+    """Yield the files in their order; at most ``run_files`` are held in memory. ``observer`` learns
+    how many there are, and of each when it is taken.
 
     Without ``statistics``, of these only the numbers of rows are left.
     """
     runs: list[IO[bytes]] = []
     held: list[AddFile] = []
+    files = size = 0
     async with aclosing(adds) as found:
         async for add in found:
+            files += 1
+            size += add.size
             held.append(add if statistics else _keep_record_count(add))
             if len(held) == run_files:
                 runs.append(await run_blocking(_spill_run, held, spill_folder, key))
                 held = []
     held.sort(key=key)
-    if not runs:
-        return iter(held)
-    return heapq.merge(*(_read_run(run) for run in runs), held, key=key)
+    merged = heapq.merge(*(_read_run(run) for run in runs), held, key=key) if runs else iter(held)
+    if observer is None:
+        return merged
+    observer.begin_snapshot(files, size)
+    return _count_taken(merged, observer)
+
+
+def _count_taken(adds: Iterator[AddFile], observer: Observer) -> Iterator[AddFile]:
+    for add in adds:
+        observer.count_snapshot_file(add.size)
+        yield add
 
 
 def _keep_record_count(add: AddFile) -> AddFile:
@@ -123,7 +137,9 @@ async def plan_snapshot_files(
     fields = WITH_TIMES if delivered else WITH_STATISTICS if first.index or prunes else FILES
     live = context.log.live_files(snapshot, fields)
     spill_folder, key = context.options.diff.spill_folder, choose_snapshot_order(first)
-    adds = await sort_files(live, spill_folder, statistics=prunes, key=key)
+    adds = await sort_files(
+        live, spill_folder, statistics=prunes, key=key, observer=context.observer
+    )
     version, state = snapshot.version, snapshot.state
     rest = islice(adds, delivered, None)
     return context.select_files(plan_snapshot(add, version, timestamp_ms, state) for add in rest)
@@ -202,7 +218,10 @@ class Resnapshot:
             self._first = version
             live = log.live_files(snapshot)
             spill_folder = self.context.options.diff.spill_folder
-            files = await sort_files(live, spill_folder, statistics=self._pruning is not None)
+            files = await sort_files(
+                live, spill_folder, statistics=self._pruning is not None,
+                observer=self.context.observer,
+            )  # fmt: skip
             at = structs.replace(stream, table_id=snapshot.state.table_id)
             await check_listed(log, at, version, tag)
             self._files = files

@@ -34,6 +34,10 @@ export const at = (offset) => (offset
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString();
 
 export function behind(feed) {
+  if (feed.snapshot) {
+    const left = feed.snapshot.seconds_left;
+    return `snapshot ${Math.floor(feed.snapshot.share * 100)} %${left === null ? "" : `, ${duration(left)} left`}`;
+  }
   if (!feed.lag_versions) return "–";
   return `${counted(feed.lag_versions, "version")}, ${duration(feed.lag_seconds)}, ${bytes(feed.lag_bytes)}`;
 }
