@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -14,15 +13,13 @@ from tailer.changes import Offset
 from tailer.cli.feeds import find_feed
 from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import make_feed_sink, make_offset_store, make_table_log
-from tailer.errors import ConfigError, TargetRefused
+from tailer.daemon.rewind import rewind_feed, save_offset
+from tailer.errors import ConfigError
 from tailer.log.starts import find_start_to_keep
 from tailer.log.table import TableLog
-from tailer.log.times import last_version
 from tailer.offsets import OffsetStore
-from tailer.sink import Sink
 from tailer.storage import open_store, storage_of
 from tailer.store import Store
-from tailer.verify.repair import rewind_mirror
 
 
 async def offsets(arguments: argparse.Namespace) -> int:
@@ -46,67 +43,20 @@ async def offsets(arguments: argparse.Namespace) -> int:
     try:
         sink = make_feed_sink(config, feed)
         if arguments.action == "rewind":
-            await _rewind_feed(arguments, config, feed, store, sink)
+            at, counts = await rewind_feed(config, feed, store, sink, arguments.to)
+            if counts is not None:
+                print(
+                    f"the copy is the table's version {at.version - 1}: {counts.rows} rows "
+                    f"written, {counts.removed} keys removed"
+                )
         else:
             offset = await _choose_offset(arguments, config, feed, store, copies=sink.traits.copies)
-            await _save_offset(offset, feed, store, sink)
+            await save_offset(offset, feed, store, sink)
     finally:
         await store.release()
     done = {"import": "imported", "rewind": "rewound"}.get(arguments.action, arguments.action)
     print(f"the offset of {arguments.feed} is {done}", file=sys.stderr)
     return 0
-
-
-async def _save_offset(
-    offset: Offset | None, feed: FeedConfig, store: OffsetStore, sink: Sink
-) -> None:
-    """Save an offset in the sink, if it keeps one, and in the store; None forgets it."""
-    await sink.set_offset(feed.name, offset)
-    if offset is None:
-        # A feed that its operator has paused stays paused; all other orders are dropped.
-        paused = (await store.load_orders()).get("paused")
-        await store.clear()
-        if paused:
-            await store.save_orders({"paused": True})
-    else:
-        await store.save(offset)
-        orders = dict(await store.load_orders())
-        if orders.pop("delivery", None):  # from here on the sink's options say it
-            await store.save_orders(orders)
-
-
-async def _rewind_feed(
-    arguments: argparse.Namespace, config: Config, feed: FeedConfig, store: OffsetStore, sink: Sink
-) -> None:
-    """Go back to an earlier version: what follows it is delivered again, with the same ids. A copy
-    is made what the table was then."""
-    log = make_table_log(config, feed)
-    try:
-        version = await last_version(log, arguments.to)
-        offset = await find_start_to_keep(log, str(version + 1))
-        save = partial(_save_offset, offset, feed, store, sink)
-        if sink.traits.keeps_versions or not sink.traits.copies:
-            try:
-                now = await sink.look(feed.name) if sink.traits.keeps_offset else await store.load()
-            except NotImplementedError:  # the sink can't tell
-                now = offset
-            if now is None or now.position < offset.position:
-                raise ConfigError(
-                    f"the feed {feed.name!r} has not passed version {version}, so it can't go back "
-                    "to it"
-                )
-            await save()
-            return
-        options = feed.options.for_sink(sink)
-        counts = await rewind_mirror(log, sink, feed.name, options, version, save)
-        print(
-            f"the copy is the table's version {version}: {counts.rows} rows written, "
-            f"{counts.removed} keys removed"
-        )
-        if counts.refused:
-            raise TargetRefused(f"{counts.refused} rows were not written: {counts.reason}")
-    finally:
-        await log.store.aclose()
 
 
 async def _show_offset(config: Config, arguments: argparse.Namespace) -> int:

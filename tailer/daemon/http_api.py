@@ -31,7 +31,7 @@ _ORDER_CHARACTERS = 500
 #: The most unread versions that an answer lists.
 _UNREAD_MAX = 50
 
-_ORDERS = ("pause", "resume", "stop", "start", "skip", "unskip", "resnapshot")
+_ORDERS = ("pause", "resume", "stop", "start", "skip", "unskip", "resnapshot", "rewind")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -165,6 +165,12 @@ def _make_orders(
             raise ConfigError('where must be a string, as in {"where": "country = \'DE\'"}')
         await supervisor.resnapshot(feed, where)
 
+    async def rewind(feed: str, body: dict[str, Any]) -> None:
+        to = body.get("to")
+        if isinstance(to, bool) or not isinstance(to, str | int):
+            raise ConfigError('to must be a version or a time, as in {"to": 120}')
+        await supervisor.rewind(feed, str(to))
+
     return {
         "pause": lambda feed, _: supervisor.pause(feed),
         "resume": lambda feed, _: supervisor.resume(feed),
@@ -173,6 +179,7 @@ def _make_orders(
         "skip": skip,
         "unskip": unskip,
         "resnapshot": resnapshot,
+        "rewind": rewind,
     }
 
 

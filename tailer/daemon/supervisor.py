@@ -10,12 +10,19 @@ from typing import Any
 import anyio
 
 from tailer.config.feeds import Config, FeedConfig
-from tailer.daemon.assembly import assemble_feed, check_targets, find_pattern_feeds
+from tailer.daemon.assembly import (
+    assemble_feed,
+    check_targets,
+    find_pattern_feeds,
+    make_feed_sink,
+    make_offset_store,
+)
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.recent import SAMPLE_S
 from tailer.daemon.reload import find_feed_changes
+from tailer.daemon.rewind import rewind_feed
 from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import (
     ConfigError,
@@ -325,6 +332,21 @@ class Supervisor:
 
     async def unskip_version(self, feed: str, version: int) -> None:
         await self.find_runner(feed).unskip_version(version)
+
+    async def rewind(self, feed: str, to: str) -> None:
+        """See :func:`tailer.daemon.rewind.rewind_feed`. Raises :class:`ConfigError` unless the feed
+        is stopped or has failed."""
+        runner = self.find_runner(feed)
+        if runner.state not in ("stopped", "failed") or runner.feed.progress.lease_held:
+            raise ConfigError(f"the feed {feed!r} is {runner.state}; stop it first")
+        store = make_offset_store(self.config, feed)
+        await store.acquire()
+        try:
+            sink = make_feed_sink(self.config, self._configs[feed])
+            offset, _ = await rewind_feed(self.config, self._configs[feed], store, sink, to)
+        finally:
+            await store.release()
+        runner.feed.progress.note_saved_offset(offset)
 
     async def resnapshot(self, feed: str, where: str | None = None) -> None:
         """See :meth:`Runner.order_resnapshot`. Raises :class:`ConfigError` for a bad ``where``:

@@ -400,3 +400,24 @@ def test_check_says_where_a_feed_would_start(setting: Setting) -> None:
     ).returncode == 0  # fmt: skip
     done = run_tailer("check", setting.config)
     assert "from version 2, index 0 (saved" in done.stdout
+
+
+def test_a_feed_goes_back_to_a_version_when_it_is_stopped(setting: Setting) -> None:
+    setting.table("orders").insert([{"id": 3}])
+    setting.feed("orders")
+    with setting.program() as program:
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2, 3])
+        back = json.dumps({"to": 1, "by": "anna"})
+        status, answer = setting.ask("POST", "/api/v1/feeds/orders/rewind", back)
+        assert (status, "stop it first" in answer["error"]) == (400, True)
+        setting.order("orders", "stop")
+        wait_for_state(program, setting, "stopped")
+        for wrong in ("{}", '{"to": true}', '{"to": "never"}', '{"to": 99}'):
+            assert setting.ask("POST", "/api/v1/feeds/orders/rewind", wrong)[0] in (400, 409)
+        assert setting.ask("POST", "/api/v1/feeds/orders/rewind", back)[0] == 202
+        assert setting.status("orders")["offset"]["version"] == 2
+        program.wait_for(lambda: "rewind" in str(program) and "anna" in str(program))
+        assert setting.order("orders", "start")[0] == 202
+        wait_for_count(program, setting, 5)
+        assert setting.ids("orders") == [0, 1, 2, 3, 3]
+        assert program.stop() == 0

@@ -1,0 +1,71 @@
+"""A feed that does not run goes back to a version: what follows is delivered again, with the same
+ids. A copy is made what the table was then."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tailer.changes import Offset
+from tailer.config.feeds import Config, FeedConfig
+from tailer.daemon.assembly import make_table_log
+from tailer.errors import ConfigError, TargetRefused
+from tailer.log.starts import find_start_to_keep
+from tailer.log.times import last_version
+from tailer.offsets import OffsetStore
+from tailer.sink import Sink
+from tailer.verify.repair import RepairCounts, rewind_mirror
+
+
+async def save_offset(
+    offset: Offset | None, feed: FeedConfig, store: OffsetStore, sink: Sink
+) -> None:
+    """Save an offset in the sink, if it keeps one, and in the store; None forgets it.
+
+    The sink comes first, because a feed starts from what it says.
+    """
+    await sink.set_offset(feed.name, offset)
+    if offset is None:
+        # A feed that its operator has paused stays paused; all other orders are dropped.
+        paused = (await store.load_orders()).get("paused")
+        await store.clear()
+        if paused:
+            await store.save_orders({"paused": True})
+    else:
+        await store.save(offset)
+        orders = dict(await store.load_orders())
+        if orders.pop("delivery", None):  # from here on the sink's options say it
+            await store.save_orders(orders)
+
+
+async def rewind_feed(
+    config: Config, feed: FeedConfig, store: OffsetStore, sink: Sink, to: str
+) -> tuple[Offset, RepairCounts | None]:
+    """Go back to a version, or to the last one at or before a time; ``store`` is acquired. Return
+    the new offset, and what was written to a copy.
+
+    Raises :class:`ConfigError` for a version that the feed has not passed.
+    """
+    log = make_table_log(config, feed)
+    try:
+        version = await last_version(log, to)
+        offset = await find_start_to_keep(log, str(version + 1))
+        save = partial(save_offset, offset, feed, store, sink)
+        if sink.traits.copies and not sink.traits.keeps_versions:
+            options = feed.options.for_sink(sink)
+            counts = await rewind_mirror(log, sink, feed.name, options, version, save)
+            if counts.refused:
+                raise TargetRefused(f"{counts.refused} rows were not written: {counts.reason}")
+            return offset, counts
+        try:
+            now = await sink.look(feed.name) if sink.traits.keeps_offset else await store.load()
+        except NotImplementedError:  # the sink can't tell
+            now = offset
+        if now is None or now.position < offset.position:
+            raise ConfigError(
+                f"the feed {feed.name!r} has not passed version {version}, so it can't go back "
+                "to it"
+            )
+        await save()
+        return offset, None
+    finally:
+        await log.store.aclose()
