@@ -31,7 +31,9 @@ _ORDER_CHARACTERS = 500
 #: The most unread versions that an answer lists.
 _UNREAD_MAX = 50
 
-_ORDERS = ("pause", "resume", "stop", "start", "skip", "unskip", "resnapshot", "rewind")
+_ORDERS = (
+    "pause", "resume", "stop", "start", "skip", "unskip", "resnapshot", "stop-resnapshot", "rewind",
+)  # fmt: skip
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -179,6 +181,7 @@ def _make_orders(
         "skip": skip,
         "unskip": unskip,
         "resnapshot": resnapshot,
+        "stop-resnapshot": lambda feed, _: supervisor.stop_resnapshots(feed),
         "rewind": rewind,
     }
 

@@ -13,7 +13,7 @@ from tailer.changes import Offset
 from tailer.daemon.recent import LastRows, RecentPast
 from tailer.daemon.remedies import find_remedy
 from tailer.daemon.retention import Outlook
-from tailer.errors import TailerError, TransientError, healing, unexpected
+from tailer.errors import ConfigError, TailerError, TransientError, healing, unexpected
 from tailer.feed.orders import ResnapshotRequest
 from tailer.feed.parking import Parked
 from tailer.feed.policy import FeedPaused
@@ -382,6 +382,15 @@ class Runner:
     async def order_resnapshot(self, where: Condition | None = None) -> None:
         """Read the table once more while changes continue."""
         self.feed.orders.resnapshots.append(ResnapshotRequest(where))
+        self.transition("change")
+        await self._save_orders()
+
+    async def stop_resnapshots(self) -> None:
+        """Read the table's rows no further than they are, and none of those that wait in line.
+        Raises :class:`ConfigError` if there is nothing to stop."""
+        if not self.feed.orders.resnapshots:
+            raise ConfigError(f"the feed {self.feed.name!r} is in no resnapshot")
+        self.feed.orders.resnapshots.clear()
         self.transition("change")
         await self._save_orders()
 

@@ -333,6 +333,9 @@ class Supervisor:
     async def unskip_version(self, feed: str, version: int) -> None:
         await self.find_runner(feed).unskip_version(version)
 
+    async def stop_resnapshots(self, feed: str) -> None:
+        await self.find_runner(feed).stop_resnapshots()
+
     async def rewind(self, feed: str, to: str) -> None:
         """See :func:`tailer.daemon.rewind.rewind_feed`. Raises :class:`ConfigError` unless the feed
         is stopped or has failed."""

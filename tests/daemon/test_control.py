@@ -421,3 +421,25 @@ def test_a_feed_goes_back_to_a_version_when_it_is_stopped(setting: Setting) -> N
         wait_for_count(program, setting, 5)
         assert setting.ids("orders") == [0, 1, 2, 3, 3]
         assert program.stop() == 0
+
+
+def test_what_was_ordered_again_is_stopped(setting: Setting) -> None:
+    table = setting.table("orders")
+    setting.feed("orders")
+    with setting.program() as program:
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2])
+        status, answer = setting.order("orders", "stop-resnapshot")
+        assert (status, "is in no resnapshot" in answer["error"]) == (400, True)
+        setting.order("orders", "pause")
+        wait_for_state(program, setting, "paused")
+        for where in ("id = 1", "id = 2"):
+            assert setting.order("orders", "resnapshot", where=where)[0] == 202
+        assert [one["where"] for one in setting.status("orders")["orders"]["resnapshots"]] == [
+            "id = 1", "id = 2",
+        ]  # fmt: skip
+        assert setting.order("orders", "stop-resnapshot")[0] == 202
+        assert setting.status("orders")["resnapshots"] == 0
+        setting.order("orders", "resume")
+        table.insert([{"id": 3}])
+        program.wait_for(lambda: setting.ids("orders") == [0, 1, 2, 3])
+        assert program.stop() == 0

@@ -23,6 +23,12 @@ const ORDERS = {
     "Deliver a version after all that is to be skipped?",
     ["version", "Version", (feed) => feed.orders?.skips?.[0] ?? ""],
   ],
+  "stop-resnapshot": ["Stop re-snapshot", "Send no more of its rows again? What was sent stays."],
+  rewind: [
+    "Rewind",
+    "Deliver again what follows a version? A copy is taken back to it first.",
+    ["to", "Version or time", () => ""],
+  ],
   stop: ["Stop", "Stop this feed until it is started again?"],
   start: ["Start feed", null],
   reload: ["Reload configuration", "Read the configuration file again? Feeds that changed restart."],
@@ -33,7 +39,7 @@ const ALLOWED = {
   blocked: ["accept", "pause", "stop"],
   failed: ["start", "skip"],
   standby: ["stop"],
-  stopped: ["start"],
+  stopped: ["start", "rewind"],
 };
 const RUNNING = ["pause", "resnapshot", "skip", "stop"];
 
@@ -41,6 +47,7 @@ const RUNNING = ["pause", "resnapshot", "skip", "stop"];
 export function ordersFor(feed) {
   const orders = [...(ALLOWED[feed.state] ?? RUNNING)];
   if (feed.orders?.skips) orders.push("unskip");
+  if (feed.orders?.resnapshots) orders.push("stop-resnapshot");
   const mending = mendingOrder(feed);
   return mending ? [mending, ...orders.filter((order) => order !== mending)] : orders;
 }
