@@ -328,3 +328,21 @@ def test_a_key_that_a_first_snapshot_has_twice_is_refused(
         copy.table.insert([{"a": 1, "b": "x", "value": 1}])
     with pytest.raises(TailerError, match="do not identify a row"):
         copy.deliver(2)
+
+
+def test_a_history_by_row_id_tells_equal_rows_apart(target: SqlTarget, tmp_path: Path) -> None:
+    sink = make_sink(target.kind, {**target.options, "mode": "history"}, tmp_path)
+    schema = pa.schema([("value", pa.int64())])
+
+    def changes(version: int, *rows: tuple[str, int, int]) -> ChangeBatch:
+        found = [{"value": value, "_change_type": kind} for kind, value, _ in rows]
+        batch = change_batch(schema, found, version=version, last=True)
+        return structs.replace(batch, row_ids=pa.array([row_id for _, _, row_id in rows]))
+
+    first = changes(1, *(("insert", 5, row_id) for row_id in range(3)))
+    images = (("update_preimage", 5, 1), ("update_postimage", 6, 1))
+    anyio.run(write, sink, first, changes(2, *images, ("delete", 5, 2)))
+    found = target.query(
+        f'SELECT "_row_id", "value", "_from_version", "_to_version" FROM {target.prefix}orders'
+    )
+    assert sorted(found, key=str) == [(0, 5, 1, None), (1, 5, 1, 2), (1, 6, 2, None), (2, 5, 1, 2)]
