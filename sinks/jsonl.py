@@ -28,6 +28,7 @@ from sinks.formats.load import encoder_settings, format_setting, load_encoder
 from sinks.formats.rows import own_fields, row_objects
 from sinks.shared.delivery import build_record_form, check_form
 from sinks.shared.line_file import LineFile, try_line_file
+from sinks.shared.merge import unused_name
 from sinks.shared.own_prefix import add_prefix
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TargetRefused, TransientError
@@ -206,12 +207,12 @@ class JsonlSink(Sink):
             await run_blocking(lambda: self._append_lines(self._format_lines(batch)))
 
     async def write_refused(self, row: ChangeBatch, refusal: Mapping[str, Any]) -> None:
-        """Write the row with the field ``_parked``, unless the format or the table has no place
-        for it."""
-        name = add_prefix("_parked", self.own_prefix)
-        if self.format != "rows" or name in row.rows.schema.names:
+        """Write the row with ``refusal`` as its last field: ``_parked``, or another name if the
+        table has that. Only the format ``rows`` has a place for it."""
+        if self.format != "rows":
             await self.write(row)
             return
+        name = unused_name(add_prefix("_parked", self.own_prefix), row.rows.schema.names)
         more = json.dumps({name: refusal}, ensure_ascii=False, separators=(",", ":"))
         line = bytes(self._format_lines(row)).removesuffix(b"}\n") + f",{more[1:]}\n".encode()
         await run_blocking(self._append_lines, line)

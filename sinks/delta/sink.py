@@ -23,7 +23,7 @@ from sinks.delta.repair import DeltaRepair
 from sinks.delta.table import FAULTS, Claim, TargetTable
 from sinks.shared.change_rows import EVENT_ID, change_rows, check_type, data_rows
 from sinks.shared.delivery import check_form
-from sinks.shared.history import HistoryMerge, HistoryNames, fold_history
+from sinks.shared.history import HistoryMerge, HistoryNames, check_move, fold_history
 from sinks.shared.merge import (
     PHYSICAL,
     Merge,
@@ -128,15 +128,21 @@ class DeltaSink(Sink):
         return await anyio.to_thread.run_sync(self._claim_table, feed)
 
     def _claim_table(self, feed: str) -> Offset | None:
-        claim = self._target.load(feed, self.mode)
+        claim = self._load_claim(feed)
         self._is_open = True
         if claim is None:
             return None
         self._target.append_rows(self._make_no_rows(), claim.advance())
         return claim.offset
 
+    def _load_claim(self, feed: str, *, as_it_is: bool = False) -> Claim | None:
+        claim = self._target.load(feed, self.mode, as_it_is=as_it_is)
+        if self._history is not None and claim is not None:
+            self._history.check_kept(claim.physical, self._target.address)
+        return claim
+
     async def look(self, feed: str) -> Offset | None:
-        claim = await anyio.to_thread.run_sync(self._target.load, feed, self.mode)
+        claim = await anyio.to_thread.run_sync(self._load_claim, feed)
         return claim.offset if claim else None
 
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # the columns are checked
@@ -150,7 +156,7 @@ class DeltaSink(Sink):
         await anyio.to_thread.run_sync(self._set_offset, feed, offset)
 
     def _set_offset(self, feed: str, offset: Offset | None) -> None:
-        claim = self._target.load(feed, self.mode)
+        claim = self._load_claim(feed)
         if claim is None:
             if offset is not None and self.mode != "log" and offset.position > (0, 0):
                 raise TargetRefused(
@@ -164,11 +170,9 @@ class DeltaSink(Sink):
                 "table, then reset the offset again"
             )
         moved, at = claim.advance(offset=offset), claim.offset
+        if self._history is not None:
+            check_move(at, offset, self._target.address)
         if self._history is not None and at is not None and offset.position < at.position:
-            if offset.index or offset.snapshot:
-                raise TargetRefused(
-                    f"{self._target.address}: a history goes back to the end of a version"
-                )
             self._target.take_back(offset.version, self._history, moved)
         else:
             self._target.append_rows(self._make_no_rows(), moved)
@@ -189,7 +193,7 @@ class DeltaSink(Sink):
         """Provide the copy. A version of the table does not change."""
         if self.mode == "log":
             raise TargetRefused(f"{self._target.address} is a log and not a mirror")
-        claim = self._target.load(feed, self.mode, as_it_is=True)
+        claim = self._load_claim(feed, as_it_is=True)
         table = None if claim is None else self._target.table
         with self._target.translate_errors():
             yield DeltaCopy(table, claim.offset if claim else None, self.key, self._history)
@@ -218,6 +222,8 @@ class DeltaSink(Sink):
 
     def _move_offset(self, offset: Offset) -> None:
         claim = self._refresh_claim()
+        if self._history is not None and claim is not None:
+            check_move(claim.offset, offset, self._target.address)
         if claim is not None:  # else the first batch stores one
             self._target.append_rows(self._make_no_rows(), claim.advance(offset=offset))
 
@@ -225,7 +231,11 @@ class DeltaSink(Sink):
         claim = self._refresh_claim()
         rows = self.build_rows(batch)
         own = self.traits.own.names
-        schema = with_physical_names(batch, rows.schema, own[0] if self.mode == "log" else None)
+        ours = {} if self._history is None else self._history.physical_names()
+        event_id = own[0] if self.mode == "log" else None
+        schema = with_physical_names(batch, rows.schema, event_id, ours)
+        if self._history is not None and claim is not None:
+            check_move(batch.offset, batch.next_offset, self._target.address)
         if self.mode == "log" and claim is not None:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
             rows = rows.rename_columns(

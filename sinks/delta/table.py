@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from sinks.shared.history import HistoryMerge, HistoryNames
+from sinks.shared.history import HistoryMerge, HistoryNames, refuse_emptied
 from sinks.shared.merge import unused_name
 from tailer.changes import Offset
 from tailer.errors import (
@@ -315,6 +316,12 @@ class TargetTable:
     def take_back(self, version: int, names: HistoryNames, claim: Claim) -> None:
         """Forget what a history has of a version and all later ones, in one commit."""
         first, last = (f"t.{_quote_name(n)}" for n in (names.from_version, names.to_version))
+        before = self.table.version()
+        with self.translate_errors():
+            begun = self.table.to_pyarrow_dataset().scanner(columns=[names.from_version])
+            least = pc.min(begun.to_table()[names.from_version]).as_py()
+        if least is not None and least >= version:
+            raise refuse_emptied(self.address, version)
         with self.translate_errors():
             merger = self.table.merge(
                 pa.table({_GONE: [True]}), f"{first} >= {version} OR {last} >= {version}",
@@ -324,7 +331,10 @@ class TargetTable:
             merger.when_matched_delete(f"{first} >= {version}")
             merger.when_matched_update({names.valid_to: "NULL", names.to_version: "NULL"})
             merger.execute()
-        self._note_commit(claim)
+        if self.table.version() == before:  # nothing to forget, and no commit
+            self.append_rows(self.find_schema().empty_table(), claim)
+        else:
+            self._note_commit(claim)
 
     def _note_commit(self, claim: Claim) -> None:
         """Note our own commit."""

@@ -7,7 +7,7 @@ several rows of a key; they come to the database with both ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from sinks.shared.merge import KeyOrder, check_key
 from sinks.shared.own_prefix import add_prefix
-from tailer.changes import COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
+from tailer.changes import COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch, Offset
+from tailer.errors import TargetRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,19 @@ class HistoryNames:
     def list_names(self) -> tuple[str, ...]:
         """Return the names, in the order of the columns."""
         return (self.valid_from, self.valid_to, self.from_version, self.to_version)
+
+    def physical_names(self) -> dict[str, str]:
+        """Return what no column of the table is called in its files, by the columns' names."""
+        own = HistoryNames.with_prefix("delta-tailer.")
+        return dict(zip(self.list_names(), own.list_names(), strict=True))
+
+    def check_kept(self, had: Iterable[str], where: str) -> None:
+        """Raise :class:`TargetRefused` if a history has other columns than these."""
+        if lacks := [name for name in self.list_names() if name not in had]:
+            raise TargetRefused(
+                f"{where} has no column {lacks[0]!r}; set the option 'own_prefix' back to what it "
+                "was, or `tailer offsets reset` creates the history again"
+            )
 
     def build_columns(self, batch: ChangeBatch) -> dict[str, pa.Array]:
         """Return the columns of rows that begin with a batch's changes."""
@@ -73,6 +87,26 @@ class HistoryMerge:
 
 def _count_current(rows: pa.Table) -> int:
     return int(rows.column(rows.num_columns - 1).null_count)
+
+
+def check_move(at: Offset | None, to: Offset, where: str) -> None:
+    """Raise :class:`TargetRefused` for an offset that a history with rows can't go to: the middle
+    of an earlier version, or a snapshot, whose rows would be current twice."""
+    if to.snapshot and at is not None and not at.snapshot:
+        raise TargetRefused(
+            f"{where}: a history has one snapshot, at its beginning; `tailer offsets reset` "
+            "creates it again"
+        )
+    if to.index and at is not None and to.position < at.position:
+        raise TargetRefused(f"{where}: a history goes back to the end of a version")
+
+
+def refuse_emptied(where: str, version: int) -> TargetRefused:
+    """Return the error of a history that would have no row left: it begins later."""
+    return TargetRefused(
+        f"{where}: all rows of the history began with version {version} or later, so it can't go "
+        f"back to version {version - 1}; `tailer offsets reset` creates it again"
+    )
 
 
 def fold_history(

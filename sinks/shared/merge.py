@@ -8,8 +8,9 @@ neither knows a database.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import pyarrow as pa
@@ -177,13 +178,18 @@ class Step:
 
 
 def with_physical_names(
-    batch: ChangeBatch, schema: pa.Schema, event_id: str | None = None
+    batch: ChangeBatch,
+    schema: pa.Schema,
+    event_id: str | None = None,
+    own: Mapping[str, str] = MappingProxyType({}),
 ) -> pa.Schema:
     """Return the schema with the :data:`PHYSICAL` name of each column, and no other metadata.
-    ``event_id`` is the column of a log that has ours, which no column of the table is."""
+    ``event_id`` is the column of a log that has ours, which no column of the table is, and ``own``
+    are other columns of ours with such names."""
     physical = {field.name: batch.state.physical_name(field) for field in batch.state.schema}
     if event_id is not None:
         physical[event_id] = _EVENT_ID
+    physical |= own
     fields = [
         pa.field(f.name, f.type, metadata={PHYSICAL: physical.get(f.name, f.name)}) for f in schema
     ]

@@ -57,6 +57,7 @@ def _touch_table(writer: TableWriter, key: tuple[str, ...], columns: pa.Schema) 
     database, target, names = writer.database, writer.target, writer.history
     with database.transaction():
         if names is not None:
+            names.check_kept(columns.names, f"{database.location}, table {target!r}")
             ends = columns.empty_table().select([*writer.key, names.valid_to, names.to_version])
             with database.stage_rows(ends) as staged:
                 database.end_rows(target, staged, writer.key, names)

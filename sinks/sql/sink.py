@@ -18,7 +18,7 @@ from sinks.shared.delivery import check_form
 from sinks.shared.history import HistoryNames
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING, add_prefix
 from sinks.sql.copy import SqlCopy
-from sinks.sql.database import Database
+from sinks.sql.database import Claim, Database
 from sinks.sql.rehearsal import rehearse_feed
 from sinks.sql.repair import SqlRepair
 from sinks.sql.table_rows import TableRows
@@ -188,9 +188,17 @@ class SqlSink(Sink):
 
     def _look_at_target(self, feed: str) -> Offset | None:
         with self._open_for_reading():
-            target, adopt = self.table or feed, not self.create
-            found = self._database.check_target(target, feed, self.mode, adopt=adopt)
+            found = self._check_target(feed, adopt=not self.create)
             return found.offset if found else None
+
+    def _check_target(self, feed: str, *, adopt: bool = False) -> Claim | None:
+        """Return what the database says of the table. Raises as of :meth:`Database.check_target`,
+        and for a history that has other columns."""
+        target, database = self.table or feed, self._database
+        claim = database.check_target(target, feed, self.mode, adopt=adopt)
+        if self._history is not None and claim is not None and claim.columns is not None:
+            self._history.check_kept(claim.columns.names, f"{database.location}, table {target!r}")
+        return claim
 
     @contextmanager
     def _open_for_reading(self) -> Iterator[None]:
@@ -249,8 +257,7 @@ class SqlSink(Sink):
                 f"{database.location}: the table {target!r} is a log and not a mirror"
             )
         with self._open_for_reading(), database.snapshot():
-            claim = database.check_target(target, feed, self.mode)
-            yield SqlCopy(database, target, claim, self.key, self._history)
+            yield SqlCopy(database, target, self._check_target(feed), self.key, self._history)
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[SqlRepair]:

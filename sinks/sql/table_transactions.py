@@ -43,7 +43,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from sinks.shared.history import HistoryMerge, HistoryNames, fold_history
+from sinks.shared.history import HistoryMerge, HistoryNames, check_move, fold_history
 from sinks.shared.merge import (
     Merge,
     fold_batch,
@@ -126,6 +126,8 @@ class TableTransactions:
 
     def note_claim(self, claimed: Claim) -> None:
         """Take up what the database says after :meth:`Target.claim`."""
+        if self._history is not None and claimed.columns is not None:
+            self._history.check_kept(claimed.columns.names, self._name)
         self.committed_claim, self.state = claimed, "IDLE"
 
     def plan_move(self, offset: Offset) -> Transaction:
@@ -133,10 +135,9 @@ class TableTransactions:
         with it."""
         before = self._begin_transaction()
         at, back_to = before.offset, None
-        if self._history is not None and at is not None and offset.position < at.position:
-            if offset.index or offset.snapshot:
-                raise TargetRefused(f"{self._name}: a history goes back to the end of a version")
-            back_to = offset.version
+        if self._history is not None and at is not None and before.columns is not None:
+            check_move(at, offset, self._name)
+            back_to = offset.version if offset.position < at.position else None
         return Transaction(before, replace(before, offset=offset), back_to=back_to)
 
     def plan(self, batch: ChangeBatch) -> Transaction:
@@ -144,7 +145,10 @@ class TableTransactions:
         the table can't have."""
         before = self._begin_transaction()
         rows = self._rows_of(batch)
-        schema = with_physical_names(batch, rows.schema, self._event_id)
+        own = {} if self._history is None else self._history.physical_names()
+        schema = with_physical_names(batch, rows.schema, self._event_id, own)
+        if self._history is not None and before.columns is not None:
+            check_move(batch.offset, batch.next_offset, self._name)
         if self._is_log and before.columns is not None and self._folds_names:
             # A log keeps all columns: one that is renamed in case alone is the one that it has.
             rows = rows.rename_columns(respell_names(schema.names, before.columns.names))

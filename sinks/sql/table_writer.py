@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.shared.history import HistoryMerge, HistoryNames
+from sinks.shared.history import HistoryMerge, HistoryNames, refuse_emptied
 from sinks.shared.merge import Merge, Step, find_steps
 from sinks.sql.database import Claim, Database, KeyTaken
 from sinks.sql.table_transactions import Transaction
@@ -216,6 +216,9 @@ class TableWriter:
             database.quote_name,
             (self.history.valid_to, self.history.from_version, self.history.to_version),
         )
+        ((least,),) = database.execute(f"SELECT min({first}) FROM {table}")
+        if least is not None and least >= version:
+            raise refuse_emptied(f"{database.location}, table {self.target!r}", version)
         database.change_rows(f"DELETE FROM {table} WHERE {first} >= ?", version)
         database.change_rows(
             f"UPDATE {table} SET {valid_to} = NULL, {last} = NULL WHERE {last} >= ?", version

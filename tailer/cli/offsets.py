@@ -51,7 +51,7 @@ async def offsets(arguments: argparse.Namespace) -> int:
                 )
         else:
             offset = await _choose_offset(arguments, config, feed, store, copies=sink.traits.copies)
-            await save_offset(offset, feed, store, sink)
+            await save_offset(config, offset, feed, store, sink)
     finally:
         await store.release()
     done = {"import": "imported", "rewind": "rewound"}.get(arguments.action, arguments.action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,7 +20,8 @@ from tailer.daemon.assembly import (
     make_table_log,
 )
 from tailer.errors import ConfigError, printable
-from tailer.feed.parked_rows import ParkedRow, Replayed, read_parked, remove_parked, replay_parked
+from tailer.feed.parked_rows import ParkedRow, Replay, Replayed, read_parked, remove_parked
+from tailer.feed.publish import check_target
 from tailer.process.threads import run_blocking
 
 
@@ -31,17 +33,19 @@ async def parked(arguments: argparse.Namespace) -> int:
     """
     config = load_config(Path(arguments.config))
     feed = await find_feed(config, arguments.feed)
-    path, prefix = find_parked_file(config, feed)
+    path = find_parked_file(config, feed)
     if arguments.action in ("list", "show"):
-        for row in _choose_rows(arguments, read_parked(path, prefix)):
-            print(row.line.decode().rstrip() if arguments.action == "show" else _format_row(row))
+        for row in _choose_rows(arguments, read_parked(path)):
+            # In ASCII: a terminal obeys some characters.
+            shown = json.dumps(json.loads(row.line)) if arguments.action == "show" else None
+            print(shown or _format_row(row))
         return 0
     store = make_offset_store(config, feed.name)
     await store.acquire()  # the feed does not run
     try:
-        rows = _choose_rows(arguments, read_parked(path, prefix))
+        rows = _choose_rows(arguments, read_parked(path))
         if arguments.action == "drop":
-            count = remove_parked(path, {row.id for row in rows}, prefix)
+            count = remove_parked(path, {row.id for row in rows})
             print(f"{count} rows dropped", file=sys.stderr)
             return 0
         result = await _replay_rows(config, feed, rows)
@@ -61,13 +65,13 @@ def _choose_rows(arguments: argparse.Namespace, rows: Sequence[ParkedRow]) -> Se
 
 
 def _format_row(row: ParkedRow) -> str:
-    return printable(f"{row.id} version {row.version}, parked {row.at}: {row.reason}")
+    return printable(f"{row.id} version {row.offset.version}, parked {row.at}: {row.reason}")
 
 
 async def _replay_rows(config: Config, feed: FeedConfig, rows: Sequence[ParkedRow]) -> Replayed:
     sink, log = make_feed_sink(config, feed), make_table_log(config, feed)
     store = make_offset_store(config, feed.name)
-    path, prefix = find_parked_file(config, feed)
+    path = find_parked_file(config, feed)
     if sink.traits.copies:
         raise ConfigError(
             f"the sink of the feed {feed.name!r} keeps a copy, in which a later change may have "
@@ -76,16 +80,18 @@ async def _replay_rows(config: Config, feed: FeedConfig, rows: Sequence[ParkedRo
         )
 
     async def remove(ids: Collection[str]) -> None:
-        await run_blocking(remove_parked, path, ids, prefix)
+        await run_blocking(remove_parked, path, ids)
 
     try:
         saved, orders = await store.load(), await store.load_orders()
         sink.delivery(feed.name, orders.get("delivery"), saved)
         kept = await sink.open(feed.name)
-        at = kept if kept is not None else saved
+        at = kept if sink.traits.keeps_offset else saved
         if at is None:
+            check_target(sink, kept, saved, delivered=saved is not None)
             raise ConfigError(f"the feed {feed.name!r} has no offset, so it has delivered nothing")
-        return await replay_parked(log, sink, feed.options.for_sink(sink), rows, at, remove)
+        options = feed.options.for_sink(sink)
+        return await Replay(log, sink, options, at, remove).run(rows)
     finally:
         with anyio.CancelScope(shield=True):
             await sink.aclose()

@@ -123,17 +123,16 @@ def _default_parked_file(config: Config, feed: FeedConfig) -> Path:
     return config.state / f"{make_document_name(feed.name, '.parked.jsonl')}.parked.jsonl"
 
 
-def find_parked_file(config: Config, feed: FeedConfig) -> tuple[Path, str]:
-    """Return the file of the rows that the feed's sink refuses, and the prefix of the fields that
-    are not the table's. Raises :class:`ConfigError` if the feed parks nothing, or elsewhere."""
+def find_parked_file(config: Config, feed: FeedConfig) -> Path:
+    """Return the file of the rows that the feed's sink refuses. Raises :class:`ConfigError` if the
+    feed parks nothing, or elsewhere."""
     if feed.options.policies.on_reject != "park" or feed.park is not None:
         what = "parks no rows" if feed.park is None else "parks its rows in a sink of its own"
         raise ConfigError(
             f'the feed {feed.name!r} {what}; without `park`, on_reject = "park" keeps them in a '
             "file beside the state"
         )
-    prefix = feed.sink.options.get("own_prefix", OWN_PREFIX)
-    return _default_parked_file(config, feed), str(prefix)
+    return _default_parked_file(config, feed)
 
 
 def check_targets(config: Config) -> None:

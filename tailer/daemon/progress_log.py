@@ -68,7 +68,7 @@ class ProgressLog:
         for name, progress in sorted(feeds.items()):
             events, versions = self._count_since(name, progress)
             behind = progress.lag_versions() and progress.state in _ON_ITS_WAY
-            behind = behind or progress.snapshot is not None
+            behind = behind or bool(progress.snapshots)
             if events or versions or behind:
                 reports.append((name, progress, events, versions))
         for name, progress, events, versions in reports[:FEEDS_MAX]:

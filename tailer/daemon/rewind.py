@@ -7,21 +7,24 @@ from functools import partial
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig
-from tailer.daemon.assembly import make_table_log
+from tailer.daemon.assembly import find_parked_file, make_table_log
 from tailer.errors import ConfigError, TargetRefused
+from tailer.feed.parked_rows import read_parked, remove_parked
 from tailer.log.starts import find_start_to_keep
 from tailer.log.times import last_version
 from tailer.offsets import OffsetStore
+from tailer.process.threads import run_blocking
 from tailer.sink import Sink
 from tailer.verify.repair import RepairCounts, rewind_mirror
 
 
 async def save_offset(
-    offset: Offset | None, feed: FeedConfig, store: OffsetStore, sink: Sink
+    config: Config, offset: Offset | None, feed: FeedConfig, store: OffsetStore, sink: Sink
 ) -> None:
     """Save an offset in the sink, if it keeps one, and in the store; None forgets it.
 
-    The sink comes first, because a feed starts from what it says.
+    The sink comes first, because a feed starts from what it says. Rows that were parked behind the
+    offset come again, so they are parked no longer.
     """
     await sink.set_offset(feed.name, offset)
     if offset is None:
@@ -35,6 +38,17 @@ async def save_offset(
         orders = dict(await store.load_orders())
         if orders.pop("delivery", None):  # from here on the sink's options say it
             await store.save_orders(orders)
+    await run_blocking(_forget_parked, config, feed, offset)
+
+
+def _forget_parked(config: Config, feed: FeedConfig, offset: Offset | None) -> None:
+    try:
+        path = find_parked_file(config, feed)
+        rows = read_parked(path)
+    except ConfigError:  # it parks nothing, or elsewhere, or an older release did
+        return
+    again = [r.id for r in rows if offset is None or r.offset.position >= offset.position]
+    remove_parked(path, set(again))
 
 
 async def rewind_feed(
@@ -49,7 +63,7 @@ async def rewind_feed(
     try:
         version = await last_version(log, to)
         offset = await find_start_to_keep(log, str(version + 1))
-        save = partial(save_offset, offset, feed, store, sink)
+        save = partial(save_offset, config, offset, feed, store, sink)
         if sink.traits.copies and not sink.traits.keeps_versions:
             options = feed.options.for_sink(sink)
             counts = await rewind_mirror(log, sink, feed.name, options, version, save)

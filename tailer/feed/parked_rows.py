@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, structs
@@ -27,15 +28,17 @@ from tailer.files.durable import create_private, sync_folder
 from tailer.log.table import TableLog
 from tailer.sink import Sink
 
+#: How often what is delivered is removed from the file, which is written whole each time.
+_REMOVE_S = 10.0
+
 
 class ParkedRow(Struct, frozen=True):
-    """A row in the file: its ``line``, event id, and what ``_parked`` says of it: the version and
-    whether it is of a snapshot, why it was refused, and when."""
+    """A row in the file: its ``line``, event id, and what ``_parked`` says of it: its ``offset``,
+    why it was refused, and when."""
 
     line: bytes
     id: str
-    version: int
-    snapshot: bool
+    offset: Offset
     reason: str
     at: str
 
@@ -47,9 +50,8 @@ class Replayed(Struct):
     refused: list[tuple[ParkedRow, str]] = []
 
 
-def read_parked(path: Path, prefix: str) -> list[ParkedRow]:
-    """Return the rows of a file, in the order of the feed; none if there is no file. ``prefix`` is
-    that of the fields that are not the table's.
+def read_parked(path: Path) -> list[ParkedRow]:
+    """Return the rows of a file, in the order of the feed; none if there is no file.
 
     Raises :class:`ConfigError` for a line that says not where its row lies, as those of older
     releases.
@@ -61,34 +63,30 @@ def read_parked(path: Path, prefix: str) -> list[ParkedRow]:
     found: dict[str, ParkedRow] = {}
     for number, line in enumerate(lines, 1):
         if line.endswith(b"\n"):  # else its write was not acknowledged, and it is parked again
-            row = _parse_line(line, prefix, f"{path}, line {number}")
-            found.setdefault(row.id, row)  # parked again, as nothing had followed it
+            row = _parse_line(line, f"{path}, line {number}")
+            found.setdefault(row.id, row)  # one that was parked again is one row
     return sorted(found.values(), key=_order)
 
 
 def _order(row: ParkedRow) -> tuple[int, bool]:
-    return row.version, not row.snapshot
+    return row.offset.version, not row.offset.snapshot
 
 
-def _parse_line(line: bytes, prefix: str, where: str) -> ParkedRow:
+def _parse_line(line: bytes, where: str) -> ParkedRow:
     try:
-        found = json.loads(line)
-        parked = found[f"{prefix}parked"]
+        *_, parked = json.loads(line).values()  # its name may be another one than `_parked`
         offset = Offset.from_json(parked["offset"])
-        return ParkedRow(
-            line, found[f"{prefix}event_id"], offset.version, offset.snapshot, parked["reason"],
-            parked["at"],
-        )  # fmt: skip
-    except (ValueError, KeyError, TypeError, OffsetError) as e:
+        return ParkedRow(line, parked["id"], offset, parked["reason"], parked["at"])
+    except (ValueError, KeyError, TypeError, AttributeError, OffsetError) as e:
         raise ConfigError(
             f"{where}: no parked row of this release ({type(e).__name__}: {e}); read what was "
             "parked with another program, and move the file away"
         ) from None
 
 
-def remove_parked(path: Path, ids: Collection[str], prefix: str) -> int:
+def remove_parked(path: Path, ids: Collection[str]) -> int:
     """Remove rows from a file that no feed writes to, in one step; return how many there were."""
-    rows = read_parked(path, prefix)
+    rows = read_parked(path)
     left = [row.line for row in rows if row.id not in ids]
     if len(left) < len(rows):
         beside = path.with_name(f"{path.name}.new")
@@ -102,43 +100,77 @@ def remove_parked(path: Path, ids: Collection[str], prefix: str) -> int:
     return len(rows) - len(left)
 
 
-async def replay_parked(
-    log: TableLog,
-    sink: Sink,
-    options: FeedOptions,
-    rows: Sequence[ParkedRow],
-    at: Offset,
-    remove: Callable[[Collection[str]], Awaitable[None]],
-) -> Replayed:
-    """Deliver parked rows to an open sink, in the order of the feed, version by version; ``remove``
-    gets the ids of those that are delivered. ``at`` is where the feed continues, which stays, but
-    behind rows that nothing has followed yet."""
-    result = Replayed()
-    for (version, changed), group in groupby(rows, key=_order):
-        missing = {row.id: row for row in group}
-        delivered = []
-        start = Offset(version, snapshot=not changed)
-        async with aclosing(_find_rows(log, start, options, missing)) as found:
+class Replay:
+    """Delivers parked rows to an open sink, in the order of the feed.
+
+    ``at`` is where the feed continues, which stays. ``remove`` gets the ids of rows that are
+    delivered: every some seconds, and when the replay ends, also by an error.
+    """
+
+    def __init__(
+        self,
+        log: TableLog,
+        sink: Sink,
+        options: FeedOptions,
+        at: Offset,
+        remove: Callable[[Collection[str]], Awaitable[object]],
+    ) -> None:
+        self._log = log
+        self._sink = sink
+        self._options = options
+        self._at = at
+        self._remove = remove
+        self._delivered: list[str] = []
+        self._result = Replayed()
+
+    async def run(self, rows: Sequence[ParkedRow]) -> Replayed:
+        """Deliver the rows. Raises the sink's errors that are of no row."""
+        due = anyio.current_time() + _REMOVE_S
+        try:
+            for (version, changed), group in groupby(rows, key=_order):
+                await self._replay_version(Offset(version, snapshot=not changed), list(group))
+                if anyio.current_time() >= due:
+                    await self._remove_delivered()
+                    due = anyio.current_time() + _REMOVE_S
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._remove_delivered()
+        return self._result
+
+    async def _replay_version(self, start: Offset, rows: Sequence[ParkedRow]) -> None:
+        missing: dict[str, ParkedRow] = {}
+        for row in rows:
+            if row.offset.position < self._at.position:
+                missing[row.id] = row
+            else:
+                why = "the feed has not come to it, and delivers it itself"
+                self._result.refused.append((row, why))
+        if not missing:
+            return
+        async with aclosing(_find_rows(self._log, start, self._options, missing)) as found:
             async for event in found:
                 (id,) = event.event_ids().to_pylist()  # noqa: A001  # the event's
-                row = missing.pop(id)
-                try:
-                    if event.refused is not None:
-                        raise event.refused  # as the sink would
-                    # A sink that keeps the offset may have parked its last row behind it.
-                    passed = event.offset.position < at.position
-                    await sink.write(structs.replace(event, next_offset=at) if passed else event)
-                    at = at if passed else event.next_offset
-                    delivered.append(id)
-                except TargetRefused:
-                    raise
-                except (SinkRejected, TableError) as e:
-                    result.refused.append((row, str(e)))
-        await remove(delivered)
-        result.delivered += len(delivered)
-        gone = f"version {version} no longer has it under the feed's options"
-        result.refused += [(row, gone) for row in missing.values()]
-    return result
+                await self._deliver_row(event, missing.pop(id))
+        gone = f"version {start.version} no longer has it under the feed's options"
+        self._result.refused += [(row, gone) for row in missing.values()]
+
+    async def _deliver_row(self, event: ChangeBatch, row: ParkedRow) -> None:
+        try:
+            if event.refused is not None:
+                raise event.refused  # as the sink would
+            await self._sink.write(structs.replace(event, next_offset=self._at))
+        except TargetRefused:
+            raise
+        except (SinkRejected, TableError) as e:
+            self._result.refused.append((row, str(e)))
+        else:
+            self._result.delivered += 1
+            self._delivered.append(row.id)
+
+    async def _remove_delivered(self) -> None:
+        if self._delivered:
+            await self._remove(set(self._delivered))
+            self._delivered.clear()
 
 
 async def _find_rows(

@@ -113,6 +113,7 @@ class Parking:
                 await self._write_halves(left, refused)
             if self._held:
                 raise self._held[0][1]
+            await self._pass_parked(batch)
         finally:
             if self._parked.rows:
                 self._report(self._parked)
@@ -121,7 +122,14 @@ class Parking:
         """Park a row that was refused before it came to the sink."""
         self._parked = Parked(row.num_rows)
         await self._judge_row(row, refused)
+        await self._pass_parked(row)
         self._report(self._parked)
+
+    async def _pass_parked(self, batch: ChangeBatch) -> None:
+        """Have a sink that keeps the offset move it behind rows that are parked: they would come
+        again, if nothing follows them."""
+        if self._parked.rows and self._sink.traits.keeps_offset:
+            await self._sink.write(batch.slice(batch.num_rows, batch.num_rows))
 
     async def _try_write(self, write: Awaitable[None], batch: ChangeBatch) -> Refusal | None:
         """Write a batch; return why it was refused, if it may be for a row."""
@@ -183,4 +191,5 @@ def _describe_refusal(row: ChangeBatch, refused: Refusal) -> dict[str, Any]:
         "file": None if row.file is None else row.file.path,
         "position": row.positions[0].as_py(),
         "offset": row.offset.to_json(),
+        "id": row.event_ids()[0].as_py(),
     }

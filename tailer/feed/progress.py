@@ -149,8 +149,8 @@ class FeedProgress(Observer):
         self.deadlines: dict[str, dict[int, float]] = {"log": {}, "data": {}}
         self.totals: dict[tuple[str, ...], Total] = {}
         self.distributions: dict[str, Distribution] = {}
-        #: The snapshot that is being read, the first one or one that was ordered.
-        self.snapshot: SnapshotProgress | None = None
+        #: The snapshots that are being read and written: the last one is read.
+        self.snapshots: list[SnapshotProgress] = []
         #: Called with each batch that was delivered.
         self.on_rows: Callable[[ChangeBatch], None] | None = None
         self._counting = Lock()
@@ -191,12 +191,12 @@ class FeedProgress(Observer):
         self._add_to_total("files", by=files)
 
     def begin_snapshot(self, files: int, size: int) -> None:
-        self.snapshot = SnapshotProgress(files, size)
+        self.snapshots.append(SnapshotProgress(files, size))
 
     def count_snapshot_file(self, size: int) -> None:
-        if self.snapshot is not None:
-            self.snapshot.files_read += 1
-            self.snapshot.bytes_read += size
+        if self.snapshots:
+            self.snapshots[-1].files_read += 1
+            self.snapshots[-1].bytes_read += size
 
     def note_loss(self, notice: Notice) -> None:
         versions = notice.next_offset.version - notice.offset.version
@@ -220,7 +220,8 @@ class FeedProgress(Observer):
         finds that nothing is unread: a sink that is away would seem well at each try.
         """
         self.offset, self._reading_timestamp_ms = offset, None
-        self.saved = self._unread_since_s = self.snapshot = None
+        self.saved = self._unread_since_s = None
+        self.snapshots.clear()
         self.queued = self._fetched_bytes = self._passed_bytes = 0
         if self.state != "retrying":
             self._clear_failure(offset)
@@ -244,7 +245,7 @@ class FeedProgress(Observer):
         if notice.kind != "heartbeat":
             self.queued = max(0, self.queued - 1)
             whole = notice.kind == "snapshot_end"
-            self.snapshot = None if whole else self.snapshot
+            del self.snapshots[:whole]
             self._move_offset(notice.next_offset, notice.timestamp_ms, whole=whole)
         self._add_to_total("notices", notice.kind)
 
@@ -255,8 +256,8 @@ class FeedProgress(Observer):
         self.events_delivered += batch.num_rows
         if batch.num_rows:
             self._count_events(batch)
-            if self.snapshot is not None and batch.offset.snapshot:
-                self.snapshot.count_rows(batch.num_rows, self.clock())
+            if self.snapshots and batch.offset.snapshot:
+                self.snapshots[0].count_rows(batch.num_rows, self.clock())
             if self.on_rows is not None:
                 self.on_rows(batch)
         if self.offset is None:
@@ -374,9 +375,9 @@ class FeedProgress(Observer):
     def describe_snapshot(self) -> dict[str, float | None] | None:
         """Return how far the snapshot is that is being read, for the status; None: there is none.
         The share is from 0 to 1."""
-        found = self.snapshot
-        if found is None:
+        if not self.snapshots:
             return None
+        found = self.snapshots[0]
         left = found.estimate_seconds_left(self.clock())
         return {
             "files": found.files,

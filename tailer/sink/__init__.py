@@ -198,8 +198,8 @@ class Sink(Contract, ABC):
 
     async def write_refused(self, row: ChangeBatch, refusal: Mapping[str, Any]) -> None:
         """Write a row that the feed's own sink has refused, as :meth:`write` does. ``refusal`` is a
-        JSON object: the ``reason``, when it was ``at``, and the row's ``file``, ``position`` and
-        ``offset``. A sink that has no place for that writes the row alone."""
+        JSON object: the ``reason``, when it was ``at``, and the row's ``file``, ``position``,
+        ``offset`` and event ``id``. A sink that has no place for that writes the row alone."""
         await self.write(row)
 
     async def write_pieces(self, batch: ChangeBatch) -> AsyncGenerator[Offset, None]:

@@ -83,8 +83,8 @@ def _verify_copy(
 def _check_kept(
     portal: BlockingPortal, log: TableLog, feed: str, offset: Offset | None, version: int
 ) -> None:
-    """Raise :class:`ConfigError` for a version that a history does not have, or not with the
-    columns of then."""
+    """Raise :class:`ConfigError` for a version that a history has not come to, or of which it no
+    longer has the columns."""
     last = check_passed(feed, offset, version)
     then, now = (portal.call(log.load_snapshot, v).state.schema for v in (version, last))
     for field in then.fields:

@@ -13,7 +13,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from sinks.sqlite import SqliteSink
+from tailer.changes import ChangeBatch
 from tailer.cli.main import main
+from tailer.errors import TransientError
 from tailer.testing.table import TableBuilder
 from tests.support.pages import blocks
 from tests.support.programs import started
@@ -99,7 +102,7 @@ def test_a_row_is_delivered_when_its_cause_is_gone(
     assert feed.parked("show") == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["id"] for row in shown] == [2, 5, 8, 11]
-    assert {*shown[0]["_parked"]} == {"reason", "at", "file", "position", "offset"}
+    assert {*shown[0]["_parked"]} == {"reason", "at", "file", "position", "offset", "id"}
     assert feed.parked("replay") == 1, "nothing was corrected"
     assert capsys.readouterr().err.startswith("0 rows delivered\n")
     feed.configure(GOOD)
@@ -146,6 +149,76 @@ def test_a_row_that_the_table_no_longer_has_stays(tmp_path: Path, capsys: Captur
     assert "version 1 no longer has it under the feed's options" in capsys.readouterr().err
     assert feed.parked("list") == 0
     assert capsys.readouterr().out.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_feed_that_goes_back_delivers_each_row_again(
+    tmp_path: Path, kind: str, capsys: Capture
+) -> None:
+    feed = Feed(tmp_path, SINKS[kind])
+    feed.insert(0, 6)
+    feed.insert(6, 6)
+    assert feed.run() == 0
+    assert main(["offsets", "rewind", str(feed.config), "orders", "--to", "1"]) == 0
+    capsys.readouterr()
+    assert feed.parked("list") == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    feed.configure(GOOD)
+    assert feed.parked("replay") == 0, capsys.readouterr()
+    assert feed.run() == 0
+    ids = [id for id, _ in READERS[kind](tmp_path)]  # noqa: A001  # the event's
+    assert len({*ids}) == 12
+    assert len(ids) == 12 + 4, "those of version 2 that were not parked come again"
+
+
+def test_what_is_delivered_before_a_fault_is_parked_no_longer(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed(tmp_path, SINKS["sqlite"])
+    feed.insert(0, 12)
+    assert feed.run() == 0
+    feed.configure(GOOD)
+    whole, left = SqliteSink.write, [True, True]
+
+    async def write(self: SqliteSink, batch: ChangeBatch) -> None:
+        if not left:
+            raise TransientError("the server is away")
+        left.pop()
+        await whole(self, batch)
+
+    monkeypatch.setattr(SqliteSink, "write", write)
+    assert feed.parked("replay") == 1
+    assert "is away" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert feed.parked("replay") == 0
+    ids = [id for id, _ in read_sqlite(tmp_path)]  # noqa: A001  # the event's
+    assert len(ids) == len({*ids}) == 12
+
+
+def test_a_target_that_is_gone_is_not_begun_again(tmp_path: Path, capsys: Capture) -> None:
+    feed = Feed(tmp_path, SINKS["sqlite"])
+    feed.insert(0, 6)
+    assert feed.run() == 0
+    feed.configure(GOOD)
+    with closing(sqlite3.connect(tmp_path / "out.sqlite", isolation_level=None)) as lite:
+        lite.execute("DROP TABLE orders")
+        lite.execute("DROP TABLE _delta_tailer")
+    assert feed.parked("replay") == 1
+    assert "what the feed has written is not there" in capsys.readouterr().err
+
+
+def test_a_column_of_the_name_and_hidden_characters(tmp_path: Path, capsys: Capture) -> None:
+    feed = Feed(tmp_path, SINKS["jsonl"])
+    text = feed.config.read_text().replace('["id",', """["id", "'a\u202eb' as _parked",""")
+    feed.config.write_text(text)
+    feed.insert(0, 3)
+    assert feed.run() == 0, capsys.readouterr()
+    assert feed.parked("list") == 0
+    capsys.readouterr()
+    assert feed.parked("show") == 0
+    assert capsys.readouterr().out.isascii()
+    feed.config.write_text(text.replace(BAD, GOOD))
+    assert feed.parked("replay") == 0
 
 
 def test_where_nothing_is_parked_in_a_file(tmp_path: Path, capsys: Capture) -> None:

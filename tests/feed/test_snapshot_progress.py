@@ -62,11 +62,11 @@ async def test_one_that_was_ordered(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     for first in range(3):
         rig.table.insert([{"id": first}])
-    rig.orders.resnapshots.append(ResnapshotRequest(None))
+    rig.orders.resnapshots += [ResnapshotRequest(None), ResnapshotRequest(None)]
     seen = Seen(rig)
     await run_feed(rig.feed(start="latest"))
     found = [one for one in seen.found if one is not None]
-    assert [(one["files"], one["rows"]) for one in found] == [(3, 1), (3, 2), (3, 3)]
+    assert [(one["files"], one["rows"]) for one in found] == [(3, 1), (3, 2), (3, 3)] * 2
     assert found[0]["files_read"] < 3, "the next one is read ahead, and no other"
     assert rig.progress.describe_snapshot() is None
 
@@ -81,11 +81,11 @@ def test_the_pace_is_that_of_what_was_read_here() -> None:
     assert (found["share"], found["seconds_left"]) == (0.0, None)
     for _ in range(2):
         progress.count_snapshot_file(100)
-    assert progress.snapshot is not None
-    progress.snapshot.count_rows(1, now)
-    assert progress.snapshot.estimate_seconds_left(now) is None
+    (snapshot,) = progress.snapshots
+    snapshot.count_rows(1, now)
+    assert snapshot.estimate_seconds_left(now) is None
     progress.count_snapshot_file(100)
     now = 110.0
-    assert progress.snapshot.estimate_seconds_left(now) == 10.0
+    assert snapshot.estimate_seconds_left(now) == 10.0
     progress.begin_snapshot(0, 0)
-    assert progress.snapshot.find_share() == 1.0
+    assert progress.snapshots[1].find_share() == 1.0

@@ -19,6 +19,7 @@ from tailer.cli.main import main
 from tailer.errors import SinkRejected, TailerError
 from tailer.sink import make_sink
 from tailer.testing.batches import change_batch, change_span
+from tests.sinks.test_duckdb import mapped
 from tests.sinks.test_mirror import KEY, SCHEMA, Key, version_of
 from tests.support.copies import Copy, make_copy_of
 from tests.support.extent import rest_slow
@@ -346,3 +347,73 @@ def test_a_history_by_row_id_tells_equal_rows_apart(target: SqlTarget, tmp_path:
         f'SELECT "_row_id", "value", "_from_version", "_to_version" FROM {target.prefix}orders'
     )
     assert sorted(found, key=str) == [(0, 5, 1, None), (1, 5, 1, 2), (1, 6, 2, None), (2, 5, 1, 2)]
+
+
+def test_the_names_of_its_columns_stay(target: SqlTarget, tmp_path: Path, capsys: Capture) -> None:
+    """Another prefix would be other columns, and what has ended would be current."""
+    copy = make_history(tmp_path, target)
+    lake = Lake(copy)
+    lake.commit(event("insert", 1, 1))
+    copy.deliver(1)
+    copy.config.write_text(f'{copy.config.read_text()}own_prefix = "my_"\n')
+    lake.commit(event("insert", 2, 1))
+    with pytest.raises(TailerError, match="set the option 'own_prefix' back"):
+        copy.deliver(2)
+    assert copy.verify() == 1
+    assert "set the option 'own_prefix' back" in capsys.readouterr().err
+    assert main(["check", str(copy.config)]) != 0
+
+
+def test_a_column_that_was_once_called_like_ours(target: SqlTarget, tmp_path: Path) -> None:
+    """By its name in the files, which a new name does not change."""
+    sink = make_sink(target.kind, {**target.options, "mode": "history", "key": ["a"]}, tmp_path)
+    schema = pa.schema([("a", pa.int64()), ("ends", pa.int64())])
+    wider = pa.schema([*schema, ("more", pa.int64())])
+
+    def batch_of(columns: pa.Schema, version: int) -> ChangeBatch:
+        row = {"a": version, "ends": 7} | dict.fromkeys(columns.names[2:], 1)
+        batch = change_batch(columns, [row], version=version, last=True)
+        return mapped(batch, **{name: name for name in columns.names} | {"ends": "_valid_to"})
+
+    anyio.run(write, sink, batch_of(schema, 1), batch_of(wider, 2))
+    found = target.query(f'SELECT "a", "ends", "_to_version" FROM {target.prefix}orders')
+    assert sorted(found) == [(1, 7, None), (2, 7, None)]
+
+
+def test_it_does_not_go_back_before_its_beginning(
+    target: SqlTarget, tmp_path: Path, capsys: Capture
+) -> None:
+    copy = make_history(tmp_path, target)
+    lake = Lake(copy)
+    for n in range(1, 4):
+        lake.commit(event("insert", n, 1))
+    copy.deliver(3)
+    assert copy.rewind("2") == 1
+    assert "can't go back to version 2" in capsys.readouterr().err
+    assert main(["offsets", "set", str(copy.config), "orders", "--from", "snapshot"]) == 1
+    assert "has one snapshot" in capsys.readouterr().err
+    assert copy.verify() == 0
+    copy.table.commit(copy.table.metadata())
+    copy.deliver(4)
+    assert copy.rewind("3") == 0, "without a row to forget"
+    offset = anyio.run(copy.make_sink().look, "orders")
+    assert offset is not None
+    assert offset.version == 4
+
+
+def test_lost_versions_stop_it(target: SqlTarget, tmp_path: Path) -> None:
+    """A second snapshot would make rows current twice."""
+    copy = make_history(tmp_path, target)
+    copy.config.write_text(
+        copy.config.read_text().replace("from =", 'on_data_loss = "snapshot"\nfrom =')
+    )
+    lake = Lake(copy)
+    lake.commit(event("insert", 1, 1))
+    copy.deliver(1)
+    lake.commit(event("insert", 2, 1))
+    lake.commit(event("insert", 3, 1))
+    copy.table.checkpoint(3)
+    for version in range(3):
+        (copy.table.folder / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(TailerError, match="has one snapshot"):
+        copy.deliver(3)
