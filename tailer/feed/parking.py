@@ -126,9 +126,10 @@ class Parking:
         self._report(self._parked)
 
     async def _pass_parked(self, batch: ChangeBatch) -> None:
-        """Have a sink that keeps the offset move it behind rows that are parked: they would come
-        again, if nothing follows them."""
-        if self._parked.rows and self._sink.traits.keeps_offset:
+        """Have a sink that keeps the offset move it behind parked rows that end a version: nothing
+        may follow them, and they would come again."""
+        ends = not batch.next_offset.index
+        if ends and self._parked.rows and self._sink.traits.keeps_offset:
             await self._sink.write(batch.slice(batch.num_rows, batch.num_rows))
 
     async def _try_write(self, write: Awaitable[None], batch: ChangeBatch) -> Refusal | None:
