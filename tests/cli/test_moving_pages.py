@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import tomllib
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +79,7 @@ def test_a_use_is_a_whole_configuration(block: Block, table: TableBuilder) -> No
     config = load_config(configured(block, table))
     (feed,) = config.feeds.values()
     sink = make_feed_sink(config, feed)
-    if feed.sink.type in ("duckdb", "files", "jsonl", "delta"):
+    if feed.sink.type in ("duckdb", "files", "jsonl", "delta", "sqlite"):
         _, run, *_ = here(blocks("docs/use-cases.md", "sh")[0], table)
         ok(*run, "--once")
     match feed.sink.type:
@@ -92,6 +94,10 @@ def test_a_use_is_a_whole_configuration(block: Block, table: TableBuilder) -> No
             events = [json.loads(line) for line in whole_lines(Path("audit.jsonl"))]
             assert {event["item"] for event in events if "item" in event} == {"[redacted]"}
             assert all("_row_id" in event for event in events if "item" in event)
+        case "sqlite":
+            with closing(sqlite3.connect("history.sqlite")) as lite:
+                current = "SELECT count(*) FROM orders WHERE _to_version IS NULL"
+                assert lite.execute(current).fetchall() == [(3 * LAST,)]
         case "delta":
             copy = deltalake.DeltaTable("replica").to_pyarrow_table()
             assert set(copy["country"].to_pylist()) == {"DE"}

@@ -229,7 +229,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("tailer", f"{MOVING}use_is_a_whole_configuration"),
         *[("[feeds", f"{MOVING}use_is_a_whole_configuration")] * 5,
         ("tailer", "tests/cli/test_moving_pages.py::test_the_nightly_job_reads_a_range"),
-        *[("[feeds", f"{MOVING}use_is_a_whole_configuration")] * 2,
+        *[("[feeds", f"{MOVING}use_is_a_whole_configuration")] * 3,
         ("tailer", f"{MOVING}use_is_a_whole_configuration"),
         ("[feeds", f"{MOVING}use_is_a_whole_configuration"),
     ],
