@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,7 +21,14 @@ from tailer.daemon.assembly import (
     make_table_log,
 )
 from tailer.errors import ConfigError, printable
-from tailer.feed.parked_rows import ParkedRow, Replay, Replayed, read_parked, remove_parked
+from tailer.feed.parked_rows import (
+    ParkedRow,
+    Replay,
+    Replayed,
+    note_delivered,
+    read_parked,
+    remove_parked,
+)
 from tailer.feed.publish import check_target
 from tailer.process.threads import run_blocking
 
@@ -43,6 +51,7 @@ async def parked(arguments: argparse.Namespace) -> int:
     store = make_offset_store(config, feed.name)
     await store.acquire()  # the feed does not run
     try:
+        remove_parked(path, ())  # what a replay had delivered that was killed
         rows = _choose_rows(arguments, read_parked(path))
         if arguments.action == "drop":
             count = remove_parked(path, {row.id for row in rows})
@@ -79,9 +88,6 @@ async def _replay_rows(config: Config, feed: FeedConfig, rows: Sequence[ParkedRo
             "`tailer parked drop` removes what was parked"
         )
 
-    async def remove(ids: Collection[str]) -> None:
-        await run_blocking(remove_parked, path, ids)
-
     try:
         saved, orders = await store.load(), await store.load_orders()
         sink.delivery(feed.name, orders.get("delivery"), saved)
@@ -91,8 +97,10 @@ async def _replay_rows(config: Config, feed: FeedConfig, rows: Sequence[ParkedRo
             check_target(sink, kept, saved, delivered=saved is not None)
             raise ConfigError(f"the feed {feed.name!r} has no offset, so it has delivered nothing")
         options = feed.options.for_sink(sink)
-        return await Replay(log, sink, options, at, remove).run(rows)
+        note = partial(run_blocking, note_delivered, path)
+        return await Replay(log, sink, options, at, note).run(rows)
     finally:
         with anyio.CancelScope(shield=True):
+            await run_blocking(remove_parked, path, ())
             await sink.aclose()
             await log.store.aclose()

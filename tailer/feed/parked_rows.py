@@ -24,12 +24,9 @@ from tailer.changes import ChangeBatch, Offset
 from tailer.errors import ConfigError, OffsetError, SinkRejected, TableError, TargetRefused
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
-from tailer.files.durable import create_private, sync_folder
+from tailer.files.durable import create_private, open_private, sync_folder
 from tailer.log.table import TableLog
 from tailer.sink import Sink
-
-#: How often what is delivered is removed from the file, which is written whole each time.
-_REMOVE_S = 10.0
 
 
 class ParkedRow(Struct, frozen=True):
@@ -61,11 +58,12 @@ def read_parked(path: Path) -> list[ParkedRow]:
     except FileNotFoundError:
         return []
     found: dict[str, ParkedRow] = {}
+    delivered = _read_delivered(path)
     for number, line in enumerate(lines, 1):
         if line.endswith(b"\n"):  # else its write was not acknowledged, and it is parked again
             row = _parse_line(line, f"{path}, line {number}")
             found.setdefault(row.id, row)  # one that was parked again is one row
-    return sorted(found.values(), key=_order)
+    return sorted((row for row in found.values() if row.id not in delivered), key=_order)
 
 
 def _order(row: ParkedRow) -> tuple[int, bool]:
@@ -85,10 +83,11 @@ def _parse_line(line: bytes, where: str) -> ParkedRow:
 
 
 def remove_parked(path: Path, ids: Collection[str]) -> int:
-    """Remove rows from a file that no feed writes to, in one step; return how many there were."""
+    """Remove rows, and those of :func:`note_delivered`, from a file that no feed writes to, in one
+    step; return how many of ``ids`` there were."""
     rows = read_parked(path)
     left = [row.line for row in rows if row.id not in ids]
-    if len(left) < len(rows):
+    if len(left) < len(rows) or _read_delivered(path):
         beside = path.with_name(f"{path.name}.new")
         beside.unlink(missing_ok=True)
         with open(create_private(beside), "wb") as file:  # noqa: PTH123  # its descriptor
@@ -97,14 +96,41 @@ def remove_parked(path: Path, ids: Collection[str]) -> int:
             os.fsync(file.fileno())
         beside.replace(path)
         sync_folder(path.parent)
+    _delivered_beside(path).unlink(missing_ok=True)
     return len(rows) - len(left)
+
+
+def note_delivered(path: Path, id: str) -> None:  # noqa: A002  # the event's
+    """Note that a row is delivered, beside the file, which is too large to be written for each. It
+    is of this file alone, by its inode: rows of the next one have these ids only if they come
+    again."""
+    beside = _delivered_beside(path)
+    text = id if beside.exists() else f"{path.stat().st_ino}\n{id}"
+    file = open_private(beside, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(file, f"{text}\n".encode())
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _read_delivered(path: Path) -> set[str]:
+    try:
+        inode, *ids = _delivered_beside(path).read_text().splitlines() or [""]
+        return set(ids) if inode == str(path.stat().st_ino) else set()
+    except FileNotFoundError:
+        return set()
+
+
+def _delivered_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.delivered")
 
 
 class Replay:
     """Delivers parked rows to an open sink, in the order of the feed.
 
-    ``at`` is where the feed continues, which stays. ``remove`` gets the ids of rows that are
-    delivered: every some seconds, and when the replay ends, also by an error.
+    ``at`` is where the feed continues, which stays. ``note`` gets the id of each row that is
+    delivered.
     """
 
     def __init__(
@@ -113,28 +139,19 @@ class Replay:
         sink: Sink,
         options: FeedOptions,
         at: Offset,
-        remove: Callable[[Collection[str]], Awaitable[object]],
+        note: Callable[[str], Awaitable[object]],
     ) -> None:
         self._log = log
         self._sink = sink
         self._options = options
         self._at = at
-        self._remove = remove
-        self._delivered: list[str] = []
+        self._note = note
         self._result = Replayed()
 
     async def run(self, rows: Sequence[ParkedRow]) -> Replayed:
         """Deliver the rows. Raises the sink's errors that are of no row."""
-        due = anyio.current_time() + _REMOVE_S
-        try:
-            for (version, changed), group in groupby(rows, key=_order):
-                await self._replay_version(Offset(version, snapshot=not changed), list(group))
-                if anyio.current_time() >= due:
-                    await self._remove_delivered()
-                    due = anyio.current_time() + _REMOVE_S
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._remove_delivered()
+        for (version, changed), group in groupby(rows, key=_order):
+            await self._replay_version(Offset(version, snapshot=not changed), list(group))
         return self._result
 
     async def _replay_version(self, start: Offset, rows: Sequence[ParkedRow]) -> None:
@@ -164,13 +181,9 @@ class Replay:
         except (SinkRejected, TableError) as e:
             self._result.refused.append((row, str(e)))
         else:
+            with anyio.CancelScope(shield=True):
+                await self._note(row.id)
             self._result.delivered += 1
-            self._delivered.append(row.id)
-
-    async def _remove_delivered(self) -> None:
-        if self._delivered:
-            await self._remove(set(self._delivered))
-            self._delivered.clear()
 
 
 async def _find_rows(

@@ -17,6 +17,7 @@ from sinks.sqlite import SqliteSink
 from tailer.changes import ChangeBatch
 from tailer.cli.main import main
 from tailer.errors import TransientError
+from tailer.feed.parked_rows import note_delivered, read_parked
 from tailer.testing.table import TableBuilder
 from tests.support.pages import blocks
 from tests.support.programs import started
@@ -193,6 +194,31 @@ def test_what_is_delivered_before_a_fault_is_parked_no_longer(
     assert feed.parked("replay") == 0
     ids = [id for id, _ in read_sqlite(tmp_path)]  # noqa: A001  # the event's
     assert len(ids) == len({*ids}) == 12
+
+
+def test_what_a_killed_replay_had_delivered_is_not_delivered_again(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    feed = Feed(tmp_path, SINKS["jsonl"])
+    feed.insert(0, 9)
+    assert feed.run() == 0
+    (file,) = tmp_path.rglob("*.parked.jsonl")
+    rows = read_parked(file)
+    note_delivered(file, rows[0].id)
+    note_delivered(file, rows[1].id)
+    with (beside := file.with_name(f"{file.name}.delivered")).open("a") as torn:
+        torn.write(rows[2].id[:-3])
+    assert beside.stat().st_mode & 0o777 == 0o600
+    assert [row.id for row in read_parked(file)] == [rows[2].id]
+    feed.configure(GOOD)
+    assert feed.parked("replay") == 0
+    assert "1 rows delivered" in capsys.readouterr().err
+    assert file.read_bytes() == b""
+    assert not beside.exists()
+    # What is left of it when a process ended behind the new file is of no file.
+    beside.write_text(f"0\n{rows[0].id}\n")
+    file.write_bytes(rows[0].line)
+    assert read_parked(file) == [rows[0]]
 
 
 def test_a_target_that_is_gone_is_not_begun_again(tmp_path: Path, capsys: Capture) -> None:
