@@ -101,6 +101,6 @@ async def _replay_rows(config: Config, feed: FeedConfig, rows: Sequence[ParkedRo
         return await Replay(log, sink, options, at, note).run(rows)
     finally:
         with anyio.CancelScope(shield=True):
-            await run_blocking(remove_parked, path, ())
             await sink.aclose()
             await log.store.aclose()
+            await run_blocking(remove_parked, path, ())

@@ -343,12 +343,15 @@ class Supervisor:
         if runner.state not in ("stopped", "failed") or runner.feed.progress.lease_held:
             raise ConfigError(f"the feed {feed!r} is {runner.state}; stop it first")
         store = make_offset_store(self.config, feed)
-        await store.acquire()
         try:
-            sink = make_feed_sink(self.config, self._configs[feed])
-            offset, _ = await rewind_feed(self.config, self._configs[feed], store, sink, to)
-        finally:
-            await store.release()
+            await store.acquire()
+            try:
+                sink = make_feed_sink(self.config, self._configs[feed])
+                offset, _ = await rewind_feed(self.config, self._configs[feed], store, sink, to)
+            finally:
+                await store.release()
+        except TransientError as e:
+            raise TableError(f"the feed can't go back now ({e}); give the order again") from e
         runner.feed.progress.note_saved_offset(offset)
 
     async def resnapshot(self, feed: str, where: str | None = None) -> None:

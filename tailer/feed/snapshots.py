@@ -129,17 +129,17 @@ async def _find_timestamp(context: ReadContext, snapshot: Snapshot, floor_ms: in
 
 
 async def plan_snapshot_files(
-    context: ReadContext, snapshot: Snapshot, timestamp_ms: int, first: Offset
-) -> Iterator[ChangeFile]:
-    """Return the selected files of a snapshot that is read from an offset on, in their order."""
+    context: ReadContext, snapshot: Snapshot, timestamp_ms: int, first: Offset,
+    observer: Observer | None = None,
+) -> Iterator[ChangeFile]:  # fmt: skip
+    """Return the selected files of a snapshot that is read from an offset on, in their order.
+    ``observer`` is for one who reads each as it is taken: see :func:`sort_files`."""
     # Statistics are used only for delivered files that are gone: nothing else counts them.
     prunes, delivered = context.pruning is not None, first.delivered_files
     fields = WITH_TIMES if delivered else WITH_STATISTICS if first.index or prunes else FILES
     live = context.log.live_files(snapshot, fields)
     spill_folder, key = context.options.diff.spill_folder, choose_snapshot_order(first)
-    adds = await sort_files(
-        live, spill_folder, statistics=prunes, key=key, observer=context.observer
-    )
+    adds = await sort_files(live, spill_folder, statistics=prunes, key=key, observer=observer)
     version, state = snapshot.version, snapshot.state
     rest = islice(adds, delivered, None)
     return context.select_files(plan_snapshot(add, version, timestamp_ms, state) for add in rest)
@@ -159,7 +159,7 @@ async def read_snapshot(context: ReadContext, start: Offset, emit: Emit, *, noti
     details = {"reason": "start", "version": start.version}
     if notices and not first.index:
         await emit(Notice("snapshot_begin", start.version, timestamp, first, first, details))
-    files = await plan_snapshot_files(context, snapshot, timestamp, first)
+    files = await plan_snapshot_files(context, snapshot, timestamp, first, context.observer)
     await check_listed(context.log, first, start.version, tag)
     context.check_state(snapshot.state, start.version)
     version = Version(start.version, timestamp, snapshot.state, FilePlan(files))

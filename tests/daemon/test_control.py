@@ -414,6 +414,12 @@ def test_a_feed_goes_back_to_a_version_when_it_is_stopped(setting: Setting) -> N
         wait_for_state(program, setting, "stopped")
         for wrong in ("{}", '{"to": true}', '{"to": "never"}', '{"to": 99}'):
             assert setting.ask("POST", "/api/v1/feeds/orders/rewind", wrong)[0] in (400, 409)
+        (lock,) = setting.folder.rglob("orders.offset.lock")
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            status, answer = setting.ask("POST", "/api/v1/feeds/orders/rewind", back)
+            assert status == 409, answer
+            assert "only one may use it" in answer["error"]
         assert setting.ask("POST", "/api/v1/feeds/orders/rewind", back)[0] == 202
         assert setting.status("orders")["offset"]["version"] == 2
         program.wait_for(lambda: "rewind" in str(program) and "anna" in str(program))
