@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from yarl import URL
 
 from sinks.formats.json import view_text
+from sinks.messages.in_flight import IN_FLIGHT, send_requests
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
@@ -98,10 +99,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
         advanced=True),
-    "attempts": Setting(
-        "whole", 5, "Attempts per request before the feed retries from its offset.",
-        most=100, advanced=True,
-    ),
+    "key": Setting("texts", [], "Columns that identify a row: its events arrive in their order."),
+    "in_flight": IN_FLIGHT,
     "table": Setting(
         "text", "", "The table's name in events.", unset="the name in its metadata, else its id",
         advanced=True,
@@ -133,50 +132,37 @@ class HttpSink(MessageSink):
     settings = SETTINGS
     kind = "http"
 
-    def __init__(
-        self,
-        url: Url,
-        *,
-        secrets: Sequence[bytes] = (),
-        headers: Mapping[str, str] | None = None,
-        ca_file: Path | None = None,
-        limits: Limits,
-        timeout_s: float = 30,
-        attempts: int = 5,
-        table: str = "",
-    ) -> None:
-        super().__init__("cloudevents", {"table": table})
+    def __init__(self, options: Mapping[str, Any], folder: Path) -> None:
+        """Create the sink. Options: :data:`SETTINGS`; ``folder`` is what its paths are relative
+        to."""
+        super().__init__("cloudevents", {name: options[name] for name in ("table", "key")})
+        url = options["url"]
         # As it is written: what is encoded stays so.
         self.url = URL(url.to_text(), encoded=True)
-        self.headers = dict(headers or {})
-        self.ca_file = ca_file
-        self.limits = limits
-        self.timeout_s = timeout_s
-        self.attempts = attempts
+        self.headers: Mapping[str, str] = options["headers"]
+        for name, value in self.headers.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"option 'headers' of sink 'http': {name!r} is not a string")
+        self.ca_file = folder / options["ca_file"] if options["ca_file"] else None
+        # The brackets of the list, and a comma after each event.
+        most, remedy = options["request_bytes_max"] - 2, "increase request_bytes_max, "
+        self.limits = Limits(options["request_events_max"], most, overhead=1, remedy=remedy)
+        self.timeout_s = options["timeout_s"]
+        self.in_flight = options["in_flight"]
         # A path or a query may have a token.
         self._place = f"{url.scheme}://{url.server}" + (f":{url.port}" if url.port else "")
-        self._keys = secrets
+        self._keys: Sequence[bytes] = options["secrets"]
         self._http: aiohttp.ClientSession | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> HttpSink:
-        """Create the sink. Options: :data:`SETTINGS`."""
-        more = dict(options)
-        ca_file = more.pop("ca_file")
-        more["ca_file"] = folder / ca_file if ca_file else None
-        for name, value in more["headers"].items():
-            if not isinstance(value, str):
-                raise ConfigError(f"option 'headers' of sink 'http': {name!r} is not a string")
-        remedy = "increase request_bytes_max, "
-        # The brackets of the list, and a comma after each event.
-        most = more.pop("request_bytes_max") - 2
-        limits = Limits(more.pop("request_events_max"), most, overhead=1, remedy=remedy)
-        return cls(more.pop("url"), limits=limits, **more)
+        """See :class:`HttpSink`."""
+        return cls(options, folder)
 
     async def _connect(self) -> Offset | None:
         context = make_tls_context("http", self.ca_file)
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context or True, limit=1),
+            connector=aiohttp.TCPConnector(ssl=context or True, limit=self.in_flight),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=self.timeout_s),
             headers={**_HEADERS, **self.headers},
@@ -199,17 +185,17 @@ class HttpSink(MessageSink):
             raise self._to_tailer_error(e) from e
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # the feed keeps it
-        for request in messages.split_into_requests(self.limits):
-            body = _build_body(request.values)
-            request_id = blake2b(view_text(request.ids), digest_size=16).hexdigest()
-            where = f"table {request.table}, versions {request.versions[0]} to "
-            where += f"{request.versions[-1]}, request {request_id}"
+        await send_requests(
+            messages, self.limits, self.in_flight, self._send_request, self._note_taken
+        )
 
-            async def post(body: bytes = body, name: str = request_id, where: str = where) -> None:
-                await self._post_request(body, name, where)
-
-            await retry_attempts(post, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S), self.attempts)
-            self._taken += len(request)
+    async def _send_request(self, request: Messages) -> None:
+        body = _build_body(request.values)
+        request_id = blake2b(view_text(request.ids), digest_size=16).hexdigest()
+        where = f"table {request.table}, versions {request.versions[0]} to "
+        where += f"{request.versions[-1]}, request {request_id}"
+        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
+        await retry_attempts(lambda: self._post_request(body, request_id, where), backoff)
 
     async def _post_request(self, body: bytes, name: str, where: str) -> None:
         assert self._http is not None

@@ -374,3 +374,9 @@ def container(request: pytest.FixtureRequest) -> Container:
     """An empty container of each cloud."""
     server: CloudServer | S3Server = request.getfixturevalue(request.param)
     return server.container()
+
+
+@pytest.fixture
+def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink's request is sent once: what fails is the feed's to try again."""
+    monkeypatch.setattr("sinks.messages.retry.ATTEMPTS", 1)

@@ -24,6 +24,7 @@ from msgspec import structs
 from sinks.aws.answers import NoAnswer, Refused, make_bounded_config
 from sinks.formats.json_formats import FORMAT, message_settings
 from sinks.formats.load import encoder_settings
+from sinks.messages.in_flight import IN_FLIGHT, send_requests
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
@@ -65,9 +66,7 @@ CONNECTION: dict[str, Setting] = {
     ),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
         advanced=True),
-    "attempts": Setting(
-        "whole", 5, "Attempts per request before the feed retries from its offset.", advanced=True,
-    ),
+    "in_flight": IN_FLIGHT,
     "format": FORMAT,
 }  # fmt: skip
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 5.0
@@ -128,7 +127,6 @@ class AwsSink(MessageSink):
         self.given = options
         self.client: Any = None
         self._open = AsyncExitStack()
-        self._backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
 
     @classmethod
     def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
@@ -179,6 +177,7 @@ class AwsSink(MessageSink):
                 connect_timeout=min(10.0, options["timeout_s"]),
                 read_timeout=options["timeout_s"],
                 retries={"total_max_attempts": 1},
+                max_pool_connections=options["in_flight"],
             )
             session = _make_session(options["profile"] or None)
             account = await session.get_credentials()
@@ -216,20 +215,21 @@ class AwsSink(MessageSink):
         await self._open.aclose()
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # not kept
-        for part in messages.split_into_requests(self.limits):
-            left = part
+        at_once = self.given["in_flight"]
+        await send_requests(messages, self.limits, at_once, self._send_request, self._note_taken)
 
-            async def attempt() -> None:
-                nonlocal left
-                failed = await self._translate_errors(lambda: self.put_messages(left))
-                if failed:
-                    places = pa.array([place for place, _ in failed], pa.int64())
-                    left = left.take(places)
-                    raise self._to_tailer_error(failed[0][1], named=True)
+    async def _send_request(self, messages: Messages) -> None:
+        left = messages
 
-            await retry_attempts(attempt, self._backoff, self.given["attempts"])
-            self._backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
-            self._taken += len(part)
+        async def attempt() -> None:
+            nonlocal left
+            failed = await self._translate_errors(lambda: self.put_messages(left))
+            if failed:
+                places = pa.array([place for place, _ in failed], pa.int64())
+                left = left.take(places)
+                raise self._to_tailer_error(failed[0][1], named=True)
+
+        await retry_attempts(attempt, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
     async def _translate_errors(self, work: Callable[[], Awaitable[T]]) -> T:
         with translate_misreads(self.location):

@@ -11,15 +11,17 @@ from tailer.errors import TransientError
 from tailer.network.backoff import Backoff
 
 T = TypeVar("T")
+#: How often a request is sent before the feed tries again from its offset.
+ATTEMPTS = 5
 
 
-async def retry_attempts(attempt: Callable[[], Awaitable[T]], backoff: Backoff, most: int) -> T:
-    """Return what ``attempt`` returns, after at most ``most`` attempts.
+async def retry_attempts(attempt: Callable[[], Awaitable[T]], backoff: Backoff) -> T:
+    """Return what ``attempt`` returns, after at most :data:`ATTEMPTS` calls.
 
     A delay that the other side requests is waited for, if it is not longer than the longest pause;
     otherwise the feed waits.
     """
-    for _ in range(most - 1):
+    for _ in range(ATTEMPTS - 1):
         try:
             return await attempt()
         except TransientError as e:

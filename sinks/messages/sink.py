@@ -106,6 +106,10 @@ class MessageSink(Sink):
         """Send messages, in order; they are durable when this returns, with the offset after them
         if the target keeps it. A target that keeps none counts those that are durable."""
 
+    def _note_taken(self, count: int) -> None:
+        """Note how many messages of the piece, from its first one on, are durable."""
+        self._taken = count
+
     async def _save_offset(self, then: Offset) -> None:  # a target without progress
         """Store an offset without messages, if the target keeps it."""
 

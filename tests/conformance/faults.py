@@ -254,7 +254,7 @@ def http_faults(hook: Webhook) -> TargetFaults:
         yield
         hook.silent = False
 
-    hasty = {"url": hook.url, "timeout_s": 1, "attempts": 1}
+    hasty = {"url": hook.url, "timeout_s": 1}
     return TargetFaults(
         hasty=lambda: make_sink("http", hasty, Path()),
         still=silent,
@@ -267,6 +267,6 @@ def http_faults(hook: Webhook) -> TargetFaults:
 def aws_faults(kind: str, options: dict[str, Any], server: Aws) -> TargetFaults:
     """Those of a service of AWS."""
     return TargetFaults(
-        hasty=lambda: make_sink(kind, {**options, "timeout_s": 1, "attempts": 1}, Path()),
+        hasty=lambda: make_sink(kind, {**options, "timeout_s": 1}, Path()),
         still=server.still,
     )

@@ -31,6 +31,7 @@ def name() -> str:
     return f"t{uuid.uuid4().hex}"
 
 
+@pytest.mark.usefixtures("one_attempt")
 class TestHttpSink(SinkConformance):
     @pytest.fixture
     async def hook(self) -> AsyncIterator[Webhook]:
@@ -43,7 +44,7 @@ class TestHttpSink(SinkConformance):
 
     @pytest.fixture
     def make_sink(self, hook: Webhook) -> MakeSink:
-        return lambda: made_sink("http", {"url": hook.url, "attempts": 1}, Path())
+        return lambda: made_sink("http", {"url": hook.url}, Path())
 
     @pytest.fixture
     def read_events(self, hook: Webhook) -> ReadEvents:
@@ -104,6 +105,7 @@ class TestRabbitmqSink(SinkConformance):
         return lambda: rabbitmq_events(rabbitmq_server, name)
 
 
+@pytest.mark.usefixtures("one_attempt")
 class AwsConformance(SinkConformance):
     kind = ""
 

@@ -115,15 +115,16 @@ async def test_only_what_was_refused_is_sent_again(
 async def test_what_stays_refused_is_an_error(
     aws: Aws, name: str, code: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = make_sink("sqs", {**aws.options("sqs", name), "attempts": 2}, Path())
+    sink = make_sink("sqs", aws.options("sqs", name), Path())
     assert isinstance(sink, AwsSink)
     monkeypatch.setattr("sinks.aws.sink._PAUSE_MIN_S", 0.001)
     monkeypatch.setattr("sinks.aws.sink._PAUSE_MAX_S", 0.002)
-    monkeypatch.setattr(sink, "put_messages", _Refusing(sink, [0], [0], code=code))
+    monkeypatch.setattr(sink, "put_messages", _Refusing(sink, *[[0]] * 5, code=code))
     with pytest.raises(error, match=f"SQS queue {name}: {code}: not now"):
         await write(sink, named())
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize("kind", AWS_SINKS)
 async def test_requests_that_were_taken_are_not_sent_again(
     aws: Aws, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +132,7 @@ async def test_requests_that_were_taken_are_not_sent_again(
     """A piece fails in its third request: the feed goes on there."""
     monkeypatch.setattr("sinks.aws.sink._PAUSE_MIN_S", 0.001)
     monkeypatch.setattr("sinks.aws.sink._PAUSE_MAX_S", 0.002)
-    sink = make_sink(kind, {**aws.options(kind, name), "attempts": 1}, Path())
+    sink = make_sink(kind, aws.options(kind, name), Path())
     assert isinstance(sink, AwsSink)
     monkeypatch.setattr(sink, "limits", replace(sink.limits, messages=5))
     refusing = _Refusing(sink, [], [], [0, 1, 2, 3, 4], code="ServiceUnavailable")
@@ -159,7 +160,7 @@ async def test_an_address_in_the_environment_that_is_none_is_not_shown(
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    sink = make_sink(kind, {**MISSING[kind], "region": REGION, "attempts": 1}, Path())
+    sink = make_sink(kind, {**MISSING[kind], "region": REGION}, Path())
     with pytest.raises(ConfigError, match="the address of the service is not http") as e:
         await sink.open("orders")
     assert "word" not in str(e.value)
@@ -232,6 +233,7 @@ async def test_a_queue_that_says_no_limit_has_the_least(aws: Aws, name: str, lim
     assert ids(aws, "sqs", name) == [1]
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize(
     ("refusal", "error"),
     [((403, "AccessDeniedException"), None), ((400, "InvalidAttributeName"), None),
@@ -242,7 +244,7 @@ async def test_a_queue_whose_limit_can_t_be_asked_for(
 ) -> None:
     options = aws.options("sqs", name)
     with running_front(_Telling(aws, None, refusal)) as front:
-        sink = make_sink("sqs", {**options, "endpoint_url": front.url, "attempts": 1}, Path())
+        sink = make_sink("sqs", {**options, "endpoint_url": front.url}, Path())
         with pytest.raises(error) if error else nullcontext():
             await write(sink, sized(200_000))
         if not error:
@@ -275,10 +277,11 @@ async def test_a_stream_says_how_large_a_record_may_be(
     assert most - 1000 < size <= most
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.usefixtures("aws")  # whose account is in the environment
 async def test_a_question_that_is_not_answered_is_asked_again(name: str) -> None:
     with Aws() as server:
-        options = {**server.options("sqs", name), "timeout_s": 1, "attempts": 1}
+        options = {**server.options("sqs", name), "timeout_s": 1}
         sink = make_sink("sqs", options, Path())
         with server.still(), pytest.raises(TransientError):
             await sink.open("orders")

@@ -74,13 +74,13 @@ CASES = {
     "http": Case(
         lambda port, ca: {
             "url": f"https://127.0.0.1:{port}/hook?token={PASSWORD}", "ca_file": str(ca),
-            "timeout_s": 30, "attempts": 1,
+            "timeout_s": 30,
         }, "webhook",
     ),
     # Their good connections are shown by tests of their own.
     "kinesis": Case(
         lambda port, _: {
-            "endpoint_url": f"https://127.0.0.1:{port}", "region": "eu-west-1", "attempts": 1,
+            "endpoint_url": f"https://127.0.0.1:{port}", "region": "eu-west-1",
             "timeout_s": 30,
         },
     ),

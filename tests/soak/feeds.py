@@ -81,7 +81,7 @@ def _sink(kind: str, number: int, around: Surroundings) -> str:
         case "files":
             return f'type = "files"\npath = "out/files/{number}"\nroll_s = 60'
         case "http":
-            return f'type = "http"\nurl = "{around.hook}/{number}"\nattempts = 1'
+            return f'type = "http"\nurl = "{around.hook}/{number}"'
         case "kafka":
             lines = {"bootstrap_servers": around.kafka, "topic": f"t{number}", "key": ["id"]}
             return "\n".join(

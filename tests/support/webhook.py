@@ -61,9 +61,11 @@ def cloud_event(event: dict[str, Any]) -> Event:
 
 
 @asynccontextmanager
-async def webhook(context: ssl.SSLContext | None = None) -> AsyncIterator[Webhook]:
+async def webhook(
+    context: ssl.SSLContext | None = None, hook: Webhook | None = None
+) -> AsyncIterator[Webhook]:
     """A webhook on a free port."""
-    hook = Webhook()
+    hook = hook or Webhook()
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{path:.*}", hook.take)
     server = TestServer(app, host="127.0.0.1", scheme="https" if context else "http")

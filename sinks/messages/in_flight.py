@@ -1,0 +1,108 @@
+"""Several requests at the same time, in which the events of one key still follow one another.
+
+Where no key of a piece comes twice, its requests overlap as they come. Else its messages are
+divided into lanes by their keys: the requests of a lane follow one another, those of different
+lanes overlap. A request that fails keeps others from beginning, and cuts none off whose outcome
+nobody would know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.messages.messages import Limits, Messages
+from tailer.settings import Setting
+
+IN_FLIGHT = Setting(
+    "whole", 8, "Requests at the same time. The events of one key follow one another; without "
+    "`key`, all do.", most=64,
+)  # fmt: skip
+
+
+class _Lane:
+    """Messages, of which ``places`` are theirs in the piece (None: the same), in requests."""
+
+    def __init__(self, messages: Messages, limits: Limits, places: pa.Array | None = None) -> None:
+        self._count = len(messages)
+        self._requests = messages.split_into_requests(limits)
+        self._places = places
+        self._begun = 0
+
+    def take(self) -> tuple[int, Messages] | None:
+        """Return the next request and the place of its first message; None if there is none."""
+        if (place := self.find_next()) is None:
+            return None
+        request = next(self._requests)
+        self._begun += len(request)
+        return place, request
+
+    def find_next(self) -> int | None:
+        """Return the place of the first message whose request has not begun, if there is one."""
+        if self._begun == self._count:
+            return None
+        return self._begun if self._places is None else int(self._places[self._begun].as_py())
+
+
+async def send_requests(
+    messages: Messages,
+    limits: Limits,
+    in_flight: int,
+    send: Callable[[Messages], Awaitable[None]],
+    note_taken: Callable[[int], None],
+) -> None:
+    """Send messages in requests, at most ``in_flight`` at the same time; ``note_taken`` gets the
+    number of messages, from the first one on, that were taken.
+
+    Raises the error of the first message whose request failed, when no request is on its way any
+    more; before the first request, :class:`RowsRefused` for a message that is too large.
+    """
+    messages.check_sizes(limits)
+    lanes = _divide(messages, limits, in_flight)
+    #: By the place of its first message, each request that is on its way or has failed.
+    open_requests: dict[int, Exception | None] = {}
+
+    async def work(lane: _Lane) -> None:
+        while not any(open_requests.values()) and (found := lane.take()) is not None:
+            place, request = found
+            open_requests[place] = None
+            try:
+                await send(request)
+            except Exception as e:  # noqa: BLE001  # raised when nothing is on its way any more
+                open_requests[place] = e
+            else:
+                del open_requests[place]
+
+    try:
+        async with anyio.create_task_group() as group:
+            for lane in lanes[1:]:
+                group.start_soon(work, lane)
+            await work(lanes[0])
+    finally:
+        left = [place for lane in lanes if (place := lane.find_next()) is not None]
+        note_taken(min([*open_requests, *left], default=len(messages)))
+    for place in sorted(open_requests):
+        if (error := open_requests[place]) is not None:
+            raise error
+
+
+def _divide(messages: Messages, limits: Limits, in_flight: int) -> list[_Lane]:
+    """Return what each task sends: the same lane for all, if no key comes twice."""
+    every = _Lane(messages, limits)
+    if in_flight == 1 or messages.keys is None:
+        return [every]
+    keys = messages.keys.dictionary_encode("encode")
+    if len(keys.dictionary) == len(messages):
+        return [every] * in_flight
+    size = (pc.sum(pc.binary_length(messages.values)).as_py() or 0) + len(keys) * limits.overhead
+    # No more than the messages fill requests.
+    count = min(in_flight, max(-(-len(keys) // limits.messages), -(-size // limits.bytes)))
+    if count == 1:
+        return [every]
+    numbers = keys.indices.cast(pa.int64())
+    lane_of = pc.subtract(numbers, pc.multiply(pc.divide(numbers, count), count))
+    divided = (pc.indices_nonzero(pc.equal(lane_of, lane)) for lane in range(count))
+    return [_Lane(messages.take(places), limits, places) for places in divided if len(places)]
