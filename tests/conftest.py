@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from tests.support.aws import Aws
     from tests.support.brokers import Nats, RabbitMq, Redis
     from tests.support.mysql import Mysql
+    from tests.support.opensearch import OpenSearch
     from tests.support.postgres import Postgres
     from tests.support.registry import Registry
 
 # The first test that uses one of these waits for its start.
 START_TIMEOUT_S = 600
-SERVERS = {"spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres"}
+SERVERS = {
+    "spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres", "opensearch",
+}  # fmt: skip
 
 STORES = {"azurite", "gcs_server", "s3_server"}
 
@@ -52,6 +55,7 @@ NEEDS = {
     "aws": "moto",
     "azurite": "azurite",
     "gcs_server": "gcs",
+    "opensearch": "opensearch",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
@@ -330,6 +334,15 @@ def nats_server() -> Iterator[Nats]:
     from tests.support.brokers import Nats
 
     with Nats() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def opensearch() -> Iterator[OpenSearch]:
+    """One real OpenSearch for all tests that do not stop it; each uses indices of its own."""
+    from tests.support.opensearch import OpenSearch
+
+    with OpenSearch() as server:
         yield server
 
 

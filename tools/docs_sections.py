@@ -12,6 +12,7 @@ from tests.kafka.broker import KAFKA_VERSION
 from tests.reliability.tables import SECTIONS as RELIABILITY
 from tests.spark.others import OTHER_LINES, OWN
 from tests.support.components import DELTA_VERSION
+from tests.support.opensearch import VERSION as OPENSEARCH_VERSION
 from tests.support.source import ROOT
 from tests.versions import supported_pythons
 
@@ -27,6 +28,7 @@ _SERVERS = (
     ("Redis", "7.0 or newer", "7.0"),
     ("NATS", "2.9 or newer", "2.9, 2.10"),
     ("RabbitMQ", "3.10 or newer", "3.10, 3.12"),
+    ("OpenSearch", "2 or newer", OPENSEARCH_VERSION),
 )
 # Extras that only who changes the code installs.
 _OWN_EXTRAS = ("all", "demo", "dev", "docs", "release")

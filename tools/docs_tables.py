@@ -25,6 +25,7 @@ from sinks.kafka.options import KafkaOptions
 from sinks.mysql import sink as mysql_sink
 from sinks.postgres import sink as postgres_sink
 from sinks.rabbitmq import sink as rabbitmq_sink
+from sinks.search import sink as search_sink
 from tailer.config.settings import DAEMON, FEED
 from tailer.setting_fields import settings_of
 from tailer.settings import Setting, options_table
@@ -69,6 +70,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "mysql": mysql_sink.SETTINGS,
     "nats": nats.SETTINGS,
     "rabbitmq": rabbitmq_sink.SETTINGS,
+    "search": search_sink.SETTINGS,
     "redis": redis.SETTINGS,
     "formats": LISTED,
     "registry": REGISTRY,

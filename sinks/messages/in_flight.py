@@ -19,7 +19,7 @@ from tailer.settings import Setting
 
 IN_FLIGHT = Setting(
     "whole", 8, "Requests at the same time. The events of one key follow one another; without "
-    "`key`, all do.", most=64,
+    "`key`, all do.", most=64, advanced=True,
 )  # fmt: skip
 
 

@@ -177,9 +177,12 @@ class MessageSink(Sink):
         return pieces if threads is self._threads else None
 
     def _begin_encoding(self, batch: ChangeBatch, threads: ThreadPoolExecutor) -> Pieces[Messages]:
-        encoder, route = self._encoder, self.route
         pieces = slice_batch(batch, self.piece_rows, self.piece_bytes)
-        return Pieces(pieces, lambda piece: Messages.from_batch(piece, encoder, route), threads)
+        return Pieces(pieces, self._make_messages, threads)
+
+    def _make_messages(self, batch: ChangeBatch) -> Messages:
+        """Encode a piece; in a thread."""
+        return Messages.from_batch(batch, self._encoder, self.route)
 
     async def write(self, batch: ChangeBatch) -> None:
         async for _ in self.write_pieces(batch):

@@ -21,6 +21,7 @@ from tests.support.aws import Aws
 from tests.support.components import free_port, require
 from tests.support.extent import rest_slow
 from tests.support.mysql import Mysql
+from tests.support.opensearch import OpenSearch
 from tests.support.postgres import PASSWORD, Postgres
 from tests.support.programs import run_tailer, started
 from tests.support.source import ROOT
@@ -83,6 +84,11 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
     match sink:
         case "postgres":
             return on(request.getfixturevalue("postgres"), monkeypatch)
+        case "search":
+            engine: OpenSearch = request.getfixturevalue("opensearch")
+            engine.call("DELETE", "/orders")
+            engine.call("DELETE", "/delta-tailer/_doc/orders")
+            return lambda text: text.replace("http://127.0.0.1:9200", engine.url)
         case "redis" | "nats" | "rabbitmq":
             url = request.getfixturevalue(f"{sink}_server").url
         case "firehose" | "kinesis" | "sns" | "sqs":
@@ -100,7 +106,7 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
     return lambda text: here(re.sub(address, lambda _: real, text))
 
 
-@pytest.mark.needs("moto")
+@pytest.mark.needs("moto", "opensearch")
 @pytest.mark.parametrize("sink", rest_slow(sorted(SINKS - {"jsonl", "kafka"}), *QUICK))
 def test_the_page_s_commands_do_what_it_says(
     sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -26,7 +26,7 @@ from tests.support.sinks import named, write
 from tests.support.tls_front import Certificates, TlsFront
 from tests.support.webhook import webhook
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("opensearch")]
 EVENT = "name 0"
 
 
@@ -76,6 +76,12 @@ CASES = {
             "url": f"https://127.0.0.1:{port}/hook?token={PASSWORD}", "ca_file": str(ca),
             "timeout_s": 30,
         }, "webhook",
+    ),
+    "search": Case(
+        lambda port, ca: {
+            "url": f"https://tailer:{PASSWORD}@127.0.0.1:{port}", "ca_file": str(ca),
+            "index": f"i{port}", "mode": "log", "timeout_s": 30,
+        }, "opensearch",
     ),
     # Their good connections are shown by tests of their own.
     "kinesis": Case(
@@ -173,7 +179,7 @@ async def test_what_is_encrypted_arrives_and_a_cut_at_rest_may_pass(
                 await sink.open("orders")
                 await sink.write(named())
                 front.cut()
-                if kind != "http":  # which connects again by itself
+                if kind not in ("http", "search"):  # which connect again by themselves
                     with pytest.raises(TransientError) as e:
                         await sink.write(named(2, version=2))
                     assert e.value.family != "internal"

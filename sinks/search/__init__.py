@@ -1,0 +1,1 @@
+"""Search engines with Elasticsearch's API: OpenSearch and Elasticsearch."""

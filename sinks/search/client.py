@@ -1,0 +1,149 @@
+"""Requests to a search engine, and what its answers mean."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from sinks.messages.tls import make_tls_context
+from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.network.http_answers import Oversize, make_answer_timeout, read_whole_body
+from tailer.network.reach import explain_unreached
+from tailer.secrets import hide_secrets, keep_secrets
+from tailer.secrets.urls import Url
+from tailer.sink import FaultTable
+
+#: By the type of the engine's error, or by the status of an answer that has none. What is not here
+#: passes: a node is away, a disk is full, an index is read-only, a queue has no room.
+FAULTS = FaultTable(
+    for_good="""
+        3* 401 403 404 405 407 410 security_exception index_not_found_exception
+        invalid_index_name_exception resource_already_exists_exception
+        index_closed_exception action_request_validation_exception invalid_alias_name_exception
+    """,
+    unclear="400 illegal_argument_exception",
+    rows="413 mapper_parsing_exception document_parsing_exception strict_dynamic_mapping_exception",
+)
+_ANSWER_BYTES_MAX = 256 * 1024**2
+_SAID_CHARACTERS = 500
+_JSON = "application/json"
+
+
+class SearchClient:
+    """A connection to one engine, or to the load balancer before several nodes."""
+
+    def __init__(
+        self, url: Url, login: tuple[str, str] | None, ca_file: Path | None, timeout_s: float
+    ) -> None:
+        self.location = f"{url.scheme}://{url.server}" + (f":{url.port}" if url.port else "")
+        self._base = URL(f"{self.location}{url.path.rstrip('/')}/", encoded=True)
+        self._headers = {} if login is None else {"Authorization": _encode_login(login)}
+        self._ca_file = ca_file
+        self._timeout_s = timeout_s
+        self._http: aiohttp.ClientSession | None = None
+
+    async def connect(self, connections: int) -> None:
+        """Get ready; nothing is sent."""
+        await self.aclose()
+        context = make_tls_context("search", self._ca_file)
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context or True, limit=connections),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_read=self._timeout_s,
+                sock_connect=self._timeout_s),
+            headers=self._headers,
+            middlewares=[make_answer_timeout(self._timeout_s)],
+        )  # fmt: skip
+
+    async def aclose(self) -> None:
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        absent: tuple[int, ...] = (404,),
+        **query: str,
+    ) -> Mapping[str, Any] | None:
+        """Return an answer; None if it has a status of ``absent``. ``body`` is JSON, or bytes that
+        are sent as they are."""
+        status, answer = await self.send(method, path, body, **query)
+        try:
+            found = msgspec.json.decode(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._explain_status(status, answer.decode(errors="replace"))
+        if status in absent:
+            return None
+        if not 200 <= status < 300:
+            kind, reason = read_error(found.get("error"))
+            raise self.make_error(kind or str(status), f"{kind or status}: {reason}")
+        return found
+
+    async def send(
+        self, method: str, path: str, body: Any = None, **query: str
+    ) -> tuple[int, bytes]:
+        """Return status and body of an answer."""
+        assert self._http is not None, "the client is connected"
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        kind = "application/x-ndjson" if isinstance(body, bytes) else _JSON
+        url = self._base.join(URL(path, encoded=True)).with_query(query)
+        try:
+            async with self._http.request(
+                method, url, data=data, headers={"Content-Type": kind, "Accept": _JSON},
+                allow_redirects=False,
+            ) as answer:  # fmt: skip
+                parts = await read_whole_body(answer, _ANSWER_BYTES_MAX)
+                return answer.status, b"".join(parts)
+        except Oversize as e:
+            raise TransientError(f"{self.location}: an answer without end") from e
+        except (aiohttp.ClientError, OSError) as e:
+            raise self._explain_failure(e) from e
+
+    def make_error(self, code: str, what: str) -> TailerError:
+        """Return our error of one of the engine's; what it says may repeat a secret."""
+        said = f"{self.location}: {hide_secrets(' '.join(what.split()))[:_SAID_CHARACTERS]}"
+        if code in ("401", "403", "security_exception"):
+            return ConfigError(f"{said}; check the user, the password and the role's rights")
+        return FAULTS.error(code, said)
+
+    def _explain_status(self, status: int, said: str) -> TailerError:
+        if 200 <= status < 300:
+            return TransientError(f"{self.location}: an answer that is no JSON object")
+        return self.make_error(str(status), f"answered {status} ({said})")
+
+    def _explain_failure(self, e: Exception) -> TailerError:
+        if isinstance(e, aiohttp.ClientConnectorCertificateError):
+            return ConfigError(
+                f"{self.location}: the certificate is not trusted ({e.certificate_error}); set "
+                "ca_file, or mend the server"
+            )
+        if (no_way := explain_unreached(self.location, e, "the option 'url'")) is not None:
+            return no_way
+        return TransientError(f"{self.location} does not answer ({str(e) or type(e).__name__})")
+
+
+def _encode_login(login: tuple[str, str]) -> str:
+    pair = b64encode(":".join(login).encode()).decode()
+    keep_secrets((pair,))
+    return f"Basic {pair}"
+
+
+def read_error(error: Any) -> tuple[str, str]:
+    """Return type and reason of an error in an answer, whatever stands there."""
+    if not isinstance(error, Mapping):
+        return "", str(error)
+    causes = error.get("caused_by")
+    deeper = f" ({causes.get('reason')})" if isinstance(causes, Mapping) else ""
+    return str(error.get("type", "")), f"{error.get('reason', '')}{deeper}"

@@ -1,0 +1,200 @@
+"""A copy in a search engine, read back for `tailer verify`, and set right for `--repair`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import msgspec
+import pyarrow as pa
+from anyio.from_thread import BlockingPortal
+
+from sinks.formats.json import json_values
+from sinks.messages.messages import Messages
+from sinks.search.client import SearchClient
+from sinks.search.documents import (
+    find_ids_of_texts,
+    find_last_version,
+    find_table_version,
+    make_removals,
+    make_repair_actions,
+)
+from sinks.search.progress import Progress, ProgressDocument
+from tailer.changes import ChangeBatch, Offset
+from tailer.errors import TailerError, TargetRefused, TransientError
+
+_PAGE_ROWS = 2000
+_KEPT = "2m"
+
+
+class Hit(msgspec.Struct, rename={"id": "_id", "version": "_version", "source": "_source"}):
+    """A document."""
+
+    id: str
+    version: int
+    source: dict[str, msgspec.Raw]
+
+
+class _Hits(msgspec.Struct):
+    hits: list[Hit]
+
+
+class _Page(msgspec.Struct, rename={"scroll": "_scroll_id"}):
+    scroll: str
+    hits: _Hits
+    timed_out: bool = False
+    shards: Mapping[str, Any] = msgspec.field(name="_shards", default_factory=dict)
+
+
+async def list_hits(client: SearchClient, index: str) -> AsyncGenerator[list[Hit], None]:
+    """Yield the documents of an index as it is now."""
+    path = quote(index, "")
+    await client.call("POST", f"{path}/_refresh")
+    # Of chosen columns the engine would write the numbers in its own way.
+    query = {"size": _PAGE_ROWS, "sort": ["_doc"], "version": True}
+    page = await _ask_page(client, f"{path}/_search", query, scroll=_KEPT)
+    try:
+        while page.hits.hits:
+            yield page.hits.hits
+            more = {"scroll": _KEPT, "scroll_id": page.scroll}
+            page = await _ask_page(client, "_search/scroll", more)
+    finally:
+        with anyio.CancelScope(shield=True), suppress(TailerError):
+            await client.call("DELETE", "_search/scroll", {"scroll_id": page.scroll})
+
+
+async def _ask_page(
+    client: SearchClient, path: str, body: Mapping[str, Any], **query: str
+) -> _Page:
+    status, answer = await client.send("POST", path, body, **query)
+    try:
+        page = msgspec.json.decode(answer, type=_Page)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        said = answer[:300].decode(errors="replace")
+        raise client.make_error(str(status), f"answered {status} ({said})") from e
+    if page.timed_out or page.shards.get("failed"):
+        raise TransientError(f"{client.location}: some shards do not answer")
+    return page
+
+
+class SearchCopy:
+    """See :class:`tailer.sink.MirrorCopy`. Values are compared as JSON."""
+
+    def __init__(
+        self, portal: BlockingPortal, client: SearchClient, index: str, progress: Progress | None,
+        key: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self.offset = None if progress is None else progress.offset
+        self.key = key
+        self.at: int | None = None
+        self._portal = portal
+        self._client = client
+        self._index = index
+        self._progress = progress
+
+    def as_held(self, column: pa.Array) -> pa.Array:
+        return json_values(column)
+
+    def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for hits in self._list_hits():
+            self._check_versions(hits)
+            columns = [_find_texts(hits, name) for name in schema.names]
+            yield pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+    def find_strays(self) -> Iterator[tuple[str, int]]:
+        """Yield id and version of each document under an id that is not its key's: somebody else
+        has written it."""
+        for hits in self._list_hits():
+            keys = pa.table([_find_texts(hits, name) for name in self.key], names=self.key)
+            for hit, wanted in zip(hits, find_ids_of_texts(keys).to_pylist(), strict=True):
+                if hit.id != wanted:
+                    yield hit.id, hit.version
+
+    def _list_hits(self) -> Iterator[list[Hit]]:
+        if self._progress is None or self._progress.made is None:
+            return
+        pages = list_hits(self._client, self._index)
+
+        async def following() -> list[Hit] | None:
+            return await anext(pages, None)
+
+        try:
+            while (hits := self._portal.call(following)) is not None:
+                yield hits
+        finally:
+            self._portal.call(pages.aclose)
+
+    def _check_versions(self, hits: list[Hit]) -> None:
+        assert self._progress is not None, "there are documents"
+        newest = max(find_table_version(hit.version, self._progress.era) for hit in hits)
+        if self.offset is not None and newest >= self.offset.version:
+            raise TransientError(
+                f"{self._client.location}: the feed writes the index {self._index!r} meanwhile; "
+                "verify it again"
+            )
+
+
+def _find_texts(hits: list[Hit], name: str) -> pa.StringArray:
+    """Return a column as JSON; what a document does not have is null."""
+    return pa.array([str(hit.source.get(name, b"null"), "utf-8") for hit in hits], pa.string())
+
+
+class SearchRepair:
+    """See :class:`tailer.sink.MirrorRepair`. What it writes has the last external version before
+    those of the feed's next write, which so wins in any order."""
+
+    def __init__(
+        self, portal: BlockingPortal, document: ProgressDocument, copy: SearchCopy,
+        write: Callable[[bytes, int], Any],
+    ) -> None:  # fmt: skip
+        self._portal = portal
+        self._document = document
+        self._copy = copy
+        self._has_strays = True
+        self._write = write
+
+    @property
+    def offset(self) -> Offset | None:
+        return None if self._document.now is None else self._document.now.offset
+
+    def reload(self) -> bool:
+        before = self._document.now
+        return bool(self._portal.call(self._document.load) != before)
+
+    def replace(self, batch: ChangeBatch) -> None:
+        found: Messages = make_repair_actions(batch, self._copy.key, self._find_version())
+        self._send(b"".join(found.values.to_pylist()), len(found))
+
+    def remove(self, keys: pa.Table) -> None:
+        ids = find_ids_of_texts(keys.select(list(self._copy.key)))
+        self._send(make_removals(ids, [self._find_version()] * len(ids)), len(ids))
+
+    def _find_version(self) -> int:
+        now = self._document.now
+        if now is None or now.offset is None:
+            raise TargetRefused("there is no copy to be repaired")
+        return find_last_version(now.era, now.offset.version - 1)
+
+    def _send(self, actions: bytes, count: int) -> None:
+        overtaken = TransientError("the feed has written the copy meanwhile; repair it again")
+        before = self._document.now
+        if self._portal.call(self._document.load) != before:
+            self._document.now = before
+            raise overtaken
+        if self._has_strays:
+            self._has_strays = False
+            strays = list(self._copy.find_strays())
+            if strays:
+                ids, versions = zip(*strays, strict=True)
+                removals = make_removals(pa.array(ids), versions)
+                self._portal.call(self._write, removals, len(strays))
+        if self._portal.call(self._write, actions, count):
+            if self.reload():
+                raise overtaken
+            raise TargetRefused(
+                "some documents have a later version than the feed's: another program gives them "
+                "versions of its own; delete them, and repair the copy again"
+            )

@@ -1,0 +1,149 @@
+"""A batch as actions of the bulk API: the ids, versions and texts of documents.
+
+The documents of a copy have external versions, by which a write that comes late changes nothing:
+the table's version, and within it what leaves a key before what comes to it. Above it is an era,
+which begins whenever the feed's offset is set; below it is room for writes of other programs, each
+of which adds one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.formats.json import json_objects, json_values
+from sinks.formats.parts import encode_naming_corrupt_file, table_name
+from sinks.formats.rows import row_objects
+from sinks.messages.messages import Messages
+from sinks.shared.merge import KeyOrder, check_key, find_coming
+from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
+
+#: Of the 63 bits of a version: 15 for the era, 32 for the table's version, one for what comes.
+_ERA_BITS, _VERSION_BITS, _COMES_BITS = 48, 16, 15
+_ID_BYTES_MAX = 512
+#: The field of a log that has the events' order: the version, and the place in it.
+SEQ, _SEQ_BITS = "_seq", 32
+
+
+def find_last_version(era: int, version: int) -> int:
+    """Return the last external version that belongs to a version of the table."""
+    return (era << _ERA_BITS) + (version + 1 << _VERSION_BITS) - 1
+
+
+def find_table_version(external: int, era: int) -> int:
+    """Return the table's version of a document; -1 for one of another era."""
+    if external >> _ERA_BITS != era:
+        return -1
+    return external >> _VERSION_BITS & (1 << _ERA_BITS - _VERSION_BITS) - 1
+
+
+def find_ids(keys: pa.Table) -> pa.StringArray:
+    """Return the id of each key's document: the text of a key of one column, a JSON array of the
+    values of several. So is that of a text that is empty, or that could be taken for such an array
+    or for a hash; and what is longer than 512 bytes is a hash."""
+    columns = [column.combine_chunks() for column in keys.columns]
+    texts = [json_values(column) for column in columns]
+    is_text = pa.types.is_string(columns[0].type)
+    return _name_documents(texts, columns[0] if is_text else pc.utf8_trim(texts[0], '"'))
+
+
+def find_ids_of_texts(keys: pa.Table) -> pa.StringArray:
+    """Return the same of keys that are JSON texts already."""
+    texts = [column.combine_chunks() for column in keys.columns]
+    found = (json.loads(text) if text.startswith('"') else text for text in texts[0].to_pylist())
+    return _name_documents(texts, pa.array(found, pa.string()))
+
+
+def _name_documents(texts: Sequence[pa.StringArray], plain: pa.StringArray) -> pa.StringArray:
+    found = pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
+    if len(texts) == 1:
+        odd = pc.match_substring_regex(plain, r"^([\[~]|$)")
+        found = pc.if_else(odd, found, plain)
+    long = pc.greater(pc.binary_length(found), _ID_BYTES_MAX)
+    if not pc.any(long).as_py():
+        return found
+    hashes = [
+        f"~{blake2b(text, digest_size=24).hexdigest()}"
+        for text in found.filter(long).cast(pa.binary()).to_pylist()
+    ]
+    return pc.replace_with_mask(found, long, pa.array(hashes, pa.string()))
+
+
+def make_copy_actions(batch: ChangeBatch, key: Sequence[str], era: int) -> Messages:
+    """Return what a batch with rows does to a copy: for each key, the last change that it has.
+
+    Raises :class:`SinkRejected` for a key that is null or that several rows of a version have.
+    """
+    rows = batch.rows.select(batch.rows.schema.names[: -len(METADATA_FIELDS)])
+    check_key(batch, rows, key)
+    keys = pa.table(rows).select(list(key))
+    turns = KeyOrder(batch, keys)
+    turns.check_turns(batch)
+    last = turns.order.filter(pc.invert(turns.followed))
+    last = last.take(pc.array_sort_indices(last))
+    comes = find_coming(batch)
+    version = batch.by_part(lambda part: part.offset.version)
+    start = pc.add(pc.multiply(version, 1 << _VERSION_BITS), era << _ERA_BITS)
+    external = pc.add(pc.multiply(comes.cast(pa.int64()), 1 << _COMES_BITS), start)
+    return _make_actions(batch, rows, keys, external, comes, last)
+
+
+def make_repair_actions(batch: ChangeBatch, key: Sequence[str], version: int) -> Messages:
+    """Return what makes a batch's rows, all inserts, those of their keys, with this external
+    version."""
+    rows = batch.rows.select(batch.rows.schema.names[: -len(METADATA_FIELDS)])
+    count = batch.num_rows
+    external, comes = pa.array([version] * count), pa.repeat(pa.scalar(True), count)
+    keys = pa.table(rows).select(list(key))
+    return _make_actions(batch, rows, keys, external, comes, pa.array(range(count), pa.int64()))
+
+
+def make_removals(ids: pa.StringArray, versions: Sequence[int]) -> bytes:
+    """Return what removes these documents, with their external versions."""
+    lines = (
+        b'{"delete":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n'
+        % (text.encode(), version)
+        for text, version in zip(json_values(ids).to_pylist(), versions, strict=True)
+    )
+    return b"".join(lines)
+
+
+def _make_actions(
+    batch: ChangeBatch, rows: pa.RecordBatch, keys: pa.Table, external: pa.Int64Array,
+    comes: pa.BooleanArray, order: pa.Int64Array,
+) -> Messages:  # fmt: skip
+    ids = find_ids(keys).take(order)
+    named = pc.binary_join_element_wise(
+        '{"_id":', json_values(ids), ',"version":', external.take(order).cast(pa.string()),
+        ',"version_type":"external_gte"}}\n', "",
+    )  # fmt: skip
+    documents = encode_naming_corrupt_file(
+        lambda part: json_objects(rows.schema.names, part.rows.columns[: rows.num_columns]), batch
+    ).take(order)
+    lines = pc.if_else(
+        comes.take(order),
+        pc.binary_join_element_wise('{"index":', named, documents, "\n", ""),
+        pc.binary_join_element_wise('{"delete":', named, ""),
+    )
+    versions = batch.rows.column(COMMIT_VERSION).take(order)
+    values, found = lines.cast(pa.binary()), ids.cast(pa.binary())
+    return Messages(batch, values, ids, versions, table_name(batch, ""), found)
+
+
+def make_log_actions(batch: ChangeBatch) -> Messages:
+    """Return what adds a batch's events to a log, each under its id, once."""
+    ids = batch.event_ids()
+    version = batch.by_part(lambda part: part.offset.version)
+    numbers = pc.add(pc.multiply(version, 1 << _SEQ_BITS), batch.row_indices()).cast(pa.string())
+    events = row_objects(batch, ids=True, row_ids=batch.row_ids is not None, end=f',"{SEQ}":')
+    documents = pc.binary_join_element_wise(events, numbers, "}", "")
+    lines = pc.binary_join_element_wise(
+        '{"create":{"_id":', json_values(ids), "}}\n", documents, "\n", ""
+    )
+    versions = batch.rows.column(COMMIT_VERSION)
+    table = table_name(batch, "")
+    return Messages(batch, lines.cast(pa.binary()), ids, versions, table, ids.cast(pa.binary()))

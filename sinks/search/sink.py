@@ -1,0 +1,413 @@
+"""The search sink: a copy of a table, or a log of its changes, in OpenSearch or Elasticsearch.
+
+A copy has a document for each key, with an external version: a write that comes again or late
+changes nothing. So requests need no order, and what a crash repeats is settled. The offset is in
+a document of its own, which only the process can write that has claimed it last.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from msgspec import Struct
+
+from sinks.formats.json import view_text
+from sinks.messages.in_flight import send_requests
+from sinks.messages.messages import Limits, Messages
+from sinks.messages.retry import retry_attempts
+from sinks.messages.sink import MessageSink
+from sinks.search.client import FAULTS, SearchClient, read_error
+from sinks.search.copy import SearchCopy, SearchRepair, list_hits
+from sinks.search.documents import (
+    SEQ,
+    find_last_version,
+    make_copy_actions,
+    make_log_actions,
+    make_removals,
+)
+from sinks.search.mapping import check_names, extends, make_index, map_schema
+from sinks.search.progress import ProgressDocument
+from sinks.shared.credentials import CREDENTIALS, find_credentials
+from sinks.shared.delivery import check_form
+from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
+from tailer.errors import ConfigError, TargetRefused, TransientError
+from tailer.network.backoff import Backoff
+from tailer.secrets.urls import parse_url
+from tailer.settings import REQUIRED, Setting
+from tailer.sink import OwnNames, SinkTraits
+from tailer.sink.encoder import Records
+from tailer.sink.own_names import NO_NAMES
+
+_MIB = 1024**2
+SETTINGS: dict[str, Setting] = {
+    "url": Setting(
+        "text", REQUIRED, "The engine, or the load balancer before it.", secret=True,
+        form="an http:// or https:// URL", parse=partial(parse_url, schemes=("http", "https")),
+    ),
+    **CREDENTIALS,
+    "index": Setting(
+        "text", "{feed}", "The index, or an alias of one; `{feed}` is replaced by the feed's name.",
+    ),
+    "mode": Setting(
+        "text", "mirror", "Keep a copy of the table, a document a key, or a log of its change "
+        "events.", choices=("mirror", "log"),
+    ),
+    "key": Setting("texts", [], "Of a copy: the columns that identify a row."),
+    "ca_file": Setting(
+        "text", "", "PEM file of the trusted authorities.", unset="the system's authorities",
+        advanced=True,
+    ),
+    "timeout_s": Setting("number", 60, "How long to wait for an answer.", unit="seconds",
+        advanced=True),
+}  # fmt: skip
+#: What an engine takes by itself is 100 MiB.
+_LIMITS = Limits(5000, 8 * _MIB, message_bytes=95 * _MIB)
+#: The documents of an index of ours say so in its mappings.
+_META = {"delta-tailer": True}
+#: The index with the offsets of all feeds.
+_OFFSETS = "delta-tailer"
+_IN_FLIGHT = 4
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 10.0
+#: An engine forgets what it has deleted after a minute (`index.gc_deletes`). A process that stood
+#: still for longer asks whether it is still the one that writes.
+_CONFIRM_S = 20.0
+_BAD_INDEX = re.compile(r'[A-Z\\/*?"<>| ,#:]|^[-_+.]|^$')
+_CONFLICT, _GONE = 409, 404
+_ITEMS = "errors,items.*.status,items.*.error,error"
+
+
+class _Index(Struct, frozen=True):
+    """An index that is there: the id that the engine gave it, and whether it is one of ours."""
+
+    made: str
+    is_ours: bool
+
+
+class SearchSink(MessageSink):
+    """A copy of a table, or a log, in a search engine: exactly once."""
+
+    faults = FAULTS
+    settings = SETTINGS
+    kind = "search"
+    places = ("index",)
+    keeps_offset = True
+
+    def __init__(self, options: Mapping[str, Any], folder: Path) -> None:
+        super().__init__("rows", {"ids": True})
+        self._is_log, self.key = options["mode"] == "log", tuple(options["key"])
+        if self._is_log == bool(self.key):
+            raise ConfigError(
+                "option 'key' of sink 'search': "
+                + ("a log has none" if self._is_log else "name the columns that identify a row")
+            )
+        url = options["url"]
+        user, password = find_credentials("search", "url", options, url.user, url.password)
+        ca_file = folder / options["ca_file"] if options["ca_file"] else None
+        login = (user or "", password or "") if user or password else None
+        self.client = SearchClient(url, login, ca_file, options["timeout_s"])
+        self.given = options
+        own = OwnNames.of("_event_id", "_origin", "_row_id", SEQ) if self._is_log else NO_NAMES
+        self.traits = SinkTraits(
+            key_columns=self.key, spans=True, own=own, keeps_offset=True, copies=not self._is_log
+        )
+        self._document = self._make_document()
+        #: The schema whose fields the index has.
+        self._mapped: pa.Schema | None = None
+        self._confirmed_at = 0.0
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> SearchSink:
+        """Create the sink. Options: :data:`SETTINGS`."""
+        return cls(options, folder)
+
+    def fill_option(self, name: str) -> str:
+        return str(self.given[name]).replace("{feed}", self._feed)
+
+    def _make_document(self) -> ProgressDocument:
+        return ProgressDocument(self.client, _OFFSETS, self.place)
+
+    @property
+    def lacks_beginning(self) -> bool:  # type: ignore[override]
+        """Whether a copy has just begun."""
+        now = self._document.now
+        return not self._is_log and now is not None and now.epoch == 1
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        check_names(schema)
+
+    def delivery(
+        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
+    ) -> Mapping[str, Any]:
+        """Return the form. The engine has the offset, and an index may get another name."""
+        self._feed, self.written_before = feed, bool(kept)
+        return check_form({"type": self.kind, "mode": self.given["mode"]}, kept, feed, at)
+
+    def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
+        if not self._is_log:
+            raise NotImplementedError
+        return super().preview(feed, batch)
+
+    # Opening
+
+    async def _connect(self) -> Offset | None:
+        index = await self._look_at_index()
+        document = self._document
+        if document.now is None and index is not None and not self._is_log:
+            count = await self.client.call("GET", f"{quote(self.place, '')}/_count")
+            if count is not None and count.get("count"):
+                raise TargetRefused(
+                    f"{self._where}: it has documents already, and a copy begins empty; name "
+                    "another one in the option 'index'"
+                )
+        await document.claim(self._feed, self.given["mode"])
+        self._mapped, self._confirmed_at = None, time.monotonic()
+        return None if document.now is None else document.now.offset
+
+    async def _look_at_target(self) -> Offset | None:
+        await self._look_at_index()
+        return None if self._document.now is None else self._document.now.offset
+
+    async def _look_at_index(self) -> _Index | None:
+        """Connect, load the progress and return the index. Raises :class:`TailerError` if they do
+        not belong together."""
+        if (bad := _BAD_INDEX.search(self.place)) is not None:
+            raise ConfigError(
+                f"option 'index' of sink 'search': {self.place!r} can't be a name, for {bad[0]!r}; "
+                "it has small letters, digits, - and _, and begins with a letter or a digit"
+            )
+        await self.client.connect(_IN_FLIGHT)
+        self._document = self._make_document()
+        index, now = await self._find_index(), await self._document.load()
+        self._document.check(self._feed, self.given["mode"])
+        if now is not None and now.made is not None:
+            self._check_made(index, now.made)
+        return index
+
+    @property
+    def _where(self) -> str:
+        return f"{self.client.location}: the index {self.place!r}"
+
+    async def _find_index(self) -> _Index | None:
+        wanted = "*.settings.index.uuid,*.mappings._meta,error"
+        found = await self.client.call("GET", quote(self.place, ""), filter_path=wanted)
+        if found is None:
+            return None
+        if len(found) > 1:
+            raise ConfigError(f"{self._where} is an alias of several; name one of them")
+        try:
+            [index] = found.values()
+            made, meta = index["settings"]["index"]["uuid"], index.get("mappings", {})
+            return _Index(str(made), "delta-tailer" in meta.get("_meta", {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise TransientError(f"{self._where}: an answer without its uuid") from e
+
+    def _check_made(self, index: _Index | None, made: str) -> None:
+        if index is None or index.made != made:
+            what = "is missing" if index is None else "was deleted and made again"
+            raise TargetRefused(
+                f"{self._where} {what} since the feed wrote to it; restore it, or start over with "
+                "`tailer offsets reset`"
+            )
+
+    async def _disconnect(self) -> None:
+        await self.client.aclose()
+
+    # Writing
+
+    def _make_messages(self, batch: ChangeBatch) -> Messages:
+        if self._is_log:
+            return make_log_actions(batch)
+        assert self._document.now is not None, "the sink is open"
+        return make_copy_actions(batch, self.key, self._document.now.era)
+
+    async def _send_messages(self, messages: Messages, then: Offset) -> None:
+        await self._map_columns(messages.batch)
+        if time.monotonic() > self._confirmed_at + _CONFIRM_S:
+            await self._document.confirm()
+        await send_requests(messages, _LIMITS, _IN_FLIGHT, self._send_request, self._note_taken)
+        await self._save_offset(then)
+
+    async def _save_offset(self, then: Offset) -> None:
+        now = self._document.now
+        if now is not None and now.made is not None:
+            # An engine makes an index that is gone again, for the next request.
+            self._check_made(await self._find_index(), now.made)
+        await self._document.save(offset=then)
+        self._confirmed_at = time.monotonic()
+
+    async def _map_columns(self, batch: ChangeBatch) -> None:
+        """Have the index, with the batch's columns."""
+        count = len(batch.rows.schema) - (0 if self._is_log else len(METADATA_FIELDS))
+        schema = pa.schema([batch.rows.schema.field(i) for i in range(count)])
+        if self._mapped is not None and self._mapped.equals(schema):
+            return
+        now, path = self._document.now, quote(self.place, "")
+        assert now is not None, "the sink is open"
+        fields = self._find_fields(batch, schema, now.fields)
+        index = await self._find_index()
+        if index is None:
+            await self.client.call("PUT", path, make_index(schema, _META))
+            index = await self._find_index()
+        elif index.is_ours:
+            await self.client.call("PUT", f"{path}/_mapping", {"properties": map_schema(schema)})
+        if now.made is not None or index is None:
+            self._check_made(index, now.made or "")
+        if index is not None and (index.made, fields) != (now.made, now.fields):
+            await self._document.save(made=index.made, fields=fields)
+        self._mapped = schema
+
+    def _find_fields(
+        self, batch: ChangeBatch, schema: pa.Schema, had: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the columns that the copy then has had. Raises :class:`TargetRefused` for one that
+        is another one than the documents have under its name."""
+        physical = {field.name: batch.state.physical_name(field) for field in batch.state.schema}
+        names = {at: name for name, (at, _) in had.items()}
+        fields = dict(had)
+        for name, field in map_schema(schema).items():
+            at = physical.get(name, name)
+            before, mapped = had.get(name, (at, field))
+            if before != at or names.get(at, name) != name or not extends(mapped, field):
+                raise TargetRefused(
+                    f"{self._where}: version {batch.version} has renamed, replaced or changed the "
+                    f"column {name!r}, which documents can't follow; `tailer offsets reset` "
+                    "creates the copy again"
+                )
+            fields[name] = [at, field]
+        return {} if self._is_log else fields
+
+    async def _send_request(self, request: Messages) -> None:
+        body = bytes(memoryview(view_text(request.values)))
+
+        async def attempt() -> None:
+            refused, _ = await self._send_bulk(body, len(request))
+            for place, kind, reason in refused:
+                what = f"table {request.table}, version {request.versions[place]}: the document "
+                raise self.client.make_error(kind, f"{what}{request.ids[place]!r}: {reason}")
+
+        await retry_attempts(attempt, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
+
+    async def _send_bulk(self, body: bytes, count: int) -> tuple[list[tuple[int, str, str]], bool]:
+        """Send actions; return place, type and reason of those that were refused, what heals first,
+        and whether a document was there in a later version."""
+        path = f"{quote(self.place, '')}/_bulk"
+        found = await self.client.call("POST", path, body, absent=(), filter_path=_ITEMS)
+        items = None if found is None else found.get("items")
+        if not isinstance(items, list) or len(items) != count:
+            raise TransientError(f"{self._where}: an answer for other than {count} documents")
+        refused, conflicts = [], False
+        for place, item in enumerate(items):
+            try:
+                [answer] = item.values()
+                status, error = int(answer["status"]), answer.get("error")
+            except (KeyError, TypeError, ValueError, AttributeError) as e:
+                raise TransientError(f"{self._where}: an answer without a status") from e
+            if status == _CONFLICT:
+                conflicts = True
+            elif not 200 <= status < 300 and (status != _GONE or error is not None):
+                kind, reason = read_error(error)
+                refused.append((place, kind or str(status), f"{kind}: {reason}"))
+        refused.sort(key=lambda each: FAULTS.verdict(each[1]) != "passing")
+        return refused, conflicts
+
+    # Besides
+
+    async def rehearse(self, feed: str, schema: pa.Schema) -> None:
+        """Make the index under another name, and a document of offsets, and remove both."""
+        self._feed = feed
+        check_names(schema)
+        name = f"{self.place}-rehearsal-{uuid.uuid4().hex[:8]}"
+        try:
+            index = await self._look_at_index()
+            probe = ProgressDocument(self.client, _OFFSETS, name)
+            await probe.claim(feed, self.given["mode"])
+            await probe.remove()
+            if index is None:
+                await self.client.call("PUT", quote(name, ""), make_index(schema, _META))
+                await self.client.call("DELETE", quote(name, ""))
+        finally:
+            await self._disconnect()
+
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:
+        """Overwrite the offset. None removes the documents, which belong to it."""
+        self._feed = feed
+        try:
+            if offset is None:
+                await self._remove_all()
+                return
+            await self._look_at_index()
+            now = self._document.now
+            lacks = now is None or now.made is None
+            if not self._is_log and lacks and offset.position > (0, 0):
+                raise TargetRefused(
+                    f"{self._where} is no copy yet, and a copy can't start at version "
+                    f"{offset.version}; restore it, or start over with `tailer offsets reset`"
+                )
+            await self._document.claim(feed, self.given["mode"])
+            await self._document.begin_era(offset=offset)
+        finally:
+            await self._disconnect()
+
+    async def _remove_all(self) -> None:
+        await self.client.connect(1)
+        document = self._document = self._make_document()
+        now, index = await document.load(), await self._find_index()
+        document.check(self._feed, self.given["mode"])
+        if now is None:
+            return
+        path = quote(self.place, "")
+        if index is None or index.made != now.made or index.is_ours:
+            if index is not None and index.made == now.made:
+                await self.client.call("DELETE", path)
+            await document.remove()
+            return
+        # Its mappings are its owner's. What was deleted has versions of an earlier era.
+        await document.begin_era(offset=None, made=None, fields={})
+        assert document.now is not None, "it was just written"
+        version = find_last_version(document.now.era, 0)
+        async for hits in list_hits(self.client, self.place):
+            ids = pa.array([hit.id for hit in hits], pa.string())
+            await self._write_repair(make_removals(ids, [version] * len(ids)), len(ids))
+
+    @contextmanager
+    def read_mirror(self, feed: str) -> Iterator[SearchCopy]:
+        with self._open_blocking(feed) as portal:
+            yield self._make_copy(portal)
+
+    def _make_copy(self, portal: BlockingPortal) -> SearchCopy:
+        return SearchCopy(portal, self.client, self.place, self._document.now, self.key)
+
+    @contextmanager
+    def repair_mirror(self, feed: str) -> Iterator[SearchRepair]:
+        with self._open_blocking(feed) as portal:
+            copy = self._make_copy(portal)
+            yield SearchRepair(portal, self._document, copy, self._write_repair)
+
+    @contextmanager
+    def _open_blocking(self, feed: str) -> Iterator[BlockingPortal]:
+        self._feed = feed
+        if self._is_log:
+            raise TargetRefused(f"{self._where} is a log and not a copy")
+        with start_blocking_portal() as portal:
+            try:
+                portal.call(self._look_at_index)
+                yield portal
+            finally:
+                portal.call(self._disconnect)
+
+    async def _write_repair(self, actions: bytes, count: int) -> bool:
+        """Send actions; return whether a document has a later version than that of its action."""
+        refused, conflicts = await self._send_bulk(actions, count)
+        for _, kind, reason in refused:
+            raise self.client.make_error(kind, reason)
+        return conflicts

@@ -1,0 +1,150 @@
+"""The search sink against the public suites: a copy, and a log."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailer.sink import make_sink as made_sink
+from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
+from tailer.testing.conformance.mirror import ReadRows
+from tailer.testing.conformance.sink import TYPES, Event, MakeSink, ReadEvents
+from tests.conformance.faults import asked
+from tests.support.opensearch import OpenSearch
+
+pytestmark = pytest.mark.usefixtures("one_attempt")
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of a new index."""
+    return f"t{uuid.uuid4().hex}"
+
+
+def search_faults(server: OpenSearch, options: dict[str, Any]) -> TargetFaults:
+    """Those of a search engine."""
+    index = options["index"]
+
+    def set_index(setting: str, value: str) -> None:
+        status, answer = server.call("PUT", f"/{index}/_settings", {setting: value or None})
+        assert status == 200, answer
+
+    def blocked(setting: str) -> AbstractContextManager[None]:
+        return asked(lambda value: set_index(setting, value), "true", "")
+
+    @contextmanager
+    def closed() -> Iterator[None]:
+        server.call("POST", f"/{index}/_close")
+        yield
+        server.call("POST", f"/{index}/_open?wait_for_active_shards=1")
+
+    def refused() -> str:
+        return "x" * 96 * 1024**2  # what an engine takes in a request is 100 MiB
+
+    return TargetFaults(
+        hasty=lambda: made_sink("search", {**options, "timeout_s": 1}, Path()),
+        still=server.still,
+        forbidden=[
+            lambda: blocked("index.blocks.write"),
+            lambda: blocked("index.blocks.read_only_allow_delete"),  # as when a disk is full
+            closed,
+        ],
+        refused=refused,
+    )
+
+
+def typed(value: Any, data_type: pa.DataType) -> Any:
+    """A JSON value as Python's of a type of Arrow's."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_struct(data_type):
+        return {f.name: typed(value.get(f.name), f.type) for f in data_type.fields}
+    if types.is_list(data_type):
+        return [typed(each, data_type.value_type) for each in value]
+    if types.is_map(data_type):
+        return list(value.items())
+    if types.is_decimal(data_type):
+        return Decimal(value)
+    if types.is_binary(data_type):
+        return b64decode(value)
+    if types.is_date(data_type):
+        return dt.date.fromisoformat(value)
+    if types.is_timestamp(data_type):
+        return dt.datetime.fromisoformat(value)
+    if types.is_floating(data_type):
+        return pa.scalar(float(value), data_type).as_py()
+    return value
+
+
+class TestSearchMirror(MirrorConformance):
+    @pytest.fixture
+    def options(self, opensearch: OpenSearch, name: str) -> dict[str, Any]:
+        return {"url": opensearch.url, "index": name, "key": ["id"]}
+
+    @pytest.fixture
+    def target_faults(self, opensearch: OpenSearch, options: dict[str, Any]) -> TargetFaults:
+        return search_faults(opensearch, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
+        return lambda: made_sink("search", options, Path())
+
+    @pytest.fixture
+    def read_rows(self, opensearch: OpenSearch, name: str) -> ReadRows:
+        def read() -> Sequence[dict[str, Any]]:
+            rows = opensearch.documents(name).values()
+            columns = list(dict.fromkeys(column for row in rows for column in row))
+            types = {field.name: field.type for field in TYPES}
+            return [
+                {c: typed(row.get(c), types[c]) if c in types else row.get(c) for c in columns}
+                for row in rows
+            ]
+
+        return read
+
+    @pytest.mark.parametrize(("rows", "said"), [([], "")])
+    async def test_rows_that_the_key_does_not_identify_are_refused(
+        self, rows: list[Any], said: str
+    ) -> None:
+        """Those of one batch alone: see tests/sinks/test_search.py. An engine is not asked what it
+        has before it is written."""
+
+    async def test_a_column_that_is_added_or_dropped_is_that_of_the_copy(  # type: ignore[override]
+        self,
+    ) -> None:
+        """Documents keep what they were written with: see tests/sinks/test_search.py."""
+
+
+class TestSearchLog(SinkConformance):
+    @pytest.fixture
+    def options(self, opensearch: OpenSearch, name: str) -> dict[str, Any]:
+        return {"url": opensearch.url, "index": name, "mode": "log"}
+
+    @pytest.fixture
+    def target_faults(self, opensearch: OpenSearch, options: dict[str, Any]) -> TargetFaults:
+        return search_faults(opensearch, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
+        return lambda: made_sink("search", options, Path())
+
+    @pytest.fixture
+    def read_events(self, opensearch: OpenSearch, name: str) -> ReadEvents:
+        def read() -> Sequence[Event]:
+            found = opensearch.documents(name).items()
+            return [
+                Event(event_id, row["_change_type"], row["_commit_version"], row)
+                for event_id, row in sorted(found, key=lambda each: each[1]["_seq"])
+            ]
+
+        return read
