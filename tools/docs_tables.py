@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sinks import http, jsonl, nats, redis, sqlite
+from sinks import http, jsonl, nats, sqlite
 from sinks.aws import firehose, kinesis, sns, sqs
 from sinks.aws.sink import CONNECTION
 from sinks.delta import sink as delta_sink
@@ -25,6 +25,7 @@ from sinks.kafka.options import KafkaOptions
 from sinks.mysql import sink as mysql_sink
 from sinks.postgres import sink as postgres_sink
 from sinks.rabbitmq import sink as rabbitmq_sink
+from sinks.redis import sink as redis_sink
 from sinks.search import sink as search_sink
 from tailer.config.settings import DAEMON, FEED
 from tailer.setting_fields import settings_of
@@ -71,7 +72,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "nats": nats.SETTINGS,
     "rabbitmq": rabbitmq_sink.SETTINGS,
     "search": search_sink.SETTINGS,
-    "redis": redis.SETTINGS,
+    "redis": redis_sink.SETTINGS,
     "formats": LISTED,
     "registry": REGISTRY,
     "kafka": settings_of(KafkaOptions),

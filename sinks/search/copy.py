@@ -16,13 +16,14 @@ from sinks.formats.json import json_values
 from sinks.messages.messages import Messages
 from sinks.search.client import SearchClient
 from sinks.search.documents import (
-    find_ids_of_texts,
     find_last_version,
     find_table_version,
     make_removals,
     make_repair_actions,
 )
 from sinks.search.progress import Progress, ProgressDocument
+from sinks.shared.json_copy import find_column
+from sinks.shared.key_ids import find_ids_of_texts
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError, TargetRefused, TransientError
 
@@ -101,14 +102,16 @@ class SearchCopy:
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         for hits in self._list_hits():
             self._check_versions(hits)
-            columns = [_find_texts(hits, name) for name in schema.names]
+            rows = [hit.source for hit in hits]
+            columns = [find_column(rows, field) for field in schema]
             yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
     def find_strays(self) -> Iterator[tuple[str, int]]:
         """Yield id and version of each document under an id that is not its key's: somebody else
         has written it."""
         for hits in self._list_hits():
-            keys = pa.table([_find_texts(hits, name) for name in self.key], names=self.key)
+            rows, texts = [hit.source for hit in hits], [pa.field(n, pa.string()) for n in self.key]
+            keys = pa.table([find_column(rows, field) for field in texts], names=list(self.key))
             for hit, wanted in zip(hits, find_ids_of_texts(keys).to_pylist(), strict=True):
                 if hit.id != wanted:
                     yield hit.id, hit.version
@@ -135,11 +138,6 @@ class SearchCopy:
                 f"{self._client.location}: the feed writes the index {self._index!r} meanwhile; "
                 "verify it again"
             )
-
-
-def _find_texts(hits: list[Hit], name: str) -> pa.StringArray:
-    """Return a column as JSON; what a document does not have is null."""
-    return pa.array([str(hit.source.get(name, b"null"), "utf-8") for hit in hits], pa.string())
 
 
 class SearchRepair:

@@ -1,4 +1,4 @@
-"""A batch as actions of the bulk API: the ids, versions and texts of documents.
+"""A batch as actions of the bulk API: the versions and texts of documents.
 
 The documents of a copy have external versions, by which a write that comes late changes nothing:
 the table's version, and within it what leaves a key before what comes to it. Above it is an era,
@@ -8,9 +8,7 @@ of which adds one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from hashlib import blake2b
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,12 +17,12 @@ from sinks.formats.json import json_objects, json_values
 from sinks.formats.parts import encode_naming_corrupt_file, table_name
 from sinks.formats.rows import row_objects
 from sinks.messages.messages import Messages
+from sinks.shared.key_ids import find_ids
 from sinks.shared.merge import KeyOrder, check_key, find_coming
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
 
 #: Of the 63 bits of a version: 15 for the era, 32 for the table's version, one for what comes.
 _ERA_BITS, _VERSION_BITS, _COMES_BITS = 48, 16, 15
-_ID_BYTES_MAX = 512
 #: The field of a log that has the events' order: the version, and the place in it.
 SEQ, _SEQ_BITS = "_seq", 32
 
@@ -39,38 +37,6 @@ def find_table_version(external: int, era: int) -> int:
     if external >> _ERA_BITS != era:
         return -1
     return external >> _VERSION_BITS & (1 << _ERA_BITS - _VERSION_BITS) - 1
-
-
-def find_ids(keys: pa.Table) -> pa.StringArray:
-    """Return the id of each key's document: the text of a key of one column, a JSON array of the
-    values of several. So is that of a text that is empty, or that could be taken for such an array
-    or for a hash; and what is longer than 512 bytes is a hash."""
-    columns = [column.combine_chunks() for column in keys.columns]
-    texts = [json_values(column) for column in columns]
-    is_text = pa.types.is_string(columns[0].type)
-    return _name_documents(texts, columns[0] if is_text else pc.utf8_trim(texts[0], '"'))
-
-
-def find_ids_of_texts(keys: pa.Table) -> pa.StringArray:
-    """Return the same of keys that are JSON texts already."""
-    texts = [column.combine_chunks() for column in keys.columns]
-    found = (json.loads(text) if text.startswith('"') else text for text in texts[0].to_pylist())
-    return _name_documents(texts, pa.array(found, pa.string()))
-
-
-def _name_documents(texts: Sequence[pa.StringArray], plain: pa.StringArray) -> pa.StringArray:
-    found = pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
-    if len(texts) == 1:
-        odd = pc.match_substring_regex(plain, r"^([\[~]|$)")
-        found = pc.if_else(odd, found, plain)
-    long = pc.greater(pc.binary_length(found), _ID_BYTES_MAX)
-    if not pc.any(long).as_py():
-        return found
-    hashes = [
-        f"~{blake2b(text, digest_size=24).hexdigest()}"
-        for text in found.filter(long).cast(pa.binary()).to_pylist()
-    ]
-    return pc.replace_with_mask(found, long, pa.array(hashes, pa.string()))
 
 
 def make_copy_actions(batch: ChangeBatch, key: Sequence[str], era: int) -> Messages:

@@ -55,14 +55,6 @@ def make_index(schema: pa.Schema, meta: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def extends(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether a field that was mapped by ``old`` can be mapped by ``new`` from now on."""
-    had, gets = old.get("properties"), new.get("properties")
-    if had is None or gets is None:
-        return old == new
-    return all(name not in gets or extends(had[name], gets[name]) for name in had)
-
-
 def check_names(schema: pa.Schema) -> None:
     """Raise :class:`TargetRefused` for a name that a document can't have."""
     for name in _walk_names(schema):

@@ -35,10 +35,11 @@ from sinks.search.documents import (
     make_log_actions,
     make_removals,
 )
-from sinks.search.mapping import check_names, extends, make_index, map_schema
+from sinks.search.mapping import check_names, make_index, map_schema
 from sinks.search.progress import ProgressDocument
 from sinks.shared.credentials import CREDENTIALS, find_credentials
 from sinks.shared.delivery import check_form
+from sinks.shared.json_copy import add_columns
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import ConfigError, TargetRefused, TransientError
 from tailer.network.backoff import Backoff
@@ -253,7 +254,9 @@ class SearchSink(MessageSink):
             return
         now, path = self._document.now, quote(self.place, "")
         assert now is not None, "the sink is open"
-        fields = self._find_fields(batch, schema, now.fields)
+        fields = now.fields
+        if not self._is_log:
+            fields = add_columns(batch, schema, now.fields, self._where)
         index = await self._find_index()
         if index is None:
             await self.client.call("PUT", path, make_index(schema, _META))
@@ -265,26 +268,6 @@ class SearchSink(MessageSink):
         if index is not None and (index.made, fields) != (now.made, now.fields):
             await self._document.save(made=index.made, fields=fields)
         self._mapped = schema
-
-    def _find_fields(
-        self, batch: ChangeBatch, schema: pa.Schema, had: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Return the columns that the copy then has had. Raises :class:`TargetRefused` for one that
-        is another one than the documents have under its name."""
-        physical = {field.name: batch.state.physical_name(field) for field in batch.state.schema}
-        names = {at: name for name, (at, _) in had.items()}
-        fields = dict(had)
-        for name, field in map_schema(schema).items():
-            at = physical.get(name, name)
-            before, mapped = had.get(name, (at, field))
-            if before != at or names.get(at, name) != name or not extends(mapped, field):
-                raise TargetRefused(
-                    f"{self._where}: version {batch.version} has renamed, replaced or changed the "
-                    f"column {name!r}, which documents can't follow; `tailer offsets reset` "
-                    "creates the copy again"
-                )
-            fields[name] = [at, field]
-        return {} if self._is_log else fields
 
     async def _send_request(self, request: Messages) -> None:
         body = bytes(memoryview(view_text(request.values)))

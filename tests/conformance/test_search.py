@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tailer.sink import make_sink as made_sink
 from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
 from tailer.testing.conformance.mirror import ReadRows
-from tailer.testing.conformance.sink import TYPES, Event, MakeSink, ReadEvents
+from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
 from tests.conformance.faults import asked
+from tests.support.json_rows import typed_rows
 from tests.support.opensearch import OpenSearch
 
 pytestmark = pytest.mark.usefixtures("one_attempt")
@@ -62,30 +59,6 @@ def search_faults(server: OpenSearch, options: dict[str, Any]) -> TargetFaults:
     )
 
 
-def typed(value: Any, data_type: pa.DataType) -> Any:
-    """A JSON value as Python's of a type of Arrow's."""
-    types = pa.types
-    if value is None:
-        return None
-    if types.is_struct(data_type):
-        return {f.name: typed(value.get(f.name), f.type) for f in data_type.fields}
-    if types.is_list(data_type):
-        return [typed(each, data_type.value_type) for each in value]
-    if types.is_map(data_type):
-        return list(value.items())
-    if types.is_decimal(data_type):
-        return Decimal(value)
-    if types.is_binary(data_type):
-        return b64decode(value)
-    if types.is_date(data_type):
-        return dt.date.fromisoformat(value)
-    if types.is_timestamp(data_type):
-        return dt.datetime.fromisoformat(value)
-    if types.is_floating(data_type):
-        return pa.scalar(float(value), data_type).as_py()
-    return value
-
-
 class TestSearchMirror(MirrorConformance):
     @pytest.fixture
     def options(self, opensearch: OpenSearch, name: str) -> dict[str, Any]:
@@ -102,13 +75,7 @@ class TestSearchMirror(MirrorConformance):
     @pytest.fixture
     def read_rows(self, opensearch: OpenSearch, name: str) -> ReadRows:
         def read() -> Sequence[dict[str, Any]]:
-            rows = opensearch.documents(name).values()
-            columns = list(dict.fromkeys(column for row in rows for column in row))
-            types = {field.name: field.type for field in TYPES}
-            return [
-                {c: typed(row.get(c), types[c]) if c in types else row.get(c) for c in columns}
-                for row in rows
-            ]
+            return typed_rows(list(opensearch.documents(name).values()))
 
         return read
 

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.formats.json import json_values
-from sinks.search.documents import find_ids, find_ids_of_texts, find_last_version
+from sinks.search.documents import find_last_version
 from sinks.search.sink import SearchSink
+from sinks.shared.key_ids import find_ids, find_ids_of_texts
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, RowsRefused, SinkRejected, TargetRefused, TransientError
 from tailer.sink import Sink, make_sink

@@ -29,6 +29,7 @@ from tests.support.aws import Aws
 from tests.support.brokers import Nats, RabbitMq, Redis
 from tests.support.link import Link, running_link
 from tests.support.mysql import Mysql
+from tests.support.opensearch import OpenSearch
 from tests.support.postgres import Postgres
 from tests.support.registry import Registry
 from tests.support.servers import Server
@@ -108,7 +109,7 @@ class Webhook(Server):
 #: What a sink's server is; those of one name are one server.
 _PEERS: dict[str, Callable[[], Any]] = {
     "postgres": Postgres, "mysql": Mysql, "redis": Redis, "nats": Nats, "rabbitmq": RabbitMq,
-    "http": Webhook, "aws": Aws, "kafka": Broker,
+    "http": Webhook, "aws": Aws, "kafka": Broker, "search": OpenSearch,
 }  # fmt: skip
 
 

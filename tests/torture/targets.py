@@ -11,11 +11,13 @@ import io
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import deltalake
 import fastavro
 import pyarrow as pa
+import redis
 
 from tests.kafka.topics import create_topic
 from tests.support.message_targets import nats_messages, rabbitmq_messages, redis_messages
@@ -83,13 +85,31 @@ class Delta(CopyTarget):
 class Messages(Target):
     """A broker's messages."""
 
+    #: Whether several requests are on their way at the same time: then the events of each key have
+    #: their order.
+    overlapping = False
+
+    @property
+    def keyed(self) -> bool:
+        """Whether events have a key."""
+        return self.setting.format == "debezium"
+
     def format_options(self) -> dict[str, Any]:
         """The options of the format."""
-        own = {"key": ["id"]} if self.setting.format == "debezium" else {}
+        own = {"key": ["id"]} if self.keyed else {}
         return {"format": self.setting.format, **own}
 
+    def place(self, body: bytes) -> int:
+        """What has an order of its own: all, or the events of a key."""
+        if not (self.overlapping and self.keyed):
+            return 0
+        event = json.loads(body)
+        row = event.get("data") or event.get("after") or event.get("before") or event
+        return int(row["id"])
+
     def seen(self, rename: Rename) -> Seen:
-        records = [Record(body, event_id) for event_id, body in self.messages()]
+        found = self.messages()
+        records = [Record(body, event_id, self.place(body)) for event_id, body in found]
         exactly = self.proof == EXACTLY_ONCE
         return proven(records, rename, exactly_once=exactly, ordered=self.ordered)
 
@@ -102,20 +122,42 @@ class Messages(Target):
 
 
 class Redis(Messages):
-    """A stream, exactly once."""
+    """A stream, exactly once, or a copy."""
 
     server = "redis"
-    proof = EXACTLY_ONCE
+
+    def __init__(self, setting: Setting, servers: Servers) -> None:
+        super().__init__(setting, servers)
+        self.proof = "mirror" if setting.format == "mirror" else EXACTLY_ONCE
 
     def options(self) -> dict[str, Any]:
-        return {
-            "url": self.through(self.peer.server.url()),
-            "stream": self.name,
-            **self.format_options(),
-        }
+        url = self.through(self.peer.server.url())
+        if self.proof == "mirror":
+            return {"url": url, "mode": "mirror", "prefix": f"{self.name}:", "key": ["id"]}
+        return {"url": url, "stream": self.name, **self.format_options()}
+
+    def seen(self, rename: Rename) -> Seen:
+        if self.proof != "mirror":
+            return super().seen(rename)
+        with closing(redis.Redis.from_url(self.peer.server.url())) as client:
+            names: Any = client.keys(f"{self.name}:*")
+            values: Any = client.mget(names) if names else []
+        return Seen([json.loads(value) for value in values])
 
     def messages(self) -> list[tuple[str, bytes]]:
         return redis_messages(self.peer.server, self.name)
+
+
+class Search(CopyTarget):
+    """A copy in a search engine, or a log."""
+
+    server = "search"
+
+    def options(self) -> dict[str, Any]:
+        return {"url": self.through(self.peer.server.url), "index": self.name, **self.mode()}
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        return list(self.peer.server.documents(self.name).values())
 
 
 class Nats(Messages):
@@ -159,15 +201,26 @@ class Http(Messages):
     server = "http"
     proof = AT_LEAST_ONCE
     fences = False
+    overlapping = True
 
     def __init__(self, setting: Setting, servers: Servers) -> None:
         super().__init__(setting, servers)
+        self._is_keyed = setting.chance.random() < 0.7
         file = self.peer.server.file  # of all rounds
         self.before = file.stat().st_size if file.exists() else 0
 
     def options(self) -> dict[str, Any]:
         url = self.through(f"http://127.0.0.1:{self.peer.server.port}/{self.name}")
-        return {"url": url, "secrets": [Webhook.secret], "timeout_s": 5}
+        key = ["id"] if self.keyed else []
+        few = self.setting.chance.choice((1, 7, 100))
+        return {
+            "url": url, "secrets": [Webhook.secret], "timeout_s": 5, "key": key,
+            "request_events_max": few,
+        }  # fmt: skip
+
+    @property
+    def keyed(self) -> bool:
+        return self._is_keyed
 
     def messages(self) -> list[tuple[str, bytes]]:
         file = self.peer.server.file
@@ -181,6 +234,7 @@ class Aws(Messages):
     server = "aws"
     proof = AT_LEAST_ONCE
     fences = False
+    overlapping = True
 
     @property
     def ordered(self) -> bool:  # type: ignore[override]
@@ -264,8 +318,8 @@ class Kafka(Target):
 
 TARGETS: Mapping[str, type[Target]] = {
     "jsonl": JsonLines, "files": Files, "delta": Delta, **COPIES, "kafka": Kafka, "redis": Redis,
-    "nats": Nats, "rabbitmq": RabbitMq, "http": Http, "sqs": Aws, "sns": Aws, "kinesis": Aws,
-    "firehose": Aws,
+    "nats": Nats, "rabbitmq": RabbitMq, "search": Search, "http": Http, "sqs": Aws, "sns": Aws,
+    "kinesis": Aws, "firehose": Aws,
 }  # fmt: skip
 
 

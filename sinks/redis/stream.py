@@ -1,4 +1,4 @@
-"""The Redis sink: each event as an entry of a stream, exactly once.
+"""A Redis stream: each event as an entry, exactly once.
 
 A piece is one call of a script, which Redis runs as a transaction: it checks that no newer process
 has claimed the stream, adds the entries, and stores the offset after them. The command is made by
@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import cache
 from hashlib import sha1
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import structs
 
 from sinks.formats.json import view_text
-from sinks.formats.json_formats import FORMAT
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
-from sinks.shared.credentials import CREDENTIALS, find_credentials
 from sinks.shared.misread import find_misread_error
 from tailer.changes import Offset
 from tailer.errors import (
@@ -37,26 +33,10 @@ from tailer.errors import (
 )
 from tailer.native.rowbytes import Column, join_parts, whole_numbers
 from tailer.network.reach import explain_unreached
-from tailer.secrets.urls import Url, parse_url
-from tailer.settings import REQUIRED, Setting
+from tailer.secrets.urls import Url
 from tailer.sink import FaultTable
 
 _MIB = 1024**2
-SETTINGS: dict[str, Setting] = {
-    "url": Setting(
-        "text", REQUIRED, "The server: `redis://user:password@host:port/database`, `rediss://` "
-        "for TLS, or `unix://path`; `?ssl_ca_certs=FILE` and others are options of redis-py.",
-        form="a redis://, rediss:// or unix:// URL", secret=True,
-        parse=partial(parse_url, schemes=("redis", "rediss", "unix"), needs_host=False),
-    ),
-    **CREDENTIALS,
-    "stream": Setting(
-        "text", "{feed}", "The stream's key; `{feed}` is replaced by the feed's name.",
-    ),
-    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
-        advanced=True),
-    "format": FORMAT,
-}  # fmt: skip
 #: A claim: from now on, older processes can't write. A stream of another feed is refused.
 _CLAIM = """
     local kept = redis.call('HGET', KEYS[2], 'feed')
@@ -88,14 +68,13 @@ _WRITE = """
 """
 #: What a write finds, that is not as this process has left it.
 _FOUND = {
-    b"lost": "the stream {} or its offset is gone: Redis was emptied, or it is another server",
-    b"earlier": "the offset of the stream {} is not the one that was written last: Redis has an "
-    "earlier state again",
+    b"lost": "{} or its offset is gone: Redis was emptied, or it is another server",
+    b"earlier": "the offset of {} is not the one that was written last: Redis has an earlier state "
+    "again",
 }
 #: An answer has a few words and an offset; a server that sends more than this is none.
 _ANSWER_BYTES_MAX = 16 * _MIB
 _ELEMENT_BYTES = 64  # about what an element of a list takes beside its bytes
-_SHA = sha1(_WRITE.encode(), usedforsecurity=False).hexdigest()
 #: By the client's class of the error, or the server's words. What is not here passes: a server that
 #: loads, is full, read-only or without its replicas.
 _FAULTS = FaultTable(
@@ -107,30 +86,23 @@ _FAULTS = FaultTable(
 _DENIED = re.compile(r"NOAUTH|NOPERM|WRONGPASS|without any password")
 _TAG = re.compile(r"\{([^}]+)\}")
 #: What Redis takes as one argument, by `proto-max-bulk-len`.
-_LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
+LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
 
 
-class RedisSink(MessageSink):
+class RedisStream(MessageSink):
     """Events as entries of a Redis stream, exactly once."""
 
     faults = _FAULTS
-    settings = SETTINGS
     kind = "redis"
     places = ("stream",)
     keeps_offset = True
     piece_rows = 5000
     piece_bytes = 4 * _MIB
+    #: What writes a piece.
+    script: ClassVar[str] = _WRITE
 
-    def __init__(
-        self,
-        url: Url,
-        *,
-        stream: str = "{feed}",
-        timeout_s: float = 30,
-        format: str = "rows",  # noqa: A002  # the option's name
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(format, options or {})
+    def __init__(self, url: Url, given: Mapping[str, Any]) -> None:
+        super().__init__(given["format"], self._format_options(given))
         try:
             import redis.asyncio
         except ImportError as e:
@@ -140,7 +112,7 @@ class RedisSink(MessageSink):
         self._exceptions: Any = redis.exceptions
         try:
             self._pool: Any = redis.asyncio.ConnectionPool.from_url(
-                url.to_text(), socket_timeout=timeout_s
+                url.to_text(), socket_timeout=given["timeout_s"]
             )
             self._pool.connection_class = _bound_connections(redis, self._pool.connection_class)
         except (ValueError, TypeError):
@@ -149,21 +121,17 @@ class RedisSink(MessageSink):
                 "option 'url' of sink 'redis' is not a URL of redis-py; see docs/sinks/redis.md"
             ) from None
         self._location = f"Redis at {url.path if url.scheme == 'unix' else url.host_port(6379)}"
-        self.stream = stream
+        self.given = given
         self._connection: Any = None
         self._epoch = self._kept = b""
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisSink:  # noqa: ARG003  # no paths
-        """Create the sink. Options: :data:`SETTINGS` and those of the format."""
-        url = options["url"]
-        user, password = find_credentials("redis", "url", options, url.user, url.password)
-        more = {name: options[name] for name in ("stream", "timeout_s", "format")}
-        url = structs.replace(url, user=user, password=password)
-        return cls(url, **more, options=cls._format_options(options))
+    def fill_option(self, name: str) -> str:
+        return str(self.given[name]).replace("{feed}", self._feed)
 
-    def fill_option(self, name: str) -> str:  # noqa: ARG002  # there is one
-        return self.stream.replace("{feed}", self._feed)
+    @property
+    def _target(self) -> str:
+        """What errors call the target."""
+        return f"the stream {self.fill_option('stream')}"
 
     def _find_keys(self) -> tuple[str, str]:
         """Return the keys of the stream and of its progress, in one slot of a cluster."""
@@ -177,7 +145,7 @@ class RedisSink(MessageSink):
         self._check_feed(feed)
         self._check_stream(lost=bool(lost))
         self._epoch, self._kept = epoch, offset or b""
-        await self._call_command("SCRIPT LOAD", _WRITE)
+        await self._call_command("SCRIPT LOAD", self.script)
         return self._parse_offset(offset)
 
     async def _look_at_target(self) -> Offset | None:
@@ -191,16 +159,16 @@ class RedisSink(MessageSink):
     def _check_stream(self, *, lost: bool) -> None:
         if lost:
             raise TargetRefused(
-                f"{self._location}: the stream {self._find_keys()[0]} is missing, with its unread "
-                "entries, and its offset exists; restore it, or set with `tailer offsets set` or "
-                "`reset` where the feed resumes"
+                f"{self._location}: {self._target} is missing, with its unread entries, and its "
+                "offset exists; restore it, or set with `tailer offsets set` or `reset` where the "
+                "feed resumes"
             )
 
     def _check_feed(self, feed: bytes) -> None:
         if feed != self._feed.encode():
             raise ConfigError(
-                f"{self._location}: the stream {self._find_keys()[0]} is written by the feed "
-                f"{feed.decode()!r}; name another in the option 'stream'"
+                f"{self._location}: {self._target} is written by the feed {feed.decode()!r}; name "
+                f"another in the option {self.places[0]!r}"
             )
 
     def _parse_offset(self, offset: bytes | None) -> Offset | None:
@@ -229,28 +197,37 @@ class RedisSink(MessageSink):
         await self._pool.disconnect()
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:
-        messages.check_sizes(_LIMITS)
-        await self._write_entries(len(messages), _format_entries(messages), then)
+        messages.check_sizes(LIMITS)
+        words = [messages.ids, messages.values.cast(pa.string())]
+        await self._run_script((), format_words(words), 2 * len(messages), then)
 
     async def _save_offset(self, then: Offset) -> None:
-        await self._write_entries(0, b"", then)
+        await self._run_script((), b"", 0, then)
 
-    async def _write_entries(self, count: int, entries: bytes | memoryview, then: Offset) -> None:
-        head = ("EVALSHA", _SHA, 2, *self._find_keys(), self._epoch, self._kept, str(then))
-        found = await self._send_command([_format_command(head, len(head) + 2 * count), entries])
+    async def _run_script(
+        self, more: tuple[Any, ...], words: bytes | memoryview, count: int, then: Offset
+    ) -> None:
+        """Run the script: ``more`` of its arguments, and ``count`` words."""
+        sha = sha1(self.script.encode(), usedforsecurity=False).hexdigest()
+        keys = self._find_keys()
+        head = ("EVALSHA", sha, 2, *keys, self._epoch, self._kept, str(then), *more)
+        found = await self._send_command([_format_command(head, len(head) + count), words])
         if isinstance(found, bytes) and found in _FOUND:
-            what = _FOUND[found].format(self._find_keys()[0])
+            what = _FOUND[found].format(self._target)
             raise TransientError(
                 f"{self._location}: {what}; the feed restarts from the state found there"
             )
         if found == b"fenced":
             raise ConfigError(
-                f"{self._location}: another process writes the stream {self._find_keys()[0]} now; "
-                "stop one of them"
+                f"{self._location}: another process writes {self._target} now; stop one of them"
             )
         if found != b"written":
+            self._check_answer(found)
             raise self._make_answer_error(found, "the word written")
         self._kept = str(then).encode()
+
+    def _check_answer(self, found: object) -> None:
+        """Raise the error of an answer that only a copy's script gives."""
 
     async def _call_for_words(self, count: int, *command: Any) -> list[Any]:
         """Return the answer to a command: a list of ``count`` strings or nils."""
@@ -349,9 +326,9 @@ def _format_command(words: tuple[Any, ...], count: int) -> bytes:
     return b"".join(parts)
 
 
-def _format_entries(messages: Messages) -> memoryview:
-    """Return id and event of each message, as words of a command."""
+def format_words(columns: Sequence[pa.StringArray]) -> memoryview:
+    """Return the texts of each row, one after the other, as words of a command."""
     parts: list[Column] = []
-    for array in (messages.ids, messages.values.cast(pa.string())):
+    for array in columns:
         parts += ["$", whole_numbers(pc.binary_length(array)), "\r\n", array, "\r\n"]
-    return memoryview(view_text(join_parts(parts, len(messages)))).cast("B")
+    return memoryview(view_text(join_parts(parts, len(columns[0])))).cast("B")

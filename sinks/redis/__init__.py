@@ -1,0 +1,1 @@
+"""Redis: a stream of events, or a copy of a table."""

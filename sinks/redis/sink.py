@@ -1,0 +1,56 @@
+"""The Redis sink: a stream of events, or a copy of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from sinks.formats.json_formats import FORMAT
+from sinks.redis.mirror import RedisMirror
+from sinks.redis.stream import RedisStream
+from sinks.shared.credentials import CREDENTIALS, find_credentials
+from tailer.secrets.urls import parse_url
+from tailer.settings import REQUIRED, Setting
+
+SETTINGS: dict[str, Setting] = {
+    "url": Setting(
+        "text", REQUIRED, "The server: `redis://user:password@host:port/database`, `rediss://` "
+        "for TLS, or `unix://path`; `?ssl_ca_certs=FILE` and others are options of redis-py.",
+        form="a redis://, rediss:// or unix:// URL", secret=True,
+        parse=partial(parse_url, schemes=("redis", "rediss", "unix"), needs_host=False),
+    ),
+    **CREDENTIALS,
+    "stream": Setting(
+        "text", "{feed}", "The stream's key; `{feed}` is replaced by the feed's name.",
+    ),
+    "mode": Setting(
+        "text", "log", "Write the change events to a stream, or keep a copy of the table, a string "
+        "of JSON a key.", choices=("log", "mirror"),
+    ),
+    "prefix": Setting(
+        "text", "{feed}:", "Of a copy: what the keys of its rows begin with; `{feed}` is replaced "
+        "by the feed's name.", advanced=True,
+    ),
+    "key": Setting("texts", [], "Of a copy: the columns that identify a row."),
+    "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
+        advanced=True),
+    "format": FORMAT,
+}  # fmt: skip
+
+
+class RedisSink(RedisStream):
+    """Events as entries of a Redis stream, or a copy of a table, exactly once."""
+
+    settings = SETTINGS
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> RedisStream:  # noqa: ARG003  # no paths
+        """Create the sink. Options: :data:`SETTINGS` and those of the format."""
+        url = options["url"]
+        user, password = find_credentials("redis", "url", options, url.user, url.password)
+        url = structs.replace(url, user=user, password=password)
+        return (RedisMirror if options["mode"] == "mirror" else cls)(url, options)

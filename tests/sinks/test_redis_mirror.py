@@ -1,0 +1,170 @@
+"""A copy in Redis beyond the public suite: its keys, other programs, and columns that change."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+from msgspec import structs
+
+from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientError
+from tailer.sink import Sink, make_sink
+from tailer.testing.batches import change_batch
+from tests.support.brokers import Redis
+from tests.support.sinks import NAMED, named, rows, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"t{uuid.uuid4().hex}:"
+
+
+@pytest.fixture
+def options(redis_server: Redis, prefix: str) -> dict[str, Any]:
+    return {"url": redis_server.url(), "mode": "mirror", "prefix": prefix, "key": ["id"]}
+
+
+@pytest.fixture
+def client(redis_server: Redis) -> Iterator[Any]:
+    with closing(redis.Redis.from_url(redis_server.url(), decode_responses=True)) as found:
+        yield found
+
+
+def new(options: dict[str, Any], **more: Any) -> Sink:
+    return make_sink("redis", {**options, **more}, Path())
+
+
+def found(client: Any, prefix: str) -> dict[str, Any]:
+    names = client.keys(f"{prefix}*")
+    return {name.removeprefix(prefix): json.loads(client.get(name)) for name in names}
+
+
+async def test_a_row_is_found_by_its_key(client: Any, prefix: str, options: dict[str, Any]) -> None:
+    schema = pa.schema({"country": pa.string(), "id": pa.int64(), "tags": pa.list_(pa.string())})
+    row = {"country": "DE", "id": 5, "tags": ["a", None]}
+    await write(new(options, key=["country", "id"]), change_batch(schema, [row], last=True))
+    assert json.loads(client.get(f'{prefix}["DE",5]')) == row
+
+
+async def test_what_others_have_under_the_prefix_is_left_alone(
+    client: Any, prefix: str, options: dict[str, Any]
+) -> None:
+    client.set(f"{prefix}about", "not JSON")
+    client.set(f"{prefix}eu:1", '{"id":1,"name":"of another feed"}')
+    client.rpush(f"{prefix}list", "x")
+    await write(new(options), named())
+    with new(options).read_mirror("orders") as copy:
+        assert sum(batch.num_rows for batch in copy.rows(NAMED)) == 2
+    await new(options).set_offset("orders", None)
+    left = {f"{prefix}{name}" for name in ("about", "eu:1", "list")}
+    assert set(client.keys(f"{prefix}*")) == left
+    assert await new(options).look("orders") is None
+
+
+@pytest.mark.parametrize("odd", ["a*b:", "a?b:", "a[bc]:", "a\\b:", "größe 数:", ""])
+async def test_every_prefix_is_taken_as_it_is(
+    client: Any, prefix: str, options: dict[str, Any], odd: str
+) -> None:
+    given = {**options, "prefix": f"{prefix}{odd}"}
+    await write(new(given), named())
+    client.set(f"{prefix}axb:0", '{"id":0,"name":"other"}')
+    with new(given).read_mirror("orders") as copy:
+        assert sum(batch.num_rows for batch in copy.rows(NAMED)) == 2
+    await new(given).set_offset("orders", None)
+    assert client.keys(f"{prefix}*") == [f"{prefix}axb:0"]
+
+
+async def test_a_copy_begins_empty(client: Any, prefix: str, options: dict[str, Any]) -> None:
+    client.set(f"{prefix}1", '{"id":1}')
+    for _ in range(2):
+        with pytest.raises(TargetRefused, match="has rows already, and a copy begins empty"):
+            await new(options).open("orders")
+    client.delete(f"{prefix}1")
+    await write(new(options), named())
+
+
+async def test_a_key_that_was_evicted_is_not_passed_by(
+    client: Any, prefix: str, options: dict[str, Any]
+) -> None:
+    await write(new(options), named())
+    client.delete(f"{prefix}1")
+    sink = new(options)
+    await sink.open("orders")
+    with pytest.raises(SinkRejected, match=r"1' leaves, and is not there: .*verify --repair"):
+        await sink.write(rows((1, "name 1"), kind="delete", version=2))
+    await sink.aclose()
+
+
+async def test_rows_that_are_read_again_replace_those_that_are_there(
+    client: Any, prefix: str, options: dict[str, Any]
+) -> None:
+    """A snapshot that is taken while the stream continues."""
+    first = named()
+    sink = new(options)
+    await sink.open("orders")
+    await sink.write(first)
+    client.set(f"{prefix}0", '{"id":0,"name":"damaged"}')
+    at = structs.replace(first.offset, snapshot=True)
+    await sink.write(structs.replace(first, offset=at))
+    await sink.aclose()
+    assert found(client, prefix)["0"]["name"] == "name 0"
+
+
+@pytest.mark.parametrize(
+    ("change", "follows"),
+    [
+        ({"name": pa.string(), "more": pa.int64()}, True),
+        ({}, True),
+        ({"name": pa.int64()}, False),
+    ],
+    ids=["added", "dropped", "another type"],
+)
+async def test_columns_that_change(
+    options: dict[str, Any], change: dict[str, pa.DataType], *, follows: bool
+) -> None:
+    await write(new(options), named(count=1))
+    sink = new(options)
+    await sink.open("orders")
+    schema = pa.schema({"id": pa.int64(), **change})
+    batch = change_batch(schema, [{"id": 9}], version=2, last=True)
+    if follows:
+        await sink.write(batch)
+        with new(options).read_mirror("orders") as copy:
+            held = [batch.column(name).to_pylist() for batch in copy.rows(schema)
+                    for name in schema.names if name != "name"]  # fmt: skip
+        assert all(held)
+    else:
+        with pytest.raises(TargetRefused, match="changed the column 'name', which rows"):
+            await sink.write(batch)
+    await sink.aclose()
+
+
+async def test_a_copy_is_not_compared_while_it_is_written(options: dict[str, Any]) -> None:
+    await write(new(options), named())
+    with new(options).read_mirror("orders") as copy:
+        held = copy.rows(NAMED)
+        next(held)
+        await write(new(options), named(7, version=2))
+        with pytest.raises(TransientError, match="verify it again"):
+            list(held)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"key": []}, "name the columns that identify a row of the copy"),
+        ({"format": "debezium"}, "a copy's rows are JSON objects"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        new(options, **more)
