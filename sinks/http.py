@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from yarl import URL
 
 from sinks.formats.json import view_text
+from sinks.messages.http_failures import explain_http_failure
 from sinks.messages.in_flight import IN_FLIGHT, send_requests
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts
@@ -35,7 +36,6 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.backoff import Backoff
 from tailer.network.http_answers import parse_retry_after, read_at_most
-from tailer.network.reach import explain_unreached
 from tailer.secrets import hide_secrets, keep_secrets
 from tailer.secrets.urls import Url, UrlError, parse_url
 from tailer.settings import REQUIRED, Setting
@@ -182,7 +182,7 @@ class HttpSink(MessageSink):
             async with self._http.options(self.url, allow_redirects=False):
                 return None  # any answer means that it is there
         except (aiohttp.ClientError, OSError) as e:
-            raise self._to_tailer_error(e) from e
+            raise explain_http_failure(self._place, e) from e
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:  # noqa: ARG002  # the feed keeps it
         await send_requests(
@@ -219,7 +219,7 @@ class HttpSink(MessageSink):
                 )
                 raise self._describe_answer(answer, said[:_SAID_CHARACTERS], where)
         except (aiohttp.ClientError, OSError) as e:
-            raise self._to_tailer_error(e) from e
+            raise explain_http_failure(self._place, e) from e
 
     def _describe_answer(
         self, answer: aiohttp.ClientResponse, said: str, where: str
@@ -246,18 +246,6 @@ class HttpSink(MessageSink):
             return ""
         other = "another path of " if to == self.url.origin() else ""
         return f", which leads to {other}{to}"
-
-    def _to_tailer_error(self, e: Exception) -> TailerError:
-        """Return the error of a request without an answer."""
-        if isinstance(e, aiohttp.ClientConnectorCertificateError):
-            return ConfigError(
-                f"{self._place}: the certificate is not trusted ({e.certificate_error}); set "
-                "ca_file, or mend the receiver"
-            )
-        if (no_way := explain_unreached(self._place, e, "the option 'url'")) is not None:
-            return no_way
-        reason = str(e) or type(e).__name__
-        return TransientError(f"{self._place} does not answer ({reason})")
 
 
 def _build_body(values: pa.BinaryArray) -> bytes:

@@ -30,6 +30,7 @@ from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientErr
 from tailer.secrets.urls import Url
 from tailer.sink import SinkTraits
 from tailer.sink.encoder import Records
+from tailer.sink.pulling import pull_batches
 
 #: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, whether keys
 #: are checked, then, for each key of Redis, whether it should be there (+ or -), and its new value,
@@ -288,21 +289,14 @@ class RedisCopy:
         return json_values(column)
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        pages, seen = self._sink.scan_rows(), set[bytes]()
-
-        async def following() -> dict[bytes, dict[str, msgspec.Raw]] | None:
-            return await anext(pages, None)
-
-        try:
-            while (found := self._portal.call(following)) is not None:
-                rows = [row for name, row in found.items() if name not in seen]
-                seen.update(found)
-                columns = [find_column(rows, field) for field in schema]
-                yield pa.RecordBatch.from_arrays(columns, names=schema.names)
-            if self._portal.call(self._sink.find_offset) != self.offset:
-                raise TransientError("the feed has written the copy meanwhile; verify it again")
-        finally:
-            self._portal.call(pages.aclose)
+        seen = set[bytes]()
+        for found in pull_batches(self._portal, self._sink.scan_rows()):
+            rows = [row for name, row in found.items() if name not in seen]
+            seen.update(found)
+            columns = [find_column(rows, field) for field in schema]
+            yield pa.RecordBatch.from_arrays(columns, names=schema.names)
+        if self._portal.call(self._sink.find_offset) != self.offset:
+            raise TransientError("the feed has written the copy meanwhile; verify it again")
 
 
 class RedisRepair:

@@ -12,10 +12,10 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from sinks.messages.http_failures import explain_http_failure
 from sinks.messages.tls import make_tls_context
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.http_answers import Oversize, make_answer_timeout, read_whole_body
-from tailer.network.reach import explain_unreached
 from tailer.secrets import hide_secrets, keep_secrets
 from tailer.secrets.urls import Url
 from tailer.sink import FaultTable
@@ -109,7 +109,7 @@ class SearchClient:
         except Oversize as e:
             raise TransientError(f"{self.location}: an answer without end") from e
         except (aiohttp.ClientError, OSError) as e:
-            raise self._explain_failure(e) from e
+            raise explain_http_failure(self.location, e) from e
 
     def make_error(self, code: str, what: str) -> TailerError:
         """Return our error of one of the engine's; what it says may repeat a secret."""
@@ -122,16 +122,6 @@ class SearchClient:
         if 200 <= status < 300:
             return TransientError(f"{self.location}: an answer that is no JSON object")
         return self.make_error(str(status), f"answered {status} ({said})")
-
-    def _explain_failure(self, e: Exception) -> TailerError:
-        if isinstance(e, aiohttp.ClientConnectorCertificateError):
-            return ConfigError(
-                f"{self.location}: the certificate is not trusted ({e.certificate_error}); set "
-                "ca_file, or mend the server"
-            )
-        if (no_way := explain_unreached(self.location, e, "the option 'url'")) is not None:
-            return no_way
-        return TransientError(f"{self.location} does not answer ({str(e) or type(e).__name__})")
 
 
 def _encode_login(login: tuple[str, str]) -> str:

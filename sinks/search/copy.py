@@ -26,6 +26,7 @@ from sinks.shared.json_copy import find_column
 from sinks.shared.key_ids import find_ids_of_texts
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError, TargetRefused, TransientError
+from tailer.sink.pulling import pull_batches
 
 _PAGE_ROWS = 2000
 _KEPT = "2m"
@@ -119,16 +120,7 @@ class SearchCopy:
     def _list_hits(self) -> Iterator[list[Hit]]:
         if self._progress is None or self._progress.made is None:
             return
-        pages = list_hits(self._client, self._index)
-
-        async def following() -> list[Hit] | None:
-            return await anext(pages, None)
-
-        try:
-            while (hits := self._portal.call(following)) is not None:
-                yield hits
-        finally:
-            self._portal.call(pages.aclose)
+        yield from pull_batches(self._portal, list_hits(self._client, self._index))
 
     def _check_versions(self, hits: list[Hit]) -> None:
         assert self._progress is not None, "there are documents"

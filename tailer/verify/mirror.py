@@ -23,7 +23,8 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorCopy, Sink
-from tailer.verify.table import compare_rows, pull_batches, run_in_engine_thread
+from tailer.sink.pulling import pull_batches
+from tailer.verify.table import compare_rows, run_in_engine_thread
 
 _KEYS_MAX = 10
 

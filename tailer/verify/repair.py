@@ -44,8 +44,9 @@ from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorRepair, Sink
+from tailer.sink.pulling import pull_batches
 from tailer.verify.mirror import MirrorRows, MirrorVerdict, check_passed, find_held_version
-from tailer.verify.table import pull_batches, run_in_engine_thread
+from tailer.verify.table import run_in_engine_thread
 
 #: How much is written, and how many keys are removed, in one transaction.
 _ROWS_MAX = 50_000

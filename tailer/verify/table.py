@@ -8,9 +8,9 @@ seen in sums of 128 bits of hash for each row, unless rows have nested columns.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import aclosing, closing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
@@ -32,6 +32,7 @@ from tailer.feed.read import read_changes
 from tailer.feed.read_context import ReadContext
 from tailer.log.table import TableLog
 from tailer.plan.mapping_removals import find_mapping_removals
+from tailer.sink.pulling import pull_batches
 
 _COMING = pa.array(COMING_KINDS)
 _EXAMPLES_MAX = 5
@@ -243,22 +244,3 @@ class SignedRows:
     def make_comparable(self, column: pa.Array) -> pa.Array:
         """Convert a column of a snapshot or an event so that equal values compare as equal."""
         return canonicalize_variants(column)
-
-
-def pull_batches(
-    portal: BlockingPortal, batches: AsyncGenerator[ChangeBatch, None]
-) -> Generator[ChangeBatch, None, None]:
-    """Run an asynchronous generator from the engine's thread."""
-
-    async def following() -> ChangeBatch | None:
-        return await anext(batches, None)
-
-    async def close() -> None:
-        async with aclosing(batches):
-            pass
-
-    try:
-        while (batch := portal.call(following)) is not None:
-            yield batch
-    finally:
-        portal.call(close)
