@@ -22,8 +22,7 @@ from botocore.exceptions import ConnectionError as NotConnected
 from msgspec import structs
 
 from sinks.aws.answers import NoAnswer, Refused, make_bounded_config
-from sinks.formats.json_formats import FORMAT, message_settings
-from sinks.formats.load import encoder_settings
+from sinks.formats.json_formats import FORMAT, keyed_settings
 from sinks.messages.in_flight import IN_FLIGHT, send_requests
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts
@@ -97,11 +96,6 @@ def _make_session(profile: str | None) -> Any:
     from aiobotocore.session import AioSession
 
     return AioSession(profile=profile)
-
-
-def keyed_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
-    """Return the settings of a format for messages that may have a key."""
-    return {**message_settings(format), "key": encoder_settings(format)["key"]}
 
 
 def lone_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name

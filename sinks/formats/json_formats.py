@@ -24,6 +24,11 @@ def message_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the
     return {name: setting for name, setting in found if name not in unused}
 
 
+def keyed_settings(format: str) -> Mapping[str, Setting]:  # noqa: A002  # the option's name
+    """Return the settings of a format for messages that may have a key."""
+    return {**message_settings(format), "key": encoder_settings(format)["key"]}
+
+
 def all_format_settings(of: Callable[[str], Mapping[str, Setting]]) -> Mapping[str, Setting]:
     """Return the settings of all formats of JSON; ``of`` returns those that a sink takes of one."""
     return {name: setting for each in JSON_FORMATS for name, setting in of(each).items()}

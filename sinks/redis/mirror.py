@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from sinks.formats.json import json_objects, json_values
 from sinks.formats.parts import encode_naming_corrupt_file, table_name
 from sinks.messages.messages import Messages
-from sinks.redis.stream import LIMITS, RedisStream, format_words
+from sinks.redis.stream import LIMITS, TAG, RedisStream, format_words
 from sinks.shared.delivery import check_form
 from sinks.shared.json_copy import add_columns, find_column
 from sinks.shared.key_ids import find_ids, find_ids_of_texts
@@ -42,7 +43,9 @@ _MERGE = """
     if known[1] ~= ARGV[1] or (known[2] or '') ~= ARGV[2] then return 'earlier' end
     if ARGV[4] == '1' then
         for i = 5, #ARGV, 3 do
-            local there = redis.call('EXISTS', ARGV[i]) == 1 and '+' or '-'
+            local kind = redis.call('TYPE', ARGV[i]).ok
+            if kind ~= 'string' and kind ~= 'none' then return '!' .. ARGV[i] end
+            local there = kind == 'string' and '+' or '-'
             if there ~= ARGV[i + 1] then return there .. ARGV[i] end
         end
     end
@@ -62,7 +65,19 @@ _REPAIR = """
     end
     return 'written'
 """
+#: How many bytes keys of Redis have.
+_SIZES = """
+    local sizes = {}
+    for i = 1, #KEYS do
+        local size = redis.pcall('STRLEN', KEYS[i])
+        sizes[i] = type(size) == 'number' and size or 0
+    end
+    return sizes
+"""
 _SCANNED = 2000
+#: What an answer may have is 16 MiB, and so a row that is to be read back.
+_ANSWER_BYTES = 12 * 1024**2
+_LIMITS = replace(LIMITS, message_bytes=_ANSWER_BYTES)
 _GLOB = re.compile(r"([*?\[\]\\])")
 
 
@@ -71,6 +86,8 @@ class RedisMirror(RedisStream):
 
     places = ("prefix",)
     script = _MERGE
+    #: A version may take a key from a row behind the one that gets it: a batch is one piece.
+    piece_rows = piece_bytes = 1 << 40
 
     def __init__(self, url: Url, given: Mapping[str, Any]) -> None:
         if given["format"] != "rows":
@@ -107,19 +124,23 @@ class RedisMirror(RedisStream):
     def _find_keys(self) -> tuple[str, str]:
         """Return the key of the progress, twice: there is none that is always there."""
         prefix = self.fill_option("prefix")
-        progress = f"delta-tailer:{{{prefix}}}:mirror"
+        tag = TAG.search(prefix)
+        progress = f"delta-tailer:{{{tag[1] if tag else prefix}}}:{prefix}mirror"
         return progress, progress
 
     async def _connect(self) -> Offset | None:
         offset, self._noted = await super()._connect(), None
-        if offset is None and self._epoch == b"1":
-            async for found in self.scan_rows():
-                if found:
-                    await self._call_command("DEL", self._find_keys()[1])
-                    raise TargetRefused(
-                        f"{self._location}: {self._target} has rows already, and a copy begins "
-                        "empty; remove them, or name another prefix in the option 'prefix'"
-                    )
+        progress = self._find_keys()[1]
+        if offset is None and not await self._call_command("HEXISTS", progress, "empty"):
+            async with aclosing(self.scan_rows()) as pages:
+                async for found in pages:
+                    if found:
+                        raise TargetRefused(
+                            f"{self._location}: {self._target} has rows already, and a copy begins "
+                            "empty; remove them by `tailer offsets reset`, or name another prefix "
+                            "in the option 'prefix'"
+                        )
+            await self._call_command("HSET", progress, "empty", "was")
         return offset
 
     # Writing
@@ -151,7 +172,7 @@ class RedisMirror(RedisStream):
         return pc.binary_join_element_wise(self.fill_option("prefix"), ids, "")
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:
-        messages.check_sizes(LIMITS)
+        messages.check_sizes(_LIMITS)
         assert messages.keys is not None, "a copy's messages have them"
         await self._note_columns(messages.batch)
         # Rows that are read again while the copy is there replace those of their keys.
@@ -174,7 +195,13 @@ class RedisMirror(RedisStream):
         self._noted = schema
 
     def _check_answer(self, found: object) -> None:
-        if isinstance(found, bytes) and found[:1] in b"+-":
+        if isinstance(found, bytes) and found[:1] == b"!":
+            name = found[1:].decode(errors="replace")
+            raise TargetRefused(
+                f"{self._location}: the key {name!r} is no string, so another program's; name "
+                "another prefix in the option 'prefix'"
+            )
+        if isinstance(found, bytes) and found[:1] in (b"+", b"-"):
             does = "comes, and is there" if found[:1] == b"+" else "leaves, and is not there"
             raise SinkRejected(
                 f"{self._location}: the key {found[1:].decode(errors='replace')!r} {does}: the key "
@@ -198,9 +225,12 @@ class RedisMirror(RedisStream):
                     )
                 await super().set_offset(feed, offset)
                 return
-            async for found in self.scan_rows():
-                if found:
-                    await self._call_command("UNLINK", *found)
+            # If this is interrupted, there are rows left, and no copy begins there.
+            await self._call_command("HDEL", self._find_keys()[1], "offset", "empty")
+            async with aclosing(self.scan_rows()) as pages:
+                async for found in pages:
+                    if found:
+                        await self._call_command("UNLINK", *found)
             await self._call_command("DEL", self._find_keys()[1])
         finally:
             await self._disconnect()
@@ -234,10 +264,23 @@ class RedisMirror(RedisStream):
             if not isinstance(answer, list) or len(answer) != 2:
                 raise self._make_answer_error(answer, "a cursor and keys")
             cursor, names = answer
-            values = await self._call_command("MGET", *names) if names else []
-            yield self._keep_rows(names, values)
+            for some in await self._group_names(names):
+                yield self._keep_rows(some, await self._call_command("MGET", *some))
             if cursor == b"0":
                 return
+
+    async def _group_names(self, names: Sequence[bytes]) -> list[list[bytes]]:
+        """Return the names in groups whose values make one answer."""
+        sizes = await self._call_command("EVAL", _SIZES, len(names), *names) if names else []
+        groups: list[list[bytes]] = []
+        left = 0
+        for name, size in zip(names, sizes, strict=True):
+            if not groups or size > left:
+                groups.append([])
+                left = _ANSWER_BYTES
+            groups[-1].append(name)
+            left -= size
+        return groups
 
     def _keep_rows(
         self, names: Sequence[bytes], values: Sequence[bytes | None]

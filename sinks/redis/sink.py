@@ -35,7 +35,6 @@ SETTINGS: dict[str, Setting] = {
         "text", "{feed}:", "Of a copy: what the keys of its rows begin with; `{feed}` is replaced "
         "by the feed's name.", advanced=True,
     ),
-    "key": Setting("texts", [], "Of a copy: the columns that identify a row."),
     "timeout_s": Setting("number", 30, "How long to wait for an answer.", unit="seconds",
         advanced=True),
     "format": FORMAT,

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.formats.json import view_text
+from sinks.formats.json_formats import keyed_settings
 from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
@@ -34,6 +35,7 @@ from tailer.errors import (
 from tailer.native.rowbytes import Column, join_parts, whole_numbers
 from tailer.network.reach import explain_unreached
 from tailer.secrets.urls import Url
+from tailer.settings import Setting
 from tailer.sink import FaultTable
 
 _MIB = 1024**2
@@ -80,11 +82,11 @@ _ELEMENT_BYTES = 64  # about what an element of a list takes beside its bytes
 _FAULTS = FaultTable(
     for_good="AuthenticationError AuthenticationWrongNumberOfArgsError NoPermissionError "
     "*NOAUTH* *NOPERM* *WRONGPASS* *WRONGTYPE* *unknown?command* *DB?index* "
-    "*without?any?password*",
+    "*without?any?password* *can't?run?this?command*",
     rows="*invalid?bulk?length* *proto-max-bulk-len* *string?exceeds?maximum*",
 )
-_DENIED = re.compile(r"NOAUTH|NOPERM|WRONGPASS|without any password")
-_TAG = re.compile(r"\{([^}]+)\}")
+_DENIED = re.compile(r"NOAUTH|NOPERM|WRONGPASS|without any password|can't run this command")
+TAG = re.compile(r"\{([^}]+)\}")
 #: What Redis takes as one argument, by `proto-max-bulk-len`.
 LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
 
@@ -98,8 +100,13 @@ class RedisStream(MessageSink):
     keeps_offset = True
     piece_rows = 5000
     piece_bytes = 4 * _MIB
+
     #: What writes a piece.
     script: ClassVar[str] = _WRITE
+
+    @classmethod
+    def format_settings(cls, format: str) -> Mapping[str, Setting]:  # noqa: A002
+        return keyed_settings(format)
 
     def __init__(self, url: Url, given: Mapping[str, Any]) -> None:
         super().__init__(given["format"], self._format_options(given))
@@ -136,7 +143,7 @@ class RedisStream(MessageSink):
     def _find_keys(self) -> tuple[str, str]:
         """Return the keys of the stream and of its progress, in one slot of a cluster."""
         stream = self.fill_option("stream")
-        tag = _TAG.search(stream)
+        tag = TAG.search(stream)
         return stream, f"delta-tailer:{{{tag[1] if tag else stream}}}:{stream}"
 
     async def _connect(self) -> Offset | None:

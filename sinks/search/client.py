@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -90,6 +91,15 @@ class SearchClient:
             kind, reason = read_error(found.get("error"))
             raise self.make_error(kind or str(status), f"{kind or status}: {reason}")
         return found
+
+    async def create_index(self, name: str, body: Any) -> None:
+        """Create an index, if it is not there: the request may come twice."""
+        status, answer = await self.send("PUT", quote(name, ""), body)
+        if status == 400 and b"resource_already_exists_exception" in answer:
+            return
+        if not 200 <= status < 300:
+            said = answer.decode(errors="replace")
+            raise self.make_error(str(status), f"the index {name!r}: {said}")
 
     async def send(
         self, method: str, path: str, body: Any = None, **query: str

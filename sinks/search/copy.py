@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -21,14 +22,18 @@ from sinks.search.documents import (
     make_removals,
     make_repair_actions,
 )
-from sinks.search.progress import Progress, ProgressDocument
+from sinks.search.progress import ProgressDocument
 from sinks.shared.json_copy import find_column
 from sinks.shared.key_ids import find_ids_of_texts
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError, TargetRefused, TransientError
 from tailer.sink.pulling import pull_batches
 
-_PAGE_ROWS = 2000
+_PAGE_ROWS_MAX, _PAGE_BYTES = 2000, 8 * 1024**2
+#: How much larger documents are than the files that have them, compressed.
+_PACKED = 4
+#: How long a feed may take between its documents and their offset, in seconds.
+_SETTLE_S = 5.0
 _KEPT = "2m"
 
 
@@ -56,7 +61,8 @@ async def list_hits(client: SearchClient, index: str) -> AsyncGenerator[list[Hit
     path = quote(index, "")
     await client.call("POST", f"{path}/_refresh")
     # Of chosen columns the engine would write the numbers in its own way.
-    query = {"size": _PAGE_ROWS, "sort": ["_doc"], "version": True}
+    size = await _find_page_rows(client, path)
+    query = {"size": size, "sort": ["_doc"], "version": True}
     page = await _ask_page(client, f"{path}/_search", query, scroll=_KEPT)
     try:
         while page.hits.hits:
@@ -68,6 +74,17 @@ async def list_hits(client: SearchClient, index: str) -> AsyncGenerator[list[Hit
             await client.call("DELETE", "_search/scroll", {"scroll_id": page.scroll})
 
 
+async def _find_page_rows(client: SearchClient, path: str) -> int:
+    """Return how many documents of an index, of average size, make a page."""
+    found = await client.call("GET", f"{path}/_stats/docs,store")
+    try:
+        sizes = found["_all"]["primaries"] if found is not None else {}
+        size = sizes["store"]["size_in_bytes"] * _PACKED // max(1, sizes["docs"]["count"])
+        return max(1, min(_PAGE_ROWS_MAX, _PAGE_BYTES // max(1, int(size))))
+    except (KeyError, TypeError, ValueError):
+        return _PAGE_ROWS_MAX // 20
+
+
 async def _ask_page(
     client: SearchClient, path: str, body: Mapping[str, Any], **query: str
 ) -> _Page:
@@ -75,7 +92,7 @@ async def _ask_page(
     try:
         page = msgspec.json.decode(answer, type=_Page)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        said = answer[:300].decode(errors="replace")
+        said = answer[:10_000].decode(errors="replace")
         raise client.make_error(str(status), f"answered {status} ({said})") from e
     if page.timed_out or page.shards.get("failed"):
         raise TransientError(f"{client.location}: some shards do not answer")
@@ -86,26 +103,30 @@ class SearchCopy:
     """See :class:`tailer.sink.MirrorCopy`. Values are compared as JSON."""
 
     def __init__(
-        self, portal: BlockingPortal, client: SearchClient, index: str, progress: Progress | None,
+        self, portal: BlockingPortal, client: SearchClient, document: ProgressDocument, index: str,
         key: tuple[str, ...],
     ) -> None:  # fmt: skip
-        self.offset = None if progress is None else progress.offset
+        self._document = document
+        self._progress = document.now
+        self.offset = None if document.now is None else document.now.offset
         self.key = key
         self.at: int | None = None
         self._portal = portal
         self._client = client
         self._index = index
-        self._progress = progress
 
     def as_held(self, column: pa.Array) -> pa.Array:
         return json_values(column)
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        newest = -1
         for hits in self._list_hits():
-            self._check_versions(hits)
+            newest = max(newest, self._find_newest(hits))
             rows = [hit.source for hit in hits]
             columns = [find_column(rows, field) for field in schema]
             yield pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+        self._check_unchanged(newest)
 
     def find_strays(self) -> Iterator[tuple[str, int]]:
         """Yield id and version of each document under an id that is not its key's: somebody else
@@ -122,14 +143,25 @@ class SearchCopy:
             return
         yield from pull_batches(self._portal, list_hits(self._client, self._index))
 
-    def _check_versions(self, hits: list[Hit]) -> None:
+    def _find_newest(self, hits: list[Hit]) -> int:
         assert self._progress is not None, "there are documents"
-        newest = max(find_table_version(hit.version, self._progress.era) for hit in hits)
-        if self.offset is not None and newest >= self.offset.version:
-            raise TransientError(
-                f"{self._client.location}: the feed writes the index {self._index!r} meanwhile; "
-                "verify it again"
-            )
+        return max(find_table_version(hit.version, self._progress.era) for hit in hits)
+
+    def _check_unchanged(self, newest: int) -> None:
+        """Raise :class:`TransientError` if the feed has written since the offset was read, or is
+        about to have: documents are there before their offset. A feed that has stopped there has
+        left a part of a version, which differs from the table."""
+        give_up = time.monotonic() + _SETTLE_S
+        while True:
+            if self._portal.call(self._document.load) != self._progress:
+                raise TransientError(
+                    f"{self._client.location}: the feed has written the index {self._index!r} "
+                    "meanwhile; verify it again"
+                )
+            ahead = self.offset is not None and newest >= self.offset.version
+            if not ahead or time.monotonic() > give_up:
+                return
+            time.sleep(_SETTLE_S / 10)
 
 
 class SearchRepair:
@@ -151,16 +183,33 @@ class SearchRepair:
         return None if self._document.now is None else self._document.now.offset
 
     def reload(self) -> bool:
-        before = self._document.now
-        return bool(self._portal.call(self._document.load) != before)
+        before = self.offset
+        self._portal.call(self._document.load)
+        return self.offset != before
 
     def replace(self, batch: ChangeBatch) -> None:
-        found: Messages = make_repair_actions(batch, self._copy.key, self._find_version())
-        self._send(b"".join(found.values.to_pylist()), len(found))
+        def make(version: int) -> tuple[bytes, int]:
+            found: Messages = make_repair_actions(batch, self._copy.key, version)
+            return b"".join(found.values.to_pylist()), len(found)
+
+        self._write_over(make)
 
     def remove(self, keys: pa.Table) -> None:
         ids = find_ids_of_texts(keys.select(list(self._copy.key)))
-        self._send(make_removals(ids, [self._find_version()] * len(ids)), len(ids))
+        self._write_over(lambda version: (make_removals(ids, [version] * len(ids)), len(ids)))
+
+    def _write_over(self, make: Callable[[int], tuple[bytes, int]]) -> None:
+        """Send actions. If documents have later versions, a feed has stopped in the middle of a
+        version: then an era begins, in which it writes that version again."""
+        if not self._send(*make(self._find_version())):
+            return
+        self._check_overtaken()
+        self._portal.call(self._document.begin_era)
+        if self._send(*make(self._find_version())):
+            raise TargetRefused(
+                "some documents have a later version than the feed's: another program gives them "
+                "versions of its own; delete them, and repair the copy again"
+            )
 
     def _find_version(self) -> int:
         now = self._document.now
@@ -168,12 +217,9 @@ class SearchRepair:
             raise TargetRefused("there is no copy to be repaired")
         return find_last_version(now.era, now.offset.version - 1)
 
-    def _send(self, actions: bytes, count: int) -> None:
-        overtaken = TransientError("the feed has written the copy meanwhile; repair it again")
-        before = self._document.now
-        if self._portal.call(self._document.load) != before:
-            self._document.now = before
-            raise overtaken
+    def _send(self, actions: bytes, count: int) -> bool:
+        """Send actions; return whether a document has a later version than that of its action."""
+        self._check_overtaken()
         if self._has_strays:
             self._has_strays = False
             strays = list(self._copy.find_strays())
@@ -181,10 +227,10 @@ class SearchRepair:
                 ids, versions = zip(*strays, strict=True)
                 removals = make_removals(pa.array(ids), versions)
                 self._portal.call(self._write, removals, len(strays))
-        if self._portal.call(self._write, actions, count):
-            if self.reload():
-                raise overtaken
-            raise TargetRefused(
-                "some documents have a later version than the feed's: another program gives them "
-                "versions of its own; delete them, and repair the copy again"
-            )
+        return bool(self._portal.call(self._write, actions, count))
+
+    def _check_overtaken(self) -> None:
+        before = self._document.now
+        if self._portal.call(self._document.load) != before:
+            self._document.now = before
+            raise TransientError("the feed has written the copy meanwhile; repair it again")

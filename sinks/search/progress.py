@@ -7,6 +7,7 @@ learns it, and writes nothing more.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -20,8 +21,8 @@ from tailer.errors import ConfigError, OffsetError, TransientError
 
 class Progress(Struct, frozen=True):
     """What a document says. ``era`` begins whenever the offset is set. ``made`` is the id that the
-    engine gave the index; ``fields`` are the columns that a copy has had, each with its name in the
-    table's files and its field."""
+    engine gave the index, which was empty then; ``fields`` are the columns that a copy has had;
+    ``is_whole`` says that its snapshot has ended. Each write has a ``token`` of its own."""
 
     feed: str
     mode: str
@@ -30,6 +31,8 @@ class Progress(Struct, frozen=True):
     offset: Offset | None = None
     made: str | None = None
     fields: Mapping[str, Any] = {}
+    is_whole: bool = False
+    token: str = ""
 
 
 class ProgressDocument:
@@ -64,29 +67,35 @@ class ProgressDocument:
     async def save(self, **changes: Any) -> None:
         """Write the document. Raises :class:`ConfigError` if another process has written it."""
         assert self.now is not None, "a document is claimed before it is written"
-        now = structs.replace(self.now, **changes)
+        now = structs.replace(self.now, **changes, token=secrets.token_hex(8))
         offset = None if now.offset is None else str(now.offset)
         body = {**structs.asdict(now), "offset": offset, "fields": json.dumps(now.fields)}
         condition = {"op_type": "create"} if self._last is None else self._last
         found = await self._client.call("PUT", self._path, body, absent=(409,), **condition)
         if found is None:
-            self._refuse()
+            # A request that came twice, as some clients and proxies send it, finds itself there.
+            written = await self.load()
+            if written is None:
+                raise TransientError(f"{self._client.location}: the document {self._path} is gone")
+            if written.token != now.token:
+                self._refuse()
+            return
         self._note_write(found)
         self.now = now
 
-    async def claim(self, feed: str, mode: str) -> None:
+    async def claim(self, feed: str, mode: str, made: str | None) -> None:
         """Make this process the one that writes."""
         if self.now is None:
             self.now = Progress(feed, mode)
-            # It may be there already, which its answer says.
-            await self._client.send("PUT", self._folder, {"mappings": {"dynamic": False}})
-        await self.save(epoch=self.now.epoch + 1)
+            await self._client.create_index(self._folder, {"mappings": {"dynamic": False}})
+        await self.save(epoch=self.now.epoch + 1, made=made)
 
-    async def begin_era(self, **changes: Any) -> None:
+    async def begin_era(self, **changes: Any) -> Progress:
         """Write the document; documents of the copy that are written from now on win over all that
         are there."""
         assert self.now is not None, "a document is loaded"
         await self.save(era=self.now.era + 1, **changes)
+        return self.now
 
     async def confirm(self) -> None:
         """Raise :class:`ConfigError` if another process has written the document."""
@@ -119,9 +128,9 @@ class ProgressDocument:
             offset = None if text is None else Offset.from_json(json.loads(text))
             made, fields = source["made"], dict(json.loads(source["fields"]))
             epoch, era = int(source["epoch"]), int(source["era"])
-            return Progress(
-                str(source["feed"]), str(source["mode"]), epoch, era, offset, made, fields
-            )
+            feed, mode, token = (str(source[name]) for name in ("feed", "mode", "token"))
+            whole = bool(source["is_whole"])
+            return Progress(feed, mode, epoch, era, offset, made, fields, whole, token)
         except (KeyError, TypeError, ValueError, OffsetError) as e:
             raise ConfigError(
                 f"{self._client.location}: the document {self._path} is damaged ({e!r}); set the "

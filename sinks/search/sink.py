@@ -11,7 +11,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,17 +162,24 @@ class SearchSink(MessageSink):
 
     async def _connect(self) -> Offset | None:
         index = await self._look_at_index()
-        document = self._document
-        if document.now is None and index is not None and not self._is_log:
-            count = await self.client.call("GET", f"{quote(self.place, '')}/_count")
-            if count is not None and count.get("count"):
-                raise TargetRefused(
-                    f"{self._where}: it has documents already, and a copy begins empty; name "
-                    "another one in the option 'index'"
-                )
-        await document.claim(self._feed, self.given["mode"])
+        document, begins = self._document, self._document.now
+        made = None if begins is None else begins.made
+        if made is None and index is not None and not self._is_log:
+            await self._check_empty()
+            made = index.made
+        await document.claim(self._feed, self.given["mode"], made)
         self._mapped, self._confirmed_at = None, time.monotonic()
         return None if document.now is None else document.now.offset
+
+    async def _check_empty(self) -> None:
+        path = quote(self.place, "")
+        await self.client.call("POST", f"{path}/_refresh")
+        count = await self.client.call("GET", f"{path}/_count")
+        if count is not None and count.get("count") != 0:
+            raise TargetRefused(
+                f"{self._where}: it has documents already, and a copy begins empty; name another "
+                "one in the option 'index', or empty this one by `tailer offsets reset`"
+            )
 
     async def _look_at_target(self) -> Offset | None:
         await self._look_at_index()
@@ -233,8 +240,6 @@ class SearchSink(MessageSink):
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:
         await self._map_columns(messages.batch)
-        if time.monotonic() > self._confirmed_at + _CONFIRM_S:
-            await self._document.confirm()
         await send_requests(messages, _LIMITS, _IN_FLIGHT, self._send_request, self._note_taken)
         await self._save_offset(then)
 
@@ -243,7 +248,12 @@ class SearchSink(MessageSink):
         if now is not None and now.made is not None:
             # An engine makes an index that is gone again, for the next request.
             self._check_made(await self._find_index(), now.made)
-        await self._document.save(offset=then)
+        if then.snapshot and now is not None and now.is_whole and not self._is_log:
+            raise TargetRefused(
+                f"{self._where} has rows of before this snapshot, which may not be in the table "
+                "any more; `tailer offsets reset` creates the copy again"
+            )
+        await self._document.save(offset=then, is_whole=not then.snapshot)
         self._confirmed_at = time.monotonic()
 
     async def _map_columns(self, batch: ChangeBatch) -> None:
@@ -259,7 +269,7 @@ class SearchSink(MessageSink):
             fields = add_columns(batch, schema, now.fields, self._where)
         index = await self._find_index()
         if index is None:
-            await self.client.call("PUT", path, make_index(schema, _META))
+            await self.client.create_index(self.place, make_index(schema, _META))
             index = await self._find_index()
         elif index.is_ours:
             await self.client.call("PUT", f"{path}/_mapping", {"properties": map_schema(schema)})
@@ -273,10 +283,14 @@ class SearchSink(MessageSink):
         body = bytes(memoryview(view_text(request.values)))
 
         async def attempt() -> None:
+            if time.monotonic() > self._confirmed_at + _CONFIRM_S:
+                await self._document.confirm()
+                self._confirmed_at = time.monotonic()
             refused, _ = await self._send_bulk(body, len(request))
             for place, kind, reason in refused:
-                what = f"table {request.table}, version {request.versions[place]}: the document "
-                raise self.client.make_error(kind, f"{what}{request.ids[place]!r}: {reason}")
+                version, name = request.versions[place].as_py(), request.ids[place].as_py()
+                what = f"table {request.table}, version {version}: the document {name!r}"
+                raise self.client.make_error(kind, f"{what}: {reason}")
 
         await retry_attempts(attempt, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
@@ -313,10 +327,10 @@ class SearchSink(MessageSink):
         try:
             index = await self._look_at_index()
             probe = ProgressDocument(self.client, _OFFSETS, name)
-            await probe.claim(feed, self.given["mode"])
+            await probe.claim(feed, self.given["mode"], None)
             await probe.remove()
             if index is None:
-                await self.client.call("PUT", quote(name, ""), make_index(schema, _META))
+                await self.client.create_index(name, make_index(schema, _META))
                 await self.client.call("DELETE", quote(name, ""))
         finally:
             await self._disconnect()
@@ -336,7 +350,12 @@ class SearchSink(MessageSink):
                     f"{self._where} is no copy yet, and a copy can't start at version "
                     f"{offset.version}; restore it, or start over with `tailer offsets reset`"
                 )
-            await self._document.claim(feed, self.given["mode"])
+            if offset.snapshot and not self._is_log and now is not None and now.is_whole:
+                raise TargetRefused(
+                    f"{self._where} has rows already, and a snapshot begins without any; `tailer "
+                    "offsets reset` creates the copy again"
+                )
+            await self._document.claim(feed, self.given["mode"], None if now is None else now.made)
             await self._document.begin_era(offset=offset)
         finally:
             await self._disconnect()
@@ -348,19 +367,19 @@ class SearchSink(MessageSink):
         document.check(self._feed, self.given["mode"])
         if now is None:
             return
-        path = quote(self.place, "")
-        if index is None or index.made != now.made or index.is_ours:
-            if index is not None and index.made == now.made:
-                await self.client.call("DELETE", path)
+        if index is None or index.is_ours:
+            if index is not None:
+                await self.client.call("DELETE", quote(self.place, ""))
             await document.remove()
             return
-        # Its mappings are its owner's. What was deleted has versions of an earlier era.
-        await document.begin_era(offset=None, made=None, fields={})
-        assert document.now is not None, "it was just written"
-        version = find_last_version(document.now.era, 0)
-        async for hits in list_hits(self.client, self.place):
-            ids = pa.array([hit.id for hit in hits], pa.string())
-            await self._write_repair(make_removals(ids, [version] * len(ids)), len(ids))
+        # Its mappings are its owner's. What was deleted has versions of an earlier era. If this is
+        # interrupted, the index is not empty, and no copy begins there.
+        now = await document.begin_era(offset=None, made=None, fields={}, is_whole=False)
+        version = find_last_version(now.era, 0)
+        async with aclosing(list_hits(self.client, self.place)) as pages:
+            async for hits in pages:
+                ids = pa.array([hit.id for hit in hits], pa.string())
+                await self._write_repair(make_removals(ids, [version] * len(ids)), len(ids))
 
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[SearchCopy]:
@@ -368,7 +387,7 @@ class SearchSink(MessageSink):
             yield self._make_copy(portal)
 
     def _make_copy(self, portal: BlockingPortal) -> SearchCopy:
-        return SearchCopy(portal, self.client, self.place, self._document.now, self.key)
+        return SearchCopy(portal, self.client, self._document, self.place, self.key)
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[SearchRepair]:

@@ -58,9 +58,10 @@ def _find_form(data_type: pa.DataType) -> Any:
 
 
 def _extends(old: Any, new: Any) -> bool:
-    """Return whether values of an old form are values of a new one, without some members."""
+    """Return whether values of an old form are values of a new one, without some members. One that
+    is gone may have another name now."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return all(name not in new or _extends(old[name], new[name]) for name in old)
+        return all(name in new and _extends(old[name], new[name]) for name in old)
     if isinstance(old, list) and isinstance(new, list):
         return _extends(old[0], new[0])
     return bool(old == new)

@@ -75,7 +75,7 @@ def test_members_that_came_later_are_null_and_dropped_ones_are_left_out() -> Non
         (pa.decimal128(5, 2), pa.decimal128(9, 2), False),
         (pa.date32(), pa.timestamp("us"), False),
         (pa.struct({"a": pa.int32()}), pa.struct({"a": pa.int64(), "b": pa.string()}), True),
-        (pa.struct({"a": pa.int32(), "b": pa.string()}), pa.struct({"a": pa.int32()}), True),
+        (pa.struct({"a": pa.int32(), "b": pa.string()}), pa.struct({"a": pa.int32()}), False),
         (pa.struct({"a": pa.int32()}), pa.struct({"a": pa.string()}), False),
         (pa.list_(pa.int32()), pa.list_(pa.int64()), True),
         (pa.list_(pa.int32()), pa.int32(), False),

@@ -13,8 +13,15 @@ import pyarrow as pa
 import pytest
 import redis
 from msgspec import structs
+from redis.crc import key_slot
 
-from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientError
+from tailer.errors import (
+    ConfigError,
+    RowsRefused,
+    SinkRejected,
+    TargetRefused,
+    TransientError,
+)
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.brokers import Redis
@@ -117,6 +124,84 @@ async def test_rows_that_are_read_again_replace_those_that_are_there(
     await sink.write(structs.replace(first, offset=at))
     await sink.aclose()
     assert found(client, prefix)["0"]["name"] == "name 0"
+
+
+async def test_large_rows_are_read_back(options: dict[str, Any]) -> None:
+    """More of them than an answer has."""
+    changes = [(number, "x" * 10_000) for number in range(3000)] + [(9999, "y" * 11 * 1024**2)]
+    await write(new(options), rows(*changes))
+    with new(options).read_mirror("orders") as copy:
+        assert sum(batch.num_rows for batch in copy.rows(NAMED)) == 3001
+    sink = new(options)
+    await sink.open("orders")
+    with pytest.raises(RowsRefused, match="at most 12582912 can be sent"):
+        await sink.write(rows((5555, "y" * 13 * 1024**2), version=2))
+    await sink.aclose()
+    await new(options).set_offset("orders", None)
+
+
+async def test_keys_that_move_are_checked_in_whole_batches(
+    client: Any, prefix: str, options: dict[str, Any]
+) -> None:
+    """As Spark writes `id = id + 1`: a key comes long before it leaves."""
+    count = 6000
+    await write(new(options), named(count=count))
+    images = []
+    for number in range(count):
+        images.append({"id": number, "name": f"{number}", "_change_type": "update_preimage"})
+        images.append({"id": number + 1, "name": "moved", "_change_type": "update_postimage"})
+    await write(new(options), change_batch(NAMED, images, version=2, last=True))
+    assert set(found(client, prefix)) == {str(number + 1) for number in range(count)}
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+async def test_all_keys_are_in_one_slot_of_a_cluster(
+    client: Any, prefix: str, options: dict[str, Any], *, tagged: bool
+) -> None:
+    given = f"{{{prefix}}}:" if tagged else prefix
+    await write(new({**options, "prefix": given}), named(count=1))
+    names = [name for name in client.keys("*") if prefix in name]
+    assert len(names) == 2
+    slots = {key_slot(name.encode()) for name in names}
+    assert len(slots) == (1 if tagged else 2)
+
+
+async def test_what_is_no_string_is_left_alone(
+    client: Any, prefix: str, options: dict[str, Any]
+) -> None:
+    client.rpush(f"{prefix}7", "x")
+    sink = new(options)
+    await sink.open("orders")
+    with pytest.raises(TargetRefused, match="7' is no string, so another program's"):
+        await sink.write(named(7))
+    await sink.aclose()
+    assert client.lrange(f"{prefix}7", 0, -1) == ["x"]
+
+
+async def test_an_interrupted_beginning_and_an_interrupted_reset_are_seen(
+    client: Any, prefix: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.set(f"{prefix}77", '{"id":77,"name":"stale"}')
+
+    async def end(*_: Any) -> Any:
+        raise TransientError("cut")
+
+    sink = new(options)
+    monkeypatch.setattr(sink, "_group_names", end)
+    with pytest.raises(TransientError, match="cut"):
+        await sink.open("orders")
+    with pytest.raises(TargetRefused, match="has rows already"):
+        await new(options).open("orders")
+    await new(options).set_offset("orders", None)
+    await write(new(options), named())
+    sink = new(options)
+    monkeypatch.setattr(sink, "_group_names", end)
+    with pytest.raises(TransientError, match="cut"):
+        await sink.set_offset("orders", None)
+    with pytest.raises(TargetRefused, match="has rows already"):
+        await new(options).open("orders")
+    await new(options).set_offset("orders", None)
+    assert found(client, prefix) == {}
 
 
 @pytest.mark.parametrize(

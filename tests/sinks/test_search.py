@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from sinks.formats.json import json_values
-from sinks.search.documents import find_last_version
 from sinks.search.sink import SearchSink
 from sinks.shared.key_ids import find_ids, find_ids_of_texts
 from tailer.changes import ChangeBatch
@@ -352,6 +352,105 @@ async def test_an_index_of_its_user_keeps_its_mappings(
     assert set(opensearch.documents(made)) == {"0", "1"}
 
 
+async def test_an_index_of_its_user_is_emptied_as_often_as_it_is_asked_for(
+    opensearch: OpenSearch, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted just now has versions, which new documents must win over."""
+    index = options["index"]
+    opensearch.call("PUT", f"/{index}", {})
+    await write(new(options), named(count=5))
+    sink = new(options)
+    assert isinstance(sink, SearchSink)
+
+    async def end(*_: Any) -> bool:
+        raise TransientError("killed")
+
+    monkeypatch.setattr(sink, "_write_repair", end)
+    with pytest.raises(TransientError, match="killed"):
+        await sink.set_offset("orders", None)
+    with pytest.raises(TargetRefused, match="has documents already"):
+        await new(options).open("orders")
+    for _ in range(2):
+        await new(options).set_offset("orders", None)
+    assert opensearch.documents(index) == {}
+    await write(new(options), named(count=5))
+    assert len(opensearch.documents(index)) == 5
+
+
+async def test_documents_that_no_search_finds_yet_are_there(
+    opensearch: OpenSearch, options: dict[str, Any]
+) -> None:
+    index = options["index"]
+    opensearch.call("PUT", f"/{index}", {"settings": {"index.refresh_interval": "-1"}})
+    opensearch.call("PUT", f"/{index}/_doc/1", {"id": 1})
+    with pytest.raises(TargetRefused, match="has documents already"):
+        await new(options).open("orders")
+
+
+async def test_a_snapshot_is_not_written_over_a_copy(options: dict[str, Any]) -> None:
+    """Rows that were deleted meanwhile would stay."""
+    first = named(count=3)
+    await write(new(options), first)
+    at = structs.replace(first.next_offset, snapshot=True)
+    with pytest.raises(TargetRefused, match="`tailer offsets reset`"):
+        await new(options).set_offset("orders", at)
+    sink = new(options)
+    await sink.open("orders")
+    again = named(count=2, version=5)
+    begins = structs.replace(again.offset, snapshot=True)
+    ends = structs.replace(again.next_offset, snapshot=True)
+    with pytest.raises(TargetRefused, match="`tailer offsets reset`"):
+        await sink.write(structs.replace(again, offset=begins, next_offset=ends))
+    await sink.aclose()
+
+
+async def test_a_request_that_comes_twice_is_no_other_process(
+    options: dict[str, Any], opensearch: OpenSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients and proxies send a PUT again whose connection was cut."""
+    sink = new(options)
+    assert isinstance(sink, SearchSink)
+    send = sink.client.send
+
+    async def send_twice(method: str, *more: Any, **query: Any) -> tuple[int, bytes]:
+        if method == "PUT":
+            await send(method, *more, **query)
+        return await send(method, *more, **query)
+
+    monkeypatch.setattr(sink.client, "send", send_twice)
+    await sink.open("orders")
+    await sink.write(named())
+    await sink.write(named(5, version=2))
+    await sink.aclose()
+    assert len(opensearch.documents(options["index"])) == 4
+
+
+async def test_each_attempt_asks_whether_it_is_late(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.messages.retry.ATTEMPTS", 3)
+    old = new(options)
+    assert isinstance(old, SearchSink)
+    await write(old, named())
+    await old.open("orders")
+    call, bulks = old.client.call, 0
+
+    async def fail_late(method: str, path: str, *more: Any, **query: Any) -> Any:
+        nonlocal bulks
+        if path.endswith("_bulk"):
+            bulks += 1
+            await write(new(options), rows((0, "name 0"), kind="delete", version=2))
+            old._confirmed_at -= 60
+            raise TransientError("no answer")
+        return await call(method, path, *more, **query)
+
+    monkeypatch.setattr(old.client, "call", fail_late)
+    with pytest.raises(ConfigError, match="another process writes the index"):
+        await old.write(rows((0, "late"), kind="update_postimage", version=2))
+    assert bulks == 1
+    await old.aclose()
+
+
 async def test_an_index_that_is_removed_under_a_feed(
     opensearch: OpenSearch, options: dict[str, Any]
 ) -> None:
@@ -407,18 +506,45 @@ async def test_a_rehearsal_leaves_nothing(opensearch: OpenSearch, options: dict[
 # Copies that are read back
 
 
+@pytest.mark.parametrize("kind", ["insert", "delete"])
 async def test_a_copy_is_not_compared_while_it_is_written(
-    opensearch: OpenSearch, options: dict[str, Any]
+    options: dict[str, Any], kind: str
 ) -> None:
     await write(new(options), named())
-    line = {"version": find_last_version(0, 2), "version_type": "external_gte"}
-    query = "&".join(f"{name}={value}" for name, value in line.items())
-    opensearch.call("PUT", f"/{options['index']}/_doc/9?{query}", {"id": 9, "name": "a"})
-    with (
-        new(options).read_mirror("orders") as copy,
-        pytest.raises(TransientError, match="verify it again"),
-    ):
-        list(copy.rows(NAMED))
+    with new(options).read_mirror("orders") as copy:
+        await write(new(options), rows((1 if kind == "delete" else 7, "a"), kind=kind, version=2))
+        with pytest.raises(TransientError, match="verify it again"):
+            list(copy.rows(NAMED))
+
+
+async def test_a_version_that_is_half_written_is_repaired_and_written_again(
+    options: dict[str, Any], opensearch: OpenSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The feed has stopped between its documents and their offset."""
+    monkeypatch.setattr("sinks.search.copy._SETTLE_S", 0.1)
+    first = named()
+    await write(new(options), first)
+    second = rows((0, "new"), kind="update_postimage", version=2)
+    sink = new(options)
+    assert isinstance(sink, SearchSink)
+
+    async def end(_: Any) -> None:
+        raise TransientError("killed")
+
+    await sink.open("orders")
+    monkeypatch.setattr(sink, "_save_offset", end)
+    with pytest.raises(TransientError, match="killed"):
+        await sink.write(second)
+    await sink.aclose()
+    with new(options).read_mirror("orders") as copy:
+        assert copy.offset == first.next_offset
+        held = pa.Table.from_batches(list(copy.rows(NAMED)))
+    assert sorted(held["name"].to_pylist()) == ['"name 1"', '"new"']
+    with new(options).repair_mirror("orders") as mirror:
+        mirror.replace(rows((0, "name 0")))
+    assert opensearch.documents(options["index"])["0"]["name"] == "name 0"
+    await write(new(options), second)
+    assert opensearch.documents(options["index"])["0"]["name"] == "new"
 
 
 async def test_documents_of_others_are_removed_by_a_repair(
