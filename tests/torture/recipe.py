@@ -21,6 +21,8 @@ FORMATS: dict[str, Sequence[str]] = {
     "kinesis": _JSON, "firehose": _JSON,
 }  # fmt: skip
 SINKS = tuple(FORMATS)
+#: Their copies do not follow a column that is renamed, as the other writers rename some.
+_JSON_COPIES = ("redis", "search")
 #: Who writes the table, and how often: to start Spark is dear. Only delta-rs writes to clouds; what
 #: a catalog manages has a writer of its own.
 _WEIGHTS = {"deltalake": 5, "ours": 3, "spark": 2}
@@ -56,6 +58,9 @@ class Recipe:
         sink = _one(seed, "sink", sinks)
         weights = [_WEIGHTS[name] for name in writers]
         [writer] = random.Random(f"{seed} writer").choices(writers, weights)
+        format_ = _one(seed, "format", FORMATS[sink])
+        if sink in _JSON_COPIES and format_ == "mirror":
+            writer = "deltalake"
         store = _one(seed, "store", stores)
         if store == "catalog":
             writer = "catalog"
@@ -66,7 +71,7 @@ class Recipe:
             seed=seed,
             store=store,
             sink=sink,
-            format=_one(seed, "format", FORMATS[sink]),
+            format=format_,
             writer=writer,
             recorded=store == "catalog" or _one(seed, "recorded", (True, False)),
             partitioned=store != "catalog" and _one(seed, "partitioned", (True, False, False)),
