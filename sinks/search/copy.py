@@ -170,7 +170,7 @@ class SearchRepair:
 
     def __init__(
         self, portal: BlockingPortal, document: ProgressDocument, copy: SearchCopy,
-        write: Callable[[bytes, int], Any],
+        write: Callable[[list[bytes]], Any],
     ) -> None:  # fmt: skip
         self._portal = portal
         self._document = document
@@ -188,24 +188,25 @@ class SearchRepair:
         return self.offset != before
 
     def replace(self, batch: ChangeBatch) -> None:
-        def make(version: int) -> tuple[bytes, int]:
+        def make(version: int) -> list[bytes]:
             found: Messages = make_repair_actions(batch, self._copy.key, version)
-            return b"".join(found.values.to_pylist()), len(found)
+            actions: list[bytes] = found.values.to_pylist()
+            return actions
 
         self._write_over(make)
 
     def remove(self, keys: pa.Table) -> None:
         ids = find_ids_of_texts(keys.select(list(self._copy.key)))
-        self._write_over(lambda version: (make_removals(ids, [version] * len(ids)), len(ids)))
+        self._write_over(lambda version: make_removals(ids, [version] * len(ids)))
 
-    def _write_over(self, make: Callable[[int], tuple[bytes, int]]) -> None:
+    def _write_over(self, make: Callable[[int], list[bytes]]) -> None:
         """Send actions. If documents have later versions, a feed has stopped in the middle of a
         version: then an era begins, in which it writes that version again."""
-        if not self._send(*make(self._find_version())):
+        if not self._send(make(self._find_version())):
             return
         self._check_overtaken()
         self._portal.call(self._document.begin_era)
-        if self._send(*make(self._find_version())):
+        if self._send(make(self._find_version())):
             raise TargetRefused(
                 "some documents have a later version than the feed's: another program gives them "
                 "versions of its own; delete them, and repair the copy again"
@@ -217,7 +218,7 @@ class SearchRepair:
             raise TargetRefused("there is no copy to be repaired")
         return find_last_version(now.era, now.offset.version - 1)
 
-    def _send(self, actions: bytes, count: int) -> bool:
+    def _send(self, actions: list[bytes]) -> bool:
         """Send actions; return whether a document has a later version than that of its action."""
         self._check_overtaken()
         if self._has_strays:
@@ -225,9 +226,8 @@ class SearchRepair:
             strays = list(self._copy.find_strays())
             if strays:
                 ids, versions = zip(*strays, strict=True)
-                removals = make_removals(pa.array(ids), versions)
-                self._portal.call(self._write, removals, len(strays))
-        return bool(self._portal.call(self._write, actions, count))
+                self._portal.call(self._write, make_removals(pa.array(ids), versions))
+        return bool(self._portal.call(self._write, actions))
 
     def _check_overtaken(self) -> None:
         before = self._document.now

@@ -68,14 +68,13 @@ def make_repair_actions(batch: ChangeBatch, key: Sequence[str], version: int) ->
     return _make_actions(batch, rows, keys, external, comes, pa.array(range(count), pa.int64()))
 
 
-def make_removals(ids: pa.StringArray, versions: Sequence[int]) -> bytes:
-    """Return what removes these documents, with their external versions."""
-    lines = (
+def make_removals(ids: pa.StringArray, versions: Sequence[int]) -> list[bytes]:
+    """Return what removes these documents, with their external versions, an action each."""
+    return [
         b'{"delete":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n'
         % (text.encode(), version)
         for text, version in zip(json_values(ids).to_pylist(), versions, strict=True)
-    )
-    return b"".join(lines)
+    ]
 
 
 def _make_actions(

@@ -379,7 +379,7 @@ class SearchSink(MessageSink):
         async with aclosing(list_hits(self.client, self.place)) as pages:
             async for hits in pages:
                 ids = pa.array([hit.id for hit in hits], pa.string())
-                await self._write_repair(make_removals(ids, [version] * len(ids)), len(ids))
+                await self._write_repair(make_removals(ids, [version] * len(ids)))
 
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[SearchCopy]:
@@ -407,9 +407,9 @@ class SearchSink(MessageSink):
             finally:
                 portal.call(self._disconnect)
 
-    async def _write_repair(self, actions: bytes, count: int) -> bool:
+    async def _write_repair(self, actions: list[bytes]) -> bool:
         """Send actions; return whether a document has a later version than that of its action."""
-        refused, conflicts = await self._send_bulk(actions, count)
+        refused, conflicts = await self._send_bulk(b"".join(actions), len(actions))
         for _, kind, reason in refused:
             raise self.client.make_error(kind, reason)
         return conflicts

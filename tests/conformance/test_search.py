@@ -83,13 +83,13 @@ class TestSearchMirror(MirrorConformance):
     async def test_rows_that_the_key_does_not_identify_are_refused(
         self, rows: list[Any], said: str
     ) -> None:
-        """Those of one batch alone: see tests/sinks/test_search.py. An engine is not asked what it
+        """Those of one batch alone: see tests/sinks/search. An engine is not asked what it
         has before it is written."""
 
     async def test_a_column_that_is_added_or_dropped_is_that_of_the_copy(  # type: ignore[override]
         self,
     ) -> None:
-        """Documents keep what they were written with: see tests/sinks/test_search.py."""
+        """Documents keep what they were written with: see tests/sinks/search."""
 
 
 class TestSearchLog(SinkConformance):
