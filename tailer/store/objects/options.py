@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -44,7 +44,13 @@ class Credentials:
         self.renewable = forget is not None
         self.refusal: TailerError | None = None
 
-    async def __call__(self) -> dict[str, Any]:
+    def __call__(self) -> Awaitable[dict[str, Any]]:
+        """Return what gives them when it is awaited. It is no coroutine: obstore asks in a thread
+        of its own, also while the loop is closing, and Python warns of coroutines that nothing
+        awaits."""
+        return _Asked(self)
+
+    async def fetch(self) -> dict[str, Any]:
         """Return them."""
         try:
             found = await self._fetch()
@@ -62,6 +68,16 @@ class Credentials:
                 self._forget()
             self._next = Credentials(self._fetch, self._forget)
         return self._next
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An answer that is fetched when it is awaited."""
+
+    credentials: Credentials
+
+    def __await__(self) -> Generator[Any, Any, dict[str, Any]]:
+        return self.credentials.fetch().__await__()
 
 
 #: How long to wait for a connection, and for the next byte of an answer.
