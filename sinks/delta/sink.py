@@ -1,110 +1,47 @@
 """The Delta sink: a copy of a table (a mirror), its history, or a log of its changes, in a Delta
-table.
-
-Rows and offset are in one commit, so each change is in the table exactly once.
-"""
+table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 import pyarrow as pa
-import pyarrow.compute as pc
-from msgspec import structs
 
-from sinks.delta.copy import DeltaCopy, find_keys
-from sinks.delta.repair import DeltaRepair
-from sinks.delta.table import FAULTS, Claim, TargetTable
-from sinks.shared.change_rows import EVENT_ID, change_rows, check_type, data_rows
-from sinks.shared.delivery import check_form
-from sinks.shared.history import HistoryMerge, HistoryNames, check_move, fold_history
-from sinks.shared.merge import (
-    PHYSICAL,
-    Merge,
-    find_steps,
-    fold_batch,
-    match_columns,
-    merge_columns,
-    physical_name,
-    rename_fields,
-    respell_names,
-    with_physical_names,
-)
-from sinks.shared.own_prefix import OWN_PREFIX_SETTING
-from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset, is_arrow_variant
-from tailer.errors import RowsRefused, SinkRejected, TargetRefused
+from sinks.delta.table import FAULTS, DeltaTarget
+from sinks.shared.change_rows import check_type
+from sinks.shared.table_sink import TableSink, make_settings
+from tailer.changes import is_arrow_variant
+from tailer.errors import TargetRefused
 from tailer.settings import REQUIRED, Setting
-from tailer.sink import OWN_PREFIX, OwnNames, Sink, SinkTraits
 from tailer.storage.targets import LocalTarget
 
 SETTINGS: dict[str, Setting] = {
     "path": Setting("text", REQUIRED, "The target table: a folder, or an address that deltalake "
         "accepts."),
-    "mode": Setting(
-        "text", "mirror", "Keep a copy of the table, or one of all its versions, or a log of its "
-        "change events.", choices=("mirror", "history", "log"),
-    ),
-    "key": Setting(
-        "texts", [], "Not of a log: the columns that identify a row; without them, row ids do.",
-    ),
-    "own_prefix": OWN_PREFIX_SETTING,
+    **make_settings(("mirror", "history", "log")),
     "storage_options": Setting(
         "table", {}, "Storage options of deltalake, all strings.", secret=True,
     ),
 }  # fmt: skip
-_ROW_ID = "_row_id"
 
 
-class DeltaSink(Sink):
+class DeltaSink(TableSink):
     """A copy of a table, or a log of its changes, in a Delta table, exactly once."""
 
     settings = SETTINGS
     faults = FAULTS
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        mode: str = "mirror",
-        key: tuple[str, ...] = (),
-        own_prefix: str = OWN_PREFIX,
-        storage_options: Mapping[str, str] | None = None,
-    ) -> None:
-        self.mode = mode
-        self._by_row_id = mode != "log" and not key
-        self._history = HistoryNames.with_prefix(own_prefix) if mode == "history" else None
-        own = [EVENT_ID] * (mode == "log") + [_ROW_ID] * self._by_row_id
-        names = OwnNames.of(*own, prefix=own_prefix, folded=True)
-        if self._history is not None:
-            names = structs.replace(names, names=(*names.names, *self._history.list_names()))
-        if mode == "log":
-            names = structs.replace(names, fixed=tuple(field.name for field in METADATA_FIELDS))
-        self.key = names.names[:1] if self._by_row_id else key
-        self.traits = SinkTraits(
-            key_columns=key,
-            row_ids=self._by_row_id,
-            spans=True,
-            own=names,
-            keeps_offset=True,
-            copies=mode != "log",
-            keeps_versions=mode == "history",
-        )
-        self._target = TargetTable(address, storage_options or {})
-        self._is_open = False
+    kind = "delta"
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> DeltaSink:
         """Create the sink. Options: :data:`SETTINGS`."""
         path = options["path"]
         address = path if "://" in path else str(folder / path)
-        more = {name: options[name] for name in ("mode", "own_prefix", "storage_options")}
-        return cls(address, key=tuple(options["key"]), **more)
+        more = {name: options[name] for name in ("mode", "own_prefix")}
+        target = DeltaTarget(address, options["storage_options"])
+        return cls(target, key=tuple(options["key"]), **more)
 
     def check_columns(self, schema: pa.Schema) -> None:
         for column in schema:
@@ -117,260 +54,8 @@ class DeltaSink(Sink):
                         "write; exclude it with the feed's option 'select'"
                     )
 
-    def delivery(
-        self, feed: str, kept: Mapping[str, Any] | None, at: Offset | None
-    ) -> Mapping[str, Any]:
-        """Return the form. The table itself has the offset: it may move."""
-        return check_form({"type": "delta", "mode": self.mode}, kept, feed, at)
-
-    async def open(self, feed: str) -> Offset | None:
-        """Claim the table for this process."""
-        return await anyio.to_thread.run_sync(self._claim_table, feed)
-
-    def _claim_table(self, feed: str) -> Offset | None:
-        claim = self._load_claim(feed)
-        self._is_open = True
-        if claim is None:
-            return None
-        self._target.append_rows(self._make_no_rows(), claim.advance())
-        return claim.offset
-
-    def _load_claim(self, feed: str, *, as_it_is: bool = False) -> Claim | None:
-        claim = self._target.load(feed, self.mode, as_it_is=as_it_is)
-        if self._history is not None and claim is not None:
-            self._history.check_kept(claim.physical, self._target.address)
-        return claim
-
-    async def look(self, feed: str) -> Offset | None:
-        claim = await anyio.to_thread.run_sync(self._load_claim, feed)
-        return claim.offset if claim else None
-
     async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # the columns are checked
         """Try the folder; rights on a store are only visible by a write."""
         address = self._target.address
         if "://" not in address:
             await LocalTarget(Path(address)).rehearse()
-
-    async def set_offset(self, feed: str, offset: Offset | None) -> None:
-        """Overwrite the offset. The table itself is removed by its owner."""
-        await anyio.to_thread.run_sync(self._set_offset, feed, offset)
-
-    def _set_offset(self, feed: str, offset: Offset | None) -> None:
-        claim = self._load_claim(feed)
-        if claim is None:
-            if offset is not None and self.mode != "log" and offset.position > (0, 0):
-                raise TargetRefused(
-                    f"{self._target.address}: there is no copy, and a copy can't start at version "
-                    f"{offset.version}; restore it, or start over with `tailer offsets reset`"
-                )
-            return
-        if offset is None:
-            raise TargetRefused(
-                f"{self._target.address} is there, and its rows belong to its offset; remove the "
-                "table, then reset the offset again"
-            )
-        moved, at = claim.advance(offset=offset), claim.offset
-        if self._history is not None:
-            check_move(at, offset, self._target.address)
-        if self._history is not None and at is not None and offset.position < at.position:
-            self._target.take_back(offset.version, self._history, moved)
-        else:
-            self._target.append_rows(self._make_no_rows(), moved)
-
-    async def write(self, batch: ChangeBatch) -> None:
-        await anyio.to_thread.run_sync(self._write_batch, batch)
-
-    async def announce(self, notice: Notice) -> None:
-        """Store a notice's offset."""
-        if notice.next_offset != notice.offset:
-            await anyio.to_thread.run_sync(self._move_offset, notice.next_offset)
-
-    async def aclose(self) -> None:
-        self._is_open = False
-
-    @contextmanager
-    def read_mirror(self, feed: str) -> Iterator[DeltaCopy]:
-        """Provide the copy. A version of the table does not change."""
-        if self.mode == "log":
-            raise TargetRefused(f"{self._target.address} is a log and not a mirror")
-        claim = self._load_claim(feed, as_it_is=True)
-        table = None if claim is None else self._target.table
-        with self._target.translate_errors():
-            yield DeltaCopy(table, claim.offset if claim else None, self.key, self._history)
-
-    @contextmanager
-    def repair_mirror(self, feed: str) -> Iterator[DeltaRepair]:
-        if self.mode != "mirror":
-            raise TargetRefused(
-                f"{self._target.address}: only a mirror is repaired, and this is a {self.mode}; "
-                "remove it, then `tailer offsets reset` creates it again"
-            )
-        load = partial(self._target.load, feed, self.mode, as_it_is=True)
-        yield DeltaRepair(self._target, self.key, self.build_rows, load)
-
-    # Writing
-
-    def _refresh_claim(self) -> Claim | None:
-        if not self._is_open:
-            raise TargetRefused("the sink is not open")
-        if self._target.claim is not None:
-            self._target.refresh()
-        return self._target.claim
-
-    def _make_no_rows(self) -> pa.Table:
-        return self._target.find_schema().empty_table()
-
-    def _move_offset(self, offset: Offset) -> None:
-        claim = self._refresh_claim()
-        if self._history is not None and claim is not None:
-            check_move(claim.offset, offset, self._target.address)
-        if claim is not None:  # else the first batch stores one
-            self._target.append_rows(self._make_no_rows(), claim.advance(offset=offset))
-
-    def _write_batch(self, batch: ChangeBatch) -> None:
-        claim = self._refresh_claim()
-        rows = self.build_rows(batch)
-        own = self.traits.own.names
-        ours = {} if self._history is None else self._history.physical_names()
-        event_id = own[0] if self.mode == "log" else None
-        schema = with_physical_names(batch, rows.schema, event_id, ours)
-        if self._history is not None and claim is not None:
-            check_move(batch.offset, batch.next_offset, self._target.address)
-        if self.mode == "log" and claim is not None:
-            # A log keeps all columns: one that is renamed in case alone is the one that it has.
-            rows = rows.rename_columns(
-                respell_names(schema.names, self._target.find_schema().names)
-            )
-            schema = rename_fields(schema, rows.schema.names)
-        merge: Merge | HistoryMerge | None = None
-        if batch.num_rows and self.mode != "log":
-            had = claim.offset if claim else None
-            again = batch.offset.snapshot and had is not None and not had.snapshot
-            if self._history is None:
-                merge = fold_batch(batch, rows, self.key, unchecked=again)
-            else:
-                merge = fold_history(batch, rows, self.key, self._history, unchecked=again)
-        claim = self._evolve_columns(claim, batch, schema)
-        claim = claim.advance(offset=batch.next_offset)
-        if merge is None:
-            self._target.append_rows(pa.table(rows), claim, merge_schema=True)
-        elif isinstance(merge, HistoryMerge):
-            self._merge_history(merge, claim)
-        else:
-            self._merge_rows(merge, claim)
-
-    def build_rows(self, batch: ChangeBatch) -> pa.RecordBatch:
-        """Return a batch's rows as the table has them."""
-        own = self.traits.own.names
-        rows = change_rows(batch, own[0]) if self.mode == "log" else data_rows(batch)
-        self.check_columns(rows.schema)
-        if self._by_row_id:
-            ids = batch.row_ids
-            if ids is None and batch.num_rows:
-                raise TargetRefused(
-                    f"version {batch.version} has no row ids; name key columns in the option "
-                    "'key', or enable row tracking on the table and set change_source to derived"
-                )
-            rows = rows.append_column(own[0], pa.array([], pa.int64()) if ids is None else ids)
-        if self._history is not None:
-            for name, column in self._history.build_columns(batch).items():
-                rows = rows.append_column(name, column)
-        return rows
-
-    def _evolve_columns(self, claim: Claim | None, batch: ChangeBatch, schema: pa.Schema) -> Claim:
-        """Make the table have a batch's columns, and return its claim."""
-        physical = {field.name: physical_name(field) for field in schema}
-        key = [physical.get(n, n) for n in self.key] if self.mode != "log" else None
-        if claim is None:
-            begun = Claim(1, self.mode, batch.offset, key, physical)
-            self._target.create_table(schema.remove_metadata(), begun)
-            return begun
-        if claim.key != key:
-            raise TargetRefused(
-                f"{self._target.address}: the copy has the key {claim.key} and not {key}; set the "
-                "option 'key' back, or remove the table and reset the offset"
-            )
-        table, keep = self._target.find_schema(), self.mode == "log"
-        old = pa.schema(
-            table.field(name).with_metadata({PHYSICAL: of_files})
-            for name, of_files in claim.physical.items()  # those of the last version come first
-            if name in table.names
-        )
-        kinds = {step.kind for step in find_steps(old, schema, keep=keep, folded=True)}
-        whole = merge_columns(old, schema, folded=True) if keep else schema
-        claim = replace(claim, physical={field.name: physical_name(field) for field in whole})
-        if not kinds:
-            return claim
-        moved = claim.advance()
-        if not keep or kinds != {"add"}:
-            pairs = match_columns(old, schema, keep=keep, folded=True)
-            had = {to.name: field.name for field, to in pairs if field is not None}
-            had |= {name: name for name in whole.names if name not in schema.names}
-            self._target.rewrite_table(self._reshape_rows(whole, had), moved)
-        return moved
-
-    def _reshape_rows(self, schema: pa.Schema, had: Mapping[str, str]) -> pa.RecordBatchReader:
-        """Return the table's rows with other columns; ``had`` are the names that these had."""
-        wanted = pa.schema([field.remove_metadata() for field in schema])
-        with self._target.translate_errors():
-            scanner = self._target.table.to_pyarrow_dataset().scanner()
-
-        def column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
-            name = had.get(field.name)
-            if name is None:
-                return pa.nulls(rows.num_rows, field.type)
-            return rows.column(name).cast(field.type)
-
-        batches = (
-            pa.RecordBatch.from_arrays([column(rows, field) for field in schema], schema=wanted)
-            for rows in scanner.to_batches()
-        )
-        return pa.RecordBatchReader.from_batches(wanted, batches)
-
-    def _merge_rows(self, merge: Merge, claim: Claim) -> None:
-        if not merge.unchecked:
-            self._check_keys(merge.present, merge.absent)
-        if not merge.present.num_rows:
-            self._target.append_rows(merge.rows, claim)
-            return
-        self._target.merge_rows(merge.present, merge.rows, list(self.key), claim)
-
-    def _merge_history(self, merge: HistoryMerge, claim: Claim) -> None:
-        assert self._history is not None, "a history has columns of its own"
-        if not merge.unchecked:
-            self._check_keys(merge.ended.select(list(self.key)), merge.absent)
-        if merge.ended.num_rows:
-            self._target.merge_history(merge, self._history, list(self.key), claim)
-        else:
-            self._target.append_rows(merge.rows, claim)
-
-    def _check_keys(self, present: pa.Table, absent: pa.Table) -> None:
-        """Raise :class:`SinkRejected` if a key that leaves is not there, or one that comes is."""
-        key, where = list(self.key), None
-        names = key if self._history is None else [*key, self._history.to_version]
-        if self._history is not None:
-            where = pc.field(self._history.to_version).is_null()
-        schema = self._target.find_schema()
-        schema = pa.schema([schema.field(name) for name in names])
-        asked = pa.concat_tables([present, absent])
-        with self._target.translate_errors():
-            had = find_keys(self._target.table, schema, asked, where)
-        lacks = present.join(had, key, join_type="left anti")
-        has = absent.join(had, key, join_type="left semi")
-        if lacks.num_rows:
-            raise self._make_refusal(
-                lacks, "that the copy lacks; it must begin with all rows of the table "
-                '(from = "snapshot") and have one writer',
-            )  # fmt: skip
-        if has.num_rows:
-            raise self._make_refusal(
-                has, "that the copy has already, so the key columns do not identify a row; choose "
-                "others, or mirror by row id",
-            )  # fmt: skip
-
-    def _make_refusal(self, keys: pa.Table, what: str) -> SinkRejected:
-        shown = ", ".join(map(str, keys.slice(0, 3).to_pylist()))
-        return RowsRefused(
-            f"{self._target.address}: a change is of a row with a key {what}: {shown}; remove the "
-            "table and reset the offset to make the copy again"
-        )

@@ -8,23 +8,30 @@ target. A process that finds another version there than its last one has been re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from sinks.shared.history import HistoryMerge, HistoryNames, refuse_emptied
-from sinks.shared.merge import unused_name
+from sinks.shared.merge import match_columns, unused_name
+from sinks.shared.target_table import (
+    INFO,
+    Claim,
+    ColumnChange,
+    TargetTable,
+    filter_keys,
+    has_exact_bounds,
+)
 from tailer.changes import Offset
 from tailer.errors import (
-    ConfigError,
     OffsetError,
     TailerError,
     TargetRefused,
@@ -32,7 +39,6 @@ from tailer.errors import (
 )
 from tailer.sink import FaultTable
 
-_INFO = "delta-tailer"
 #: The column of a merge that says which keys leave.
 _GONE = "_delta_tailer_gone"
 #: By deltalake's words; it has no codes.
@@ -43,24 +49,10 @@ FAULTS = FaultTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a commit says: ``number`` is the transaction's version, ``physical`` the columns' names
-    in the source's files, ``key`` those of the key columns."""
+class DeltaTarget(TargetTable):
+    """A Delta table."""
 
-    number: int
-    mode: str
-    offset: Offset | None
-    key: list[str] | None = None
-    physical: Mapping[str, str] = field(default_factory=dict)
-
-    def advance(self, **changes: Any) -> Claim:
-        """Return the claim of the next commit."""
-        return replace(self, number=self.number + 1, **changes)
-
-
-class TargetTable:
-    """One target table. All methods block."""
+    option = "path"
 
     def __init__(self, address: str, storage: Mapping[str, str]) -> None:
         self.address = address
@@ -79,18 +71,16 @@ class TargetTable:
         return self._table
 
     def find_schema(self) -> pa.Schema:
-        """Return the table's columns."""
         with self.translate_errors():
             return pa.schema(self.table.schema())
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Raise the package's errors as those of a sink."""
         try:
             yield
         except CommitFailedError as e:
             if "Concurrent transaction" in str(e):
-                raise self._make_replaced_error() from e
+                raise self.make_replaced_error() from e
             raise TransientError(f"{self.address}: another writer's commit conflicts ({e})") from e
         except (DeltaError, OSError) as e:
             raise self._to_tailer_error(e) from e
@@ -104,15 +94,7 @@ class TargetTable:
         check = "; check it" if verdict == "for good" else ""
         return FAULTS.error(said, f"{self.address} can't be written{now} ({said}){check}")
 
-    def _make_replaced_error(self) -> ConfigError:
-        return ConfigError(
-            f"{self.address}: another process writes this table now; stop one of them"
-        )
-
     def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> Claim | None:
-        """Read what the table says of the feed; None if there is no table. Raises
-        :class:`SinkRejected` for a table that this feed and mode did not make, and, unless it is to
-        be read ``as_it_is``, for rows that somebody else has changed."""
         self._app, self._mode = f"delta-tailer/{feed}", mode
         self._table, self.claim, self._version = None, None, -1
         with self.translate_errors():
@@ -122,16 +104,9 @@ class TargetTable:
                 return None
             number = self._table.transaction_version(self._app)
             if number is None:
-                raise TargetRefused(
-                    f"{self.address} is a table that the feed {feed!r} has not made, or its "
-                    "transaction identifier was removed; name another one in the option 'path'"
-                )
+                raise self.make_stranger_error(feed)
             self.claim = self._find_claim(number)
-        if self.claim.mode != mode:
-            raise TargetRefused(
-                f"{self.address} is a {self.claim.mode} and not a {mode}; name another one in the "
-                "option 'path'"
-            )
+        self.check_mode(self.claim, mode)
         if not as_it_is:
             self._check_others()
         self._mark = self._find_mark(self._version)
@@ -150,7 +125,7 @@ class TargetTable:
         """Return what the commit with that number says."""
         for limit in (20, None):
             for entry in self.table.history(limit):
-                info = json.loads(entry.get(_INFO) or "{}")
+                info = json.loads(entry.get(INFO) or "{}")
                 if (info.get("app"), info.get("number")) == (self._app, number):
                     self._version = entry["version"]
                     return self._parse_claim(info)
@@ -167,29 +142,20 @@ class TargetTable:
             raise TargetRefused(f"{self.address}: the offset in its log is damaged ({e})") from e
 
     def refresh(self) -> None:
-        """Read the commits of others. Raises :class:`ConfigError` if one of them has the table,
-        and :class:`TransientError`, after which it is opened again, if this is not the log that it
-        was: it is not there, or shorter (a copy was restored), or in another folder."""
+        # A log that is shorter, as of a copy that was restored, or in another folder is another.
         if self._mark is not None and self._find_mark(self._mark[0]) != self._mark:
-            raise self._make_another_table_error()
+            raise self.make_other_table_error()
         try:
             self.table.update_incremental()
             number = self.table.transaction_version(self._app)
         except (DeltaError, OSError) as e:
             # What is listed is what follows the last version, and that has to be there.
             raise (
-                self._make_another_table_error()
-                if "not found" in str(e)
-                else self._to_tailer_error(e)
+                self.make_other_table_error() if "not found" in str(e) else self._to_tailer_error(e)
             ) from e
         if self.claim is None or number != self.claim.number:
-            raise self._make_replaced_error()
+            raise self.make_replaced_error()
         self._check_others()
-
-    def _make_another_table_error(self) -> TransientError:
-        return TransientError(
-            f"{self.address} was removed, or replaced by another table; it is opened again"
-        )
 
     def _check_others(self) -> None:
         """Raise :class:`SinkRejected` if somebody else's commit has changed the rows of a copy
@@ -198,15 +164,7 @@ class TargetTable:
         if self._mode != "log":
             for version in range(self._version + 1, newest + 1):
                 if self._changes_rows(version):
-                    remedy = (
-                        "`tailer verify CONFIG FEED --repair` makes it so again"
-                        if self._mode == "mirror"
-                        else "remove it, then `tailer offsets reset` creates the history again"
-                    )
-                    raise TargetRefused(
-                        f"{self.address}: version {version} of the copy changed its rows and was "
-                        f"written by somebody else, so it is no longer the table's copy; {remedy}"
-                    )
+                    raise self.make_changed_error(version, self._mode)
         self._version = newest
 
     def _changes_rows(self, version: int) -> bool:
@@ -237,12 +195,35 @@ class TargetTable:
             "physical": dict(claim.physical),
         }
         return CommitProperties(
-            custom_metadata={_INFO: json.dumps(info)},
+            custom_metadata={INFO: json.dumps(info)},
             app_transactions=[Transaction(self._app, claim.number)],
         )
 
+    def scan(
+        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        with self.translate_errors():
+            chosen = None if columns is None else list(columns)
+            scanner = self.table.to_pyarrow_dataset().scanner(columns=chosen, filter=where)
+            yield from scanner.to_batches()
+
+    def find_keys(
+        self, asked: pa.Table, where: pc.Expression | None = None, columns: Sequence[str] = ()
+    ) -> pa.Table:
+        key = asked.column_names
+        # Of the other columns the package would make an expression for each file's statistics.
+        whole = self.find_schema()
+        schema = pa.schema([whole.field(name) for name in (*key, *columns)])
+        with self.translate_errors():
+            dataset = self.table.to_pyarrow_dataset(schema=schema)
+            near = _find_bounds(asked)
+            files = list(
+                dataset.get_fragments() if near is None else dataset.get_fragments(filter=near)
+            )
+            chosen = ds.FileSystemDataset(files, schema, dataset.format, dataset.filesystem)
+            return filter_keys(chosen.scanner(columns=key, filter=where).to_batches(), asked)
+
     def create_table(self, schema: pa.Schema, claim: Claim) -> None:
-        """Create the table, without rows."""
         with self.translate_errors():
             self._table = DeltaTable.create(
                 self.address, schema, storage_options=self._storage,
@@ -250,27 +231,43 @@ class TargetTable:
             )  # fmt: skip
         self._note_commit(claim)
 
-    def append_rows(self, rows: pa.Table, claim: Claim, *, merge_schema: bool = False) -> None:
-        """Append rows, maybe none, in one commit."""
+    def append_rows(self, rows: pa.Table, claim: Claim) -> None:
         with self.translate_errors():
             write_deltalake(
-                self.table, rows, mode="append", schema_mode="merge" if merge_schema else None,
+                self.table, rows, mode="append", schema_mode="merge",
                 commit_properties=self.build_properties(claim),
             )  # fmt: skip
         self._note_commit(claim)
 
-    def rewrite_table(self, rows: pa.RecordBatchReader, claim: Claim) -> None:
-        """Replace the table's rows and columns in one commit."""
+    def change_columns(self, change: ColumnChange, claim: Claim) -> None:
+        if change.keep and all(step.kind == "add" for step in change.steps):
+            return  # the next append adds them
+        pairs = match_columns(change.old, change.new, keep=change.keep, folded=True)
+        had = {to.name: field.name for field, to in pairs if field is not None}
         with self.translate_errors():
             write_deltalake(
-                self.table, rows, mode="overwrite", schema_mode="overwrite",
-                commit_properties=self.build_properties(claim),
+                self.table, self._reshape_rows(change.new, had), mode="overwrite",
+                schema_mode="overwrite", commit_properties=self.build_properties(claim),
             )  # fmt: skip
         self._note_commit(claim)
+
+    def _reshape_rows(self, schema: pa.Schema, had: Mapping[str, str]) -> pa.RecordBatchReader:
+        """Return the table's rows with other columns; ``had`` are the names that these had."""
+        wanted = pa.schema([field.remove_metadata() for field in schema])
+
+        def column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+            name = had.get(field.name)
+            if name is None:
+                return pa.nulls(rows.num_rows, field.type)
+            return rows.column(name).cast(field.type)
+
+        batches = (
+            pa.RecordBatch.from_arrays([column(rows, field) for field in schema], schema=wanted)
+            for rows in self.scan()
+        )
+        return pa.RecordBatchReader.from_batches(wanted, batches)
 
     def merge_rows(self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: Claim) -> None:
-        """Delete the rows of the keys that leave, and write rows in the place of those of their
-        keys, in one commit."""
         leave = leaving.join(rows.select(key), key, join_type="left anti")
         gone = unused_name(_GONE, rows.schema.names)
         staying = rows.append_column(gone, pa.repeat(False, rows.num_rows))
@@ -350,3 +347,14 @@ def _format_commit_path(version: int) -> str:
 
 def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _find_bounds(asked: pa.Table) -> pc.Expression | None:
+    """Return the bounds of the asked keys in the first column whose statistics are exact: deltalake
+    writes decimals as floating-point numbers, which may leave the value out, and cuts timestamps to
+    milliseconds."""
+    for name in asked.column_names:
+        if has_exact_bounds(asked.schema.field(name).type):
+            bounds = pc.min_max(asked[name].combine_chunks())
+            return (pc.field(name) >= bounds["min"]) & (pc.field(name) <= bounds["max"])
+    return None

@@ -14,10 +14,11 @@ import duckdb
 import psycopg.rows
 import pytest
 
+from tests.support.iceberg import Lake
 from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
 
-COLUMN_TARGETS = ("sqlite", "duckdb", "delta", "mysql", "postgres")
+COLUMN_TARGETS = ("sqlite", "duckdb", "delta", "iceberg", "mysql", "postgres")
 
 
 @dataclass
@@ -59,6 +60,18 @@ def _delta(folder: Path) -> ColumnTarget:
     return ColumnTarget(lambda n: {"type": "delta", "path": f"t{n}"}, read)
 
 
+def _iceberg(folder: Path) -> ColumnTarget:
+    lake = Lake(folder)
+
+    def read(number: int) -> list[dict[str, Any]]:
+        return lake.rows(f"lake.t{number}")
+
+    catalog = lake.properties
+    return ColumnTarget(
+        lambda n: {"type": "iceberg", "table": f"lake.t{n}", "catalog": catalog}, read
+    )
+
+
 def _mysql(server: Mysql) -> ColumnTarget:
     database = server.database()
 
@@ -94,4 +107,5 @@ def column_target(kind: str, folder: Path, request: pytest.FixtureRequest) -> Co
     if kind in ("mysql", "postgres"):
         made: dict[str, Callable[[Any], ColumnTarget]] = {"mysql": _mysql, "postgres": _postgres}
         return made[kind](request.getfixturevalue(kind))
-    return {"sqlite": _sqlite, "duckdb": _duckdb, "delta": _delta}[kind](folder)
+    places = {"sqlite": _sqlite, "duckdb": _duckdb, "delta": _delta, "iceberg": _iceberg}
+    return places[kind](folder)

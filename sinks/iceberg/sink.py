@@ -1,0 +1,79 @@
+"""The Iceberg sink: a copy of a table (a mirror), or a log of its changes, in an Iceberg table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from sinks.iceberg.nulls import keep_nulls
+from sinks.iceberg.table import FAULTS, IcebergTarget
+from sinks.iceberg.types import check_names
+from sinks.shared.change_rows import check_type
+from sinks.shared.table_sink import TableSink, make_settings
+from tailer.changes import is_arrow_variant
+from tailer.settings import REQUIRED, Setting
+
+
+def _parse_name(text: str) -> str:
+    if "." not in text or not all(text.split(".")) or "\0" in text:
+        raise ValueError(text)
+    return text
+
+
+SETTINGS: dict[str, Setting] = {
+    "table": Setting("text", REQUIRED, "The target table, in a namespace.", form="namespace.name",
+        parse=_parse_name),
+    **make_settings(("mirror", "log")),
+    "catalog": Setting(
+        "table", {}, "The catalog, by pyiceberg's properties: `type`, `uri`, `warehouse`, and "
+        "those of its store; all strings.", secret=True, unset="pyiceberg's own configuration",
+    ),
+}  # fmt: skip
+
+
+class IcebergSink(TableSink):
+    """A copy of a table, or a log of its changes, in an Iceberg table, exactly once."""
+
+    settings = SETTINGS
+    faults = FAULTS
+    kind = "iceberg"
+    _target: IcebergTarget
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], folder: Path) -> IcebergSink:  # noqa: ARG003
+        """Create the sink. Options: :data:`SETTINGS`."""
+        connect = partial(_open_catalog, dict(options["catalog"]))
+        target = IcebergTarget(options["table"], connect)
+        more = {name: options[name] for name in ("mode", "own_prefix")}
+        return cls(target, key=tuple(options["key"]), **more)
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        for column in schema:
+            if not is_arrow_variant(column.type):  # which becomes text
+                check_type(column.name, column.type, "this table")
+        check_names(schema)
+
+    async def rehearse(self, feed: str, schema: pa.Schema) -> None:  # noqa: ARG002  # the columns are checked
+        """Ask the catalog for the table; rights on a store are only visible by a write."""
+        await anyio.to_thread.run_sync(self._ask_catalog)
+
+    def _ask_catalog(self) -> None:
+        with self._target.translate_errors():
+            try:
+                self._target.catalog.load_table(self._target.name)
+            except NoSuchTableError:
+                return
+
+
+keep_nulls()
+
+
+def _open_catalog(properties: dict[str, str]) -> Catalog:
+    return load_catalog("default", **properties)
