@@ -20,6 +20,7 @@ from sinks.duckdb import sink as duckdb_sink
 from sinks.files import sink as files_sink
 from sinks.formats.load import LISTED
 from sinks.formats.registry import REGISTRY
+from sinks.iceberg import sink as iceberg_sink
 from sinks.kafka.client.security import Security
 from sinks.kafka.options import KafkaOptions
 from sinks.mysql import sink as mysql_sink
@@ -64,6 +65,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "files": files_sink.SETTINGS,
     "firehose": _own(firehose.SETTINGS),
     "http": http.SETTINGS,
+    "iceberg": iceberg_sink.SETTINGS,
     "kinesis": _own(kinesis.SETTINGS),
     "sns": _own(sns.SETTINGS),
     "sqs": _own(sqs.SETTINGS),

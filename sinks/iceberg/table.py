@@ -266,7 +266,8 @@ class IcebergTarget(TargetTable):
             self._commit(claim, self._write_files(rows))
 
     def merge_rows(self, leaving: pa.Table, rows: pa.Table, key: list[str], claim: Claim) -> None:
-        keys = pa.concat_tables([leaving.select(key), rows.select(key)])
+        coming = rows.select(key)
+        keys = pa.concat_tables([coming, leaving.select(key).cast(coming.schema)])
         removed, added = [], self._write_files(rows)
         with self.translate_errors():
             for task in self._plan_files(_find_bounds(keys)):

@@ -32,6 +32,7 @@ from tailer.testing.conformance.sink import Event
 from tests.integration.killing import rows_left, rows_of_files, writing
 from tests.integration.test_kill import Writer
 from tests.support.forking import Process
+from tests.support.iceberg import Lake
 from tests.support.message_targets import MESSAGE_SINKS, MessageTarget, message_target
 from tests.support.outcomes import record_outcome
 from tests.support.programs import running_daemon
@@ -155,6 +156,13 @@ def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target
                 lambda: delta_offset(out), lambda: delta_rows(out),
                 lambda: times(out / "_delta_log"),
             )  # fmt: skip
+        case "iceberg":
+            lake = Lake(out)
+            return Target(
+                lake.toml(key=["id"]), lake.offset,
+                lambda: sorted(lake.rows(), key=lambda row: row["id"]),
+                lambda: times(out / "catalog.db"),
+            )  # fmt: skip
     if kind in MESSAGE_SINKS:
         to = message_target(kind, folder, request)
         offset = to.offset or (lambda: state_offset(folder))
@@ -223,7 +231,7 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 20 * ROUNDS)
-@pytest.mark.parametrize("kind", ["files", "delta", *SQL_SINKS, *MESSAGE_SINKS])
+@pytest.mark.parametrize("kind", ["files", "delta", "iceberg", *SQL_SINKS, *MESSAGE_SINKS])
 def test_the_target_is_exact_when_daemons_are_killed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,8 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
             engine.call("DELETE", "/orders")
             engine.call("DELETE", "/delta-tailer/_doc/orders")
             return lambda text: text.replace("http://127.0.0.1:9200", engine.url)
+        case "iceberg":
+            return lambda text: text.replace("/srv/lake", str(request.getfixturevalue("tmp_path")))
         case "redis" | "nats" | "rabbitmq":
             url = request.getfixturevalue(f"{sink}_server").url
         case "firehose" | "kinesis" | "sns" | "sqs":

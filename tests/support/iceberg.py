@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import Table
+from sqlalchemy.exc import DBAPIError
 
+from tailer.changes import Offset
 from tailer.sink import Sink, make_sink
 
 
@@ -42,6 +48,29 @@ class Lake:
     def table(self) -> Table:
         """Return that table."""
         return self.open().load_table("lake.orders")
+
+    def toml(self, **more: Any) -> str:
+        """Return the sink's lines of a configuration."""
+        catalog = ", ".join(f"{name} = {json.dumps(v)}" for name, v in self.properties.items())
+        lines = {"type": "iceberg", "table": "lake.orders", **more}
+        words = [f"{name} = {json.dumps(value)}" for name, value in lines.items()]
+        return "\n".join([*words, f"catalog = {{{catalog}}}"])
+
+    def offset(self) -> Offset | None:
+        """Return that of the newest snapshot; None if there is no table."""
+        with suppress(NoSuchTableError, DBAPIError):
+            snapshot = self.table().current_snapshot()
+            if snapshot is not None and snapshot.summary is not None:
+                said = json.loads(snapshot.summary.additional_properties["delta-tailer"])
+                return Offset.from_json(said["offset"])
+        return None
+
+    def update(self, column: str, value: str, where: str) -> None:
+        """Set a column of the rows that meet a condition, both in SQL, as an engine does."""
+        table = self.table()
+        held = table.scan(where).to_arrow()
+        query = f'SELECT * REPLACE ({value} AS "{column}") FROM held'
+        table.overwrite(duckdb.sql(query).to_arrow_table().cast(held.schema), where)
 
     def rows(self, name: str = "lake.orders") -> list[dict[str, Any]]:
         """Return its rows in the order of their commits; none if there is no table."""

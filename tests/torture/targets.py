@@ -20,6 +20,7 @@ import pyarrow as pa
 import redis
 
 from tests.kafka.topics import create_topic
+from tests.support.iceberg import Lake
 from tests.support.message_targets import nats_messages, rabbitmq_messages, redis_messages
 from tests.support.published import tables
 from tests.support.topic_records import read_topic
@@ -80,6 +81,23 @@ class Delta(CopyTarget):
         table = deltalake.DeltaTable(self.setting.folder / "out")
         rows: list[dict[str, Any]] = table.to_pyarrow_table().to_pylist()
         return rows
+
+
+class Iceberg(CopyTarget):
+    """A copy in an Iceberg table, or a log."""
+
+    local = True
+
+    @property
+    def lake(self) -> Lake:
+        """The catalog."""
+        return Lake(self.setting.folder / "lake")
+
+    def options(self) -> dict[str, Any]:
+        return {"table": "lake.orders", "catalog": self.lake.properties, **self.mode()}
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        return self.lake.rows()
 
 
 class Messages(Target):
@@ -317,7 +335,8 @@ class Kafka(Target):
 
 
 TARGETS: Mapping[str, type[Target]] = {
-    "jsonl": JsonLines, "files": Files, "delta": Delta, **COPIES, "kafka": Kafka, "redis": Redis,
+    "jsonl": JsonLines, "files": Files, "delta": Delta, "iceberg": Iceberg, **COPIES,
+    "kafka": Kafka, "redis": Redis,
     "nats": Nats, "rabbitmq": RabbitMq, "search": Search, "http": Http, "sqs": Aws, "sns": Aws,
     "kinesis": Aws, "firehose": Aws,
 }  # fmt: skip

@@ -24,6 +24,7 @@ from tailer.sink import MirrorRepair, Sink
 from tailer.testing.conformance.sink import TYPES, VALUES
 from tests.support.copies import Copy, make_copy_of
 from tests.support.extent import rest_slow
+from tests.support.iceberg import Lake
 from tests.support.programs import run_tailer, started
 from tests.support.sql_targets import SQL_SINKS, sql_target
 from tests.support.waiting import eventually
@@ -68,6 +69,11 @@ def damaged(kind: str, folder: Path, request: pytest.FixtureRequest, schema: pa.
         opened = partial(deltalake.DeltaTable, folder / "copy")
         delete = lambda where: opened().delete(where)  # noqa: E731
         update = lambda column, value, where: opened().update({column: value}, predicate=where)  # noqa: E731
+    elif kind == "iceberg":
+        lake = Lake(folder / "lake")
+        options = lake.toml(key=key)
+        delete = lambda where: lake.table().delete(where)  # noqa: E731
+        update = lake.update
     else:
         target = sql_target(kind, folder, request)
         options, name = target.toml(key=key), f"{target.prefix}orders"
@@ -80,7 +86,7 @@ def damaged(kind: str, folder: Path, request: pytest.FixtureRequest, schema: pa.
     return Damaged(copy.config, copy.table, delete, update)
 
 
-@pytest.fixture(params=[*SQL_SINKS, "delta"])
+@pytest.fixture(params=[*SQL_SINKS, "delta", "iceberg"])
 def make_copy(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[pa.Schema], Damaged]:
     return partial(damaged, str(request.param), tmp_path, request)
 
