@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from sinks.iceberg.nulls import keep_nulls
+from sinks.iceberg.patches import patch_pyiceberg
 from sinks.iceberg.table import FAULTS, IcebergTarget
 from sinks.iceberg.types import check_names
 from sinks.shared.change_rows import check_type
@@ -72,7 +72,7 @@ class IcebergSink(TableSink):
                 return
 
 
-keep_nulls()
+patch_pyiceberg()
 
 
 def _open_catalog(properties: dict[str, str]) -> Catalog:

@@ -365,6 +365,6 @@ def _find_others(held: pa.Table, keys: pa.Table) -> pa.Array:
     place = "_place"
     while place in held.column_names:
         place += "_"
-    numbered = held.append_column(place, pa.array(range(held.num_rows), pa.int64()))
+    numbered = held.append_column(place, pa.arange(0, held.num_rows))
     left = numbered.join(keys, keys.column_names, join_type="left anti")
     return left[place].combine_chunks().sort()

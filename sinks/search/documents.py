@@ -65,7 +65,7 @@ def make_repair_actions(batch: ChangeBatch, key: Sequence[str], version: int) ->
     count = batch.num_rows
     external, comes = pa.array([version] * count), pa.repeat(pa.scalar(True), count)
     keys = pa.table(rows).select(list(key))
-    return _make_actions(batch, rows, keys, external, comes, pa.array(range(count), pa.int64()))
+    return _make_actions(batch, rows, keys, external, comes, pa.arange(0, count))
 
 
 def make_removals(ids: pa.StringArray, versions: Sequence[int]) -> list[bytes]:

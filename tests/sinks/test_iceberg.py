@@ -4,13 +4,18 @@ refuses."""
 from __future__ import annotations
 
 import datetime as dt
+import socket
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import anyio
 import pyarrow as pa
 import pytest
 from anyio import from_thread
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
@@ -30,7 +35,9 @@ from tailer.errors import (
     TransientError,
 )  # fmt: skip
 from tailer.testing.batches import change_batch
+from tests.property.test_json import types
 from tests.sinks.test_duckdb import mapped
+from tests.support.extent import examples
 from tests.support.iceberg import Lake
 from tests.support.sinks import rows, write
 
@@ -86,6 +93,29 @@ async def test_values_of_every_type_are_kept(lake: Lake) -> None:
         back = pa.Table.from_batches(list(copy.rows(schema)))
     assert back.schema == schema
     assert sorted(back.to_pylist(), key=lambda row: row["id"]) == found[1:]
+
+
+@settings(max_examples=examples(30))
+@given(data=st.data())
+def test_nested_values_are_kept_with_their_nulls(data: st.DataObject) -> None:
+    """Also those of a slice, and of files that are written again."""
+    data_type, values = data.draw(types())
+    rows = data.draw(st.lists(values, min_size=2, max_size=5))
+    schema = pa.schema([("id", pa.int64()), ("v", data_type)])
+    batch = change_batch(schema, [{"id": i, "v": value} for i, value in enumerate(rows)], last=True)
+    start = data.draw(st.integers(0, len(rows) - 2))
+    held = [{"id": i, "v": v} for i, v in enumerate(batch.rows["v"].to_pylist())][start:]
+    gone = change_batch(schema, [{**held[0], "_change_type": "delete"}], version=2, last=True)
+    with TemporaryDirectory() as folder:
+        lake = Lake(Path(folder))
+        try:
+            lake.make_sink(key=KEY).check_columns(schema)
+        except TargetRefused:
+            assume(False)
+        anyio.run(write, lake.make_sink(key=KEY), batch.slice(start, len(rows)))
+        assert str(lake.rows()) == str(held)  # with its NaNs
+        anyio.run(write, lake.make_sink(key=KEY), gone)
+        assert str(lake.rows()) == str(held[1:])
 
 
 @pytest.mark.parametrize("kind", [name for name in TYPES if name not in
@@ -364,6 +394,20 @@ async def test_what_a_catalog_says(
             await sink.write(rows((2, "b"), version=2))
     await sink.aclose()
     assert held(lake) == [{"id": 1, "name": "a"}]
+
+
+async def test_a_catalog_that_stands_still_or_is_gone_may_heal(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.iceberg.patches.READ_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as still:
+        uri = f"http://127.0.0.1:{still.getsockname()[1]}"
+        sink = lake.make_sink(key=KEY, catalog={"type": "rest", "uri": uri, "token": "secret"})
+        with pytest.raises(TransientError, match=r"\(ReadTimeout: ") as said:
+            await sink.open("orders")
+        assert "secret" not in str(said.value)
+    with pytest.raises(TransientError, match=r"\(ConnectionError: "):
+        await sink.open("orders")
 
 
 async def test_an_offset_is_set_and_looked_at(lake: Lake) -> None:

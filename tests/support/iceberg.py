@@ -14,7 +14,6 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import Table
-from sqlalchemy.exc import DBAPIError
 
 from tailer.changes import Offset
 from tailer.sink import Sink, make_sink
@@ -58,7 +57,7 @@ class Lake:
 
     def offset(self) -> Offset | None:
         """Return that of the newest snapshot; None if there is no table."""
-        with suppress(NoSuchTableError, DBAPIError):
+        with suppress(NoSuchTableError):
             snapshot = self.table().current_snapshot()
             if snapshot is not None and snapshot.summary is not None:
                 said = json.loads(snapshot.summary.additional_properties["delta-tailer"])
@@ -70,7 +69,8 @@ class Lake:
         table = self.table()
         held = table.scan(where).to_arrow()
         query = f'SELECT * REPLACE ({value} AS "{column}") FROM held'
-        table.overwrite(duckdb.sql(query).to_arrow_table().cast(held.schema), where)
+        changed: Any = duckdb.sql(query)
+        table.overwrite(changed.to_arrow_table().cast(held.schema), where)
 
     def rows(self, name: str = "lake.orders") -> list[dict[str, Any]]:
         """Return its rows in the order of their commits; none if there is no table."""

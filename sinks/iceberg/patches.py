@@ -1,23 +1,33 @@
-"""What pyiceberg makes of lists and maps of structs, with their nulls.
-
-pyiceberg 0.12 puts such a column together again from its offsets, when it writes a file and when it
-reads one, and a list that is null becomes one without elements. Its two methods are replaced by
-ones that keep what says which are null.
-"""
+"""What pyiceberg 0.12 does otherwise than a daemon needs, set right for this process."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.catalog import rest
 from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyiceberg.types import ListType, MapType
+from requests import Response, Session
+
+#: How long to wait for a connection to a catalog, and for the next byte of its answer, in seconds.
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 60.0
 
 
-def keep_nulls() -> None:
-    """Replace the methods, for this process."""
+def patch_pyiceberg() -> None:
+    """Have a REST catalog that stands still not waited for without end, and lists and maps keep
+    their nulls: the package puts those of structs together again from their offsets, when it
+    writes a file and when it reads one, and what is null becomes one without elements."""
+    module: Any = rest
+    module.Session = _Session
     visitor: Any = ArrowProjectionVisitor
     visitor.list, visitor.map = _project_list, _project_map
+
+
+class _Session(Session):
+    def request(self, *args: Any, **more: Any) -> Response:
+        more.setdefault("timeout", (CONNECT_TIMEOUT_S, READ_TIMEOUT_S))
+        return super().request(*args, **more)
 
 
 def _project_list(
