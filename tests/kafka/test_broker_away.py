@@ -70,6 +70,9 @@ async def test_a_server_that_speaks_http_is_named_whether_it_answers_kafka_s_byt
             assert "check the option 'bootstrap_servers'" in sentence
             sink = made(f"{server},{nobody}", fresh(), delivery_timeout_ms=500)
             assert f"{server} speaks HTTP" in await refused(sink, TransientError)
+            # One that is being accepted would be left to the garbage collector.
+            await anyio.sleep(0.1)
+            await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
 
 

@@ -47,6 +47,7 @@ async def plain_server() -> AsyncIterator[int]:
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, answer)
         yield listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610  # no Django here
+        await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
 
 
