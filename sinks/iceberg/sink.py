@@ -32,8 +32,9 @@ SETTINGS: dict[str, Setting] = {
         parse=_parse_name),
     **make_settings(("mirror", "log")),
     "catalog": Setting(
-        "table", {}, "The catalog, by pyiceberg's properties: `type`, `uri`, `warehouse`, and "
-        "those of its store; all strings.", secret=True, unset="pyiceberg's own configuration",
+        "table", {}, "The catalog, by pyiceberg's properties: `name`, `type`, `uri`, `warehouse`, "
+        "and those of its store; all strings.", secret=True,
+        unset="pyiceberg's own configuration",
     ),
 }  # fmt: skip
 
@@ -76,4 +77,5 @@ patch_pyiceberg()
 
 
 def _open_catalog(properties: dict[str, str]) -> Catalog:
-    return load_catalog("default", **properties)
+    named = dict(properties)
+    return load_catalog(named.pop("name", "default"), **named)

@@ -104,7 +104,7 @@ def test_a_use_is_a_whole_configuration(block: Block, table: TableBuilder) -> No
             ((verify,),) = [here(b, table) for b in blocks("docs/use-cases.md", "sh")[2:]]
             assert "rows in the mirror: exact" in ok(*verify)
         case other:
-            assert other in ("postgres", "redis", "http", "kafka")
+            assert other in ("postgres", "redis", "http", "kafka", "search")
             assert sink is not None
 
 

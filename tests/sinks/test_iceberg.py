@@ -16,6 +16,7 @@ import pytest
 from anyio import from_thread
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
@@ -419,6 +420,15 @@ async def test_an_offset_is_set_and_looked_at(lake: Lake) -> None:
     assert await sink.look("orders") == Offset(7)
     with pytest.raises(SinkRejected, match="its rows belong to its offset; remove the table"):
         await sink.set_offset("orders", None)
+
+
+async def test_a_catalog_has_a_name(lake: Lake) -> None:
+    """It is part of where a table is, in a catalog in SQL."""
+    catalog = {**lake.properties, "name": "prod"}
+    await write(lake.make_sink(key=KEY, catalog=catalog), rows((1, "a")))
+    assert lake.rows() == []
+    at = load_catalog("prod", **lake.properties)
+    assert at.load_table("lake.orders").scan().to_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize("name", ["orders", "", ".orders", "a.", "a..b", "a.\0"])
