@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from sinks.formats.json import view_text
 from sinks.formats.json_formats import JSON_FORMATS, all_format_settings
-from sinks.formats.load import encoder_settings, format_setting, load_encoder
+from sinks.formats.load import LARGE, encoder_settings, format_setting, load_encoder
 from sinks.formats.rows import own_fields, row_objects
 from sinks.shared.delivery import build_record_form, check_form
 from sinks.shared.line_file import LineFile, try_line_file
@@ -52,7 +52,7 @@ SETTINGS: dict[str, Setting] = {
         "owner.", advanced=True),
 }  # fmt: skip
 #: Encoder options that apply only to a message broker.
-_NOT_HERE = ("ids", "name", "schema", "tombstones", "topic")
+_NOT_HERE = ("ids", "name", "schema", "tombstones", "topic", *LARGE)
 
 
 def format_batch(

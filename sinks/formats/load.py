@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinks.formats import oversize
 from sinks.formats.subjects import STRATEGIES
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING
 from tailer.errors import ConfigError, meant
@@ -16,7 +17,9 @@ from tailer.sink.encoder import GROUP, Encoder
 if TYPE_CHECKING:
     from sinks.formats.registry import Registry
 
-_COMMON = ("key", "tombstones", "name", "topic", "table")
+#: The options of values that are too large for a message.
+LARGE = tuple(oversize.SETTINGS)
+_COMMON = ("key", "tombstones", "name", "topic", "table", *LARGE)
 #: The formats of this package, by the name that the configuration gives them, and the options of
 #: each. Another package names its own by an entry point: see :class:`tailer.sink.encoder.Encoder`.
 FORMATS: dict[str, tuple[str, ...]] = {
@@ -25,7 +28,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "cloudevents": _COMMON,
     "avro": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
     "json_schema": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
-    "upsert": ("key", "name", "topic"),
+    "upsert": ("key", "name", "topic", *LARGE),
 }
 SETTINGS: dict[str, Setting] = {
     "key": Setting("texts", [], "Columns of a record's key, in this order."),
@@ -53,6 +56,7 @@ SETTINGS: dict[str, Setting] = {
         "`-value`, the record's full name, or the topic and that.",
         choices=STRATEGIES, advanced=True,
     ),
+    **oversize.SETTINGS,
     # The sink fills these in: the feed's name and the topic's.
     "name": Setting("text", "", "The feed's name."),
     "topic": Setting("text", "", "The topic's name."),
@@ -108,24 +112,24 @@ def load_encoder(
     options: Mapping[str, Any],
     registry: Registry | None = None,
     folder: Path | None = None,
+    *,
+    dry: bool = False,
 ) -> Encoder:
     """Return the encoder of a format with its options (:func:`encoder_settings`).
 
     ``registry`` replaces the one that the options name; ``folder`` is what its files are relative
-    to. Raises :class:`ConfigError` naming the invalid format or option.
+    to. A ``dry`` one writes no value that is too large elsewhere. Raises :class:`ConfigError`
+    naming the invalid format or option.
     """
     settings = encoder_settings(format)
     taken = SettingTable(f"format {format!r}", settings).take(options)
     if format not in FORMATS:
         return _load_installed(format).from_options(taken)
     key = tuple(taken["key"])
-    if format == "upsert":
-        from sinks.formats.upsert import UpsertEncoder
-
-        return UpsertEncoder(key)
-    if taken["tombstones"] and not key:
+    if taken.get("tombstones") and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
-    return _make_encoder(format, key, taken, registry, folder)
+    encoder = _make_encoder(format, key, taken, registry, folder)
+    return oversize.limit_values(encoder, format, taken, dry=dry)
 
 
 def _make_encoder(
@@ -135,6 +139,10 @@ def _make_encoder(
     registry: Registry | None,
     folder: Path | None,
 ) -> Encoder:
+    if format == "upsert":
+        from sinks.formats.upsert import UpsertEncoder
+
+        return UpsertEncoder(key)
     common = {"tombstones": taken["tombstones"]}
     if format == "debezium":
         from sinks.formats.debezium import DebeziumEncoder
@@ -170,7 +178,7 @@ def _make_registry_encoder(
         from sinks.formats.json_schema import JsonSchemaEncoder
 
         envelope = taken["envelope"]
-        own = {n: taken[n] for n in FORMATS[envelope] if n in taken}
+        own = {n: taken[n] for n in FORMATS[envelope] if n in taken and n not in LARGE}
         inner = load_encoder(envelope, own)
         names = ("subject_name_strategy", "topic", "name", "table")
         return JsonSchemaEncoder(inner, envelope, registry, **{n: taken[n] for n in names})

@@ -77,7 +77,7 @@ class KafkaSink(Sink):
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         for name, rows in self.options.split_by_topic(feed, batch):
             own = {**self.options.encoder, "name": feed, "topic": name}
-            yield name, load_encoder(self.options.format, own).encode(rows)
+            yield name, load_encoder(self.options.format, own, dry=True).encode(rows)
 
     async def open(self, feed: str) -> Offset | None:
         """Return the offset to resume from, with exactly-once delivery."""

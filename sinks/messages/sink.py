@@ -130,7 +130,7 @@ class MessageSink(Sink):
 
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         self._feed = feed
-        encoder = load_encoder(self.format, {**self.options, "name": feed})
+        encoder = load_encoder(self.format, {**self.options, "name": feed}, dry=True)
         route = self.route
         for name, rows in route.split_rows(batch, {}) if route else ((self.place, batch),):
             yield name, encoder.encode(rows)

@@ -92,6 +92,8 @@ class RedisMirror(RedisStream):
     def __init__(self, url: Url, given: Mapping[str, Any]) -> None:
         if given["format"] != "rows":
             raise ConfigError("option 'format' of sink 'redis': a copy's rows are JSON objects")
+        if given["value_bytes_max"]:
+            raise ConfigError("option 'value_bytes_max' of sink 'redis': a copy has whole rows")
         super().__init__(url, given)
         self.key = tuple(given["key"])
         if not self.key:

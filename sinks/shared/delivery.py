@@ -15,7 +15,10 @@ from tailer.changes import Offset
 from tailer.errors import ConfigError
 
 #: Options of a format that do not change the records, or that the sink fills in.
-_BESIDE = ("name", "topic", "registry", "subject_name_strategy", "record_bytes_max", "table")
+_BESIDE = (
+    "name", "topic", "registry", "subject_name_strategy", "record_bytes_max", "table",
+    "value_bytes_max", "on_oversize", "offload_to", "offload_options",
+)  # fmt: skip
 #: What a change of an option means to readers; of any other: :data:`_OTHERS`.
 _PLACE = "the new one gets only later changes, and the old one nothing more"
 _MEANING = {

@@ -48,14 +48,14 @@ class OwnNames(Struct, frozen=True):
                 raise UnsupportedTable(
                     f"the table has a column {column!r}, and the output adds a column "
                     f"{taken[key]!r} of its own",
-                    hint="exclude the table's with the option columns"
+                    hint="exclude the table's with the option select"
                     + (ours if taken[key] in self.names else ""),
                 )
             if key in seen:
                 raise UnsupportedTable(
                     f"the table has the columns {seen[key]!r} and {column!r}, which are one name "
                     "in this output",
-                    hint="exclude one of them with the option columns, or rename it",
+                    hint="exclude one of them with the option select, or rename it",
                 )
             seen[key] = column
 

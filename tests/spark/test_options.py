@@ -179,7 +179,7 @@ def test_a_column_with_the_name_of_one_of_ours_has_to_be_left_out(tmp_path: Path
     table.create()
     table.insert([{"_Change_Type": "x", "n": 1}])
     for options in (RANGE, {**RANGE, "columns": "_event_id", "withIds": "true"}):
-        with pytest.raises(TailerSourceError, match="exclude it with the option columns"):
+        with pytest.raises(TailerSourceError, match="exclude it with the option select"):
             batch(table.folder, **options)
     assert batch(table.folder, **RANGE, columns="_event_id,n") == 1
     assert batch(table.folder, **RANGE, columns="n", withIds="true") == 1

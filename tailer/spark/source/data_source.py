@@ -229,7 +229,7 @@ def _check_names(options: SourceOptions, names: Sequence[str]) -> None:
         if name.lower() in ours:
             raise ConfigError(
                 f"{options.table} has a column {name!r}, which is the name of a column of changes; "
-                "exclude it with the option columns"
+                "exclude it with the option select"
             )
 
 
