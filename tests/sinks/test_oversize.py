@@ -200,12 +200,9 @@ def test_formats_of_a_registry_are_cut_too(format: str) -> None:  # noqa: A002
     found = made.encode(batch_of(*rows)).whole_values().to_pylist()
     assert all(len(value) <= LIMIT for value in found)
     _, schema = registry.schemas[-1]
-    (_, cut) = (
-        fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(schema))
-        if format == "avro"
-        else json.loads(value[5:])
-        for value in found
-    )
+    cut: Any = json.loads(found[1][5:]) if format == "json_schema" else None
+    if cut is None:
+        cut = fastavro.schemaless_reader(io.BytesIO(found[1][5:]), json.loads(schema))
     assert cut["_truncated"] == ["note"]
     assert set(cut["note"]) == {"x"}
 
