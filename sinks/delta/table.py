@@ -126,7 +126,9 @@ class DeltaTarget(TargetTable):
         for limit in (20, None):
             for entry in self.table.history(limit):
                 info = json.loads(entry.get(INFO) or "{}")
-                if (info.get("app"), info.get("number")) == (self._app, number):
+                # One of a repair that has not ended settles nothing.
+                ours = (info.get("app"), info.get("number")) == (self._app, number)
+                if ours and not info.get("repairing"):
                     self._version = entry["version"]
                     return self._parse_claim(info)
         raise TargetRefused(
@@ -194,6 +196,8 @@ class DeltaTarget(TargetTable):
             "key": claim.key,
             "physical": dict(claim.physical),
         }
+        if claim.repairing:
+            info["repairing"] = True
         return CommitProperties(
             custom_metadata={INFO: json.dumps(info)},
             app_transactions=[Transaction(self._app, claim.number)],
@@ -203,8 +207,13 @@ class DeltaTarget(TargetTable):
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> Iterator[pa.RecordBatch]:
         with self.translate_errors():
+            # Now: the package can't open a table in the midst of writing one.
             chosen = None if columns is None else list(columns)
             scanner = self.table.to_pyarrow_dataset().scanner(columns=chosen, filter=where)
+        return self._pull_batches(scanner)
+
+    def _pull_batches(self, scanner: ds.Scanner) -> Iterator[pa.RecordBatch]:
+        with self.translate_errors():
             yield from scanner.to_batches()
 
     def find_keys(
@@ -242,8 +251,9 @@ class DeltaTarget(TargetTable):
     def change_columns(self, change: ColumnChange, claim: Claim) -> None:
         if change.keep and all(step.kind == "add" for step in change.steps):
             return  # the next append adds them
-        pairs = match_columns(change.old, change.new, keep=change.keep, folded=True)
+        pairs = match_columns(change.old, change.version, keep=change.keep, folded=True)
         had = {to.name: field.name for field, to in pairs if field is not None}
+        had |= {name: name for name in change.new.names if name not in change.version.names}
         with self.translate_errors():
             write_deltalake(
                 self.table, self._reshape_rows(change.new, had), mode="overwrite",

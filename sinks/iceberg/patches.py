@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import rest
+from pyiceberg.catalog.rest import auth
+from pyiceberg.io import pyarrow
 from pyiceberg.io.pyarrow import ArrowProjectionVisitor
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import TableProperties
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.types import ListType, MapType
 from requests import Response, Session
 
@@ -15,13 +21,65 @@ CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 60.0
 
 
 def patch_pyiceberg() -> None:
-    """Have a REST catalog that stands still not waited for without end, and lists and maps keep
-    their nulls: the package puts those of structs together again from their offsets, when it
-    writes a file and when it reads one, and what is null becomes one without elements."""
+    """Have a REST catalog that stands still not waited for without end, bounds of texts that a file
+    can have, and lists and maps keep their nulls: the package puts those of structs together again
+    from their offsets, when it writes a file and when it reads one, and what is null becomes one
+    without elements."""
     module: Any = rest
     module.Session = _Session
     visitor: Any = ArrowProjectionVisitor
     visitor.list, visitor.map = _project_list, _project_map
+    of_tokens: Any = auth
+    of_tokens.requests = _Requests
+    arrow: Any = pyarrow
+    arrow.truncate_upper_bound_text_string = _find_upper_bound
+
+
+class Rewrite(_OverwriteFiles):
+    """A snapshot in which files take the place of others. The package's own keeps, and reads at
+    each commit, the list of each snapshot that ever removed a file."""
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return [
+            each
+            for each in super()._existing_manifests()
+            if each.has_added_files() or each.has_existing_files()
+        ]
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        data = [each for each in manifests if each.content == ManifestContent.DATA]
+        deletes = [each for each in manifests if each.content != ManifestContent.DATA]
+        properties = self._transaction.table_metadata.properties
+        merger: Any = _ManifestMergeManager(
+            target_size_bytes=TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT,
+            min_count_to_merge=TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT,
+            merge_enabled=properties.get(TableProperties.MANIFEST_MERGE_ENABLED) == "true",
+            snapshot_producer=self,
+        )
+        merged: list[ManifestFile] = merger.merge_manifests(data)
+        return merged + deletes
+
+
+class _Requests:
+    """What asks for a token with the type ``oauth2``."""
+
+    @staticmethod
+    def post(*args: Any, **more: Any) -> Response:
+        with _Session() as session:
+            return session.post(*args, **more)
+
+
+def _find_upper_bound(value: str, length: int | None) -> str | None:
+    """Return a text that is not less than those that begin like this one. The package's own has a
+    surrogate, which no file can have, behind U+D7FF."""
+    cut = value[:length]
+    if cut == value:
+        return cut
+    for i in reversed(range(len(cut))):
+        following = ord(cut[i]) + 1
+        if following <= sys.maxunicode:
+            return cut[:i] + chr(0xE000 if following == 0xD800 else following)
+    return None
 
 
 class _Session(Session):

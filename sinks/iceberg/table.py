@@ -1,21 +1,22 @@
-"""An Iceberg table that a feed writes.
-
-Each snapshot of ours has in its summary, under ``delta-tailer``, the feed, a number that grows, and
-the offset after it. What changes more rarely is in the table's property of that name, and so is a
-copy of the offset, for a table whose snapshots were expired behind a compaction.
-"""
+"""An Iceberg table that a feed writes: see :mod:`sinks.iceberg.snapshots` for what it says."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchPropertyException,
+    NoSuchTableError,
+    NotInstalledError,
+)
 from pyiceberg.expressions import (
     AlwaysTrue,
     And,
@@ -23,11 +24,25 @@ from pyiceberg.expressions import (
     GreaterThanOrEqual,
     LessThanOrEqual,
 )
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.snapshots import Operation
 
+from sinks.iceberg.columns import change_schema, check_own_table, list_missing
+from sinks.iceberg.patches import Rewrite
+from sinks.iceberg.snapshots import (
+    Kept,
+    Said,
+    describe_claim,
+    find_kept,
+    find_other_column,
+    find_said,
+    find_stranger,
+    make_claim,
+    walk_back,
+)
 from sinks.iceberg.types import find_stored_schema
 from sinks.shared.target_table import (
     INFO,
@@ -38,20 +53,26 @@ from sinks.shared.target_table import (
     filter_keys,
     has_exact_bounds,
 )
-from tailer.changes import Offset
-from tailer.errors import OffsetError, TailerError, TargetRefused, TransientError
+from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
+from tailer.secrets import hide_secrets
 from tailer.sink import FaultTable
 
 #: By the names of the package's errors and their words; it has no codes.
 FAULTS = FaultTable(
     for_good="*ForbiddenError* *NotInstalledError* *UnauthorizedError* *AccessDenied* "
-    "*ACCESS_DENIED* *NoSuchNamespaceError* *Read-only* *Not?a?directory*",
+    "*ACCESS_DENIED* *NoSuchNamespaceError* *Read-only* *Not?a?directory* *NotImplementedError* "
+    "*does?not?yet?support*",
 )
+#: Properties of a table, unless its user has set them.
 _PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
+#: The property of a table that a feed has created, and not yet written to.
+_CREATED = f"{INFO}.created"
+#: What a catalog's client says of its options, by the names of the errors.
+_WRONG_OPTIONS = ("ValueError", "KeyError", "ArgumentError", "NoSuchModuleError")
 
 
 class IcebergTarget(TargetTable):
@@ -65,16 +86,30 @@ class IcebergTarget(TargetTable):
         self._connect = connect
         self._catalog: Catalog | None = None
         self._app = self._mode = ""
+        #: This process, in what its commits say.
+        self._by = ""
         self._table: Table | None = None
         self._checked: int | None = None  # the snapshot up to which others changed no rows
         self.claim: Claim | None = None
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog. Raises what it does if it does not answer."""
+        """The catalog. Raises what it does if it does not answer, and :class:`ConfigError` for
+        options that are none of a catalog."""
         if self._catalog is None:
-            self._catalog = self._connect()
+            try:
+                self._catalog = self._connect()
+            except (ImportError, NotInstalledError, NoSuchPropertyException) as e:
+                raise self._make_option_error(e) from e
+            except Exception as e:
+                if type(e).__name__ in _WRONG_OPTIONS:
+                    raise self._make_option_error(e) from e
+                raise
         return self._catalog
+
+    def _make_option_error(self, e: Exception) -> ConfigError:
+        said = _say_error(e)
+        return ConfigError(f"{self.address}: the option 'catalog' names no catalog ({said})")
 
     @property
     def table(self) -> Table:
@@ -94,7 +129,7 @@ class IcebergTarget(TargetTable):
             self.refresh()  # which says who has it, if it is another process
             raise TransientError(f"{self.address}: another writer's commit conflicts ({e})") from e
         except Exception as e:  # of a catalog, a store, an HTTP client, a database
-            said = f"{type(e).__name__}: {' '.join(str(e).split())}"[:500]
+            said = _say_error(e)
             verdict = FAULTS.verdict(said)
             now = " now" if verdict == "passing" else ""
             check = "; check it" if verdict == "for good" else ""
@@ -103,19 +138,23 @@ class IcebergTarget(TargetTable):
     # Whose it is
 
     def load(self, feed: str, mode: str, *, as_it_is: bool = False) -> Claim | None:
-        self._app, self._mode = f"delta-tailer/{feed}", mode
+        self._app, self._mode, self._by = f"delta-tailer/{feed}", mode, uuid4().hex
         self._table = self.claim = self._checked = None
         with self.translate_errors():
             try:
                 self._table = self.catalog.load_table(self.name)
             except NoSuchTableError:
                 return None
-            if self._table.current_snapshot() is None and INFO not in self._table.properties:
+            kept = find_kept(self._table, self.address)
+            if self._table.current_snapshot() is None and kept is None:
                 return None  # one that its user has made, to have partitions of his own
-            self.claim = self._find_claim(self._table, feed)
+            said = self._find_said(self._table, kept)
+            self.claim = make_claim(self._check_kept(kept), said, self.address)
             self.check_mode(self.claim, mode)
-            if not as_it_is:
-                self._check_others()
+            if as_it_is:
+                self._by = said.by  # a repair speaks for the feed
+            else:
+                self._check_others(self._check_kept(kept))
         return self.claim
 
     def refresh(self) -> None:
@@ -124,46 +163,49 @@ class IcebergTarget(TargetTable):
             found = self.catalog.load_table(self.name)
             if found.metadata.table_uuid != before:
                 raise self.make_other_table_error()
+            kept = find_kept(found, self.address)
+            said = self._find_said(found, kept)
             self._table = found
-            now = self._find_claim(found, self._app.partition("/")[2])
-            if self.claim is not None and now.number < self.claim.number:  # set back
-                raise self.make_other_table_error()
-            if self.claim is None or now.number > self.claim.number:
+            if self.claim is None:
                 raise self.make_replaced_error()
-            self._check_others()
+            if said.number < self.claim.number:  # set back
+                raise self.make_other_table_error()
+            if (said.by, said.number) != (self._by, self.claim.number):
+                raise self.make_replaced_error()
+            self._check_others(self._check_kept(kept))
 
-    def _find_claim(self, table: Table, feed: str) -> Claim:
-        """Return what the newest snapshot of ours says."""
-        said = _parse_info(table.properties.get(INFO))
-        if said.get("app") != self._app:
-            raise self.make_stranger_error(feed)
-        found = next((_read_info(one) for one in _walk_back(table) if _read_info(one)), None)
-        if found is None:
-            # Where all of ours are expired, what is left must be later than the property's commit:
-            # else the table was set back to before it.
-            kept = list(_walk_back(table))
-            oldest = kept[-1].sequence_number or 0 if kept else 0
-            found = said if oldest > said.get("sequence", oldest) else {}
-        try:
-            if found["app"] != self._app:
-                raise self.make_stranger_error(feed)
-            offset = None if found["offset"] is None else Offset.from_json(found["offset"])
-            return Claim(found["number"], said["mode"], offset, said["key"], said["physical"])
-        except (KeyError, OffsetError) as e:
+    def _check_kept(self, kept: Kept | None) -> Kept:
+        if kept is None or kept.said.app != self._app:
+            raise self.make_stranger_error(self._app.partition("/")[2])
+        return kept
+
+    def _find_said(self, table: Table, kept: Kept | None) -> Said:
+        """Return what the newest commit of ours says."""
+        said = find_said(table, self._check_kept(kept))
+        if said is None:
             raise TargetRefused(
-                f"{self.address}: its snapshots no longer have the feed's offset ({e}); drop the "
-                "table, then `tailer offsets reset` creates it again"
-            ) from e
+                f"{self.address}: its snapshots no longer have the feed's offset, and others have "
+                "changed its rows, or set it back; drop the table, then `tailer offsets reset` "
+                "creates it again"
+            )
+        if said.app != self._app:
+            raise self.make_stranger_error(self._app.partition("/")[2])
+        return said
 
-    def _check_others(self) -> None:
-        """Raise :class:`TargetRefused` if somebody else's snapshot has changed the rows of a copy
-        since ours; one that replaces files by others with the same rows has not."""
-        for snapshot in _walk_back(self.table):
-            if snapshot.snapshot_id == self._checked or _read_info(snapshot):
-                break
-            summary = snapshot.summary
-            if self._mode != "log" and (summary is None or summary.operation != Operation.REPLACE):
-                raise self.make_changed_error(snapshot.snapshot_id, self._mode)
+    def _check_others(self, kept: Kept) -> None:
+        """Raise :class:`TargetRefused` if somebody else has changed the columns, or the rows of a
+        copy."""
+        other = find_other_column(self.table.schema(), kept)
+        if other is not None:
+            raise TargetRefused(
+                f"{self.address}: the column {other!r} is not the one that the feed has made: it "
+                "was dropped, renamed, replaced or made required by somebody else; change it back, "
+                "or drop the table, then `tailer offsets reset` creates it again"
+            )
+        if self._mode != "log":
+            stranger = find_stranger(self.table, self._checked)
+            if stranger is not None:
+                raise self.make_changed_error(stranger, self._mode)
         newest = self.table.current_snapshot()
         self._checked = None if newest is None else newest.snapshot_id
 
@@ -198,7 +240,10 @@ class IcebergTarget(TargetTable):
             return filter_keys(batches, asked)
 
     def _plan_files(self, where: BooleanExpression) -> Iterable[FileScanTask]:
-        return self.table.scan(row_filter=where).plan_files()
+        """Return the files whose statistics allow rows that meet a condition. Their partitions are
+        not asked: what the package makes of a condition on them overflows at a type's ends."""
+        may_have = _InclusiveMetricsEvaluator(self.table.schema(), where)
+        return [task for task in self.table.scan().plan_files() if may_have.eval(task.file)]
 
     def _read_file(
         self, task: FileScanTask, columns: Sequence[str] | None = None
@@ -216,49 +261,37 @@ class IcebergTarget(TargetTable):
             if self._table is None:
                 self.catalog.create_namespace_if_not_exists(self.name.rpartition(".")[0])
                 plain = pa.schema([pa.field(f.name, f.type) for f in schema])
-                self._table = self.catalog.create_table(self.name, plain, properties=_PROPERTIES)
+                properties = {**_PROPERTIES, _CREATED: self._app}
+                self._table = self.catalog.create_table(self.name, plain, properties=properties)
                 self._commit(claim)
             else:
                 self._commit(claim, transaction=self._take_table(schema))
 
     def _take_table(self, schema: pa.Schema) -> Transaction:
-        """Return what gives a table of the user's, which is empty, what it lacks of the columns."""
-        had = self.find_schema()
-        for field in had:
-            if field.name not in schema.names or schema.field(field.name).type != field.type:
-                raise TargetRefused(
-                    f"{self.address} has the column {field.name!r} of type {field.type}, and the "
-                    "feed has none such; drop the table, or make it with the feed's columns"
-                )
-        transaction = self._begin()
+        """Return what gives a table without snapshots what it lacks of the columns. It is the
+        user's, or ours, from a process that ended behind its creation."""
+        check_own_table(self.table, self.address)
+        had, transaction = self.find_schema(), self.table.transaction()
+        ours = self.table.properties.get(_CREATED) == self._app
         with transaction.update_schema() as update:
-            update.union_by_name(schema.remove_metadata())
-        return transaction
+            for field in had:
+                if field.name in schema.names and schema.field(field.name).type == field.type:
+                    continue
+                if not ours:
+                    raise TargetRefused(
+                        f"{self.address} has the column {field.name!r} of type {field.type}, and "
+                        "the feed has none such; drop the table, or make it with the feed's columns"
+                    )
+                update.delete_column((field.name,))
+        with transaction.update_schema() as update:
+            update.union_by_name(list_missing(schema.remove_metadata(), transaction))
+        lacks = {n: v for n, v in _PROPERTIES.items() if n not in self.table.properties}
+        return transaction.set_properties(lacks) if lacks else transaction
 
     def change_columns(self, change: ColumnChange, claim: Claim) -> None:
         with self.translate_errors():
-            transaction = self._begin()
-            for step in change.steps:
-                if step.kind in ("drop", "rename"):
-                    with transaction.update_schema() as update:
-                        if step.kind == "drop":
-                            update.delete_column((step.column,))
-                        else:
-                            update.rename_column((step.column,), step.field.name)
-            fields = [
-                s.field.remove_metadata() for s in change.steps if s.kind in ("retype", "add")
-            ]
-            try:
-                with transaction.update_schema() as update:
-                    update.union_by_name(pa.schema(fields))
-            except Exception as e:
-                widened = ", ".join(repr(s.column) for s in change.steps if s.kind == "retype")
-                if not widened:
-                    raise
-                raise TargetRefused(
-                    f"{self.address}: Iceberg can't widen the type of {widened} so ({e}); drop the "
-                    "table, then `tailer offsets reset` creates it again"
-                ) from e
+            transaction = self.table.transaction()
+            change_schema(self.table, transaction, change, self.address)
             self._commit(claim, transaction=transaction)
 
     def append_rows(self, rows: pa.Table, claim: Claim) -> None:
@@ -292,62 +325,74 @@ class IcebergTarget(TargetTable):
     def _write_files(self, rows: pa.Table) -> list[DataFile]:
         if not rows.num_rows:
             return []
+        for field in self.find_schema():  # which a partition may be made of
+            if field.name not in rows.schema.names:
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         with self.translate_errors():
             table = self.table
             return list(_dataframe_to_data_files(table.metadata, rows, table.io))
-
-    def _begin(self) -> Transaction:
-        # A commit that meets another writer's must not be tried again on top of it: who that is has
-        # to be seen first. The package asks what it holds of the table, which only we change so.
-        self.table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
-        return self.table.transaction()
 
     def _commit(
         self, claim: Claim, added: Sequence[DataFile] = (), removed: Sequence[DataFile] = (),
         transaction: Transaction | None = None,
     ) -> None:  # fmt: skip
         """Commit files, and what else a transaction has, with what the claim says."""
-        said: dict[str, Any] = {
-            "app": self._app,
-            "number": claim.number,
-            "offset": None if claim.offset is None else claim.offset.to_json(),
-        }
-        transaction = transaction or self._begin()
-        begun = transaction.update_snapshot(snapshot_properties={INFO: json.dumps(said)})
-        with begun.overwrite() if removed else begun.merge_append() as snapshot:
+        said = describe_claim(claim, self._app, self._by)
+        transaction = transaction or self.table.transaction()
+        info = {INFO: msgspec.json.encode(said).decode()}
+        if removed:
+            begun: Any = Rewrite(
+                Operation.OVERWRITE, transaction, self.table.io, snapshot_properties=info
+            )
+        else:
+            begun = transaction.update_snapshot(snapshot_properties=info).merge_append()
+        with begun as snapshot:
             for file in removed:
                 snapshot.delete_data_file(file)
             for file in added:
                 snapshot.append_data_file(file)
-        columns = {"mode": claim.mode, "key": claim.key, "physical": dict(claim.physical)}
-        at = {"sequence": self.table.last_sequence_number + 1}
-        transaction.set_properties({INFO: json.dumps(said | columns | at)})
-        self._table = transaction.commit_transaction()
-        newest = self.table.current_snapshot()
-        self.claim, self._checked = claim, None if newest is None else newest.snapshot_id
+        kept = self._describe_table(claim, said, transaction, begun.snapshot_id)
+        transaction.set_properties({INFO: msgspec.json.encode(kept).decode()})
+        # Else the package tries a commit that meets another writer's again on top of it, before
+        # anybody has seen whose it is, and deletes the files of one that was told to have failed.
+        transaction._snapshot_producers = []  # noqa: SLF001
+        try:
+            self._table = transaction.commit_transaction()
+        except CommitFailedException:
+            # A client or a proxy that sends a request again may be told so of its own commit.
+            self._table = self.catalog.load_table(self.name)
+            if not any(each.snapshot_id == begun.snapshot_id for each in walk_back(self.table)):
+                raise
+        self.claim, self._checked = claim, begun.snapshot_id
+
+    def _describe_table(
+        self, claim: Claim, said: Said, transaction: Transaction, number: int
+    ) -> Kept:
+        """Return what the property has after a commit of a snapshot with that id."""
+        metadata = transaction.table_metadata
+        snapshot = metadata.snapshot_by_id(number)
+        summary = None if snapshot is None else snapshot.summary
+        rows = None if summary is None else summary.additional_properties.get("total-records")
+        fields = metadata.schema().fields
+        return Kept(
+            said=said,
+            sequence=self.table.last_sequence_number + 1,
+            snapshot=number,
+            records=int(rows or 0),
+            mode=claim.mode,
+            key=claim.key,
+            physical=dict(claim.physical),
+            fields={field.name: field.field_id for field in fields if field.name in claim.physical},
+        )
 
 
-def _walk_back(table: Table) -> Iterator[Snapshot]:
-    """Yield the newest snapshot, and those before it as far as they are kept."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
-
-
-def _read_info(snapshot: Snapshot) -> Mapping[str, Any]:
-    """Return what a snapshot of ours says; nothing if it is somebody else's."""
-    summary = snapshot.summary
-    return {} if summary is None else _parse_info(summary.additional_properties.get(INFO))
-
-
-def _parse_info(text: str | None) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _say_error(e: Exception) -> str:
+    """Return what an error says, without secrets, in one line."""
+    name = type(e).__name__
+    if isinstance(e, ValueError) and hasattr(e, "errors"):  # pydantic shows what it was given
+        places = (".".join(map(str, each.get("loc", ()))) for each in e.errors())
+        return f"{name}: an answer that is none of a catalog: {', '.join(places)}"[:500]
+    return hide_secrets(f"{name}: {' '.join(str(e).split())}")[:500]
 
 
 def _find_bounds(asked: pa.Table) -> BooleanExpression:

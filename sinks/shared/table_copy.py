@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,7 +53,8 @@ def _is_valid(names: HistoryNames, version: int | None) -> pc.Expression:
 
 class TableRepair:
     """See :class:`tailer.sink.MirrorRepair`. The commits say what the feed's last one says, so that
-    the feed takes them for its own; and what somebody else has written before them is settled."""
+    the feed takes them for its own; and what somebody else has written before them is settled with
+    the last one."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class TableRepair:
         self._key = list(key)
         self._rows_of = rows_of
         self._claim = self._find_claim()
+        self._has_written = False
 
     @property
     def offset(self) -> Offset | None:
@@ -80,11 +83,20 @@ class TableRepair:
         keys = rows.select(self._key)
         if self._has_twice(keys):  # a merge would make both rows of a key the new one
             self.remove(keys)
-        self._target.merge_rows(keys, rows, self._key, self._claim)
+        self._merge_rows(keys, rows)
 
     def remove(self, keys: pa.Table) -> None:
-        none = self._target.find_schema().empty_table()
-        self._target.merge_rows(keys, none, self._key, self._claim)
+        self._merge_rows(keys, self._target.find_schema().empty_table())
+
+    def finish(self) -> None:
+        """Say that the rows are right."""
+        if self._has_written:
+            self._target.append_rows(self._target.find_schema().empty_table(), self._claim)
+
+    def _merge_rows(self, leaving: pa.Table, rows: pa.Table) -> None:
+        self._has_written = True
+        claim = replace(self._claim, repairing=True)
+        self._target.merge_rows(leaving, rows, self._key, claim)
 
     def _has_twice(self, keys: pa.Table) -> bool:
         had = self._target.find_keys(keys)

@@ -164,8 +164,7 @@ class TableSink(Sink):
         if self.mode == "log":
             raise TargetRefused(f"{self._target.address} is a log and not a mirror")
         claim = self._load_claim(feed, as_it_is=True)
-        with self._target.translate_errors():
-            yield TableCopy(self._target, claim, self.key, self._history)
+        yield TableCopy(self._target, claim, self.key, self._history)
 
     @contextmanager
     def repair_mirror(self, feed: str) -> Iterator[TableRepair]:
@@ -175,7 +174,9 @@ class TableSink(Sink):
                 "remove it, then `tailer offsets reset` creates it again"
             )
         load = partial(self._target.load, feed, self.mode, as_it_is=True)
-        yield TableRepair(self._target, self.key, self.build_rows, load)
+        repair = TableRepair(self._target, self.key, self.build_rows, load)
+        yield repair
+        repair.finish()
 
     # Writing
 
@@ -271,7 +272,7 @@ class TableSink(Sink):
         if not steps:
             return claim
         moved = claim.advance()
-        self._target.change_columns(ColumnChange(old, whole, steps, keep), moved)
+        self._target.change_columns(ColumnChange(old, schema, whole, steps, keep), moved)
         return moved
 
     def _merge_rows(self, merge: Merge, claim: Claim) -> None:

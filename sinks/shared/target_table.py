@@ -28,13 +28,15 @@ INFO = "delta-tailer"
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What a commit says: ``number`` grows with each, ``physical`` are the columns' names in the
-    source's files, ``key`` those of the key columns."""
+    source's files, ``key`` those of the key columns. ``repairing``: rows that somebody else has
+    changed are being set right, and some may be wrong still."""
 
     number: int
     mode: str
     offset: Offset | None
     key: list[str] | None = None
     physical: Mapping[str, str] = field(default_factory=dict)
+    repairing: bool = False
 
     def advance(self, **changes: Any) -> Claim:
         """Return the claim of the next commit."""
@@ -43,10 +45,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """``steps`` lead from the table's columns to others, both of
-    :func:`~sinks.shared.merge.with_physical_names`. ``keep``: a log keeps all that it has."""
+    """``steps`` lead from the table's columns to others, ``new``, both of
+    :func:`~sinks.shared.merge.with_physical_names`, for the rows of a ``version``. ``keep``: a log
+    keeps all that it has."""
 
     old: pa.Schema
+    version: pa.Schema
     new: pa.Schema
     steps: Sequence[Step]
     keep: bool
