@@ -85,7 +85,7 @@ class ClickHouseCopy:
                 f"{self._client.location}: an answer that is not whole, or not of the table's "
                 f"types ({e})"
             ) from e
-        if chunks.end != _END:
+        if chunks.end != _END or chunks.read(1):
             raise TransientError(f"{self._client.location}: an answer that is not whole")
 
     def find_newest(self) -> int:

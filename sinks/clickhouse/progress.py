@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -68,7 +69,7 @@ class ProgressRows:
     def __init__(self, client: ClickHouseClient, database: str, table: str) -> None:
         self._client = client
         self._database = database
-        self._table = table
+        self.table = table
         self.where = f"{client.location}: the table {table!r}"
         self._offsets = f"{quote_name(database)}.{quote_name(_OFFSETS)}"
         #: The progress, the place of its row, and that of this process since it has claimed.
@@ -86,11 +87,11 @@ class ProgressRows:
         names = f"SELECT count() AS found {tables} {quote_text(_OFFSETS)}"
         found: dict[str, Any] = {"newest": "0", "said": "{}"}
         made = f"SELECT toString(uuid) AS made, toString(total_rows) AS rows, comment {tables}"
-        made = f"{made} {quote_text(self._table)}"
+        made = f"{made} {quote_text(self.table)}"
         if self._mine or (await self._ask(names))["found"]:
             newest = (
                 "SELECT toString(max(place)) AS newest, argMax(progress, place) AS said FROM "
-                f"{self._offsets} WHERE `table` = {quote_text(self._table)}"
+                f"{self._offsets} WHERE `table` = {quote_text(self.table)}"
             )
             found = await self._ask(newest)
         table = await self._client.ask(made)
@@ -103,10 +104,28 @@ class ProgressRows:
             self.now.at  # noqa: B018  # it can be read
         except (KeyError, TypeError, ValueError, msgspec.MsgspecError, OffsetError) as e:
             raise ConfigError(
-                f"{self._client.location}: the newest row of {_OFFSETS} for {self._table!r} is "
+                f"{self._client.location}: the newest row of {_OFFSETS} for {self.table!r} is "
                 f"damaged ({e!r}); delete its rows, and the table, to start over"
             ) from e
         return self.now
+
+    def settle_columns(self, columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
+        """Return the columns by the names that the table has. A process may have been killed behind
+        one step of a change, before it was stored. Raises :class:`TargetRefused` if more is
+        missing."""
+        missing = [field.name for field in columns if field.name not in names]
+        news = [name for name in names if name not in columns.names]
+        if not missing:
+            return columns
+        if len(missing) > 1 or len(news) > 1:
+            raise TargetRefused(
+                f"{self.where} has lost the columns {missing}: somebody else has changed it; "
+                "restore it, or start over with `tailer offsets reset`"
+            )
+        at = columns.get_field_index(missing[0])
+        if not news:
+            return columns.remove(at)
+        return columns.set(at, columns.field(at).with_name(news[0]))
 
     async def _ask(self, query: str) -> dict[str, Any]:
         rows = await self._client.ask(query)
@@ -154,7 +173,7 @@ class ProgressRows:
         """Append a row. If another process has claimed the target meanwhile, it changes nothing."""
         self.now = structs.replace(self.now, **changes)
         self._place += 1
-        row = {"table": self._table, "place": str(self._place)}
+        row = {"table": self.table, "place": str(self._place)}
         row["progress"] = msgspec.json.encode(self.now).decode()
         statement = f"INSERT INTO {self._offsets} FORMAT JSONEachRow"
         await self._client.insert(statement, json.dumps(row).encode())

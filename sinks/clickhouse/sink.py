@@ -217,7 +217,8 @@ class ClickHouseSink(Sink):
         maker, progress = self._maker, self._progress
         new = with_physical_names(
             batch, maker.list_columns(schema), None if maker.key else maker.first,
-            {name: f"delta-tailer.{name}" for name in maker.own.names} if maker.key else {},
+            {maker.second: "delta-tailer.second"}
+            | ({maker.first: "delta-tailer.first"} if maker.key else {}),
         )  # fmt: skip
         key = tuple(physical_name(new.field(name)) for name in maker.key if name in new.names)
         if progress.now.made is None:
@@ -233,7 +234,8 @@ class ClickHouseSink(Sink):
                     "set the option 'key' back, or create the copy again with `tailer offsets "
                     "reset`"
                 )
-            await self._change_columns(progress.now.read_columns(), new)
+            old = progress.now.read_columns()
+            await self._change_columns(progress.settle_columns(old, await self._list_names()), new)
         self._fitted = schema
 
     async def _create_table(self, name: str, columns: pa.Schema) -> None:
@@ -246,9 +248,16 @@ class ClickHouseSink(Sink):
             f"ORDER BY ({', '.join(map(quote_name, order))}) COMMENT {quote_text(COMMENT)}"
         )
 
+    async def _list_names(self) -> list[str]:
+        """Return the names of the columns that the table has."""
+        database, table = quote_text(self._given["database"]), quote_text(self._progress.table)
+        where = f"WHERE database = {database} AND table = {table}"
+        return [
+            row["name"] for row in await self.client.ask(f"SELECT name FROM system.columns {where}")
+        ]
+
     async def _change_columns(self, old: pa.Schema, new: pa.Schema) -> None:
-        """Change the table's columns. The progress has each step behind it: one that is repeated
-        changes nothing, but two columns may swap their names."""
+        """Change the table's columns, with each step in the progress behind it."""
         maker, columns = self._maker, list(old)
         for step in find_steps(old, new, keep=self._is_log):
             if step.column in maker.required or step.field.name in maker.required:
