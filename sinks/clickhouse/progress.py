@@ -84,25 +84,27 @@ class ProgressRows:
     async def load(self) -> Progress:
         """Read the newest row, and look at the table."""
         tables = f"FROM system.tables WHERE database = {quote_text(self._database)} AND name ="
+        made = (
+            "(SELECT groupArray([toString(uuid), toString(ifNull(total_rows, 0)), comment]) "
+            f"{tables} {quote_text(self.table)}) AS made"
+        )
         names = f"SELECT count() AS found {tables} {quote_text(_OFFSETS)}"
-        found: dict[str, Any] = {"newest": "0", "said": "{}"}
-        made = f"SELECT toString(uuid) AS made, toString(total_rows) AS rows, comment {tables}"
-        made = f"{made} {quote_text(self.table)}"
         if self._mine or (await self._ask(names))["found"]:
-            newest = (
-                "SELECT toString(max(place)) AS newest, argMax(progress, place) AS said FROM "
-                f"{self._offsets} WHERE `table` = {quote_text(self.table)}"
+            query = (
+                f"SELECT toString(max(place)) AS newest, argMax(progress, place) AS said, {made} "
+                f"FROM {self._offsets} WHERE `table` = {quote_text(self.table)}"
             )
-            found = await self._ask(newest)
-        table = await self._client.ask(made)
-        self.made = str(table[0]["made"]) if table else None
+        else:
+            query = f"SELECT '0' AS newest, '' AS said, {made}"
+        found = await self._ask(query)
         try:
-            self.rows = int(table[0]["rows"] or 0) if table else 0
-            self.is_left = bool(table) and not self.rows and table[0]["comment"] == COMMENT
+            table = found["made"][0] if found["made"] else (None, 0, "")
+            self.made, self.rows = table[0], int(table[1])
+            self.is_left = not self.rows and table[2] == COMMENT
             self._place = int(found["newest"])
             self.now = msgspec.json.decode(found["said"] or "{}", type=Progress)
             self.now.at  # noqa: B018  # it can be read
-        except (KeyError, TypeError, ValueError, msgspec.MsgspecError, OffsetError) as e:
+        except (LookupError, TypeError, ValueError, msgspec.MsgspecError, OffsetError) as e:
             raise ConfigError(
                 f"{self._client.location}: the newest row of {_OFFSETS} for {self.table!r} is "
                 f"damaged ({e!r}); delete its rows, and the table, to start over"

@@ -95,7 +95,10 @@ def _clickhouse(server: ClickHouse) -> ColumnTarget:
     database = server.database()
 
     def read(number: int) -> list[dict[str, Any]]:
-        return server.rows(f"SELECT * FROM {database}.t{number} FINAL")
+        rows = server.rows(f"SELECT * FROM {database}.t{number} FINAL")
+        return [
+            {n: v for n, v in row.items() if n not in ("_version", "_is_deleted")} for row in rows
+        ]
 
     options = {"type": "clickhouse", "url": server.url, "database": database}
     return ColumnTarget(lambda n: {**options, "table": f"t{n}"}, read, folded=False)
