@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import zlib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -55,12 +56,12 @@ class Progress(Struct, frozen=True):
 
     def read_columns(self) -> pa.Schema:
         """Return the columns."""
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns)))
+        return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(base64.b64decode(self.columns))))
 
 
 def write_columns(columns: pa.Schema) -> str:
-    """Return columns as a progress has them."""
-    return base64.b64encode(columns.serialize()).decode()
+    """Return columns as a progress has them: it is written behind each batch."""
+    return base64.b64encode(zlib.compress(columns.serialize())).decode()
 
 
 class ProgressRows:

@@ -244,3 +244,22 @@ async def test_a_log_has_each_event_once(clickhouse: ClickHouse, options: dict[s
     found = clickhouse.rows(f"SELECT * FROM lake.{options['table']} FINAL ORDER BY _seq")
     assert [row["id"] for row in found] == [0, 1, 2, 9]
     assert [row["_event_id"] for row in found] == batch.event_ids().to_pylist()
+
+
+async def test_what_comes_late_to_a_log_is_there_once(
+    clickhouse: ClickHouse, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, batches = new(log_of(options)), [named(), named(5, version=2)]
+    await old.open("orders")
+    await old.write(batches[0])
+
+    async def pass_by() -> None:
+        pass
+
+    monkeypatch.setattr(old._progress, "confirm", pass_by)  # it stood still behind it
+    await write(new(log_of(options)), *batches[1:])
+    await old.write(batches[1])
+    await old.aclose()
+    found = clickhouse.rows(f"SELECT * FROM lake.{options['table']} FINAL ORDER BY _seq")
+    assert [row["id"] for row in found] == [0, 1, 5, 6]
+    assert await new(log_of(options)).look("orders") == batches[1].next_offset
