@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.kafka.brokers import Brokers
     from tests.support.aws import Aws
     from tests.support.brokers import Nats, RabbitMq, Redis
+    from tests.support.clickhouse import ClickHouse
     from tests.support.mysql import Mysql
     from tests.support.opensearch import OpenSearch
     from tests.support.postgres import Postgres
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 600
 SERVERS = {
     "spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres", "opensearch",
+    "clickhouse",
 }  # fmt: skip
 
 STORES = {"azurite", "gcs_server", "s3_server"}
@@ -56,6 +58,7 @@ NEEDS = {
     "azurite": "azurite",
     "gcs_server": "gcs",
     "opensearch": "opensearch",
+    "clickhouse": "clickhouse",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
@@ -343,6 +346,15 @@ def opensearch() -> Iterator[OpenSearch]:
     from tests.support.opensearch import OpenSearch
 
     with OpenSearch() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def clickhouse() -> Iterator[ClickHouse]:
+    """ClickHouse's engine for all tests that do not stop it; each uses tables of its own."""
+    from tests.support.clickhouse import ClickHouse
+
+    with ClickHouse() as server:
         yield server
 
 

@@ -26,6 +26,7 @@ from tests.s3.fixture import S3_SERVER
 from tests.sharing.official import OFFICIAL_CLIENT
 from tests.spark.others import OTHERS
 from tests.support.aws import MOTO
+from tests.support.clickhouse import CHDB
 from tests.support.components import DELTA, SPARK_CLASSES, Component, NotMade
 from tests.support.connect import CONNECT
 from tests.support.crate import CRATE
@@ -35,7 +36,8 @@ from tests.support.registry import REGISTRY
 
 #: What the tests of `make test` need, and what only the `slow` ones do.
 EVERY_RUN = (
-    CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, OPENSEARCH, AXE,
+    CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, OPENSEARCH, CHDB,
+    AXE,
 )  # fmt: skip
 SLOW = (CONNECT, FLINK, HELM, SPARK_CLASSES)
 TORTURE = (OLDER_KAFKA, *OTHERS.values())

@@ -11,6 +11,7 @@ from typing import Any
 from tests.kafka.broker import KAFKA_VERSION
 from tests.reliability.tables import SECTIONS as RELIABILITY
 from tests.spark.others import OTHER_LINES, OWN
+from tests.support.clickhouse import ENGINE_VERSION
 from tests.support.components import DELTA_VERSION
 from tests.support.opensearch import VERSION as OPENSEARCH_VERSION
 from tests.support.source import ROOT
@@ -29,6 +30,7 @@ _SERVERS = (
     ("NATS", "2.9 or newer", "2.9, 2.10"),
     ("RabbitMQ", "3.10 or newer", "3.10, 3.12"),
     ("OpenSearch", "2 or newer", OPENSEARCH_VERSION),
+    ("ClickHouse", "24.8 or newer", f"the engine of {ENGINE_VERSION}, as chdb"),
 )
 # Extras that only who changes the code installs.
 _OWN_EXTRAS = ("all", "demo", "dev", "docs", "release")

@@ -15,6 +15,7 @@ from pathlib import Path
 from sinks import http, jsonl, nats, sqlite
 from sinks.aws import firehose, kinesis, sns, sqs
 from sinks.aws.sink import CONNECTION
+from sinks.clickhouse import sink as clickhouse_sink
 from sinks.delta import sink as delta_sink
 from sinks.duckdb import sink as duckdb_sink
 from sinks.files import sink as files_sink
@@ -73,6 +74,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "mysql": mysql_sink.SETTINGS,
     "nats": nats.SETTINGS,
     "rabbitmq": rabbitmq_sink.SETTINGS,
+    "clickhouse": clickhouse_sink.SETTINGS,
     "search": search_sink.SETTINGS,
     "redis": redis_sink.SETTINGS,
     "formats": LISTED,

@@ -16,15 +16,11 @@ from anyio.from_thread import BlockingPortal
 from sinks.formats.json import json_values
 from sinks.messages.messages import Messages
 from sinks.search.client import SearchClient
-from sinks.search.documents import (
-    find_last_version,
-    find_table_version,
-    make_removals,
-    make_repair_actions,
-)
+from sinks.search.documents import make_removals, make_repair_actions
 from sinks.search.progress import ProgressDocument
 from sinks.shared.json_copy import find_column
 from sinks.shared.key_ids import find_ids_of_texts
+from sinks.shared.row_versions import find_last_version, find_table_version
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import TailerError, TargetRefused, TransientError
 from tailer.sink.pulling import pull_batches

@@ -1,9 +1,6 @@
 """A batch as actions of the bulk API: the versions and texts of documents.
 
-The documents of a copy have external versions, by which a write that comes late changes nothing:
-the table's version, and within it what leaves a key before what comes to it. Above it is an era,
-which begins whenever the feed's offset is set; below it is room for writes of other programs, each
-of which adds one.
+The documents of a copy have external versions: see :mod:`sinks.shared.row_versions`.
 """
 
 from __future__ import annotations
@@ -18,25 +15,12 @@ from sinks.formats.parts import encode_naming_corrupt_file, table_name
 from sinks.formats.rows import row_objects
 from sinks.messages.messages import Messages
 from sinks.shared.key_ids import find_ids
-from sinks.shared.merge import KeyOrder, check_key, find_coming
+from sinks.shared.merge import check_key, find_coming
+from sinks.shared.row_versions import find_last_changes, number_events, number_rows
 from tailer.changes import COMMIT_VERSION, METADATA_FIELDS, ChangeBatch
 
-#: Of the 63 bits of a version: 15 for the era, 32 for the table's version, one for what comes.
-_ERA_BITS, _VERSION_BITS, _COMES_BITS = 48, 16, 15
-#: The field of a log that has the events' order: the version, and the place in it.
-SEQ, _SEQ_BITS = "_seq", 32
-
-
-def find_last_version(era: int, version: int) -> int:
-    """Return the last external version that belongs to a version of the table."""
-    return (era << _ERA_BITS) + (version + 1 << _VERSION_BITS) - 1
-
-
-def find_table_version(external: int, era: int) -> int:
-    """Return the table's version of a document; -1 for one of another era."""
-    if external >> _ERA_BITS != era:
-        return -1
-    return external >> _VERSION_BITS & (1 << _ERA_BITS - _VERSION_BITS) - 1
+#: The field of a log that has the events' order.
+SEQ = "_seq"
 
 
 def make_copy_actions(batch: ChangeBatch, key: Sequence[str], era: int) -> Messages:
@@ -47,15 +31,8 @@ def make_copy_actions(batch: ChangeBatch, key: Sequence[str], era: int) -> Messa
     rows = batch.rows.select(batch.rows.schema.names[: -len(METADATA_FIELDS)])
     check_key(batch, rows, key)
     keys = pa.table(rows).select(list(key))
-    turns = KeyOrder(batch, keys)
-    turns.check_turns(batch)
-    last = turns.order.filter(pc.invert(turns.followed))
-    last = last.take(pc.array_sort_indices(last))
-    comes = find_coming(batch)
-    version = batch.by_part(lambda part: part.offset.version)
-    start = pc.add(pc.multiply(version, 1 << _VERSION_BITS), era << _ERA_BITS)
-    external = pc.add(pc.multiply(comes.cast(pa.int64()), 1 << _COMES_BITS), start)
-    return _make_actions(batch, rows, keys, external, comes, last)
+    last = find_last_changes(batch, keys)
+    return _make_actions(batch, rows, keys, number_rows(batch, era), find_coming(batch), last)
 
 
 def make_repair_actions(batch: ChangeBatch, key: Sequence[str], version: int) -> Messages:
@@ -102,8 +79,7 @@ def _make_actions(
 def make_log_actions(batch: ChangeBatch) -> Messages:
     """Return what adds a batch's events to a log, each under its id, once."""
     ids = batch.event_ids()
-    version = batch.by_part(lambda part: part.offset.version)
-    numbers = pc.add(pc.multiply(version, 1 << _SEQ_BITS), batch.row_indices()).cast(pa.string())
+    numbers = number_events(batch).cast(pa.string())
     events = row_objects(batch, ids=True, row_ids=batch.row_ids is not None, end=f',"{SEQ}":')
     documents = pc.binary_join_element_wise(events, numbers, "}", "")
     lines = pc.binary_join_element_wise(

@@ -28,18 +28,13 @@ from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.search.client import FAULTS, SearchClient, read_error
 from sinks.search.copy import SearchCopy, SearchRepair, list_hits
-from sinks.search.documents import (
-    SEQ,
-    find_last_version,
-    make_copy_actions,
-    make_log_actions,
-    make_removals,
-)
+from sinks.search.documents import SEQ, make_copy_actions, make_log_actions, make_removals
 from sinks.search.mapping import check_names, make_index, map_schema
 from sinks.search.progress import ProgressDocument
 from sinks.shared.credentials import CREDENTIALS, find_credentials
 from sinks.shared.delivery import check_form
 from sinks.shared.json_copy import add_columns
+from sinks.shared.row_versions import find_last_version
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.errors import ConfigError, TargetRefused, TransientError
 from tailer.network.backoff import Backoff

@@ -20,7 +20,7 @@ from tests.support.programs import Program, started
 from tests.support.servers import Server
 
 SCHEMA = pa.schema([("id", pa.int64())])
-KINDS = ("mysql", "nats", "postgres", "rabbitmq", "redis", "search")
+KINDS = ("clickhouse", "mysql", "nats", "postgres", "rabbitmq", "redis", "search")
 
 
 class Still:
@@ -31,7 +31,7 @@ class Still:
         self.table = TableBuilder(folder / "orders", SCHEMA, cdf=True)
         self.table.create()
         self.http = free_port()
-        own = {"mysql": "mysql", "postgres": "postgres", "search": "opensearch"}
+        own = {"search": "opensearch", **{k: k for k in ("clickhouse", "mysql", "postgres")}}
         names = {kind: own.get(kind, f"{kind}_server") for kind in KINDS}
         self.servers: dict[str, Server] = {
             kind: request.getfixturevalue(name) for kind, name in names.items()
@@ -45,6 +45,8 @@ class Still:
         if kind == "postgres":
             dsn = server.dsn(connect_timeout="2")
             return {"dsn": dsn, "schema": server.schema(), "key": ["id"]}
+        if kind == "clickhouse":
+            return {"url": server.url, "database": server.database(), "key": ["id"]}
         if kind == "search":
             return {"url": server.url, "index": name, "key": ["id"]}
         if kind == "redis":
@@ -98,7 +100,7 @@ class Still:
         return stack
 
 
-@pytest.mark.needs("opensearch")
+@pytest.mark.needs("clickhouse", "opensearch")
 def test_what_waits_for_a_still_server_says_so_and_ends(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -121,7 +123,7 @@ def test_what_waits_for_a_still_server_says_so_and_ends(
         assert program.stop() == 0
 
 
-@pytest.mark.needs("opensearch")
+@pytest.mark.needs("clickhouse", "opensearch")
 def test_a_signal_ends_a_daemon_whose_servers_stand_still(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

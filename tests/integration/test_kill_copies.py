@@ -31,6 +31,7 @@ from tailer.changes import Offset
 from tailer.testing.conformance.sink import Event
 from tests.integration.killing import rows_left, rows_of_files, writing
 from tests.integration.test_kill import Writer
+from tests.support.clickhouse import ClickHouse
 from tests.support.forking import Process
 from tests.support.iceberg import Lake
 from tests.support.message_targets import MESSAGE_SINKS, MessageTarget, message_target
@@ -132,6 +133,24 @@ def sql_rows(target: SqlTarget) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
+def clickhouse_target(server: ClickHouse) -> Target:
+    database = server.database()
+    there = f"SELECT 1 FROM system.tables WHERE database = '{database}' AND name ="
+
+    def offset() -> Offset | None:
+        if not server.rows(f"{there} 'delta_tailer_offsets'"):
+            return None
+        newest = f"SELECT argMax(progress, place) AS said FROM {database}.delta_tailer_offsets"
+        said = json.loads(server.rows(newest)[0]["said"] or "{}").get("offset")
+        return None if said is None else Offset.from_json(json.loads(said))
+
+    def rows() -> list[dict[str, Any]]:
+        return server.rows(f"SELECT id, name, amount FROM {database}.orders FINAL ORDER BY id")
+
+    options = f'type = "clickhouse"\nurl = "{server.url}"\ndatabase = "{database}"\nkey = ["id"]'
+    return Target(options, offset, rows, offset)
+
+
 def times(*paths: Path) -> list[tuple[int, int]]:
     """When the files were written last, and their sizes."""
     found = []
@@ -145,6 +164,8 @@ def times(*paths: Path) -> list[tuple[int, int]]:
 def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target:
     out = folder / "out"
     match kind:
+        case "clickhouse":
+            return clickhouse_target(request.getfixturevalue("clickhouse"))
         case "files":
             return Target(
                 'type = "files"\npath = "out"',
@@ -230,8 +251,11 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("clickhouse")
 @pytest.mark.timeout(300 + 20 * ROUNDS)
-@pytest.mark.parametrize("kind", ["files", "delta", "iceberg", *SQL_SINKS, *MESSAGE_SINKS])
+@pytest.mark.parametrize(
+    "kind", ["clickhouse", "files", "delta", "iceberg", *SQL_SINKS, *MESSAGE_SINKS]
+)
 def test_the_target_is_exact_when_daemons_are_killed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ SINKS: dict[str, Callable[[str], dict[str, Any]]] = {
     "rabbitmq": lambda at: {"url": f"amqp://{at}/", "timeout_s": 1},
     "redis": lambda at: {"url": f"redis://{at}/0", "timeout_s": 1},
     "nats": lambda at: {"servers": [f"nats://{at}"], "timeout_s": 1},
+    "clickhouse": lambda at: {"url": f"http://{at}", "key": ["id"], "timeout_s": 1},
     "search": lambda at: {"url": f"http://{at}", "key": ["id"], "timeout_s": 1},
 }
 #: Random ones, as `openssl rand -base64` makes them, and with each character that has a meaning.

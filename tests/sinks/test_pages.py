@@ -18,6 +18,7 @@ import pytest
 
 from tailer.testing.table import TableBuilder
 from tests.support.aws import Aws
+from tests.support.clickhouse import ClickHouse
 from tests.support.components import free_port, require
 from tests.support.extent import rest_slow
 from tests.support.mysql import Mysql
@@ -91,6 +92,10 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
             return lambda text: text.replace("http://127.0.0.1:9200", engine.url)
         case "iceberg":
             return lambda text: text.replace("/srv/lake", str(request.getfixturevalue("tmp_path")))
+        case "clickhouse":
+            house: ClickHouse = request.getfixturevalue("clickhouse")
+            own = {"lake": house.database(), "http://127.0.0.1:8123": house.url}
+            return lambda text: re.sub("|".join(own), lambda found: own[found[0]], text)
         case "redis" | "nats" | "rabbitmq":
             url = request.getfixturevalue(f"{sink}_server").url
         case "firehose" | "kinesis" | "sns" | "sqs":
@@ -108,7 +113,7 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
     return lambda text: here(re.sub(address, lambda _: real, text))
 
 
-@pytest.mark.needs("moto", "opensearch")
+@pytest.mark.needs("moto", "opensearch", "clickhouse")
 @pytest.mark.parametrize("sink", rest_slow(sorted(SINKS - {"jsonl", "kafka"}), *QUICK))
 def test_the_page_s_commands_do_what_it_says(
     sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -180,6 +180,10 @@ def test_the_event_ids_of_a_log_stay_ids_under_another_name(
     then = change_batch(wider, [{"id": 2, "_event_id": "the table's"}], version=2, last=True)
     anyio.run(lambda: write(make_sink(kind, options, tmp_path), first))
     renamed = make_sink(kind, {**options, "own_prefix": "tailer_"}, tmp_path)
+    if kind == "clickhouse":  # whose key they are of, which nothing renames
+        with pytest.raises(TargetRefused, match="`tailer offsets reset`"):
+            anyio.run(lambda: write(renamed, then))
+        return
     anyio.run(lambda: write(renamed, then))
     found = {row["id"]: (row["_event_id"], row["tailer_event_id"]) for row in target.read(number)}
     assert found == {

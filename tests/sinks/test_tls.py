@@ -21,12 +21,13 @@ from sinks.formats.registry import load_registry
 from tailer.errors import ConfigError, SinkRejected, TailerError, TransientError
 from tailer.sink import Sink, make_sink
 from tests.support.brokers import PASSWORD
+from tests.support.clickhouse import PASSWORD as CLICKHOUSE_PASSWORD
 from tests.support.mysql import MYSQL_PASSWORD
 from tests.support.sinks import named, write
 from tests.support.tls_front import Certificates, TlsFront
 from tests.support.webhook import webhook
 
-pytestmark = [pytest.mark.anyio, pytest.mark.needs("opensearch")]
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("clickhouse", "opensearch")]
 EVENT = "name 0"
 
 
@@ -76,6 +77,12 @@ CASES = {
             "url": f"https://127.0.0.1:{port}/hook?token={PASSWORD}", "ca_file": str(ca),
             "timeout_s": 30,
         }, "webhook",
+    ),
+    "clickhouse": Case(
+        lambda port, ca: {
+            "url": f"https://tailer:{CLICKHOUSE_PASSWORD}@127.0.0.1:{port}", "ca_file": str(ca),
+            "table": f"t{port}", "mode": "log", "timeout_s": 30,
+        }, "clickhouse",
     ),
     "search": Case(
         lambda port, ca: {
@@ -179,7 +186,11 @@ async def test_what_is_encrypted_arrives_and_a_cut_at_rest_may_pass(
                 await sink.open("orders")
                 await sink.write(named())
                 front.cut()
-                if kind not in ("http", "search"):  # which connect again by themselves
+                if kind not in (
+                    "clickhouse",
+                    "http",
+                    "search",
+                ):  # which connect again by themselves
                     with pytest.raises(TransientError) as e:
                         await sink.write(named(2, version=2))
                     assert e.value.family != "internal"

@@ -14,11 +14,12 @@ import duckdb
 import psycopg.rows
 import pytest
 
+from tests.support.clickhouse import ClickHouse
 from tests.support.iceberg import Lake
 from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
 
-COLUMN_TARGETS = ("sqlite", "duckdb", "delta", "iceberg", "mysql", "postgres")
+COLUMN_TARGETS = ("sqlite", "duckdb", "delta", "iceberg", "mysql", "postgres", "clickhouse")
 
 
 @dataclass
@@ -28,6 +29,7 @@ class ColumnTarget:
     options: Callable[[int], dict[str, Any]]
     read: Callable[[int], list[dict[str, Any]]]
     folded: bool = True
+    kept_bytes: int | None = None
     made: int = 0
 
     def new(self) -> int:
@@ -99,13 +101,28 @@ def _postgres(server: Postgres) -> ColumnTarget:
             return list(connection.execute(f"SELECT * FROM {schema}.t{number}"))
 
     options = {"type": "postgres", "dsn": server.dsn(), "schema": schema}
+    return ColumnTarget(lambda n: {**options, "table": f"t{n}"}, read, folded=False, kept_bytes=63)
+
+
+def _clickhouse(server: ClickHouse) -> ColumnTarget:
+    database = server.database()
+
+    def read(number: int) -> list[dict[str, Any]]:
+        rows = server.rows(f"SELECT * FROM {database}.t{number} FINAL")
+        return [
+            {n: v for n, v in row.items() if n not in ("_version", "_is_deleted")} for row in rows
+        ]
+
+    options = {"type": "clickhouse", "url": server.url, "database": database}
     return ColumnTarget(lambda n: {**options, "table": f"t{n}"}, read, folded=False)
 
 
 def column_target(kind: str, folder: Path, request: pytest.FixtureRequest) -> ColumnTarget:
     """Return a new place of one of :data:`COLUMN_TARGETS`."""
-    if kind in ("mysql", "postgres"):
-        made: dict[str, Callable[[Any], ColumnTarget]] = {"mysql": _mysql, "postgres": _postgres}
+    made: dict[str, Callable[[Any], ColumnTarget]] = {
+        "mysql": _mysql, "postgres": _postgres, "clickhouse": _clickhouse,
+    }  # fmt: skip
+    if kind in made:
         return made[kind](request.getfixturevalue(kind))
     places = {"sqlite": _sqlite, "duckdb": _duckdb, "delta": _delta, "iceberg": _iceberg}
     return places[kind](folder)

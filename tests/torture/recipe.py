@@ -16,7 +16,7 @@ _COPY = ("mirror", "log")
 FORMATS: dict[str, Sequence[str]] = {
     "jsonl": _JSON, "files": ("parquet",), "delta": _COPY, "sqlite": _COPY, "duckdb": _COPY,
     "postgres": _COPY, "mysql": _COPY, "kafka": (*_JSON, "avro", "avro envelope"),
-    "iceberg": _COPY, "redis": (*_JSON, "mirror"), "search": _COPY,
+    "iceberg": _COPY, "redis": (*_JSON, "mirror"), "search": _COPY, "clickhouse": _COPY,
     "nats": _JSON, "rabbitmq": _JSON, "http": ("cloudevents",), "sqs": _JSON, "sns": _JSON,
     "kinesis": _JSON, "firehose": _JSON,
 }  # fmt: skip

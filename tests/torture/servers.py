@@ -27,6 +27,7 @@ from tests.s3.fixture import ACCOUNT as S3_ACCOUNT
 from tests.s3.fixture import REGION, Bucket, run_server
 from tests.support.aws import Aws
 from tests.support.brokers import Nats, RabbitMq, Redis
+from tests.support.clickhouse import ClickHouse
 from tests.support.link import Link, running_link
 from tests.support.mysql import Mysql
 from tests.support.opensearch import OpenSearch
@@ -110,6 +111,7 @@ class Webhook(Server):
 _PEERS: dict[str, Callable[[], Any]] = {
     "postgres": Postgres, "mysql": Mysql, "redis": Redis, "nats": Nats, "rabbitmq": RabbitMq,
     "http": Webhook, "aws": Aws, "kafka": Broker, "search": OpenSearch,
+    "clickhouse": ClickHouse,
 }  # fmt: skip
 
 

@@ -178,6 +178,22 @@ class Search(CopyTarget):
         return list(self.peer.server.documents(self.name).values())
 
 
+class ClickHouse(CopyTarget):
+    """A copy in ClickHouse, or a log, as a reader with FINAL sees it."""
+
+    server = "clickhouse"
+
+    def options(self) -> dict[str, Any]:
+        url = self.through(self.peer.server.url)
+        self.peer.server.query("CREATE DATABASE IF NOT EXISTS lake")
+        return {"url": url, "database": "lake", "table": self.name, **self.mode()}
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.peer.server.rows(f"SELECT * FROM lake.{self.name} FINAL")
+        ours = ("_version", "_is_deleted")
+        return [{name: v for name, v in row.items() if name not in ours} for row in rows]
+
+
 class Nats(Messages):
     """A JetStream stream, exactly once."""
 
@@ -336,9 +352,8 @@ class Kafka(Target):
 
 TARGETS: Mapping[str, type[Target]] = {
     "jsonl": JsonLines, "files": Files, "delta": Delta, "iceberg": Iceberg, **COPIES,
-    "kafka": Kafka, "redis": Redis,
-    "nats": Nats, "rabbitmq": RabbitMq, "search": Search, "http": Http, "sqs": Aws, "sns": Aws,
-    "kinesis": Aws, "firehose": Aws,
+    "kafka": Kafka, "redis": Redis, "nats": Nats, "rabbitmq": RabbitMq, "search": Search,
+    "clickhouse": ClickHouse, "http": Http, "sqs": Aws, "sns": Aws, "kinesis": Aws, "firehose": Aws,
 }  # fmt: skip
 
 

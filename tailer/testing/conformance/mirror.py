@@ -172,7 +172,7 @@ class MirrorConformance(FaultConformance):
     async def test_columns_with_our_names_keep_their_values(
         self, make_sink: MakeSink, read_rows: ReadRows
     ) -> None:
-        assert make_sink().traits.own.names == ()
+        assert not {*OWN_NAMES} & {*make_sink().traits.own.names}
         schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in OWN_NAMES)])
         rows = [{"id": 1, **dict.fromkeys(OWN_NAMES, "a")}]
         after = [{"id": 1, **dict.fromkeys(OWN_NAMES, "b")}, {"id": 2, **dict.fromkeys(OWN_NAMES)}]
