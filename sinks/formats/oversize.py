@@ -1,30 +1,30 @@
 """Records that are larger than a limit: their values are cut, or kept elsewhere.
 
 It is done where a batch becomes records, so that it is the same for every broker: what a record has
-depends on its row and the options alone. A batch with a record that is too large is halved until
-that record's row is alone.
+depends on its row and the options alone. A batch with a record that is too large is halved to find
+that record's row.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
-from sinks.formats.parts import join_records
 from sinks.shared.own_prefix import add_prefix
 from tailer.changes import METADATA_FIELDS, ChangeBatch
-from tailer.errors import ConfigError, RowsRefused
+from tailer.errors import ConfigError, RowsRefused, first_error
 from tailer.native.rowbytes import JoinedText
 from tailer.settings import Setting
 from tailer.sink import OwnNames
@@ -59,6 +59,9 @@ SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 #: The column that names those that were cut, and the field of a value that is elsewhere.
 TRUNCATED, OFFLOADED = "_truncated", "_offloaded"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+#: How many values are written at the same time.
+_AT_ONCE = 8
 
 
 class OversizeEncoder(Encoder):
@@ -85,98 +88,116 @@ class OversizeEncoder(Encoder):
         self.own = structs.replace(own, names=(*own.names, self._mark)) if cuts else own
 
     def encode(self, batch: ChangeBatch) -> Records:
-        return self._encode_rows(self._add_mark(batch, None) if self._cuts else batch)
-
-    def _encode_rows(self, batch: ChangeBatch) -> Records:
+        if self._cuts:
+            batch = _add_mark(batch, self._mark)
         records = self._inner.encode(batch)
         if _find_largest(records) <= self._limit:
             return records
-        if batch.num_rows > 1:
-            middle = batch.num_rows // 2
-            halves = batch.slice(0, middle), batch.slice(middle, batch.num_rows)
-            return join_records([self._encode_rows(half) for half in halves])
         if self._open_target is not None:
             return self._offload_values(records, self._open_target)
-        return self._cut_row(batch, records)
+        # What one row becomes depends on no other, and the order of records on all of them.
+        return self._inner.encode(self._fit_rows(batch))
 
     # Cutting
 
-    def _add_mark(self, batch: ChangeBatch, names: Sequence[str] | None) -> ChangeBatch:
-        """Return the rows with the column that names those that were cut in all of them."""
-        rows = batch.rows
-        found = pa.array([names] * rows.num_rows, pa.list_(pa.string()))
-        at = rows.num_columns - len(METADATA_FIELDS)
-        if self._mark in rows.schema.names:
-            return structs.replace(batch, rows=rows.set_column(at - 1, self._mark, found))
-        return structs.replace(
-            batch,
-            rows=rows.add_column(at, self._mark, found),
-            before=_add_field(batch.before, self._mark, found.type),
-            partner=_add_field(batch.partner, self._mark, found.type),
+    def _fit_rows(self, batch: ChangeBatch) -> ChangeBatch:
+        """Return a batch whose rows are cut until their values fit. Raises :class:`RowsRefused` for
+        one that can't be."""
+        size = _find_largest(self._inner.encode(batch))
+        if size <= self._limit:
+            return batch
+        if batch.num_rows > 1:
+            middle = batch.num_rows // 2
+            halves = batch.slice(0, middle), batch.slice(middle, batch.num_rows)
+            return _join_halves(batch, *map(self._fit_rows, halves))
+        left = ""
+        if self._cuts:
+            cut = self._cut_row(batch, size)
+            if cut is not None:
+                return cut
+            left = ", and its texts and bytes are not enough to cut"
+        raise RowsRefused(
+            f"version {batch.version}: the value of a record has {size} bytes, and at most "
+            f"{self._limit} are sent{left}; exclude columns with `select`, or choose in "
+            'on_oversize what becomes of them, or park such rows with on_reject = "park"'
         )
 
-    def _cut_row(self, batch: ChangeBatch, records: Records) -> Records:
-        """Return the records of a batch of one row whose longest texts and bytes are cut until they
-        fit. Raises :class:`RowsRefused` if there is nothing more to cut."""
-        cut: list[str] = []
-        whole = _find_largest(records)
-        while (size := _find_largest(records)) > self._limit:
-            length, images, name = max(self._measure_columns(batch), default=(0, 0, ""))
-            if not self._cuts or not length:
-                left = ", and its texts and bytes are not enough to cut" if self._cuts else ""
-                raise RowsRefused(
-                    f"version {batch.version}: the value of a record has {whole} bytes, and at "
-                    f"most {self._limit} are sent{left}; exclude columns with `select`, or choose "
-                    'in on_oversize what becomes of them, or park such rows with on_reject = "park"'
-                )
-            cut = [*cut, name] if name not in cut else cut
-            # What is cut is at least as long in the record; the mark takes a place there too.
-            less = size - self._limit + len(name.encode()) + 8
-            keep = max(0, length - max(1, less // images))
-            batch = _cut_column(self._add_mark(batch, cut), name, keep)
-            records = self._inner.encode(batch)
-        return records
+    def _cut_row(self, batch: ChangeBatch, size: int) -> ChangeBatch | None:
+        """Return a batch of one row with its longest columns cut as far as it takes; None if that
+        is not enough."""
+        names: list[str] = []
+        for length, name in sorted(self._measure_columns(batch), reverse=True):
 
-    def _measure_columns(self, batch: ChangeBatch) -> list[tuple[int, int, str]]:
-        """Return the bytes of each column that can be cut, in the longest image of the row, and how
-        many images have some."""
-        found = []
+            def cut(keep: int, name: str = name, batch: ChangeBatch = batch) -> ChangeBatch:
+                marked = _cut_column(batch, name, keep)
+                return _set_mark(marked, self._mark, [*names, name])
+
+            def fits(keep: int, cut: Callable[[int], ChangeBatch] = cut) -> bool:
+                return _find_largest(self._inner.encode(cut(keep))) <= self._limit
+
+            least = _find_largest(self._inner.encode(cut(0)))
+            if least <= self._limit:
+                # The place of the first that does not fit, in what gets larger.
+                return cut(bisect_left(range(1, length), True, key=lambda keep: not fits(keep)))
+            if least < size:  # else the record does not have it
+                batch, size = cut(0), least
+                names.append(name)
+        return None
+
+    def _measure_columns(self, batch: ChangeBatch) -> Iterator[tuple[int, str]]:
+        """Yield the bytes of each column that can be cut, in the longer image of the row."""
         rows = batch.rows
-        for i, field in enumerate(rows.schema.names[: rows.num_columns - len(METADATA_FIELDS)]):
-            images = [rows.column(i), *(
-                image.field(i) for image in (batch.before, batch.partner) if image is not None
-            )]  # fmt: skip
-            if field not in self.key_columns and _is_cut(rows.schema.field(i).type):
-                sizes = [pc.binary_length(image)[0].as_py() or 0 for image in images]
-                found.append((max(sizes), sum(map(bool, sizes)), field))
-        return found
+        for i, name in enumerate(rows.schema.names[: rows.num_columns - len(METADATA_FIELDS)]):
+            if name not in self.key_columns and _is_cut(rows.schema.field(i).type):
+                images = [rows.column(i)]
+                if batch.before is not None:
+                    images.append(batch.before.field(i))
+                length = max(pc.binary_length(image)[0].as_py() or 0 for image in images)
+                if length:
+                    yield length, name
 
     # Writing elsewhere
 
     def _offload_values(self, records: Records, open_target: Callable[[], Target]) -> Records:
         """Write the values that are too large, and return records that name where they are."""
-        headers: Any = dict(records.whole_headers())
+        records = records.whole()
+        values: pa.BinaryArray = records.whole_values()
+        headers: Any = dict(records.headers)
         ids = headers["_event_id"]
-        values = records.whole_values().to_pylist()  # of one row
-        for place, value in enumerate(values):
-            if value is not None and len(value) > self._limit:
-                event_id = ids.decode() if isinstance(ids, bytes) else str(ids[place])
-                digest = hashlib.sha256(value).hexdigest()
-                # The same value has the same name, also when it is sent again.
-                name = f"{quote(self._feed or 'feed', safe='')}/{event_id}-{digest[:16]}.json"
-                target = open_target()
-                if not self._dry:
-                    anyio.run(_write_value, target, name, value)
-                url = f"{target.root.rstrip('/')}/{name}"
-                at = {"url": url, "bytes": len(value), "sha256": digest}
-                said = json.dumps({OFFLOADED: at, "_event_id": event_id}, separators=(",", ":"))
-                values[place] = said.encode()
-        return replace(records.whole(), values=pa.array(values, pa.binary()))
+        large = pc.greater(pc.binary_length(values), self._limit)
+        places = pc.indices_nonzero(large).to_pylist()
+        target, found, said = open_target(), {}, []
+        for place in places:
+            value = values[place].as_py()
+            event_id = ids.decode() if isinstance(ids, bytes) else str(ids[place])
+            digest = hashlib.sha256(value).hexdigest()
+            # The same value has the same name, also when it is sent again.
+            name = f"{_UNSAFE.sub('_', self._feed or 'feed')}/{event_id}-{digest[:16]}.json"
+            found[name] = value
+            url = f"{target.root.rstrip('/')}/{name}"
+            at = {"url": url, "bytes": len(value), "sha256": digest}
+            text = json.dumps({OFFLOADED: at, "_event_id": event_id}, separators=(",", ":"))
+            said.append(text.encode())
+        if not self._dry:
+            anyio.run(_write_values, target, found)
+        instead = pa.array(said, pa.binary())
+        return replace(records, values=pc.replace_with_mask(values, large, instead))
 
 
-async def _write_value(target: Target, name: str, value: bytes) -> None:
+async def _write_values(target: Target, values: Mapping[str, bytes]) -> None:
+    """Write all, some at the same time."""
+    limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def write(name: str, value: bytes) -> None:
+        async with limiter:
+            await target.create(name, value)
+
     try:
-        await target.create(name, value)
+        async with anyio.create_task_group() as group:
+            for name, value in values.items():
+                group.start_soon(write, name, value)
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
     finally:
         await target.aclose()
 
@@ -206,8 +227,10 @@ def limit_values(
 
 def _find_largest(records: Records) -> int:
     values: Any = records.values
-    sizes = values.sizes() if isinstance(values, JoinedText) else pc.binary_length(values)
-    return pc.max(sizes).as_py() or 0
+    if isinstance(values, JoinedText):
+        # It tells what they take at most.
+        values = records.whole_values()
+    return pc.max(pc.binary_length(values)).as_py() or 0
 
 
 def _is_cut(data_type: pa.DataType) -> bool:
@@ -218,15 +241,13 @@ def _cut_column(batch: ChangeBatch, name: str, keep: int) -> ChangeBatch:
     """Return a batch of one row without what a column has behind ``keep`` bytes."""
     at = batch.rows.schema.names.index(name)
     rows = batch.rows.set_column(at, batch.rows.schema.field(at), _cut(batch.rows.column(at), keep))
-    images = []
-    for image in (batch.before, batch.partner):
-        if image is not None:
-            fields = image.flatten()
-            fields[at] = _cut(fields[at], keep)
-            kept = [image.type.field(i) for i in range(image.type.num_fields)]
-            image = pa.StructArray.from_arrays(fields, fields=kept, mask=image.is_null())  # noqa: PLW2901
-        images.append(image)
-    return structs.replace(batch, rows=rows, before=images[0], partner=images[1])
+    before = batch.before
+    if before is not None:
+        fields = before.flatten()
+        fields[at] = _cut(fields[at], keep)
+        kept = [before.type.field(i) for i in range(before.type.num_fields)]
+        before = pa.StructArray.from_arrays(fields, fields=kept, mask=before.is_null())
+    return structs.replace(batch, rows=rows, before=before)
 
 
 def _cut(column: pa.Array, keep: int) -> pa.Array:
@@ -236,12 +257,42 @@ def _cut(column: pa.Array, keep: int) -> pa.Array:
     return pa.array([None if value is None else value[:keep]], column.type)
 
 
+def _add_mark(batch: ChangeBatch, mark: str) -> ChangeBatch:
+    """Return the rows with the column that names those that were cut, of none."""
+    data_type, rows = pa.list_(pa.string()), batch.rows
+    at = rows.num_columns - len(METADATA_FIELDS)
+    return structs.replace(
+        batch,
+        rows=rows.add_column(at, mark, pa.nulls(rows.num_rows, data_type)),
+        before=_add_field(batch.before, mark, data_type),
+        partner=_add_field(batch.partner, mark, data_type),
+    )
+
+
+def _set_mark(batch: ChangeBatch, mark: str, names: Sequence[str]) -> ChangeBatch:
+    rows = batch.rows
+    found = pa.array([names] * rows.num_rows, pa.list_(pa.string()))
+    at = rows.schema.names.index(mark)
+    return structs.replace(batch, rows=rows.set_column(at, mark, found))
+
+
 def _add_field(image: pa.StructArray | None, name: str, data_type: pa.DataType) -> Any:
     if image is None:
         return None
-    fields = [
-        *(image.type.field(i) for i in range(image.type.num_fields)),
-        pa.field(name, data_type),
-    ]
+    fields = [image.type.field(i) for i in range(image.type.num_fields)]
+    fields.append(pa.field(name, data_type))
     columns = [*image.flatten(), pa.nulls(len(image), data_type)]
     return pa.StructArray.from_arrays(columns, fields=fields, mask=image.is_null())
+
+
+def _join_halves(batch: ChangeBatch, first: ChangeBatch, second: ChangeBatch) -> ChangeBatch:
+    """Return a batch with the rows of its halves, of which only values differ."""
+    columns = [
+        pa.concat_arrays([one, other])
+        for one, other in zip(first.rows.columns, second.rows.columns, strict=True)
+    ]
+    rows = pa.RecordBatch.from_arrays(columns, schema=batch.rows.schema)
+    before = batch.before
+    if before is not None:
+        before = pa.concat_arrays([first.before, second.before])
+    return structs.replace(batch, rows=rows, before=before)

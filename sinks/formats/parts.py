@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -177,37 +177,6 @@ def with_tombstones(records: Records, deleted: pa.BooleanArray) -> Records:
         for name, value in taken.headers
     ]
     return replace(taken, values=values, headers=tuple(headers))
-
-
-def join_records(parts: Sequence[Records]) -> Records:
-    """Return the records of consecutive halves of a batch, in order."""
-    whole = [part.whole() for part in parts if part.num_records] or list(parts[:1])
-    counts = [part.num_records for part in whole]
-
-    def expand(values: Sequence[Any], data_type: pa.DataType) -> Any:
-        if all(isinstance(v, bytes | int) for v in values) and len(set(values)) == 1:
-            return values[0]
-        arrays = (
-            value.cast(data_type) if isinstance(value, pa.Array)
-            else pa.repeat(pa.scalar(value, data_type), count)
-            for value, count in zip(values, counts, strict=True)
-        )  # fmt: skip
-        return pa.concat_arrays(list(arrays))
-
-    def join(columns: Sequence[pa.Array | None]) -> Any:
-        return None if columns[0] is None else pa.concat_arrays(columns)
-
-    names = dict.fromkeys(name for part in whole for name, _ in part.headers)
-    headers = [[dict(part.headers).get(name) for part in whole] for name in names]
-    return Records(
-        join([part.keys for part in whole]),
-        join([part.values for part in whole]),
-        tuple(
-            (name, expand(found, pa.binary())) for name, found in zip(names, headers, strict=True)
-        ),
-        expand([part.timestamp_ms for part in whole], pa.int64()),
-        join([part.partitions for part in whole]),
-    )
 
 
 def _mark_tombstones(ids: pa.StringArray, tombstones: pa.BooleanArray) -> pa.StringArray:

@@ -76,7 +76,7 @@ def test_on_a_terminal_the_sink_and_its_options_are_asked(table: TableBuilder) -
                 said += more
     os.close(terminal)
     assert process.returncode == 0, said
-    assert b"sink (delta, duckdb, " in said
+    assert b"sink (clickhouse, delta, duckdb, " in said
     assert b"path, a string [orders.db]: " in said
     sink = tomllib.loads(Path("tailer.toml").read_text())["feeds"]["orders"]["sink"]
     assert sink == {"type": "sqlite", "path": "mine.db", "key": ["order_id"]}

@@ -86,6 +86,8 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("CREATE", "tests/kafka/test_flink.py::test_its_table_of_upserts_is_the_snapshot"),
     ],
     "docs/formats.md": [
+        ("[feeds", NotRun("tests/sinks/test_oversize.py tries these options with other targets")),
+        ("import json", "tests/sinks/test_oversize.py::test_kafka_gets_what_fits"),
         ('{"id"', SHOWN),
         ('{"before"', SHOWN),
         ('{"specversion"', SHOWN),
@@ -227,7 +229,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
     ],
     "docs/use-cases.md": [
         ("tailer", f"{MOVING}use_is_a_whole_configuration"),
-        *[("[feeds", f"{MOVING}use_is_a_whole_configuration")] * 5,
+        *[("[feeds", f"{MOVING}use_is_a_whole_configuration")] * 6,
         ("tailer", "tests/cli/test_moving_pages.py::test_the_nightly_job_reads_a_range"),
         *[("[feeds", f"{MOVING}use_is_a_whole_configuration")] * 3,
         ("tailer", f"{MOVING}use_is_a_whole_configuration"),

@@ -115,6 +115,45 @@ def test_what_can_not_be_cut_is_refused() -> None:
         encoder("upsert", key=["k"]).encode(key)
 
 
+def test_a_row_is_cut_by_itself_alone() -> None:
+    """Whatever stands beside it, and as far as it takes."""
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "note": "x" * 860}, {"id": 2, "_change_type": "delete"},
+        {"id": 3, "note": "\x01" * 300}, {"id": 4, "note": "ü" * 2000},
+    ]  # fmt: skip
+    made = encoder(key=["id"], tombstones=True)
+    whole = made.encode(batch_of(*rows)).whole()
+    alone = [made.encode(batch_of(*rows).slice(i, i + 1)).whole_values() for i in range(4)]
+    assert whole.whole_values().to_pylist() == [v for one in alone for v in one.to_pylist()]
+    for place in (3, 4):
+        assert LIMIT - 8 < len(whole.whole_values()[place].as_py()) <= LIMIT
+    ids: Any = dict(whole.headers)["_event_id"]
+    assert pa.types.is_string(ids.type)
+
+
+def test_the_records_of_a_version_keep_their_order() -> None:
+    """A key that one row leaves and another takes ends with the row."""
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "note": "new"}, {"id": 2, "note": "x" * 3000}, {"id": 3},
+        {"id": 1, "note": "old", "_change_type": "delete"},
+    ]  # fmt: skip
+    made = encoder("upsert", key=["id"]).encode(batch_of(*rows)).whole()
+    plain = load_encoder("upsert", {"key": ["id"]}).encode(batch_of(*rows)).whole()
+    assert made.keys == plain.keys
+    empty = [value is None for value in plain.whole_values().to_pylist()]
+    assert [value is None for value in made.whole_values().to_pylist()] == empty
+
+
+def test_what_is_in_no_record_is_not_cut() -> None:
+    """As the old row of an upsert."""
+    image = pa.array([{"id": 1, "note": "o" * 20_000, "data": None, "tags": None}],
+                     pa.struct(list(SCHEMA)))  # fmt: skip
+    new = {"id": 1, "note": "n" * 100, "data": b"d" * 900, "_change_type": "update_postimage"}
+    batch = structs.replace(batch_of(new), before=image)
+    (row,) = values(encoder("upsert", key=["id"]).encode(batch))
+    assert row["_truncated"] == ["data"] or row["note"] != "n" * 100
+
+
 def test_a_tombstone_stays_one() -> None:
     rows: list[dict[str, Any]] = [
         {"id": 1, "note": "x" * 3000, "_change_type": "delete"}, {"id": 2},
