@@ -46,7 +46,16 @@ _LOGIN_FAULTS = ("401", "403", "ACCESS_DENIED", "AUTHENTICATION_FAILED", "REQUIR
 _ERROR = re.compile(r"Code: \d+\. .*\(([A-Z][A-Z0-9_]+)\)(?: \(version [^)]*\))?\s*$", re.DOTALL)
 _ANSWER_BYTES_MAX = 16 * 1024**2
 _SAID_CHARACTERS, _SAID_BYTES = 500, 16 * 1024
-#: Of every query: the answer comes when all is done, so that its status counts.
+#: Of every query: what a user's profile may have set otherwise, and changes what rows are read, how
+#: an answer looks, or what a statement does.
+_EVERY = {
+    "final": "0", "limit": "0", "offset": "0", "use_query_cache": "0", "alter_sync": "1",
+    "result_overflow_mode": "throw", "read_overflow_mode": "throw",
+    "aggregate_functions_null_for_empty": "0", "empty_result_for_aggregation_by_empty_set": "0",
+    "output_format_json_quote_64bit_integers": "0", "output_format_json_array_of_rows": "0",
+    "data_type_default_nullable": "0",
+}  # fmt: skip
+#: The answer comes when all is done, so that its status counts.
 _WHOLE = {"wait_end_of_query": "1"}
 #: Of an insert: it is durable when it is answered; a block that was there before is written
 #: again, for its rows may be gone meanwhile; and null stays null.
@@ -132,7 +141,7 @@ class ClickHouseClient:
         """Provide the answer of a request that went well."""
         assert self._http is not None, "the client is connected"
         name = secrets.token_hex(8)
-        url = self._base.with_query({**query, "query_id": name})
+        url = self._base.with_query({**_EVERY, **query, "query_id": name})
         try:
             async with self._http.post(url, data=body, allow_redirects=False) as answer:
                 code = answer.headers.get("X-ClickHouse-Exception-Code")

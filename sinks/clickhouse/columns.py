@@ -15,6 +15,8 @@ NAMES = NameRules(
     "ClickHouse",
     reserved=frozenset({"_row_exists", "_block_number", "_block_offset"}),
 )
+#: Settings of a table whose rows are on disk when they are answered: by default they are not.
+DURABLE = "SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"
 #: 1900-01-01 and 2300-01-01, in days since 1970: what every release holds exactly.
 _FIRST_DAY, _END_DAY = -25_567, 120_530
 _DAY_US = 86_400_000_000
@@ -81,10 +83,11 @@ def _check_range(column: pa.Array) -> None:
 
 def format_column(field: pa.Field, required: Collection[str]) -> str:
     """Return the definition of a column; those that are ``required`` have no nulls."""
-    return f"{quote_name(field.name)} {_format_type(field, required)}"
+    return f"{quote_name(field.name)} {format_type(field, required)}"
 
 
-def _format_type(field: pa.Field, required: Collection[str]) -> str:
+def format_type(field: pa.Field, required: Collection[str]) -> str:
+    """Return the type of a column, as the server writes it."""
     name = _name_type(field.type)
     return name if field.name in required else f"Nullable({name})"
 

@@ -13,7 +13,7 @@ import base64
 import json
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -21,7 +21,8 @@ import pyarrow as pa
 from msgspec import Struct, structs
 
 from sinks.clickhouse.client import ClickHouseClient
-from sinks.clickhouse.columns import quote_name, quote_text
+from sinks.clickhouse.columns import DURABLE, format_type, quote_name, quote_text
+from sinks.shared.merge import is_between, physical_name
 from tailer.changes import Offset
 from tailer.errors import ConfigError, OffsetError, TargetRefused, TransientError
 
@@ -112,23 +113,42 @@ class ProgressRows:
             ) from e
         return self.now
 
-    def settle_columns(self, columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
-        """Return the columns by the names that the table has. A process may have been killed behind
-        one step of a change, before it was stored. Raises :class:`TargetRefused` if more is
-        missing."""
-        missing = [field.name for field in columns if field.name not in names]
-        news = [name for name in names if name not in columns.names]
-        if not missing:
-            return columns
-        if len(missing) > 1 or len(news) > 1:
-            raise TargetRefused(
-                f"{self.where} has lost the columns {missing}: somebody else has changed it; "
-                "restore it, or start over with `tailer offsets reset`"
-            )
-        at = columns.get_field_index(missing[0])
-        if not news:
-            return columns.remove(at)
-        return columns.set(at, columns.field(at).with_name(news[0]))
+    def settle_columns(
+        self, new: pa.Schema, types: Mapping[str, str], required: Sequence[str], *, keep: bool
+    ) -> pa.Schema:
+        """Return the columns that the table has, whose ``types`` are given by its names, on their
+        way to those of a version: a process may have been killed behind a step, before it was
+        stored. Raises :class:`TargetRefused` for what somebody else has done to them."""
+        old = self.now.read_columns()
+        wanted = {physical_name(field): field for field in new}
+        between = [
+            name for name in types
+            if name not in old.names and name not in new.names and is_between(name)
+        ]  # fmt: skip
+        settled = []
+        for field in old:
+            to = wanted.get(physical_name(field))
+            names = [field.name, *([to.name] if to is not None else []), *between]
+            name = next((n for n in names if n in types and n not in {*old.names} - {field.name}),
+                        None)  # fmt: skip
+            if name is None and (to is not None or keep):
+                raise self._refuse_columns(field.name)
+            if name is None:  # it was dropped
+                continue
+            if name in between:
+                between.remove(name)
+            allowed = [field, *([to] if to is not None else [])]
+            fits = [one for one in allowed if format_type(one, required) == types[name]]
+            if not fits:
+                raise self._refuse_columns(field.name)
+            settled.append(field.with_name(name).with_type(fits[0].type))
+        return pa.schema(settled)
+
+    def _refuse_columns(self, name: str) -> TargetRefused:
+        return TargetRefused(
+            f"{self.where}: the column {name!r} is missing or of another type: somebody else has "
+            "changed it; change it back, or start over with `tailer offsets reset`"
+        )
 
     async def _ask(self, query: str) -> dict[str, Any]:
         rows = await self._client.ask(query)
@@ -158,11 +178,19 @@ class ProgressRows:
                 "`tailer offsets reset`"
             )
 
+    def check_left(self) -> None:
+        """Raise :class:`TargetRefused` for a table that no process of ours has made and left."""
+        if self.now.made is None and self.made is not None and not self.is_left:
+            raise TargetRefused(
+                f"{self.where} is there already, and the sink makes its own; name another one in "
+                "the option 'table', or drop this one"
+            )
+
     async def claim(self, feed: str, mode: str) -> None:
         """Make this process the one that writes, of what :meth:`load` has found."""
         await self._client.run(
             f"CREATE TABLE IF NOT EXISTS {self._offsets} (`table` String, place UInt128, progress "
-            "String) ENGINE = ReplacingMergeTree(place) ORDER BY `table`"
+            f"String) ENGINE = ReplacingMergeTree(place) ORDER BY `table` {DURABLE}"
         )
         epoch = (self._place >> _EPOCH_BITS) + 1
         token = secrets.randbits(_EPOCH_BITS - _COUNTER_BITS)

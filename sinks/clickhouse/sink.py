@@ -20,6 +20,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from sinks.clickhouse.client import FAULTS, ClickHouseClient
 from sinks.clickhouse.columns import (
+    DURABLE,
     NAMES,
     apply_step,
     format_column,
@@ -35,6 +36,7 @@ from sinks.shared.credentials import CREDENTIALS, find_credentials
 from sinks.shared.delivery import check_form
 from sinks.shared.merge import find_steps, merge_columns, physical_name, with_physical_names
 from sinks.shared.own_prefix import OWN_PREFIX_SETTING
+from sinks.shared.row_versions import find_last_version
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import ConfigError, TargetRefused
 from tailer.network.backoff import Backoff
@@ -124,11 +126,7 @@ class ClickHouseSink(Sink):
         try:
             await self._look_at_table(feed)
             progress = self._progress
-            if progress.now.made is None and progress.made is not None and not progress.is_left:
-                raise TargetRefused(
-                    f"{progress.where} is there already, and the sink makes its own; name another "
-                    "one in the option 'table', or drop this one"
-                )
+            progress.check_left()
             self._begins = not progress.now.feed
             await progress.claim(feed, self._given["mode"])
         except BaseException:
@@ -223,6 +221,7 @@ class ClickHouseSink(Sink):
         key = tuple(physical_name(new.field(name)) for name in maker.key if name in new.names)
         if progress.now.made is None:
             if progress.made is not None:  # of a process that was killed behind its creation
+                progress.check_left()
                 await self.client.run(f"DROP TABLE {self._table} SYNC")
             await self._create_table(self._table, new)
             await progress.load()
@@ -234,8 +233,9 @@ class ClickHouseSink(Sink):
                     "set the option 'key' back, or create the copy again with `tailer offsets "
                     "reset`"
                 )
-            old = progress.now.read_columns()
-            await self._change_columns(progress.settle_columns(old, await self._list_names()), new)
+            types, required = await self._list_types(), maker.required
+            old = progress.settle_columns(new, types, required, keep=self._is_log)
+            await self._change_columns(old, new)
         self._fitted = schema
 
     async def _create_table(self, name: str, columns: pa.Schema) -> None:
@@ -243,18 +243,22 @@ class ClickHouseSink(Sink):
         of_engine, order = self._maker.engine
         named = ", ".join(map(quote_name, of_engine))
         defined = ", ".join(format_column(field, self._maker.required) for field in columns)
+        if self._maker.key:  # what a process sends late that wrote the one before it is refused
+            least = find_last_version(self._progress.now.era, -1)
+            version = quote_name(self._maker.first)
+            defined += f", CONSTRAINT delta_tailer_era CHECK {version} >= {max(least, 0)}"
         await self.client.run(
             f"CREATE TABLE IF NOT EXISTS {name} ({defined}) ENGINE = ReplacingMergeTree({named}) "
-            f"ORDER BY ({', '.join(map(quote_name, order))}) COMMENT {quote_text(COMMENT)}"
+            f"ORDER BY ({', '.join(map(quote_name, order))}) {DURABLE} "
+            f"COMMENT {quote_text(COMMENT)}"
         )
 
-    async def _list_names(self) -> list[str]:
-        """Return the names of the columns that the table has."""
+    async def _list_types(self) -> dict[str, str]:
+        """Return the types of the columns that the table has."""
         database, table = quote_text(self._given["database"]), quote_text(self._progress.table)
         where = f"WHERE database = {database} AND table = {table}"
-        return [
-            row["name"] for row in await self.client.ask(f"SELECT name FROM system.columns {where}")
-        ]
+        rows = await self.client.ask(f"SELECT name, type FROM system.columns {where}")
+        return {row["name"]: row["type"] for row in rows}
 
     async def _change_columns(self, old: pa.Schema, new: pa.Schema) -> None:
         """Change the table's columns, with each step in the progress behind it."""

@@ -26,6 +26,8 @@ PHYSICAL = b"delta-tailer.physical"
 #: That of a log's event ids, whatever the column is called.
 _EVENT_ID = "delta-tailer.event_id"
 
+#: The names of columns between two others.
+_BETWEEN = "_delta_tailer_"
 _COMING = pa.array(COMING_KINDS)
 
 
@@ -270,12 +272,17 @@ def _plan_renames(
     steps, rest, taken_names = [], [], {fold(name) for name in taken}
     for number, (name, to) in enumerate(pairs):
         if fold(to.name) in taken_names:
-            between = to.with_name(unused_name(f"_delta_tailer_{number}", names))
+            between = to.with_name(unused_name(f"{_BETWEEN}{number}", names))
             steps.append(Step("rename", name, between))
             rest.append(Step("rename", between.name, to))
         else:
             steps.append(Step("rename", name, to))
     return steps + rest
+
+
+def is_between(name: str) -> bool:
+    """Return whether a column has the name that it has in the middle of a rename."""
+    return name.startswith(_BETWEEN)
 
 
 def unused_name(wanted: str, names: Iterable[str]) -> str:

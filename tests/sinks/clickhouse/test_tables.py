@@ -13,7 +13,7 @@ from msgspec import structs
 
 from sinks.clickhouse.sink import ClickHouseSink
 from tailer.changes import ChangeBatch
-from tailer.errors import ConfigError, TargetRefused, TransientError
+from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientError
 from tailer.testing.batches import change_batch
 from tests.sinks.clickhouse.conftest import held, log_of, names_of, new, read_back
 from tests.support.clickhouse import PASSWORD, USER, ClickHouse
@@ -331,3 +331,70 @@ async def test_what_is_not_clickhouse_s_is_a_passing_fault(
         for given in (options, log_of(options)):
             with pytest.raises(TransientError):
                 await new({**given, "url": liar.url}).open("orders")
+
+
+async def test_a_table_of_somebody_else_is_not_dropped(
+    clickhouse: ClickHouse, options: dict[str, Any]
+) -> None:
+    """Also one that was made while the feed waited for its first rows."""
+    sink = new(options)
+    await sink.open("orders")
+    table = f"lake.{options['table']}"
+    clickhouse.query(f"CREATE TABLE {table} (x Int32) ENGINE = MergeTree ORDER BY x")
+    clickhouse.query(f"INSERT INTO {table} VALUES (1)")
+    with pytest.raises(TargetRefused, match="is there already, and the sink makes its own"):
+        await sink.write(named())
+    await sink.aclose()
+    assert clickhouse.rows(f"SELECT * FROM {table}") == [{"x": 1}]
+
+
+@pytest.mark.parametrize("mode", ["mirror", "log"])
+@pytest.mark.parametrize(
+    "change", ["DROP COLUMN name", "MODIFY COLUMN amount Nullable(Int8)", "RENAME COLUMN name TO x"]
+)
+async def test_columns_that_others_have_changed_are_noticed(
+    clickhouse: ClickHouse, options: dict[str, Any], mode: str, change: str
+) -> None:
+    options = options if mode == "mirror" else log_of(options)
+    columns = {"name": pa.string(), "amount": pa.int64()}
+    row = {"id": 1, "name": "a", "amount": 5}
+    await write(new(options), with_columns(1, [row], **columns))
+    clickhouse.query(f"ALTER TABLE lake.{options['table']} {change}")
+    with pytest.raises(TargetRefused, match="is missing or of another type: somebody else has"):
+        await write(new(options), with_columns(2, [{**row, "id": 2, "amount": 1000}], **columns))
+
+
+async def test_what_is_sent_late_is_not_in_a_copy_that_was_made_again(
+    clickhouse: ClickHouse, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = new(options)
+    await write(old, named())
+    await old.open("orders")
+    send = old.client.insert_rows
+
+    async def wait(*more: Any) -> None:
+        await new(options).set_offset("orders", None)
+        await write(new(options), named())
+        await send(*more)
+
+    monkeypatch.setattr(old.client, "insert_rows", wait)
+    with pytest.raises(SinkRejected, match="VIOLATED_CONSTRAINT"):
+        await old.write(rows((99, "late"), version=2))
+    await old.aclose()
+    assert set(names_of(clickhouse, options)) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["output_format_json_quote_64bit_integers = 1", "final = 1", "limit = 1",
+     "aggregate_functions_null_for_empty = 1", "data_type_default_nullable = 1"],
+)  # fmt: skip
+async def test_settings_of_a_profile_change_nothing(
+    clickhouse: ClickHouse, options: dict[str, Any], setting: str
+) -> None:
+    """The front's session has them until a query sets them back."""
+    clickhouse.query("DROP TABLE IF EXISTS lake.delta_tailer_offsets")
+    clickhouse.query(f"SET {setting}")
+    await write(new(options), named(count=3))
+    clickhouse.query(f"SET {setting}")
+    assert read_back(new(options), NAMED).num_rows == 3
