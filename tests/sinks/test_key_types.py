@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tailer.errors import RowsRefused
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch
 from tests.support.column_targets import COLUMN_TARGETS, ColumnTarget, column_target
@@ -82,7 +83,12 @@ def test_a_row_is_found_by_its_key(
         change_batch(schema, found, version=version, last=True)
         for version, found in enumerate([rows, changed, gone], start=1)
     ]
-    anyio.run(lambda: write(sink, *versions))
+    try:
+        anyio.run(lambda: write(sink, *versions))
+    except RowsRefused as refused:  # ClickHouse's times
+        if "a time beyond the years 1900 to 2299" not in str(refused):
+            raise
+        return
     copy, found = read_back(sink, schema)
     expected = pa.RecordBatch.from_pylist(
         [{**row, "v": place} for place, row in enumerate(rows[1:], start=2)], schema=schema

@@ -46,29 +46,35 @@ class Front(ThreadingHTTPServer):
         self.session = Session(folder)
         self.lock = threading.Lock()
         self.faults: dict[str, Any] = {}
+        self.applied: dict[str, str] = {}
         super().__init__(("127.0.0.1", port), Handler)
 
     def run(self, statement: str, data: bytes, settings: dict[str, str]) -> bytes:
         """Run a statement; return its result. Raises ``RuntimeError`` with ClickHouse's text."""
         with self.lock:
-            try:
-                for name, value in settings.items():
-                    self.session.query(f"SET {name} = '{value}'")
-                found = _FORMAT.search(statement)
-                if statement.startswith("INSERT") and found is not None:
-                    with NamedTemporaryFile() as file:
-                        file.write(data)
-                        file.flush()
-                        infile = f" FROM INFILE '{file.name}' COMPRESSION 'none'"
-                        self.session.query(statement[: found.start()] + infile + found[0])
-                    return b""
-                plain = statement[: found.start()] if found else statement
-                return bytes(
-                    self.session.query(plain, found[1] if found else "TabSeparated").bytes()
-                )
-            finally:
-                for name in settings:
-                    self.session.query(f"SET {name} = DEFAULT")
+            self._apply(settings)
+            if statement.startswith("SET "):
+                self.applied.clear()
+            found = _FORMAT.search(statement)
+            if statement.startswith("INSERT") and found is not None:
+                with NamedTemporaryFile() as file:
+                    file.write(data)
+                    file.flush()
+                    infile = f" FROM INFILE '{file.name}' COMPRESSION 'none'"
+                    self.session.query(statement[: found.start()] + infile + found[0])
+                return b""
+            plain = statement[: found.start()] if found else statement
+            return bytes(self.session.query(plain, found[1] if found else "TabSeparated").bytes())
+
+    def _apply(self, settings: dict[str, str]) -> None:
+        """Have the settings of a request, and no others: each that changes is a query."""
+        for name in self.applied.keys() - settings.keys():
+            self.session.query(f"SET {name} = DEFAULT")
+            del self.applied[name]
+        for name, value in settings.items():
+            if self.applied.get(name) != value:
+                self.session.query(f"SET {name} = '{value}'")
+                self.applied[name] = value
 
 
 class Handler(BaseHTTPRequestHandler):
