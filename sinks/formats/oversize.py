@@ -108,8 +108,9 @@ class OversizeEncoder(Encoder):
             return batch
         if batch.num_rows > 1:
             middle = batch.num_rows // 2
-            halves = batch.slice(0, middle), batch.slice(middle, batch.num_rows)
-            return _join_halves(batch, *map(self._fit_rows, halves))
+            first = self._fit_rows(batch.slice(0, middle))
+            second = self._fit_rows(batch.slice(middle, batch.num_rows))
+            return _join_halves(batch, first, second)
         left = ""
         if self._cuts:
             cut = self._cut_row(batch, size)
