@@ -16,12 +16,11 @@ from yarl import URL
 
 from sinks.clickhouse.columns import quote_name
 from sinks.messages.http_failures import explain_http_failure
-from sinks.messages.tls import make_tls_context
+from sinks.messages.http_session import open_session
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.http_answers import (
     BodyParts,
     Oversize,
-    make_answer_timeout,
     read_at_most,
     read_whole_body,
 )
@@ -42,6 +41,8 @@ FAULTS = FaultTable(
     unclear="BAD_ARGUMENTS INCORRECT_DATA TYPE_MISMATCH CANNOT_CONVERT_TYPE",
     rows="VIOLATED_CONSTRAINT VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE",
 )
+#: The constraint of a copy that what was sent before a reset does not meet.
+ERA_CHECK = "delta_tailer_era"
 _LOGIN_FAULTS = ("401", "403", "ACCESS_DENIED", "AUTHENTICATION_FAILED", "REQUIRED_PASSWORD")
 _ERROR = re.compile(r"Code: \d+\. .*\(([A-Z][A-Z0-9_]+)\)(?: \(version [^)]*\))?\s*$", re.DOTALL)
 _ANSWER_BYTES_MAX = 16 * 1024**2
@@ -83,15 +84,9 @@ class ClickHouseClient:
         headers = {}
         if self._login is not None:
             headers = {"X-ClickHouse-User": self._login[0], "X-ClickHouse-Key": self._login[1]}
-        context = make_tls_context("clickhouse", self._ca_file)
-        self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context or True, limit=4),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_read=self._timeout_s,
-                sock_connect=self._timeout_s),
-            headers=headers,
-            middlewares=[make_answer_timeout(self._timeout_s)],
-        )  # fmt: skip
+        self._http = open_session(
+            "clickhouse", self._ca_file, headers, timeout_s=self._timeout_s, connections=4
+        )
 
     async def aclose(self) -> None:
         http, self._http = self._http, None
@@ -159,6 +154,11 @@ class ClickHouseClient:
     def _explain_error(self, status: int, said: str, code: str | None) -> TailerError:
         """Return our error of one of the server's; what it says may repeat a secret."""
         found = _ERROR.search(said)
+        if f"{ERA_CHECK} " in said or f"`{ERA_CHECK}`" in said:
+            return ConfigError(
+                f"{self.location}: the table was made again since this process wrote to it, and "
+                "another one writes it; stop one of them"
+            )
         # An error whose name we can't read is none of a proxy's either.
         name = found[1] if found else str(status) if code is None else code
         text = f"{self.location}: {hide_secrets(' '.join(said.split()))[:_SAID_CHARACTERS]}"

@@ -16,9 +16,9 @@ from typing import Any
 
 import anyio.to_thread
 import pyarrow as pa
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
-from sinks.clickhouse.client import FAULTS, ClickHouseClient
+from sinks.clickhouse.client import ERA_CHECK, FAULTS, ClickHouseClient
 from sinks.clickhouse.columns import (
     DURABLE,
     NAMES,
@@ -43,6 +43,7 @@ from tailer.network.backoff import Backoff
 from tailer.secrets.urls import parse_url
 from tailer.settings import REQUIRED, Setting
 from tailer.sink import Sink, SinkTraits
+from tailer.sink.pulling import open_portal
 
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
@@ -246,7 +247,7 @@ class ClickHouseSink(Sink):
         if self._maker.key:  # what a process sends late that wrote the one before it is refused
             least = find_last_version(self._progress.now.era, -1)
             version = quote_name(self._maker.first)
-            defined += f", CONSTRAINT delta_tailer_era CHECK {version} >= {max(least, 0)}"
+            defined += f", CONSTRAINT {ERA_CHECK} CHECK {version} >= {max(least, 0)}"
         await self.client.run(
             f"CREATE TABLE IF NOT EXISTS {name} ({defined}) ENGINE = ReplacingMergeTree({named}) "
             f"ORDER BY ({', '.join(map(quote_name, order))}) {DURABLE} "
@@ -350,9 +351,5 @@ class ClickHouseSink(Sink):
     def _open_blocking(self, feed: str) -> Iterator[BlockingPortal]:
         if self._is_log:
             raise TargetRefused(f"the sink of the feed {feed!r} keeps a log and not a copy")
-        with start_blocking_portal() as portal:
-            try:
-                portal.call(self._look_at_table, feed)
-                yield portal
-            finally:
-                portal.call(self.client.aclose)
+        with open_portal(self.client.aclose, partial(self._look_at_table, feed)) as portal:
+            yield portal

@@ -27,7 +27,7 @@ from tailer.changes import METADATA_FIELDS, ChangeBatch
 from tailer.errors import ConfigError, RowsRefused, first_error
 from tailer.native.rowbytes import JoinedText
 from tailer.settings import Setting
-from tailer.sink import OwnNames
+from tailer.sink import OWN_PREFIX, OwnNames
 from tailer.sink.encoder import Encoder, Records
 from tailer.storage import open_target
 from tailer.storage.targets import Target
@@ -66,32 +66,34 @@ _AT_ONCE = 8
 
 class OversizeEncoder(Encoder):
     """An encoder whose records' values have at most ``limit`` bytes. ``open_target`` is where
-    larger ones are written, if not ``dry``, and None cuts them if ``cuts``, or else refuses
-    them."""
+    larger ones are written, if not ``dry``; without it they are cut, if there is a ``mark``, the
+    column that says so, or else refused."""
 
     def __init__(
-        self, inner: Encoder, limit: int, *, cuts: bool = False,
+        self, inner: Encoder, limit: int, *, mark: str = "",
         open_target: Callable[[], Target] | None = None, feed: str = "", dry: bool = False,
     ) -> None:  # fmt: skip
         self._inner = inner
         self._limit = limit
-        self._cuts = cuts
         self._open_target = open_target
         self._feed = feed
         self._dry = dry
-        self._mark = add_prefix(TRUNCATED, getattr(inner, "own_prefix", "_"))
+        self._mark = mark
         self.is_text = inner.is_text
         self.paired = inner.paired
         self.keeps_order = inner.keeps_order
         self.key_columns = inner.key_columns
         own: OwnNames = inner.own
-        self.own = structs.replace(own, names=(*own.names, self._mark)) if cuts else own
+        self.own = structs.replace(own, names=(*own.names, mark)) if mark else own
 
     def encode(self, batch: ChangeBatch) -> Records:
-        if self._cuts:
+        if self._mark:
             batch = _add_mark(batch, self._mark)
         records = self._inner.encode(batch)
-        if _find_largest(records) <= self._limit:
+        if _measure_values(records) <= self._limit:  # by what they take at most
+            return records
+        records = records.whole()
+        if _measure_values(records) <= self._limit:
             return records
         if self._open_target is not None:
             return self._offload_values(records, self._open_target)
@@ -103,7 +105,7 @@ class OversizeEncoder(Encoder):
     def _fit_rows(self, batch: ChangeBatch) -> ChangeBatch:
         """Return a batch whose rows are cut until their values fit. Raises :class:`RowsRefused` for
         one that can't be."""
-        size = _find_largest(self._inner.encode(batch))
+        size = self._measure(batch)
         if size <= self._limit:
             return batch
         if batch.num_rows > 1:
@@ -112,7 +114,7 @@ class OversizeEncoder(Encoder):
             second = self._fit_rows(batch.slice(middle, batch.num_rows))
             return _join_halves(batch, first, second)
         left = ""
-        if self._cuts:
+        if self._mark:
             cut = self._cut_row(batch, size)
             if cut is not None:
                 return cut
@@ -122,6 +124,9 @@ class OversizeEncoder(Encoder):
             f"{self._limit} are sent{left}; exclude columns with `select`, or choose in "
             'on_oversize what becomes of them, or park such rows with on_reject = "park"'
         )
+
+    def _measure(self, batch: ChangeBatch) -> int:
+        return _measure_values(self._inner.encode(batch).whole())
 
     def _cut_row(self, batch: ChangeBatch, size: int) -> ChangeBatch | None:
         """Return a batch of one row with its longest columns cut as far as it takes; None if that
@@ -134,9 +139,9 @@ class OversizeEncoder(Encoder):
                 return _set_mark(marked, self._mark, [*names, name])
 
             def fits(keep: int, cut: Callable[[int], ChangeBatch] = cut) -> bool:
-                return _find_largest(self._inner.encode(cut(keep))) <= self._limit
+                return self._measure(cut(keep)) <= self._limit
 
-            least = _find_largest(self._inner.encode(cut(0)))
+            least = self._measure(cut(0))
             if least <= self._limit:
                 # The place of the first that does not fit, in what gets larger.
                 return cut(bisect_left(range(1, length), True, key=lambda keep: not fits(keep)))
@@ -161,7 +166,6 @@ class OversizeEncoder(Encoder):
 
     def _offload_values(self, records: Records, open_target: Callable[[], Target]) -> Records:
         """Write the values that are too large, and return records that name where they are."""
-        records = records.whole()
         values: pa.BinaryArray = records.whole_values()
         headers: Any = dict(records.headers)
         ids = headers["_event_id"]
@@ -220,18 +224,20 @@ def limit_values(
             f"the format {format!r} can't say where a value is; choose rows, debezium, cloudevents "
             'or on_oversize = "truncate"'
         )
-    more: dict[str, Any] = {"cuts": what == "truncate", "dry": dry, "feed": options["name"]}
+    more: dict[str, Any] = {"dry": dry, "feed": options["name"]}
+    if what == "truncate":
+        more["mark"] = add_prefix(TRUNCATED, options.get("own_prefix", OWN_PREFIX))
     if place:
         more["open_target"] = partial(open_target, place, Path(), options["offload_options"])
     return OversizeEncoder(encoder, limit, **more)
 
 
-def _find_largest(records: Records) -> int:
+def _measure_values(records: Records) -> int:
+    """Return the bytes of the largest value; the most that it may have, while values are not put
+    together."""
     values: Any = records.values
-    if isinstance(values, JoinedText):
-        # It tells what they take at most.
-        values = records.whole_values()
-    return pc.max(pc.binary_length(values)).as_py() or 0
+    sizes = values.sizes() if isinstance(values, JoinedText) else pc.binary_length(values)
+    return pc.max(sizes).as_py() or 0
 
 
 def _is_cut(data_type: pa.DataType) -> bool:

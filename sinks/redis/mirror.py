@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from sinks.formats.json import json_objects, json_values
 from sinks.formats.parts import encode_naming_corrupt_file, table_name
@@ -31,7 +31,7 @@ from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientErr
 from tailer.secrets.urls import Url
 from tailer.sink import SinkTraits
 from tailer.sink.encoder import Records
-from tailer.sink.pulling import pull_batches
+from tailer.sink.pulling import open_portal, pull_batches
 
 #: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, whether keys
 #: are checked, then, for each key of Redis, whether it should be there (+ or -), and its new value,
@@ -313,11 +313,8 @@ class RedisMirror(RedisStream):
     @contextmanager
     def _open_blocking(self, feed: str) -> Iterator[BlockingPortal]:
         self._feed = feed
-        with start_blocking_portal() as portal:
-            try:
-                yield portal
-            finally:
-                portal.call(self._disconnect)
+        with open_portal(self._disconnect) as portal:
+            yield portal
 
 
 class RedisCopy:

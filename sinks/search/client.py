@@ -14,9 +14,9 @@ import msgspec
 from yarl import URL
 
 from sinks.messages.http_failures import explain_http_failure
-from sinks.messages.tls import make_tls_context
+from sinks.messages.http_session import open_session
 from tailer.errors import ConfigError, TailerError, TransientError
-from tailer.network.http_answers import Oversize, make_answer_timeout, read_whole_body
+from tailer.network.http_answers import Oversize, read_whole_body
 from tailer.secrets import hide_secrets, keep_secrets
 from tailer.secrets.urls import Url
 from tailer.sink import FaultTable
@@ -53,14 +53,9 @@ class SearchClient:
     async def connect(self, connections: int) -> None:
         """Get ready; nothing is sent."""
         await self.aclose()
-        context = make_tls_context("search", self._ca_file)
-        self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context or True, limit=connections),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_read=self._timeout_s,
-                sock_connect=self._timeout_s),
-            headers=self._headers,
-            middlewares=[make_answer_timeout(self._timeout_s)],
+        self._http = open_session(
+            "search", self._ca_file, self._headers, timeout_s=self._timeout_s,
+            connections=connections,
         )  # fmt: skip
 
     async def aclose(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 from msgspec import Struct
 
 from sinks.formats.json import view_text
@@ -43,6 +43,7 @@ from tailer.settings import REQUIRED, Setting
 from tailer.sink import OwnNames, SinkTraits
 from tailer.sink.encoder import Records
 from tailer.sink.own_names import NO_NAMES
+from tailer.sink.pulling import open_portal
 
 _MIB = 1024**2
 SETTINGS: dict[str, Setting] = {
@@ -395,12 +396,8 @@ class SearchSink(MessageSink):
         self._feed = feed
         if self._is_log:
             raise TargetRefused(f"{self._where} is a log and not a copy")
-        with start_blocking_portal() as portal:
-            try:
-                portal.call(self._look_at_index)
-                yield portal
-            finally:
-                portal.call(self._disconnect)
+        with open_portal(self._disconnect, self._look_at_index) as portal:
+            yield portal
 
     async def _write_repair(self, actions: list[bytes]) -> bool:
         """Send actions; return whether a document has a later version than that of its action."""

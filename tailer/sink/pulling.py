@@ -1,12 +1,12 @@
-"""Asynchronous generators, from a thread that blocks."""
+"""What is asynchronous, from a thread that blocks."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
-from anyio.from_thread import BlockingPortal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 T = TypeVar("T")
 
@@ -28,3 +28,18 @@ def pull_batches(
             yield batch
     finally:
         portal.call(close)
+
+
+@contextmanager
+def open_portal(
+    disconnect: Callable[[], Awaitable[None]],
+    connect: Callable[[], Awaitable[object]] | None = None,
+) -> Iterator[BlockingPortal]:
+    """Provide the portal of a loop in which something is connected meanwhile."""
+    with start_blocking_portal() as portal:
+        try:
+            if connect is not None:
+                portal.call(connect)
+            yield portal
+        finally:
+            portal.call(disconnect)

@@ -1,0 +1,28 @@
+"""The session of a sink whose target answers HTTP requests one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+
+from sinks.messages.tls import make_tls_context
+from tailer.network.http_answers import make_answer_timeout
+
+
+def open_session(
+    sink: str, ca_file: Path | None, headers: Mapping[str, str], *, timeout_s: float,
+    connections: int,
+) -> aiohttp.ClientSession:  # fmt: skip
+    """Return a session, without cookies, that waits ``timeout_s`` seconds for a connection, and for
+    the next part of an answer."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            ssl=make_tls_context(sink, ca_file) or True, limit=connections
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_read=timeout_s, sock_connect=timeout_s),
+        headers=headers,
+        middlewares=[make_answer_timeout(timeout_s)],
+    )
