@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from tailer.errors import ConfigError, RowsRefused, SinkRejected, TargetRefused
+from tailer.errors import ConfigError, RowsRefused, TargetRefused
 from tailer.testing.batches import change_batch, change_span, empty_batch
 from tests.sinks.clickhouse.conftest import held, log_of, names_of, new, read_back
 from tests.support.clickhouse import ClickHouse
@@ -138,35 +138,6 @@ async def test_a_deleted_row_keeps_its_key_alone(
 # Versions and processes
 
 
-async def test_what_comes_late_changes_nothing(
-    clickhouse: ClickHouse, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that stood still sends its rows behind the back of its successor."""
-    old, successor = new(options), new(options)
-    await write(old, named(count=3))
-    await old.open("orders")
-
-    async def pass_by() -> None:
-        pass
-
-    monkeypatch.setattr(old._progress, "confirm", pass_by)  # it stood still behind it
-    later = rows((0, "new"), kind="update_postimage", version=3)
-    gone = rows((1, "name 1"), kind="delete", version=4)
-    await write(successor, later, gone)
-    late = change_span(
-        NAMED,
-        [[[
-            {"id": 0, "name": "late", "_change_type": "update_postimage"},
-            {"id": 1, "name": "late", "_change_type": "update_postimage"},
-            {"id": 2, "name": "name 2", "_change_type": "delete"},
-        ]]], version=2,
-    )  # fmt: skip
-    await old.write(late)  # its offset counts for nothing
-    await old.aclose()
-    assert names_of(clickhouse, options) == {0: "new"}
-    assert await new(options).look("orders") == gone.next_offset
-
-
 async def test_an_older_process_is_told(clickhouse: ClickHouse, options: dict[str, Any]) -> None:
     old = new(options)
     await write(old, named())
@@ -194,43 +165,6 @@ async def test_of_two_that_claim_at_the_same_time_one_writes(options: dict[str, 
             await first._progress.confirm()
     for sink in (first, second):
         await sink.aclose()
-
-
-async def test_a_version_that_moves_a_key_to_another_row(
-    clickhouse: ClickHouse, options: dict[str, Any]
-) -> None:
-    """Whichever of the two comes first, also in pieces."""
-    moved = [
-        {"id": 1, "name": "of 2", "_change_type": "insert"},
-        {"id": 1, "name": "of 1", "_change_type": "delete"},
-    ]
-    await write(new(options), rows((1, "of 1")))
-    batch = change_batch(NAMED, moved, version=2, last=True)
-    await write(new(options), batch.slice(0, 1), batch.slice(1, 2))
-    assert names_of(clickhouse, options) == {1: "of 2"}
-
-
-async def test_an_offset_that_is_set_back_is_written_again(
-    clickhouse: ClickHouse, options: dict[str, Any]
-) -> None:
-    first, second = rows((1, "a")), rows((1, "b"), kind="update_postimage", version=2)
-    third = rows((1, "b"), kind="delete", version=3)
-    await write(new(options), first, second, third)
-    await new(options).set_offset("orders", first.offset)
-    assert await new(options).look("orders") == first.offset
-    await write(new(options), first, second)
-    assert names_of(clickhouse, options) == {1: "b"}
-
-
-@pytest.mark.parametrize("found", [[(8, "a"), (8, "b")], [(None, "a")]], ids=["twice", "null"])
-async def test_rows_that_the_key_does_not_identify_are_refused(
-    options: dict[str, Any], found: list[tuple[Any, str]]
-) -> None:
-    sink = new(options)
-    await sink.open("orders")
-    with pytest.raises(SinkRejected, match=r"8|null"):
-        await sink.write(rows(*found))
-    await sink.aclose()
 
 
 async def test_a_log_has_each_event_once(clickhouse: ClickHouse, options: dict[str, Any]) -> None:

@@ -187,23 +187,6 @@ async def test_a_reset_drops_the_table_and_what_follows_is_newer(
     assert min(row["_version"] for row in held(clickhouse, options, ours=True)) > before
 
 
-async def test_a_snapshot_is_not_written_over_a_copy(options: dict[str, Any]) -> None:
-    """Rows that were deleted meanwhile would stay."""
-    first = named(count=3)
-    await write(new(options), first)
-    at = structs.replace(first.next_offset, snapshot=True)
-    with pytest.raises(TargetRefused, match="`tailer offsets reset`"):
-        await new(options).set_offset("orders", at)
-    sink = new(options)
-    await sink.open("orders")
-    again = named(count=2, version=5)
-    begins = structs.replace(again.offset, snapshot=True)
-    ends = structs.replace(again.next_offset, snapshot=True)
-    with pytest.raises(TargetRefused, match="`tailer offsets reset`"):
-        await sink.write(structs.replace(again, offset=begins, next_offset=ends))
-    await sink.aclose()
-
-
 async def test_tables_have_one_feed_and_one_mode(options: dict[str, Any]) -> None:
     await write(new(options), named())
     for sink, feed in ((new(options), "others"), (new(log_of(options)), "orders")):

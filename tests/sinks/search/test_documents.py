@@ -15,11 +15,11 @@ from sinks.formats.json import json_values
 from sinks.search.sink import SearchSink
 from sinks.shared.key_ids import find_ids, find_ids_of_texts
 from tailer.changes import ChangeBatch
-from tailer.errors import ConfigError, RowsRefused, SinkRejected, TargetRefused
-from tailer.testing.batches import change_batch, change_span
+from tailer.errors import ConfigError, RowsRefused, TargetRefused
+from tailer.testing.batches import change_batch
 from tests.sinks.search.conftest import new
 from tests.support.opensearch import OpenSearch
-from tests.support.sinks import NAMED, named, rows, write
+from tests.support.sinks import named, rows, write
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_attempt")]
 
@@ -164,39 +164,6 @@ async def test_what_is_asked_for_is_found(opensearch: OpenSearch, options: dict[
 # Versions
 
 
-async def test_what_comes_late_changes_nothing(
-    opensearch: OpenSearch, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that stood still sends its request behind the back of its successor."""
-    old, successor = new(options), new(options)
-    assert isinstance(old, SearchSink)
-    first = named(count=3)
-    await write(old, first)
-    await old.open("orders")
-
-    async def pass_by() -> None:
-        pass
-
-    monkeypatch.setattr(old._document, "confirm", pass_by)  # it stood still behind it
-    later = rows((0, "new"), kind="update_postimage", version=3)
-    gone = rows((1, "name 1"), kind="delete", version=4)
-    await write(successor, later, gone)
-    late = change_span(
-        NAMED,
-        [[[
-            {"id": 0, "name": "late", "_change_type": "update_postimage"},
-            {"id": 1, "name": "late", "_change_type": "update_postimage"},
-            {"id": 2, "name": "name 2", "_change_type": "delete"},
-        ]]], version=2,
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match="another process writes the index"):
-        await old.write(late)
-    await old.aclose()
-    documents = opensearch.documents(options["index"])
-    assert documents["0"]["name"] == "new"
-    assert "1" not in documents
-
-
 async def test_a_process_that_stood_still_asks_before_it_writes(
     opensearch: OpenSearch, options: dict[str, Any]
 ) -> None:
@@ -212,21 +179,7 @@ async def test_a_process_that_stood_still_asks_before_it_writes(
     assert set(opensearch.documents(options["index"])) == {"1"}
 
 
-async def test_a_version_that_moves_a_key_to_another_row(
-    opensearch: OpenSearch, options: dict[str, Any]
-) -> None:
-    """Whichever of the two comes first, also in pieces."""
-    moved = [
-        {"id": 1, "name": "of 2", "_change_type": "insert"},
-        {"id": 1, "name": "of 1", "_change_type": "delete"},
-    ]
-    await write(new(options), rows((1, "of 1")))
-    batch = change_batch(NAMED, moved, version=2, last=True)
-    await write(new(options), batch.slice(0, 1), batch.slice(1, 2))
-    assert opensearch.documents(options["index"])["1"]["name"] == "of 2"
-
-
-async def test_an_offset_that_is_set_back_is_written_again(
+async def test_what_another_program_has_written_is_written_over_behind_a_set_back(
     opensearch: OpenSearch, options: dict[str, Any]
 ) -> None:
     first, second = rows((1, "a")), rows((1, "b"), kind="update_postimage", version=2)
@@ -246,24 +199,6 @@ async def test_what_another_program_writes_does_not_hide_the_next_version(
         opensearch.call("PUT", f"/{options['index']}/_doc/1", {"id": 1, "name": "x"})
     await write(new(options), rows((1, "a"), kind="delete", version=2))
     assert opensearch.documents(options["index"]) == {}
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        [(8, "a"), (8, "b")],
-        [(None, "a")],
-    ],
-    ids=["twice in a version", "null"],
-)
-async def test_rows_that_the_key_does_not_identify_are_refused(
-    options: dict[str, Any], found: list[tuple[Any, str]]
-) -> None:
-    sink = new(options)
-    await sink.open("orders")
-    with pytest.raises(SinkRejected, match=r"8|null"):
-        await sink.write(rows(*found))
-    await sink.aclose()
 
 
 async def test_a_document_that_is_too_large_is_named(options: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from msgspec import structs
 
 from sinks.search.sink import SearchSink
 from tailer.errors import ConfigError, TargetRefused, TransientError
@@ -80,23 +79,6 @@ async def test_documents_that_no_search_finds_yet_are_there(
     opensearch.call("PUT", f"/{index}/_doc/1", {"id": 1})
     with pytest.raises(TargetRefused, match="has documents already"):
         await new(options).open("orders")
-
-
-async def test_a_snapshot_is_not_written_over_a_copy(options: dict[str, Any]) -> None:
-    """Rows that were deleted meanwhile would stay."""
-    first = named(count=3)
-    await write(new(options), first)
-    at = structs.replace(first.next_offset, snapshot=True)
-    with pytest.raises(TargetRefused, match="`tailer offsets reset`"):
-        await new(options).set_offset("orders", at)
-    sink = new(options)
-    await sink.open("orders")
-    again = named(count=2, version=5)
-    begins = structs.replace(again.offset, snapshot=True)
-    ends = structs.replace(again.next_offset, snapshot=True)
-    with pytest.raises(TargetRefused, match="`tailer offsets reset`"):
-        await sink.write(structs.replace(again, offset=begins, next_offset=ends))
-    await sink.aclose()
 
 
 async def test_a_request_that_comes_twice_is_no_other_process(
