@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 # The first test that uses one of these waits for its start.
 START_TIMEOUT_S = 600
 SERVERS = {
-    "spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres", "opensearch",
-    "clickhouse",
+    "spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres", "pgvector",
+    "opensearch", "clickhouse",
 }  # fmt: skip
 
 STORES = {"azurite", "gcs_server", "s3_server"}
@@ -58,6 +58,7 @@ NEEDS = {
     "azurite": "azurite",
     "gcs_server": "gcs",
     "opensearch": "opensearch",
+    "pgvector": "pgvector",
     "clickhouse": "clickhouse",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
@@ -289,6 +290,16 @@ def postgres() -> Iterator[Postgres]:
     from tests.support.postgres import Postgres
 
     with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pgvector() -> Iterator[Postgres]:
+    """One real PostgreSQL server with the extension `vector`, in the database `postgres`."""
+    from tests.support.postgres import start_pgvector
+
+    with start_pgvector() as server:
+        server.query("CREATE EXTENSION vector")
         yield server
 
 

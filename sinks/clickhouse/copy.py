@@ -60,7 +60,7 @@ class ClickHouseCopy:
         self._maker = maker
         self._table = table
 
-    def as_held(self, column: pa.Array) -> pa.Array:
+    def as_held(self, name: str, column: pa.Array) -> pa.Array:  # noqa: ARG002  # the same for all
         return make_comparable(column)
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -204,7 +204,7 @@ class DuckdbFile(Database):
             return []
         return [row[0] for row in self.execute(f"DESCRIBE {self.quote_name(name)}")]
 
-    def to_database_type(self, column: pa.Array) -> pa.Array:
+    def to_database_type(self, name: str, column: pa.Array) -> pa.Array:  # noqa: ARG002  # of any name
         """Return a variant as the text of its JSON, and all else as it is."""
         return variant_text(column) if is_arrow_variant(column.type) else column
 

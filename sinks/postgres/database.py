@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import Any
@@ -11,6 +11,15 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
+from sinks.postgres.vectors import (
+    NO_EXTENSION,
+    check_vectors,
+    format_vector,
+    hold_vectors,
+    is_vector,
+    read_vectors,
+    vector_text,
+)
 from sinks.postgres.waiting import make_connection_class
 from sinks.shared.credentials import find_credentials
 from sinks.shared.misread import translate_misreads
@@ -70,6 +79,7 @@ _SCHEMES = ("postgresql", "postgres")
 _COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]*)", re.MULTILINE)
 #: A limit of the server: of what is written here, a row has it.
 _TOO_LARGE = "54000"
+_NO_TYPE = "42704"
 _SYSTEM_COLUMNS = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
 _ROWS_MAX = 65536
 _READ_BYTES = 1_000_000
@@ -87,8 +97,9 @@ class Postgres(Database):
     lock = " FOR UPDATE"
 
     def __init__(
-        self, dsn: str, schema: str, *, timeout_s: float = 60, user: str = "", password: str = ""
-    ) -> None:
+        self, dsn: str, schema: str, *, timeout_s: float = 60, user: str = "", password: str = "",
+        vectors: Mapping[str, pa.DataType] | None = None,
+    ) -> None:  # fmt: skip
         try:
             import psycopg
         except ImportError as e:
@@ -99,6 +110,7 @@ class Postgres(Database):
         self.schema = schema
         self._psycopg: Any = psycopg
         self._timeout_s = timeout_s
+        self._vectors = vectors or {}
         self._begin = _BEGIN.format(lock_ms=round(timeout_s * 1000))
         self._given: dict[str, Any] = {**_DEFAULTS, **given}
         named = [str(given[name]) for name in ("host", "dbname") if given.get(name)]
@@ -211,6 +223,8 @@ class Postgres(Database):
         column = _COLUMN.search(e.diag.context or "")
         where = f", column {column[1]!r}" if column else ""
         remedy = TOO_WIDE if e.sqlstate == _TOO_LARGE else ""
+        if self._vectors and e.sqlstate == _NO_TYPE:
+            remedy = NO_EXTENSION
         return self.faults.error(e.sqlstate, f"{self.location}{where}: {said}{remedy}")
 
     def quote_table(self, name: str) -> str:
@@ -227,6 +241,16 @@ class Postgres(Database):
 
     # Values
 
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise :class:`TargetRefused` for an option that names no column."""
+        check_vectors(self._vectors, schema)
+
+    def to_database_type(self, name: str, column: pa.Array) -> pa.Array:
+        """Return a variant as its JSON, and what the option `vectors` names as a vector."""
+        if name in self._vectors:
+            return hold_vectors(column, self._vectors[name])
+        return super().to_database_type(name, column)
+
     def check_values(self, column: pa.Array) -> None:
         """Raise :class:`ValueRefused` for what PostgreSQL can't hold."""
         check_nul(column, "PostgreSQL")
@@ -238,10 +262,14 @@ class Postgres(Database):
             return f"numeric({data_type.precision},{data_type.scale})"
         if pa.types.is_timestamp(data_type):
             return "timestamptz" if data_type.tz else "timestamp"
+        if is_vector(data_type):
+            return format_vector(data_type)
         return "jsonb" if is_json(data_type) else _TYPES[data_type]
 
     def make_comparable(self, column: pa.Array, data_type: pa.DataType) -> pa.Array:
-        """Return JSON in one form, and bytes in hexadecimal."""
+        """Return JSON in one form, vectors as text, and bytes in hexadecimal."""
+        if is_vector(data_type):
+            return vector_text(column) if is_vector(column.type) else read_vectors(column)
         if is_json(data_type):
             text = column if pa.types.is_string(column.type) else json_text(column)
             return canonical_json(text, data_type)
@@ -356,6 +384,8 @@ def _parse_parameters(psycopg: Any, dsn: str, options: dict[str, str]) -> dict[s
 
 def _to_csv_type(column: pa.Array) -> pa.Array:
     """Return a column in a type whose CSV PostgreSQL reads."""
+    if is_vector(column.type):
+        return vector_text(column)
     if is_json(column.type):
         return json_text(column)
     return hex_text(column, "\\x") if pa.types.is_binary(column.type) else column

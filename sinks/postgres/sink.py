@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sinks.postgres.database import Postgres
+from sinks.postgres.vectors import parse_vectors
 from sinks.shared.credentials import CREDENTIALS
 from sinks.sql.sink import TABLE_SETTINGS, SqlSink
 from tailer.settings import Setting
@@ -23,6 +24,10 @@ SETTINGS: dict[str, Setting] = {
         unit="seconds", advanced=True,
     ),
     **TABLE_SETTINGS,
+    "vectors": Setting(
+        "table", {}, "Columns with lists of numbers that become vectors of the extension pgvector, "
+        'and their types, for example `{ embedding = "vector(384)" }`.',
+    ),
 }  # fmt: skip
 
 
@@ -37,4 +42,6 @@ class PostgresSink(SqlSink):
         """Create the sink. Options: :data:`SETTINGS`."""
         more = dict(options)
         names = ("dsn", "schema", "timeout_s", "user", "password")
-        return cls(Postgres(**{name: more.pop(name) for name in names}), **more)
+        vectors = parse_vectors(more.pop("vectors"), more["key"])
+        found = {name: more.pop(name) for name in names}
+        return cls(Postgres(**found, vectors=vectors), **more)

@@ -327,7 +327,7 @@ class RedisCopy:
         self._portal = portal
         self._sink = sink
 
-    def as_held(self, column: pa.Array) -> pa.Array:
+    def as_held(self, name: str, column: pa.Array) -> pa.Array:  # noqa: ARG002  # the same for all
         return json_values(column)
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

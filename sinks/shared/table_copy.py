@@ -31,11 +31,11 @@ class TableCopy:
         self._target = None if claim is None else target
         self._history = history
 
-    def as_held(self, column: pa.Array) -> pa.Array:
+    def as_held(self, name: str, column: pa.Array) -> pa.Array:  # noqa: ARG002  # the same for all
         return variant_text(column) if is_arrow_variant(column.type) else column
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        held = [self.as_held(pa.array([], field.type)).type for field in schema]
+        held = [self.as_held(f.name, pa.array([], f.type)).type for f in schema]
         types = pa.schema(list(zip(schema.names, held, strict=True)))
         if self._target is not None:
             where = None if self._history is None else _is_valid(self._history, self.at)

@@ -29,14 +29,13 @@ class SqlCopy:
         self._history = history
         self.at: int | None = None
 
-    def as_held(self, column: pa.Array) -> pa.Array:
-        held = self._database.to_database_type(column)
+    def as_held(self, name: str, column: pa.Array) -> pa.Array:
+        held = self._database.to_database_type(name, column)
         return self._database.make_comparable(held, held.type)
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         names = self._database.quote_names(schema.names)
-        held = [self._database.to_database_type(pa.array([], f.type)).type for f in schema]
-        types = pa.schema(list(zip(schema.names, held, strict=True)))
+        types = self._database.to_database_schema(schema)
         query = f"SELECT {names} FROM {self._database.quote_table(self._target)}"
         if self._history is not None:
             query += f" WHERE {self._format_version(self._history)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -124,6 +124,9 @@ class Database(ABC):
     def list_columns(self, name: str) -> list[str]:
         """Return the names of a table's columns."""
 
+    def check_schema(self, schema: pa.Schema) -> None:  # noqa: B027  # a dialect's
+        """Raise :class:`TargetRefused` for an option that does not fit the table's columns."""
+
     @abstractmethod
     def check_values(self, column: pa.Array) -> None:
         """Raise :class:`ValueRefused` for a type or a value that the database can't hold.
@@ -134,10 +137,16 @@ class Database(ABC):
         the columns that it has next."""
         return {}
 
-    def to_database_type(self, column: pa.Array) -> pa.Array:
-        """Return a column in the Arrow type in which it is kept: a variant as its JSON, and all
-        else as it is."""
+    def to_database_type(self, name: str, column: pa.Array) -> pa.Array:  # noqa: ARG002  # a dialect's
+        """Return the column ``name`` in the Arrow type in which it is kept: a variant as its JSON,
+        and all else as it is."""
         return with_json(column)
+
+    def to_database_schema(self, columns: Iterable[pa.Field]) -> pa.Schema:
+        """Return columns with the types of :meth:`to_database_type`."""
+        return pa.schema(
+            [(f.name, self.to_database_type(f.name, pa.array([], f.type)).type) for f in columns]
+        )
 
     @abstractmethod
     def format_type(self, data_type: pa.DataType) -> str:

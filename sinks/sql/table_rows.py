@@ -32,24 +32,24 @@ class TableRows:
     def first_columns(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table is made with."""
         columns = [*schema, *METADATA_FIELDS] if self.event_id is not None else [*schema]
-        held = [
-            (f.name, self.database.to_database_type(pa.array([], f.type)).type) for f in columns
-        ]
+        held = [(f.name, f.type) for f in self.database.to_database_schema(columns)]
         held += [(self.row_id, pa.int64())] if self.row_id is not None else []
         held += [(self.event_id, pa.string())] if self.event_id is not None else []
         if self.history is not None:
             at, number = METADATA_FIELDS[-1].type, pa.int64()
-            kept = self.database.to_database_type(pa.array([], at)).type
+            kept = self.database.to_database_type("", pa.array([], at)).type
             held += zip(self.history.list_names(), (kept, kept, number, number), strict=True)
         return pa.schema(held)
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Raise :class:`SinkRejected` for a column that the table can't hold."""
         own = self.own
+        self.database.check_schema(schema)
         self.database.names.check_columns([*schema.names, *own.names, *own.fixed])
         for name, column in zip(schema.names, schema.empty_table().columns, strict=True):
             try:
-                self.database.check_values(self.database.to_database_type(column.combine_chunks()))
+                held = self.database.to_database_type(name, column.combine_chunks())
+                self.database.check_values(held)
             except ValueRefused as e:
                 raise self._make_refusal(name, e) from e
 
@@ -83,7 +83,7 @@ class TableRows:
         held = {}
         for name, column in columns.items():
             try:
-                held[name] = self.database.to_database_type(column)
+                held[name] = self.database.to_database_type(name, column)
                 self.database.check_values(held[name])
             except ValueRefused as e:
                 raise self._make_refusal(name, e, batch) from e

@@ -91,8 +91,9 @@ class MirrorCopy(typing.Protocol):
     key: tuple[str, ...]
     at: int | None
 
-    def as_held(self, column: pa.Array) -> pa.Array:
-        """Return a column of the table in the form of :meth:`rows`; equal values become equal."""
+    def as_held(self, name: str, column: pa.Array) -> pa.Array:
+        """Return the table's column ``name`` in the form of :meth:`rows`; equal values become
+        equal."""
 
     def rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the columns of the table's schema, in bounded memory."""

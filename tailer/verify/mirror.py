@@ -163,7 +163,7 @@ class MirrorRows:
         rest = [name for name in table.names if name not in copy.key]
         self.names = [*(name for name in copy.key if name in table.names), *rest]
         self.table = pa.schema([table.field(name) for name in self.names])
-        held = (copy.as_held(pa.array([], field.type)).type for field in self.table)
+        held = (copy.as_held(f.name, pa.array([], f.type)).type for f in self.table)
         numbered = [pa.field(f"c{i}", data_type) for i, data_type in enumerate(held)]
         self.schema = pa.schema([*REF_FIELDS, *numbered])
 
@@ -190,7 +190,7 @@ class MirrorRows:
         done = 0
         for changes in pull_batches(self.portal, self.read_snapshot()):
             data = self._select_columns(changes)
-            columns = [self.copy.as_held(data.column(name)) for name in self.names]
+            columns = [self.copy.as_held(name, data.column(name)) for name in self.names]
             yield _sign_rows(-1, columns, done, self.schema)
             done += data.num_rows
 
@@ -198,7 +198,7 @@ class MirrorRows:
         """Return the keys of a batch as a stream for the engine, each with its place there."""
         data = self._select_columns(changes)
         return self.stream_held_keys(
-            [self.copy.as_held(data.column(name)) for name in self.copy.key]
+            [self.copy.as_held(name, data.column(name)) for name in self.copy.key]
         )
 
     def stream_held_keys(self, columns: Sequence[pa.Array]) -> RowStream:

@@ -34,6 +34,7 @@ SPARK = "tests/spark/test_docs.py::test_"
 MIRRORS = f"{SPARK}mirror_history_and_totals_follow_the_table"
 TUTORIAL = "tests/kafka/test_tutorial.py::test_the_tutorial_does_what_it_says"
 PYTHON_PAGE = "tests/api/test_page.py::test_the_programs_of_the_page_do_what_they_say"
+VECTORS = "tests/sinks/test_postgres_vectors.py::test_the_page_on_vectors"
 PACKAGES = "tests/spark/test_packages.py::test_nodes_without_the_package_read_a_table"
 PIPELINE = "tests/spark/test_declarative.py::test_the_guides_pipeline_goes_on_where_it_ended"
 CATALOG = "tests/catalog/test_commands.py::test_"
@@ -188,6 +189,13 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("pip", NotRun("tests/sinks/test_example_package.py does the same without the network")),
     ],
     "docs/sinks/http.md": [("# tailer.toml", SINK), ("export", SINK), ("POST", SHOWN)],
+    "docs/sinks/postgres.md": [
+        ("# tailer.toml", SINK),
+        ("pip", SINK),
+        ("[feeds.documents]", VECTORS),
+        ("[feeds.to_embed]", VECTORS),
+        ("BEGIN", VECTORS),
+    ],
     "docs/spark.md": [
         ("from", f"{SPARK}the_source"),
         ("query", f"{SPARK}the_source"),

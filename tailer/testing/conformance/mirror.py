@@ -266,7 +266,7 @@ class MirrorConformance(FaultConformance):
         if type(sink).repair_mirror is Sink.repair_mirror:
             pytest.skip("the sink has no copy that can be repaired")
         with make_sink().read_mirror("orders") as copy:
-            held = copy.as_held(pa.array([3, 9], pa.int64()))
+            held = copy.as_held("id", pa.array([3, 9], pa.int64()))
         with sink.repair_mirror("orders") as mirror:
             assert mirror.offset == batch.next_offset
             mirror.replace(change_batch(SCHEMA, [_make_row(2, "b"), _make_row(4, "d")]))

@@ -48,5 +48,7 @@ def names_of(server: ClickHouse, options: dict[str, Any]) -> dict[int, str]:
 
 def read_back(sink: Sink, schema: pa.Schema) -> pa.Table:
     with sink.read_mirror("orders") as copy:
-        empty = pa.schema([(f.name, copy.as_held(pa.array([], f.type)).type) for f in schema])
+        empty = pa.schema(
+            [(f.name, copy.as_held(f.name, pa.array([], f.type)).type) for f in schema]
+        )
         return pa.Table.from_batches(list(copy.rows(schema)), empty).sort_by("id")

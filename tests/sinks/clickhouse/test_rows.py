@@ -58,7 +58,9 @@ async def test_the_extremes_of_every_type(options: dict[str, Any]) -> None:
     table = read_back(new(options), schema)
     with new(options).read_mirror("orders") as copy:
         for name in schema.names:
-            assert table[name].combine_chunks().equals(copy.as_held(batch.rows.column(name))), name
+            assert (
+                table[name].combine_chunks().equals(copy.as_held(name, batch.rows.column(name)))
+            ), name
 
 
 async def test_text_that_is_no_text_is_kept(options: dict[str, Any]) -> None:
