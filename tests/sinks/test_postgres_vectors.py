@@ -133,9 +133,9 @@ def test_an_option_that_is_wrong(pgvector: Postgres, vectors: dict[str, Any], sa
 
 
 async def test_a_vector_that_no_column_is_for(pgvector: Postgres, schema: str) -> None:
-    sink = new(pgvector, schema, vectors={"embeding": "vector(2)"})
+    sink = new(pgvector, schema, vectors={"embeddings": "vector(2)"})
     with pytest.raises(
-        SinkRejected, match="names 'embeding', and the table has the columns id, em"
+        SinkRejected, match="names 'embeddings', and the table has the columns id, em"
     ):
         sink.check_columns(build_table(pa.float32()))
 
