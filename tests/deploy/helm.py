@@ -6,13 +6,14 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.support.components import Component, run_maker
+from tests.support.components import GO_QUICKLY, Component, run_maker
 
 _VERSION = "v3.16.4"
 
 
 def _build(home: Path) -> None:
-    command: list[str | Path] = ["go", "install", f"helm.sh/helm/v3/cmd/helm@{_VERSION}"]
+    package = f"helm.sh/helm/v3/cmd/helm@{_VERSION}"
+    command: list[str | Path] = ["go", "install", "-trimpath", GO_QUICKLY, package]
     run_maker(command, env={**os.environ, "GOBIN": str(home), "CGO_ENABLED": "0"})
 
 

@@ -91,7 +91,7 @@ class Bucket:
         return f"s3://{self.name}/{key}"
 
 
-S3_SERVER = go_server("s3", "the S3 server", _SOURCES, _PROGRAM)
+S3_SERVER = go_server("s3", "the S3 server", _SOURCES, _PROGRAM, measured=True)
 
 
 @contextmanager
