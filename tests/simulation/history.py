@@ -58,7 +58,10 @@ class History:
         self.table = SimulatedTable(world, self.bucket, catalog=catalog)
         self.operator = Operator(world, lambda: self.table.newest.number)
         derived = plan.change_source == "derived"
-        self.judge = Judge(world, self.table, "sink0", derived=derived, even=plan.even)
+        self.judge = Judge(
+            world, self.table, "sink0",
+            derived=derived, even=plan.even, by_row=plan.sink == "in_flight",
+        )  # fmt: skip
         self.target = Target(world, self.judge.name, self.judge, self.operator.judge_write)
         self.bucket.on_put = self.disk.on_rename = self._judge_state
         around = Surroundings(

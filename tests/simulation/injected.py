@@ -14,6 +14,8 @@ import anyio
 from msgspec import structs
 
 import tailer.feed.run
+from sinks.messages import in_flight as in_flight_requests
+from sinks.messages.messages import Limits, Messages
 from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TableError, TransientError
 from tailer.feed.publish import Publisher, Saver
@@ -245,3 +247,24 @@ def _at_rest(put: Any) -> None:
         return str(int(self._bucket.changed_at.get(f"{self._folder}/{folder}", 0.0)))
 
     put(DiskStore, "rest_mark", rest_mark)
+
+
+@_fault("requests in flight do not mind the rows' keys")
+def _no_lanes(put: Any) -> None:
+    def divide(messages: Messages, limits: Limits, in_flight: int) -> list[Any]:
+        return [in_flight_requests._Lane(messages, limits)] * in_flight
+
+    put(in_flight_requests, "_divide", divide)
+
+
+@_fault("what is on its way counts as taken")
+def _taken_early(put: Any) -> None:
+    real = in_flight_requests.send_requests
+
+    async def send_requests(
+        messages: Messages, limits: Limits, in_flight: int, send: Any, note_taken: Any
+    ) -> None:
+        note_taken(len(messages))
+        await real(messages, limits, in_flight, send, lambda _: None)
+
+    put(in_flight_requests, "send_requests", send_requests)

@@ -32,6 +32,7 @@ class Judge:
     """Judges one sink of one feed. ``start`` is the first offset that was saved.
 
     ``derived``: the feed finds changes by comparing rows. ``even``: it selects rows with even ids.
+    ``by_row``: the events of one row follow one another, and those of others need not.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class Judge:
         *,
         derived: bool = False,
         even: bool = False,
+        by_row: bool = False,
     ) -> None:
+        self.by_row = by_row
         self.derived = derived
         self.even = even
         self.world = world
@@ -63,9 +66,10 @@ class Judge:
         self.excused_snapshots: set[int] = set()
         #: The versions of snapshots that stand in for the versions up to them.
         self.snapshots: set[int] = set()
-        self._newest = -1
         self._whole = 0
-        self._coming: set[object] = set()
+        #: The newest version that came, of all rows or of each, and which rows came with it.
+        self._newest: defaultdict[object, int] = defaultdict(lambda: -1)
+        self._coming: defaultdict[object, set[object]] = defaultdict(set)
 
     # What the sink got
 
@@ -117,16 +121,18 @@ class Judge:
         counts[change] += 1
         if counts[change] > self._wanted(event.version)[change]:
             self.world.broken(f"P2: {event} is no change of version {event.version}")
-        if event.version < self._newest and event.version not in self.excused:
-            self.world.broken(f"P3: {event} first came after version {self._newest}")
-        if event.version > self._newest:
-            self._newest = event.version
-            self._coming.clear()
-        # Per key: what leaves comes first.
         key = event.row[0]
+        among = key if self.by_row else None
+        newest, coming = self._newest[among], self._coming[among]
+        if event.version < newest and event.version not in self.excused:
+            self.world.broken(f"P3: {event} first came after version {newest}")
+        if event.version > newest:
+            self._newest[among] = event.version
+            coming.clear()
+        # Per key: what leaves comes first.
         if event.kind not in LEAVING:
-            self._coming.add(key)
-        elif key in self._coming and event.version == self._newest:
+            coming.add(key)
+        elif key in coming and event.version == self._newest[among]:
             self.world.broken(f"P3: {event} came after the row that replaces it")
 
     def noticed(self, notice: Notice) -> None:

@@ -16,7 +16,7 @@ from tests.simulation.writer import OPERATIONS
 
 StoreKind = Literal["disk", "ahead"]
 OffsetsKind = Literal["object", "local"]
-SinkKind = Literal["plain", "transactional", "copy"]
+SinkKind = Literal["plain", "transactional", "copy", "in_flight"]
 
 #: What the world does besides the writer's operations, and how often.
 ACTIONS = {
@@ -36,6 +36,8 @@ _SHORT = 0.6
 
 #: The share of tables whose commits a catalog ratifies.
 _CATALOGS = 0.2
+#: The share of the sinks without progress that have several requests on their way.
+_IN_FLIGHT = 0.5
 #: The share of feeds that select some rows.
 _SELECTS = 0.25
 
@@ -121,7 +123,9 @@ class Plan:
             steps = [Step(s.at, "demand") if s.what == "go_back" else s for s in steps]
         rng.random()  # nothing uses it; without it, each seed would be another history
         kinds: tuple[SinkKind, ...] = ("plain", "transactional", "copy")
-        sink = rng.choice(kinds)
+        sink: SinkKind = rng.choice(kinds)
+        if sink == "plain" and random.Random(f"of requests {recipe.seed}").random() < _IN_FLIGHT:
+            sink = "in_flight"
         return cls(
             store=rng.choices(["disk", "ahead"], [4, 5])[0],  # type: ignore[arg-type]
             offsets=rng.choices(["object", "local"], [2, 1])[0],  # type: ignore[arg-type]
@@ -131,11 +135,11 @@ class Plan:
             lease_s=rng.choice([5.0, 15.0, 60.0]),
             batch_rows=rng.choice([2, 131_072]),
             change_source="derived" if rng.random() < 0.05 else "auto",
-            paired=rng.random() < 0.2,
+            paired=rng.random() < 0.2 and sink != "in_flight",
             policies=Policies(
                 on_data_loss=rng.choice(["fail", "skip", "snapshot"]),
                 on_schema_change=rng.choice(["continue", "pause"]),
-                on_reject="park" if sink == "plain" else "fail",
+                on_reject="park" if sink in ("plain", "in_flight") else "fail",
             ),
             shuffled=rng.random() < 0.3,
             catalog=catalog,

@@ -11,6 +11,10 @@ from typing import Any
 
 import anyio
 
+from sinks.formats.json_formats import keyed_settings
+from sinks.messages import in_flight
+from sinks.messages.messages import Limits, Messages
+from sinks.messages.sink import MessageSink
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import RowsRefused, TransientError
 from tailer.sink import Sink, SinkTraits
@@ -18,6 +22,8 @@ from tests.simulation.judge import Delivered, Judge
 from tests.simulation.model import LEAVING, Row
 from tests.simulation.world import Process, World
 
+#: A message each, for a history has few events.
+_LIMITS, _IN_FLIGHT = Limits(messages=1, bytes=10**6), 3
 _METADATA = tuple(f.name for f in METADATA_FIELDS)
 
 
@@ -106,9 +112,10 @@ class PlainSink(Sink):
 
     async def write(self, batch: ChangeBatch) -> None:
         """See :class:`tailer.sink.Sink`."""
-        await self._send(delivered_rows(batch), f"{batch.offset.position}")
+        await self.send(delivered_rows(batch), f"{batch.offset.position}")
 
-    async def _send(self, events: list[Delivered], where: str) -> None:
+    async def send(self, events: list[Delivered], where: str) -> None:
+        """Send events in one request."""
         world, name = self.world, self.target.name
         if world.fault("sink refuses", name):
             raise TransientError(f"{name} is busy")
@@ -217,8 +224,46 @@ class CopySink(TransactionalSink):
         self._epoch += 1
 
 
+class InFlightSink(MessageSink):
+    """A sink of messages with several requests on their way, as those of AWS and webhooks are: the
+    events of one row follow one another."""
+
+    kind = "in_flight"
+    piece_rows = 7
+
+    def __init__(self, target: Target) -> None:
+        given = {name: one.default for name, one in keyed_settings("rows").items()}
+        super().__init__("rows", {**given, "key": ["id"]})
+        self.target = target
+        self._plain = PlainSink(target)
+
+    async def _connect(self) -> Offset | None:
+        return await self._plain.open(self._feed)
+
+    async def _disconnect(self) -> None:
+        """Nothing is open."""
+
+    async def _send_messages(self, messages: Messages, then: Offset) -> None:
+        events = {event.id: event for event in delivered_rows(messages.batch)}
+
+        async def send(request: Messages) -> None:
+            found = [events[one] for one in request.ids.to_pylist()]
+            await self._plain.send(found, f"{then.position}")
+
+        await in_flight.send_requests(messages, _LIMITS, _IN_FLIGHT, send, self._note_taken)
+
+    async def announce(self, notice: Notice) -> None:
+        await super().announce(notice)
+        await self._plain.announce(notice)
+
+
 #: The sinks by their kinds.
-SINKS = {"plain": PlainSink, "transactional": TransactionalSink, "copy": CopySink}
+SINKS = {
+    "plain": PlainSink,
+    "transactional": TransactionalSink,
+    "copy": CopySink,
+    "in_flight": InFlightSink,
+}
 
 
 async def _wait(world: World) -> None:

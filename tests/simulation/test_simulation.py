@@ -49,6 +49,8 @@ FOUND_BY = {
     "a folder counts as at rest right after a change": 26,
     "a staged commit is read before it is ratified": 36,
     "a version is taken twice, staged and published": 4,
+    "requests in flight do not mind the rows' keys": 100,
+    "what is on its way counts as taken": 100,
 }
 
 _CHECKSUMS = """
@@ -111,7 +113,7 @@ def test_histories_meet_all_faults_actions_and_parts() -> None:
     assert {plan.store for plan in plans} == {"disk", "ahead"}
     assert {plan.offsets for plan in plans} == {"object", "local"}
     assert {plan.catalog for plan in plans} == {True, False}
-    assert {plan.sink for plan in plans} == {"plain", "transactional", "copy"}
+    assert {plan.sink for plan in plans} == {"plain", "transactional", "copy", "in_flight"}
 
 
 def test_a_recipe_is_read_back_from_its_text() -> None:
