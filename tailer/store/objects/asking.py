@@ -16,6 +16,7 @@ import os
 import resource
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,11 @@ from tailer.errors import TransientError
 
 #: How long such a thread may need, in seconds.
 _LOCK_S = 0.05
+#: How long it is waited for on a busy machine, where it gets no processor, and how often it is
+#: looked at.
+_BUSY_MAX_S, _LOOK_S = 5.0, 0.005
+#: What the system calls the threads of obstore's runtime.
+_RUNTIME = "(tokio"
 #: How often the process's size is checked, first this long after a request: most end before that.
 _CHECK_S = 0.1
 #: How far the process may grow meanwhile, beyond what was asked for: other feeds are at work, too.
@@ -98,4 +104,18 @@ def _measure_resident_bytes() -> int:
 
 @atexit.register
 def _wait_for_lock() -> None:
-    time.sleep(max(0.0, _last_s + _LOCK_S - time.monotonic()))
+    until = _last_s + _BUSY_MAX_S
+    time.sleep(max(0.0, _last_s + _LOCK_S - time.monotonic()))  # the lock is free meanwhile
+    while time.monotonic() < until and _has_runnable_threads():
+        time.sleep(_LOOK_S)
+
+
+def _has_runnable_threads() -> bool:
+    """Return whether a thread of obstore's wants the processor; False where the system does not
+    say it."""
+    for thread in Path("/proc/self/task").glob("*/stat"):
+        with suppress(OSError):  # it has ended
+            name, _, rest = thread.read_text().partition(") ")
+            if _RUNTIME in name and rest.startswith("R"):
+                return True
+    return False
