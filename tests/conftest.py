@@ -87,7 +87,8 @@ settings.register_profile(
     "user",
     deadline=None,
     max_examples=500 if TORTURE else examples(30),
-    suppress_health_check=[HealthCheck.too_slow],
+    # A busy machine is slow, too; and each example makes what it needs in its test's fixtures.
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("ci", settings.get_profile("user"), print_blob=True, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" and not TORTURE else "user")

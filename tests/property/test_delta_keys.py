@@ -16,7 +16,7 @@ import anyio
 import deltalake
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.changes import ChangeBatch
@@ -82,7 +82,7 @@ async def kept(folder: Path, key: pa.Schema, batches: list[ChangeBatch]) -> None
     await sink.aclose()
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_a_mirror_by_any_key_has_the_rows(data: st.DataObject) -> None:
     key, values = data.draw(keys())

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailer.errors import SinkRejected, TargetRefused, UnsupportedTable
@@ -59,7 +59,7 @@ def refusal_of(write: Callable[[], Awaitable[Any]]) -> str | None:
     return None
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 @example(names=["x" * 63 + "1", "x" * 63 + "2"], log=False)
 @example(names=["ctid"], log=False)
 @example(names=["a", "A"], log=False)

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.errors import RowsRefused
@@ -58,7 +58,7 @@ def images(row: dict[str, Any], value: int) -> list[dict[str, Any]]:
     return [before, {**row, "v": value, "_change_type": "update_postimage"}]
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5)
 @given(data=st.data())
 @pytest.mark.parametrize(
     "kinds",
@@ -129,7 +129,7 @@ VALUES = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10))
 @given(values=st.lists(VALUES, min_size=1, max_size=4))
 def test_any_values_are_read_back_as_they_are_compared(
     target: ColumnTarget, tmp_path: Path, values: list[dict[str, Any]]

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailer.changes import ChangeBatch
@@ -51,7 +51,7 @@ def refusal_of(sink: Sink, batch: ChangeBatch) -> str | None:
     return None
 
 
-@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15))
 @example([("k", 760, 20)])
 @example([("größe", 100, 400), ("k", 1, 0)])
 @given(st.lists(st.tuples(st.sampled_from(["k", "größe", "😀"]), LENGTHS, LENGTHS), min_size=1,

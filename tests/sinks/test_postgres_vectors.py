@@ -10,7 +10,7 @@ import anyio
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailer.cli.main import main
@@ -58,7 +58,7 @@ def rounded(value: float, kind: str) -> float | None:
     return found if abs(found) < float("inf") else None  # also for NaN
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 @given(data=st.data())
 @pytest.mark.parametrize("kind", PACKED)
 def test_a_vector_has_the_numbers_or_is_refused(

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -139,7 +139,7 @@ def test_a_log_has_each_value(
     check_log(target, tmp_path, history, types)
 
 
-@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12))
 @given(history=HISTORIES, types=st.sampled_from([NUMBERS, MIXED]))
 def test_any_names_may_follow_each_other(
     target: ColumnTarget, tmp_path: Path, history: list[list[str]], types: list[pa.DataType]
