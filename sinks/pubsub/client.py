@@ -28,6 +28,8 @@ from google.pubsub_v1 import types
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
+from tailer.errors import TransientError
+
 RpcError = grpc.aio.AioRpcError
 AuthError: Any = GoogleAuthError
 _SCOPES = ("https://www.googleapis.com/auth/pubsub",)
@@ -70,11 +72,9 @@ class Connection:
         self._one_at_a_time = anyio.Lock()
 
     def _make_call(self, path: str, request: Any, answer: Any) -> Any:
-        return self._channel.unary_unary(
-            path,
-            request_serializer=request.SerializeToString,
-            response_deserializer=answer.FromString,
-        )
+        # Bytes: gRPC would log what it can't read, with a traceback, and give None.
+        call = self._channel.unary_unary(path, request_serializer=request.SerializeToString)
+        return call, answer.FromString
 
     async def log_in(self, file: Path | None) -> None:
         """Find who signs: a service account's file, or what Google's tools find."""
@@ -112,8 +112,11 @@ class Connection:
     async def _ask(self, call: Any, routed: str, request: Any) -> Any:
         # The service routes a request by this header.
         headers = [("x-goog-request-params", f"{routed}={quote(self._topic)}"), *await self._sign()]
+        ask, read = call
         try:
-            return await call(request, timeout=self._timeout_s, metadata=headers)
+            return read(await ask(request, timeout=self._timeout_s, metadata=headers))
+        except DecodeError as e:
+            raise TransientError(f"Pub/Sub: an answer that can't be read ({e})") from e
         except asyncio.CancelledError:
             # gRPC's does not say which scope was cancelled; that scope would not know it again.
             await anyio.lowlevel.checkpoint()

@@ -72,8 +72,8 @@ SETTINGS: dict[str, Setting] = {
         unset="`GOOGLE_APPLICATION_CREDENTIALS`, gcloud's login, or the machine's identity",
     ),
     "endpoint_url": Setting(
-        "text", None, "Address of the service, for one region; http:// is for emulators, without "
-        "credentials.", form="http(s)://host[:port]", parse=_parse_endpoint,
+        "text", None, "Address of the service, such as a region's; http:// is for emulators, "
+        "without credentials.", form="http(s)://host[:port]", parse=_parse_endpoint,
         unset="`PUBSUB_EMULATOR_HOST`, or pubsub.googleapis.com", advanced=True,
     ),
     "ordering_keys": Setting(

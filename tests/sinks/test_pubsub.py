@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,40 @@ async def test_an_answer_without_receipts_is_none(pubsub: Pubsub, name: str) -> 
     sink = make(pubsub, name)
     await sink.open("orders")
     with pubsub.failing(name, None), pytest.raises(TransientError, match="does not say what"):
+        await sink.write(named())
+    await sink.aclose()
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[int, dict[str, bytes]]]:
+    """A server of gRPC that answers each method by these bytes, and its port."""
+    found: dict[str, bytes] = {}
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
+        def service(self, details: Any) -> Any:
+            name = details.method.rpartition("/")[2]
+            return grpc.unary_unary_rpc_method_handler(lambda *_: found.get(name, b""))
+
+    server = grpc.server(ThreadPoolExecutor(2), [Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port, found
+    server.stop(0).wait()
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("answer", [b"", b"\xff" * 20, b"\x0a\x01a" * 3], ids=str)
+async def test_an_answer_that_is_none_is_no_receipt(
+    answers: tuple[int, dict[str, bytes]], answer: bytes
+) -> None:
+    port, by_method = answers
+    permission = b"pubsub.topics.publish"
+    by_method["TestIamPermissions"] = b"\x0a" + bytes([len(permission)]) + permission
+    by_method["Publish"] = answer
+    options = {"topic": topic_path("a"), "endpoint_url": f"http://127.0.0.1:{port}"}
+    sink = make_sink("pubsub", options, Path())
+    await sink.open("orders")
+    with pytest.raises(TransientError):
         await sink.write(named())
     await sink.aclose()
 
