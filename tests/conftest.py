@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tests.support.mysql import Mysql
     from tests.support.opensearch import OpenSearch
     from tests.support.postgres import Postgres
+    from tests.support.pubsub import Pubsub
     from tests.support.registry import Registry
 
 # The first test that uses one of these waits for its start.
@@ -60,6 +61,7 @@ NEEDS = {
     "opensearch": "opensearch",
     "pgvector": "pgvector",
     "clickhouse": "clickhouse",
+    "pubsub": "pubsub",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
@@ -312,6 +314,15 @@ def aws() -> Iterator[Aws]:
     with pytest.MonkeyPatch.context() as patched, Aws() as server:
         for name, value in ACCOUNT.items():
             patched.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pubsub() -> Iterator[Pubsub]:
+    """One server of Pub/Sub for all tests that do not stop it; each uses a topic of its own."""
+    from tests.support.pubsub import Pubsub
+
+    with Pubsub() as server:
         yield server
 
 

@@ -33,12 +33,13 @@ from tests.support.crate import CRATE
 from tests.support.flink import FLINK
 from tests.support.opensearch import OPENSEARCH
 from tests.support.postgres import PGVECTOR
+from tests.support.pubsub import PUBSUB
 from tests.support.registry import REGISTRY
 
 #: What the tests of `make test` need, and what only the `slow` ones do.
 EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, OPENSEARCH, CHDB,
-    PGVECTOR, AXE,
+    PGVECTOR, PUBSUB, AXE,
 )  # fmt: skip
 SLOW = (CONNECT, FLINK, HELM, SPARK_CLASSES)
 TORTURE = (OLDER_KAFKA, *OTHERS.values())

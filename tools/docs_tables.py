@@ -26,6 +26,7 @@ from sinks.kafka.client.security import Security
 from sinks.kafka.options import KafkaOptions
 from sinks.mysql import sink as mysql_sink
 from sinks.postgres import sink as postgres_sink
+from sinks.pubsub import sink as pubsub_sink
 from sinks.rabbitmq import sink as rabbitmq_sink
 from sinks.redis import sink as redis_sink
 from sinks.search import sink as search_sink
@@ -73,6 +74,7 @@ TABLES: Mapping[str, Mapping[str, Setting]] = {
     "aws": CONNECTION,
     "mysql": mysql_sink.SETTINGS,
     "nats": nats.SETTINGS,
+    "pubsub": pubsub_sink.SETTINGS,
     "rabbitmq": rabbitmq_sink.SETTINGS,
     "clickhouse": clickhouse_sink.SETTINGS,
     "search": search_sink.SETTINGS,

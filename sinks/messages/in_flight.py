@@ -2,13 +2,14 @@
 
 Where no key of a piece comes twice, its requests overlap as they come. Else its messages are
 divided into lanes by their keys: the requests of a lane follow one another, those of different
-lanes overlap. A request that fails keeps others from beginning, and cuts none off whose outcome
-nobody would know.
+lanes overlap. Where a request takes one key alone, each key is a lane. A request that fails keeps
+others from beginning, and cuts none off whose outcome nobody would know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
 import anyio
 import pyarrow as pa
@@ -62,25 +63,27 @@ async def send_requests(
     """
     messages.check_sizes(limits)
     lanes = _divide(messages, limits, in_flight)
+    waiting = iter(lanes)
     #: By the place of its first message, each request that is on its way or has failed.
     open_requests: dict[int, Exception | None] = {}
 
-    async def work(lane: _Lane) -> None:
-        while not any(open_requests.values()) and (found := lane.take()) is not None:
-            place, request = found
-            open_requests[place] = None
-            try:
-                await send(request)
-            except Exception as e:  # noqa: BLE001  # raised when nothing is on its way any more
-                open_requests[place] = e
-            else:
-                del open_requests[place]
+    async def work() -> None:
+        for lane in waiting:
+            while not any(open_requests.values()) and (found := lane.take()) is not None:
+                place, request = found
+                open_requests[place] = None
+                try:
+                    await send(request)
+                except Exception as e:  # noqa: BLE001  # raised when nothing is on its way any more
+                    open_requests[place] = e
+                else:
+                    del open_requests[place]
 
     try:
         async with anyio.create_task_group() as group:
-            for lane in lanes[1:]:
-                group.start_soon(work, lane)
-            await work(lanes[0])
+            for _ in range(min(in_flight, len(lanes)) - 1):
+                group.start_soon(work)
+            await work()
     finally:
         left = [place for lane in lanes if (place := lane.find_next()) is not None]
         note_taken(min([*open_requests, *left], default=len(messages)))
@@ -90,19 +93,33 @@ async def send_requests(
 
 
 def _divide(messages: Messages, limits: Limits, in_flight: int) -> list[_Lane]:
-    """Return what each task sends: the same lane for all, if no key comes twice."""
-    every = _Lane(messages, limits)
-    if in_flight == 1 or messages.keys is None:
-        return [every]
+    """Return what the tasks send, one after the other: the same lane for each, if no key comes
+    twice."""
+    if messages.keys is None or (in_flight == 1 and not limits.one_key):
+        return [_Lane(messages, limits)]
     keys = messages.keys.dictionary_encode("encode")
     if len(keys.dictionary) == len(messages):
-        return [every] * in_flight
+        alone = replace(limits, messages=1) if limits.one_key else limits
+        return [_Lane(messages, alone)] * in_flight
+    if limits.one_key:
+        return list(_divide_by_key(messages, limits, keys.indices))
     size = (pc.sum(pc.binary_length(messages.values)).as_py() or 0) + len(keys) * limits.overhead
     # No more than the messages fill requests.
     count = min(in_flight, max(-(-len(keys) // limits.messages), -(-size // limits.bytes)))
     if count == 1:
-        return [every]
+        return [_Lane(messages, limits)]
     numbers = keys.indices.cast(pa.int64())
     lane_of = pc.subtract(numbers, pc.multiply(pc.divide(numbers, count), count))
     divided = (pc.indices_nonzero(pc.equal(lane_of, lane)) for lane in range(count))
     return [_Lane(messages.take(places), limits, places) for places in divided if len(places)]
+
+
+def _divide_by_key(messages: Messages, limits: Limits, numbers: pa.Array) -> Iterator[_Lane]:
+    """Yield the messages of each key, in the order of their first ones; ``numbers`` are the keys'
+    numbers in that order."""
+    places = pc.sort_indices(numbers)  # which leaves those of a key in their order
+    grouped, first = messages.take(places), 0
+    for count in pc.value_counts(numbers).field("counts").to_pylist():
+        end = first + count
+        yield _Lane(grouped.slice(first, end), limits, places.slice(first, count))
+        first = end

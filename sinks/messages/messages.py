@@ -34,13 +34,15 @@ def parse_limit(limit: Any, otherwise: int, least: int = 1) -> int:
 class Limits:
     """What one request takes: messages, bytes of all of them with ``overhead`` for each, and bytes
     of a single one (None: those of a request), which is alone if it has more than the request's.
-    ``remedy`` is for a message that is too large."""
+    ``remedy`` is for a message that is too large. ``one_key``: a request takes messages of one key
+    alone."""
 
     messages: int
     bytes: int
     message_bytes: int | None = None
     overhead: int = 0
     remedy: str = ""
+    one_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

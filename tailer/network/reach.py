@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from tailer.errors import TransientError
 
 _REFUSED = re.compile("Connection refused|ECONNREFUSED")
-#: As glibc, macOS, librdkafka and musl say it; some libraries pass on nothing but these words.
+#: As glibc, macOS, librdkafka, musl and c-ares say it; some libraries pass on nothing else.
 _UNKNOWN_NAME = re.compile(
     "Name or service not known|No address associated|nodename nor servname|DNS Resolution failure|"
-    "Name does not resolve|Name has no usable address"
+    "Name does not resolve|Name has no usable address|Domain name not found"
 )
 
 

@@ -28,6 +28,7 @@ from tests.benchmarks.results import Results, options
 from tests.support.brokers import Nats, RabbitMq, Redis
 from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
+from tests.support.pubsub import Pubsub
 from tests.support.servers import Server
 
 CONTENDERS = "tests.benchmarks.sinks_contenders"
@@ -57,6 +58,7 @@ SERVERS: dict[str, tuple[type[Any], Callable[[Any], dict[str, Any]]]] = {
     "rabbitmq": (RabbitMq, lambda server: {"url": server.url(), "queue_type": "classic"}),
     "redis": (Redis, lambda server: {"url": server.url()}),
     "nats": (Nats, lambda server: {"servers": [server.url()]}),
+    "pubsub": (Pubsub, lambda server: server.options("orders")),
     "http": (Receiver, lambda server: {"url": f"http://127.0.0.1:{server.port}/"}),
 }
 #: The options of sinks that need no server. The bare scan has no event ids to write.

@@ -11,6 +11,7 @@ from typing import Any
 
 import deltalake
 import duckdb
+import grpc
 import redis
 
 from tailer.sink import make_sink
@@ -20,6 +21,7 @@ from tests.support.brokers import Nats, RabbitMq, Redis
 from tests.support.components import free_port
 from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
+from tests.support.pubsub import Pubsub
 from tests.support.waiting import eventually
 from tests.support.webhook import Webhook
 
@@ -269,4 +271,26 @@ def aws_faults(kind: str, options: dict[str, Any], server: Aws) -> TargetFaults:
     return TargetFaults(
         hasty=lambda: make_sink(kind, {**options, "timeout_s": 1}, Path()),
         still=server.still,
+    )
+
+
+def pubsub_faults(server: Pubsub, topic: str, options: dict[str, Any]) -> TargetFaults:
+    """Those of Pub/Sub: what it answers."""
+    status = grpc.StatusCode
+
+    def refused() -> str:
+        schema = {"code": 3, "message": "no", "text": POISON, "reason": "INVALID_JSON_AVRO_MESSAGE"}
+        server.set_faults({topic: [schema]})
+        return POISON
+
+    refusing = (
+        status.PERMISSION_DENIED, status.UNAUTHENTICATED, status.NOT_FOUND,
+        status.FAILED_PRECONDITION, status.RESOURCE_EXHAUSTED, status.UNAVAILABLE,
+    )  # fmt: skip
+    return TargetFaults(
+        hasty=lambda: make_sink("pubsub", {**options, "timeout_s": 1}, Path()),
+        still=server.still,
+        forbidden=[partial(server.failing, topic, code) for code in refusing],
+        unknown=lambda: server.failing(topic, status.DATA_LOSS),
+        refused=refused,
     )

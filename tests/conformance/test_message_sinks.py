@@ -16,12 +16,14 @@ from tests.conformance.faults import (
     aws_faults,
     http_faults,
     nats_faults,
+    pubsub_faults,
     rabbitmq_faults,
     redis_faults,
 )
 from tests.support.aws import Aws
 from tests.support.brokers import Nats, RabbitMq, Redis
 from tests.support.message_targets import nats_events, rabbitmq_events, redis_events
+from tests.support.pubsub import Pubsub
 from tests.support.webhook import Webhook, webhook
 
 
@@ -103,6 +105,25 @@ class TestRabbitmqSink(SinkConformance):
     @pytest.fixture
     def read_events(self, rabbitmq_server: RabbitMq, name: str) -> ReadEvents:
         return lambda: rabbitmq_events(rabbitmq_server, name)
+
+
+@pytest.mark.usefixtures("one_attempt")
+class TestPubsubSink(SinkConformance):
+    @pytest.fixture
+    def options(self, pubsub: Pubsub, name: str) -> dict[str, Any]:
+        return pubsub.options(name)
+
+    @pytest.fixture
+    def target_faults(self, pubsub: Pubsub, name: str, options: dict[str, Any]) -> TargetFaults:
+        return pubsub_faults(pubsub, name, options)
+
+    @pytest.fixture
+    def make_sink(self, options: dict[str, Any]) -> MakeSink:
+        return lambda: made_sink("pubsub", options, Path())
+
+    @pytest.fixture
+    def read_events(self, pubsub: Pubsub, name: str) -> ReadEvents:
+        return lambda: pubsub.events(name)
 
 
 @pytest.mark.usefixtures("one_attempt")

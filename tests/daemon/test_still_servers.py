@@ -20,7 +20,7 @@ from tests.support.programs import Program, started
 from tests.support.servers import Server
 
 SCHEMA = pa.schema([("id", pa.int64())])
-KINDS = ("clickhouse", "mysql", "nats", "postgres", "rabbitmq", "redis", "search")
+KINDS = ("clickhouse", "mysql", "nats", "postgres", "pubsub", "rabbitmq", "redis", "search")
 
 
 class Still:
@@ -31,7 +31,10 @@ class Still:
         self.table = TableBuilder(folder / "orders", SCHEMA, cdf=True)
         self.table.create()
         self.http = free_port()
-        own = {"search": "opensearch", **{k: k for k in ("clickhouse", "mysql", "postgres")}}
+        own = {
+            "search": "opensearch",
+            **{k: k for k in ("clickhouse", "mysql", "postgres", "pubsub")},
+        }
         names = {kind: own.get(kind, f"{kind}_server") for kind in KINDS}
         self.servers: dict[str, Server] = {
             kind: request.getfixturevalue(name) for kind, name in names.items()
@@ -49,6 +52,8 @@ class Still:
             return {"url": server.url, "database": server.database(), "key": ["id"]}
         if kind == "search":
             return {"url": server.url, "index": name, "key": ["id"]}
+        if kind == "pubsub":
+            return dict(server.options(name))
         if kind == "redis":
             return {"url": server.url(), "stream": name}
         if kind == "nats":
@@ -100,7 +105,7 @@ class Still:
         return stack
 
 
-@pytest.mark.needs("clickhouse", "opensearch")
+@pytest.mark.needs("clickhouse", "opensearch", "pubsub")
 def test_what_waits_for_a_still_server_says_so_and_ends(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -123,7 +128,7 @@ def test_what_waits_for_a_still_server_says_so_and_ends(
         assert program.stop() == 0
 
 
-@pytest.mark.needs("clickhouse", "opensearch")
+@pytest.mark.needs("clickhouse", "opensearch", "pubsub")
 def test_a_signal_ends_a_daemon_whose_servers_stand_still(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -26,6 +26,10 @@ CHANGED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"type": "rabbitmq", "url": "amqp://127.0.0.1:9"}, {"queue": "another"}),
     ({"type": "sqlite", "path": "a.sqlite", "key": ["id"]}, {"mode": "log", "key": []}),
     ({"type": "sqs", "queue": "a"}, {"queue": "b"}),
+    (
+        {"type": "pubsub", "topic": "projects/a/topics/b", "endpoint_url": "http://127.0.0.1:9"},
+        {"topic": "projects/a/topics/c"},
+    ),
 ]
 
 
@@ -106,6 +110,6 @@ def test_every_change_of_records_or_their_place_is_refused(
     form = json.loads(json.dumps(made(sink).delivery("orders", None, None)))
     assert made(sink).delivery("orders", form, None) == form
     changed = {**sink, **changes} if "type" not in changes else changes
-    said = r"the sink's options change (path|format|type|stream|queue|mode) "
+    said = r"the sink's options change (path|format|type|stream|queue|topic|mode) "
     with pytest.raises(ConfigError, match=said):
         made(changed).delivery("orders", form, None)

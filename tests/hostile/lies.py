@@ -69,6 +69,29 @@ def _rabbitmq_error(text: bytes) -> bytes:
     return b"\x01\0\0" + len(body).to_bytes(4, "big") + body + b"\xce" + text
 
 
+def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    """A frame of HTTP/2, which carries gRPC."""
+    head = len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
+    return head + body
+
+
+#: SETTINGS, without which nothing follows.
+_BEGUN = _frame(4, 0, 0, b"")
+
+
+def _grpc_error(text: bytes) -> bytes:
+    """GOAWAY, whose text has no limit of its own but that of a frame."""
+    return _BEGUN + _frame(7, 0, 0, bytes(4) + b"\0\0\0\x0b" + text)
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    """A header as HPACK writes it without a table."""
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+_GRPC = b"\x88" + _header(b"content-type", b"application/grpc")
+
+
 def _web_error(text: bytes) -> bytes:
     head = b"HTTP/1.1 503 Busy\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n"
     return head % len(text) + text
@@ -208,6 +231,14 @@ def _refusal_of_sharing(status: int) -> Lie:
 
 
 _WRONG: Mapping[str, Mapping[str, Lie]] = {
+    "pubsub": {
+        "success before the request": _behind(
+            _BEGUN + _frame(1, 5, 1, _GRPC + _header(b"grpc-status", b"0")), _silence
+        ),
+        "a page before the request": _behind(
+            _BEGUN + _frame(1, 5, 1, b"\x88" + _header(b"content-type", b"text/html")), _silence
+        ),
+    },
     "postgres": {
         "no rows": _postgres(b"CSELECT 0\0", b"ZI"),
         "rows of no columns": _postgres(b"D\0\x05\0\0\0\x01a", b"CSELECT 1\0", b"ZI"),
@@ -300,6 +331,10 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
     "rabbitmq": Protocol(b"\x01\0\x01\x7f\xff\xff\xff", _rabbitmq_error, _WRONG["rabbitmq"]),
     "kafka": Protocol(b"\x7f\xff\xff\xff", _kafka_error, _WRONG["kafka"]),
+    "pubsub": Protocol(
+        _BEGUN + _frame(1, 4, 1, _GRPC) + _frame(0, 0, 1, b"\0\x7f\xff\xff\xff"),
+        _grpc_error, _WRONG["pubsub"],
+    ),
     "http": Protocol(
         _OK + b"Content-Length: 2147483647\r\n\r\n", _web_error, _WRONG["http"], web=True,
         foreign=b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",

@@ -40,6 +40,7 @@ _SINKS = (
     "nats",
     "rabbitmq",
     "kafka",
+    "pubsub",
     "http",
     "sqs",
     "sns",

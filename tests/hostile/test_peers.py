@@ -14,7 +14,7 @@ from tests.hostile.peer_trial import RESIDENT_MIB_MAX, Trial, trying
 from tests.support.link import running_link
 from tests.torture.servers import Peer, Servers
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.needs("moto")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.needs("moto", "pubsub")]
 
 #: The session's own servers.
 _FIXTURES = {"redis": "redis_server", "nats": "nats_server", "rabbitmq": "rabbitmq_server"}
@@ -25,6 +25,7 @@ LIES = {
     "redis": ("a text of error of a megabyte", "a length of 2 GiB, and all bytes", "no list"),
     "nats": ("a length of 2 GiB, then silence", "an odd error", "INFO for ever"),
     "rabbitmq": ("heartbeats for ever", "garbage", "a length of 2 GiB, and all bytes"),
+    "pubsub": ("success before the request", "garbage", "a length of 2 GiB, and all bytes"),
     "sqs": ("a length of 2 GiB, and all bytes", "200 with nothing", "JSON nested 100,000 deep"),
     "http": ("chunks without end", "100 Continue for ever", "headers without end"),
     "uc": ("200 with a page", "a length of 2 GiB, then the end", "chunks without end"),

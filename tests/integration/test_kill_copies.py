@@ -13,7 +13,7 @@ import os
 import random
 import sqlite3
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -96,6 +96,12 @@ def message_rows(target: MessageTarget) -> list[dict[str, Any]]:
         events = without_repeats(events)
     ids = [event.event_id for event in events]
     assert len(set(ids)) == len(ids), "an event is there twice"
+    if target.by_key:
+        of_rows: dict[int, list[int]] = defaultdict(list)
+        for event in events:
+            of_rows[event.payload["id"]].append(event.commit_version)
+        assert all(found == sorted(found) for found in of_rows.values()), "a row's are out of order"
+        events = sorted(events, key=lambda event: event.commit_version)
     return rows_left(
         [
             {**e.payload, "_change_type": e.change_type, "_commit_version": e.commit_version}
@@ -251,7 +257,7 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.needs("clickhouse")
+@pytest.mark.needs("clickhouse", "pubsub")
 @pytest.mark.timeout(300 + 20 * ROUNDS)
 @pytest.mark.parametrize(
     "kind", ["clickhouse", "files", "delta", "iceberg", *SQL_SINKS, *MESSAGE_SINKS]

@@ -47,8 +47,12 @@ async def test_an_unknown_name_is_told_from_a_resolver_that_is_away() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["[Errno -2] Name or service not known", "[Errno -2] Name does not resolve"],
-    ids=["glibc", "musl"],
+    [
+        "[Errno -2] Name or service not known",
+        "[Errno -2] Name does not resolve",
+        "address lookup failed for db.invalid:443: Domain name not found",
+    ],
+    ids=["glibc", "musl", "c-ares"],
 )
 async def test_an_unknown_name_is_known_by_the_words_alone(words: str) -> None:
     by_psycopg = RuntimeError(f"failed to resolve host 'db.invalid': {words}")

@@ -29,7 +29,7 @@ KILLS = {
     "mysql": "P1, P5, P6",
     "files": "P1, P3, P5, P6",
     **dict.fromkeys(("nats", "redis"), "P1, P5, P6"),
-    **dict.fromkeys(("http", "rabbitmq", "firehose", "kinesis", "sns", "sqs"), "P1, P4"),
+    **dict.fromkeys(("http", "pubsub", "rabbitmq", "firehose", "kinesis", "sns", "sqs"), "P1, P4"),
 }
 #: Random histories, with what must hold.
 HISTORIES = {

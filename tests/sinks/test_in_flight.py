@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import anyio
 import pyarrow as pa
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sinks.messages.in_flight import send_requests
@@ -43,10 +44,15 @@ def make_messages(keys: list[bytes | None] | None, count: int) -> Messages:
     most=st.integers(1, 7),
     failing=st.sets(st.integers(0, 59), max_size=4),
     seed=st.randoms(use_true_random=False),
+    one_key=st.booleans(),
 )
+@example(
+    keys=[b"a", b"b", b"a", None, b"b", b"a"], keyed=True, in_flight=2, most=2, failing={5},
+    seed=random.Random(1), one_key=True,
+)  # fmt: skip
 def test_every_schedule_keeps_the_order_of_each_key(
     keys: list[bytes | None], *, keyed: bool, in_flight: int, most: int, failing: set[int],
-    seed: Any,
+    seed: Any, one_key: bool,
 ) -> None:  # fmt: skip
     messages = make_messages(keys if keyed else None, len(keys))
     sent: list[int] = []
@@ -59,6 +65,7 @@ def test_every_schedule_keeps_the_order_of_each_key(
         numbers = [int(text) for text in request.ids.to_pylist()]
         mine = {keys[number] if keyed else None for number in numbers}
         assert len(numbers) <= most
+        assert len(mine) == 1 or not one_key
         assert not any(busy[key] for key in mine)
         busy.update(mine)
         open_requests += 1
@@ -73,7 +80,7 @@ def test_every_schedule_keeps_the_order_of_each_key(
             sent.append(number)
 
     async def run() -> None:
-        limits = Limits(most, 10_000)
+        limits = Limits(most, 10_000, one_key=one_key)
         await send_requests(messages, limits, in_flight, send, taken.append)
 
     failed = failing & set(range(len(keys)))

@@ -25,6 +25,7 @@ from tests.support.mysql import Mysql
 from tests.support.opensearch import OpenSearch
 from tests.support.postgres import PASSWORD, Postgres
 from tests.support.programs import run_tailer, started
+from tests.support.pubsub import Pubsub
 from tests.support.source import ROOT
 from tests.support.waiting import eventually
 
@@ -103,6 +104,12 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
             aws.options(sink, "orders")
             monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
             return here
+        case "pubsub":
+            server: Pubsub = request.getfixturevalue("pubsub")
+            server.topic("orders")
+            server.subscription("orders")
+            monkeypatch.setenv("PUBSUB_EMULATOR_HOST", server.address)
+            return here
         case "mysql":
             maria: Mysql = request.getfixturevalue("mysql")
             url = partial(maria.url, maria.database())
@@ -113,7 +120,7 @@ def edits(sink: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
     return lambda text: here(re.sub(address, lambda _: real, text))
 
 
-@pytest.mark.needs("moto", "opensearch", "clickhouse")
+@pytest.mark.needs("moto", "opensearch", "clickhouse", "pubsub")
 @pytest.mark.parametrize("sink", rest_slow(sorted(SINKS - {"jsonl", "kafka"}), *QUICK))
 def test_the_page_s_commands_do_what_it_says(
     sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

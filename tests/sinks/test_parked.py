@@ -13,7 +13,8 @@ from tests.support.message_targets import message_target
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("kind", ["http", "nats", "rabbitmq", "redis", "sqs", "kinesis"])
+@pytest.mark.needs("pubsub")
+@pytest.mark.parametrize("kind", ["http", "nats", "rabbitmq", "redis", "sqs", "kinesis", "pubsub"])
 def test_messages_come_later_with_their_ids(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: Capture
 ) -> None:

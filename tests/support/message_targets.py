@@ -29,13 +29,14 @@ from tailer.testing.conformance.sink import Event
 from tests.support.aws import AWS_SINKS, Aws
 from tests.support.brokers import Nats, RabbitMq, Redis
 from tests.support.components import free_port
+from tests.support.pubsub import Pubsub
 from tests.support.source import ROOT
 from tests.support.webhook import cloud_event
 
 T = TypeVar("T")
 
 #: Those whose sinks are killed with a live writer.
-MESSAGE_SINKS = ("http", "nats", "rabbitmq", "redis", *AWS_SINKS)
+MESSAGE_SINKS = ("http", "nats", "pubsub", "rabbitmq", "redis", *AWS_SINKS)
 #: moto's server would be busy with nothing else than to say what has changed.
 _AWS_PAUSE_S = 0.05
 
@@ -43,12 +44,13 @@ _AWS_PAUSE_S = 0.05
 @dataclass(frozen=True, slots=True)
 class MessageTarget:
     """A sink's options in a configuration, the events in its target, what each write changes, and
-    the offset, if the target keeps it."""
+    the offset, if the target keeps it. ``by_key``: only the events of a row are in order."""
 
     toml: str
     events: Callable[[], Sequence[Event]]
     changed: Callable[[], object]
     offset: Callable[[], Offset | None] | None = None
+    by_key: bool = False
 
 
 def message_target(kind: str, folder: Path, request: pytest.FixtureRequest) -> MessageTarget:
@@ -60,6 +62,8 @@ def message_target(kind: str, folder: Path, request: pytest.FixtureRequest) -> M
         return _nats(request.getfixturevalue("nats_server"), name)
     if kind in AWS_SINKS:
         return _aws(request.getfixturevalue("aws"), kind, name)
+    if kind == "pubsub":
+        return _pubsub(request.getfixturevalue("pubsub"), name)
     if kind == "rabbitmq":
         return _rabbitmq(request.getfixturevalue("rabbitmq_server"), name)
     return _redis(request.getfixturevalue("redis_server"), name)
@@ -178,6 +182,11 @@ def _aws(server: Aws, kind: str, name: str) -> MessageTarget:
         return server.count(kind, name)
 
     return MessageTarget(_toml(kind, **options), lambda: server.events(kind, name), changed)
+
+
+def _pubsub(server: Pubsub, name: str) -> MessageTarget:
+    toml = _toml("pubsub", **server.options(name), key=["id"])
+    return MessageTarget(toml, lambda: server.events(name), server.size, by_key=True)
 
 
 def with_nats(server: Nats, ask: Callable[[Any], Awaitable[T]]) -> T:

@@ -28,7 +28,7 @@ from tests.torture.targets import TARGETS
 #: What is fetched or built before it is used.
 _COMPONENTS = {
     "s3": ("s3",), "az": ("azurite",), "gs": ("gcs",), "kafka": ("kafka", "registry"),
-    "server upgraded": ("older-kafka",),
+    "server upgraded": ("older-kafka",), "pubsub": ("pubsub",),
     "spark": ("delta",), **dict.fromkeys(("sqs", "sns", "kinesis", "firehose"), ("moto",)),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ FORMATS: dict[str, Sequence[str]] = {
     "postgres": _COPY, "mysql": _COPY, "kafka": (*_JSON, "avro", "avro envelope"),
     "iceberg": _COPY, "redis": (*_JSON, "mirror"), "search": _COPY, "clickhouse": _COPY,
     "nats": _JSON, "rabbitmq": _JSON, "http": ("cloudevents",), "sqs": _JSON, "sns": _JSON,
-    "kinesis": _JSON, "firehose": _JSON,
+    "kinesis": _JSON, "firehose": _JSON, "pubsub": _JSON,
 }  # fmt: skip
 SINKS = tuple(FORMATS)
 #: Their copies do not follow a column that is renamed, as the other writers rename some.

@@ -32,6 +32,7 @@ from tests.support.link import Link, running_link
 from tests.support.mysql import Mysql
 from tests.support.opensearch import OpenSearch
 from tests.support.postgres import Postgres
+from tests.support.pubsub import Pubsub
 from tests.support.registry import Registry
 from tests.support.servers import Server
 from tests.support.source import ROOT
@@ -110,7 +111,7 @@ class Webhook(Server):
 #: What a sink's server is; those of one name are one server.
 _PEERS: dict[str, Callable[[], Any]] = {
     "postgres": Postgres, "mysql": Mysql, "redis": Redis, "nats": Nats, "rabbitmq": RabbitMq,
-    "http": Webhook, "aws": Aws, "kafka": Broker, "search": OpenSearch,
+    "http": Webhook, "aws": Aws, "kafka": Broker, "pubsub": Pubsub, "search": OpenSearch,
     "clickhouse": ClickHouse,
 }  # fmt: skip
 

@@ -283,6 +283,31 @@ class Aws(Messages):
         return found
 
 
+class Pubsub(Messages):
+    """A topic, at least once, by its key, if it has one."""
+
+    server = "pubsub"
+    proof = AT_LEAST_ONCE
+    fences = False
+    overlapping = True
+
+    def __init__(self, setting: Setting, servers: Servers) -> None:
+        super().__init__(setting, servers)
+        self.topic = self.peer.server.topic(self.name)
+
+    def options(self) -> dict[str, Any]:
+        url = self.through(self.peer.server.url)
+        shared = self.setting.chance.choice((0, 0, 2))
+        return {
+            "topic": self.topic, "endpoint_url": url, "timeout_s": 5, "ordering_keys": shared,
+            **self.format_options(),
+        }  # fmt: skip
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        found = self.peer.server.messages(self.name)
+        return [(message.event_id, message.data) for message in found]
+
+
 class Kafka(Target):
     """A topic of some partitions, by key: exactly once or at least once, as it is drawn."""
 
@@ -354,6 +379,7 @@ TARGETS: Mapping[str, type[Target]] = {
     "jsonl": JsonLines, "files": Files, "delta": Delta, "iceberg": Iceberg, **COPIES,
     "kafka": Kafka, "redis": Redis, "nats": Nats, "rabbitmq": RabbitMq, "search": Search,
     "clickhouse": ClickHouse, "http": Http, "sqs": Aws, "sns": Aws, "kinesis": Aws, "firehose": Aws,
+    "pubsub": Pubsub,
 }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""The sink of Google Cloud Pub/Sub."""
