@@ -332,7 +332,7 @@ class TestNats(TargetConformance):
 
     @pytest.fixture
     def make_sink(self, nats_server: Nats, name: str, monkeypatch: pytest.MonkeyPatch) -> MakeSink:
-        monkeypatch.setattr("sinks.nats.sink._BUCKET", f"{name}-b")
+        monkeypatch.setattr("sinks.nats.stream._BUCKET", f"{name}-b")
         options = {"servers": [nats_server.url()], "stream": name, "subject": name}
         return lambda: made_sink("nats", options, Path())
 

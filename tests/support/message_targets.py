@@ -216,6 +216,23 @@ def nats_messages(server: Nats, stream: str) -> list[tuple[str, bytes]]:
     return with_nats(server, read)
 
 
+def nats_entries(server: Nats, bucket: str) -> dict[str, bytes]:
+    """The entries of a key-value bucket by key, as nats-py reads them."""
+
+    async def read(jetstream: Any) -> dict[str, bytes]:
+        found = {}
+        with suppress(nats.js.errors.NotFoundError):
+            watcher = await (await jetstream.key_value(bucket)).watchall(ignore_deletes=True)
+            async for entry in watcher:
+                if entry is None:  # all that there is
+                    break
+                found[entry.key] = entry.value
+            await watcher.stop()
+        return found
+
+    return with_nats(server, read)
+
+
 def _nats(server: Nats, name: str) -> MessageTarget:
     async def state(jetstream: Any) -> dict[str, Any]:
         with suppress(nats.js.errors.NotFoundError):
