@@ -89,10 +89,10 @@ class NatsMirror(JsonMirror, NatsStream):
 
     async def _begin_claim(self, claimed: Progress) -> None:
         info = await self._jetstream.stream_info(self._stream)
-        if info.config.max_age:
+        if info.config.max_age or not info.config.allow_direct:
             raise ConfigError(
-                f"{self._location}: entries of the stream {self._stream} expire, and a copy has "
-                "all rows; set its TTL to 0"
+                f"{self._location}: a copy has all rows, and they are looked up directly; set "
+                f"max_age of the stream {self._stream} to 0, and allow_direct to true"
             )
         begins, empty = claimed.offset is None, not info.state.messages
         if begins and not empty and info.state.first_seq <= claimed.sequence:
@@ -216,11 +216,6 @@ class NatsMirror(JsonMirror, NatsStream):
                 found[answer.subject.rpartition(".")[2]] = answer.headers or {}
         finally:
             await answers.unsubscribe()
-        if any(headers.get("Status") == "503" for headers in found.values()):
-            raise TargetRefused(
-                f"{self._location}: the stream {self._stream} gives no direct answers; set its "
-                "allow_direct to true"
-            )
         return [found[str(place)] for place in range(len(names))]
 
     async def _find_last_headers(self, name: str) -> Mapping[str, str]:
@@ -267,16 +262,25 @@ class NatsMirror(JsonMirror, NatsStream):
         """Yield the rows by their keys. Raises :class:`TransientError` if the feed writes
         meanwhile."""
         state = await self._translate_errors(self._find_state)
-        left = state.messages
+        left, newest = state.messages, 0
         reader = await self._translate_errors(self._subscribe_to_entries) if left else None
         while left and reader is not None:
+            await self._check_unchanged(state.last_seq)  # or there may never be as many
             page = partial(reader.fetch, self._find_answers_max(), self._given["timeout_s"])
             messages = await self._translate_errors(page)
-            left = messages[-1].metadata.num_pending
+            about = messages[-1].metadata
+            left, newest = about.num_pending, about.sequence.stream
             entries = [each for each in messages if not _is_marker(each.headers or {})]
             names = [each.subject.removeprefix(f"{self._subject}.") for each in entries]
             yield self._keep_rows(names, [each.data for each in entries])
-        await self._check_unchanged(state.last_seq)
+        # Entries are there before their offset. A feed that has stopped there has left a part of a
+        # version, which differs from the table.
+        give_up = anyio.current_time() + _SETTLE_S
+        while anyio.current_time() < give_up:
+            await self._check_unchanged(state.last_seq)
+            if newest <= self._progress.sequence:
+                return
+            await anyio.sleep(_SETTLE_S / 10)
 
     async def _subscribe_to_entries(self) -> Any:
         api = self._nats.js.api
@@ -288,18 +292,11 @@ class NatsMirror(JsonMirror, NatsStream):
         return await self._jetstream.pull_subscribe(subject, stream=self._stream, config=config)
 
     async def _check_unchanged(self, last: int) -> None:
-        """Raise :class:`TransientError` if the feed has written since the offset was read, or is
-        about to have: entries are there before their offset. A feed that has stopped there has left
-        a part of a version, which differs from the table."""
-        give_up = anyio.current_time() + _SETTLE_S
-        while True:
-            state = await self._translate_errors(self._find_state)
-            progress = await self._translate_errors(self._find_progress)
-            if state.last_seq != last or progress != self._progress:
-                raise TransientError("the feed has written the copy meanwhile; verify it again")
-            if last <= self._progress.sequence or anyio.current_time() > give_up:
-                return
-            await anyio.sleep(_SETTLE_S / 10)
+        """Raise :class:`TransientError` if the feed has written since the offset was read."""
+        state = await self._translate_errors(self._find_state)
+        progress = await self._translate_errors(self._find_progress)
+        if state.last_seq != last or progress != self._progress:
+            raise TransientError("the feed has written the copy meanwhile; verify it again")
 
 
 def _is_marker(headers: Mapping[str, str]) -> bool:
