@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import tomllib
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +34,7 @@ from tailer.testing.batches import change_batch, empty_batch
 from tests.sinks.test_key_types import KEYS
 from tests.support.brokers import Nats
 from tests.support.message_targets import nats_entries
+from tests.support.pages import blocks
 from tests.support.sinks import NAMED, named, rows, write
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +87,36 @@ async def test_a_reader_gets_and_watches_rows_by_parts_of_their_keys(
     assert (await watcher.updates()).key == "F=2ER.5"
     assert await watcher.updates() is None
     await watcher.stop()
+
+
+def test_the_page_s_reader_gets_and_watches_rows(nats_server: Nats, tmp_path: Path) -> None:
+    _, _, config, program = blocks("docs/sinks/nats.md")
+    sink = tomllib.loads(config.text)["feeds"]["orders"]["sink"]
+    kind = sink.pop("type")
+    options = {**sink, "servers": [nats_server.url()]}
+    schema = pa.schema({"order_id": pa.int64()})
+
+    def apply(number: int, version: int, change: str) -> None:
+        row = {"order_id": number, "_change_type": change}
+        batch = change_batch(schema, [row], version=version, last=True)
+        anyio.run(lambda: write(make_sink(kind, options, tmp_path), batch))
+
+    apply(4711, 1, "insert")
+    text = program.text.replace("nats://127.0.0.1:4222", nats_server.url())
+    command = [sys.executable, "-u", "-c", text]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        try:
+            said = [reader.stdout.readline() for _ in range(3)]
+            apply(5, 2, "insert")
+            apply(4711, 3, "delete")
+            said += [reader.stdout.readline() for _ in range(4)]
+        finally:
+            reader.kill()
+    row = '{"order_id":4711}\n'
+    start = "=fence is gone\n"
+    assert said[:3] == [row, f"4711 {row}", "these were all\n"]
+    assert said[3:] == [start, '5 {"order_id":5}\n', start, "4711 is gone\n"]
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=700) | st.sampled_from(
