@@ -204,19 +204,24 @@ class NatsMirror(JsonMirror, NatsStream):
     async def _ask_last_headers(self, names: Sequence[str]) -> list[Mapping[str, str]]:
         """Return the headers of the last message of each key, none if there is none; of all of them
         at the same time."""
-        inbox = self._client.new_inbox()
-        answers = await self._client.subscribe(f"{inbox}.*")
+        inbox, all_there = self._client.new_inbox(), anyio.Event()
         found: dict[str, Mapping[str, str]] = {}
+
+        async def note(answer: Any) -> None:
+            found[answer.subject] = answer.headers or {}
+            if len(found) == len(names):
+                all_there.set()
+
+        answers = await self._client.subscribe(f"{inbox}.*", cb=note)
         try:
             for place, name in enumerate(names):
                 subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._subject}.{name}"
                 await self._client.publish(subject, b"", reply=f"{inbox}.{place}")
-            for _ in names:
-                answer = await answers.next_msg(self._given["timeout_s"])
-                found[answer.subject.rpartition(".")[2]] = answer.headers or {}
+            with anyio.fail_after(self._given["timeout_s"]):
+                await all_there.wait()
         finally:
             await answers.unsubscribe()
-        return [found[str(place)] for place in range(len(names))]
+        return [found[f"{inbox}.{place}"] for place in range(len(names))]
 
     async def _find_last_headers(self, name: str) -> Mapping[str, str]:
         """Return the same of one key, as the server says that stores it."""
