@@ -150,6 +150,17 @@ def test_every_key_has_a_name_of_its_own_that_a_bucket_takes(
     assert sink.name_keys(texts, find_ids_of_texts).to_pylist() == given_names
 
 
+def test_a_name_that_would_be_too_long_is_a_hash() -> None:
+    options = {"servers": ["nats://127.0.0.1:1"], "mode": "mirror", "key": ["id"]}
+    sink = make_sink("nats", options, Path())
+    assert isinstance(sink, NatsMirror)
+    keys = pa.table({"id": ["ü" * 170, "ü" * 171, "ü" * 172]})  # six characters for each
+    whole, *hashed = sink.name_keys(keys, find_ids).to_pylist()
+    assert whole == "=C3=BC" * 170
+    assert [(name[:3], len(name)) for name in hashed] == [("=7E", 51)] * 2
+    assert hashed[0] != hashed[1]
+
+
 @settings(max_examples=5, deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6, unique=True))
 def test_rows_are_written_read_back_and_removed_by_any_text(
