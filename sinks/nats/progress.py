@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tailer.changes import Offset
 
@@ -11,19 +13,22 @@ from tailer.changes import Offset
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the bucket says of a stream: its feed, the last process that claimed it, the offset, the
-    stream's last sequence number there, and when the stream was made."""
+    stream's last sequence number there, when the stream was made, and the columns of the rows of a
+    copy that has begun."""
 
     feed: str
     epoch: int
     offset: Offset | None
     sequence: int
     made: str | None = None
+    columns: Mapping[str, Any] | None = None
 
     def to_bytes(self) -> bytes:
         """Return the value of the entry."""
         offset = None if self.offset is None else self.offset.to_json()
         document = {"feed": self.feed, "epoch": self.epoch, "sequence": self.sequence}
-        return json.dumps({**document, "offset": offset, "made": self.made}).encode()
+        more = {} if self.columns is None else {"columns": self.columns}
+        return json.dumps({**document, "offset": offset, "made": self.made, **more}).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Progress:
@@ -32,4 +37,5 @@ class Progress:
         found = json.loads(value)
         offset = found["offset"]
         at = None if offset is None else Offset.from_json(offset)
-        return cls(found["feed"], found["epoch"], at, found["sequence"], found.get("made"))
+        made, columns = found.get("made"), found.get("columns")
+        return cls(found["feed"], found["epoch"], at, found["sequence"], made, columns)

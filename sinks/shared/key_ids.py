@@ -36,11 +36,16 @@ def _name_documents(texts: Sequence[pa.StringArray], plain: pa.StringArray) -> p
     if len(texts) == 1:
         odd = pc.match_substring_regex(plain, r"^([\[~]|$)")
         found = pc.if_else(odd, found, plain)
-    long = pc.greater(pc.binary_length(found), _ID_BYTES_MAX)
+    return hash_long_texts(found, _ID_BYTES_MAX, "~")
+
+
+def hash_long_texts(texts: pa.StringArray, bytes_max: int, mark: str) -> pa.StringArray:
+    """Return the texts, those of more bytes as the mark and a hash."""
+    long = pc.greater(pc.binary_length(texts), bytes_max)
     if not pc.any(long).as_py():
-        return found
+        return texts
     hashes = [
-        f"~{blake2b(text, digest_size=24).hexdigest()}"
-        for text in found.filter(long).cast(pa.binary()).to_pylist()
+        f"{mark}{blake2b(text, digest_size=24).hexdigest()}"
+        for text in texts.filter(long).cast(pa.binary()).to_pylist()
     ]
-    return pc.replace_with_mask(found, long, pa.array(hashes, pa.string()))
+    return pc.replace_with_mask(texts, long, pa.array(hashes, pa.string()))

@@ -27,6 +27,7 @@ from tailer.testing.conformance.sink import MakeSink
 from tailer.testing.conformance.target import Change, ReadIds
 from tests.support.brokers import Nats, RabbitMq, Redis
 from tests.support.message_targets import (
+    nats_entries,
     nats_events,
     rabbitmq_events,
     redis_events,
@@ -332,7 +333,7 @@ class TestNats(TargetConformance):
 
     @pytest.fixture
     def make_sink(self, nats_server: Nats, name: str, monkeypatch: pytest.MonkeyPatch) -> MakeSink:
-        monkeypatch.setattr("sinks.nats.sink._BUCKET", f"{name}-b")
+        monkeypatch.setattr("sinks.nats.stream._BUCKET", f"{name}-b")
         options = {"servers": [nats_server.url()], "stream": name, "subject": name}
         return lambda: made_sink("nats", options, Path())
 
@@ -358,6 +359,37 @@ class TestNats(TargetConformance):
     @pytest.fixture
     def read_ids(self, nats_server: Nats, name: str) -> ReadIds:
         return lambda: [event.payload["id"] for event in nats_events(nats_server, name)]
+
+
+class TestNatsMirror(TargetConformance):
+    @pytest.fixture
+    def make_sink(self, nats_server: Nats, name: str, monkeypatch: pytest.MonkeyPatch) -> MakeSink:
+        monkeypatch.setattr("sinks.nats.stream._BUCKET", f"{name}-b")
+        servers = [nats_server.url()]
+        options = {"servers": servers, "mode": "mirror", "bucket": name, "key": ["id"]}
+        return lambda: made_sink("nats", options, Path())
+
+    @pytest.fixture
+    def changes(self, nats_server: Nats, name: str) -> Mapping[str, Change]:
+        async def removed(jetstream: Any) -> None:
+            await jetstream.delete_key_value(name)
+            await jetstream.delete_key_value(f"{name}-b")
+
+        async def replaced(jetstream: Any) -> None:
+            await jetstream.delete_key_value(name)
+            entries = await jetstream.create_key_value(bucket=name, direct=True)
+            for number in range(3):
+                await entries.put(str(number), JUNK.encode())
+
+        async def emptied(jetstream: Any) -> None:
+            await jetstream.purge_stream(f"KV_{name}")
+
+        changes = {"removed": removed, "emptied": emptied, "replaced": replaced}
+        return {n: lambda w=work: with_nats(nats_server, w) for n, work in changes.items()}  # type: ignore[misc]
+
+    @pytest.fixture
+    def read_ids(self, nats_server: Nats, name: str) -> ReadIds:
+        return lambda: [json.loads(v)["id"] for v in nats_entries(nats_server, name).values()]
 
 
 class TestRabbitmq(TargetConformance):

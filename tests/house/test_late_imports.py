@@ -20,7 +20,7 @@ SLOW_OR_OPTIONAL = {
 #: format, what a table's log or a commit seldom needs, Spark's classes by release.
 BORDERS = (
     "sinks/formats/load.py",
-    "sinks/nats/sink.py",
+    "sinks/nats/stream.py",
     "sinks/pubsub/sink.py",
     "tailer/__main__.py",
     "tailer/cli/",

@@ -37,6 +37,7 @@ PYTHON_PAGE = "tests/api/test_page.py::test_the_programs_of_the_page_do_what_the
 VECTORS = "tests/sinks/test_postgres_vectors.py::test_the_page_on_vectors"
 PACKAGES = "tests/spark/test_packages.py::test_nodes_without_the_package_read_a_table"
 PIPELINE = "tests/spark/test_declarative.py::test_the_guides_pipeline_goes_on_where_it_ended"
+BUCKET = "tests/sinks/test_nats_mirror.py::test_the_page_s_reader_gets_and_watches_rows"
 CATALOG = "tests/catalog/test_commands.py::test_"
 EXAMPLES = NotRun("tests/kafka/test_examples.py runs each program, with topics of its own")
 NO_CLUSTER = NotRun("it wants a cluster of Kubernetes or YARN, as the page says")
@@ -189,6 +190,12 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("pip", NotRun("tests/sinks/test_example_package.py does the same without the network")),
     ],
     "docs/sinks/http.md": [("# tailer.toml", SINK), ("export", SINK), ("POST", SHOWN)],
+    "docs/sinks/nats.md": [
+        ("# tailer.toml", SINK),
+        ("pip", SINK),
+        ("[feeds", BUCKET),
+        ("import asyncio", BUCKET),
+    ],
     "docs/sinks/postgres.md": [
         ("# tailer.toml", SINK),
         ("pip", SINK),

@@ -13,6 +13,7 @@ import os
 import random
 import sqlite3
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -31,10 +32,18 @@ from tailer.changes import Offset
 from tailer.testing.conformance.sink import Event
 from tests.integration.killing import rows_left, rows_of_files, writing
 from tests.integration.test_kill import Writer
+from tests.support.brokers import Nats
 from tests.support.clickhouse import ClickHouse
 from tests.support.forking import Process
 from tests.support.iceberg import Lake
-from tests.support.message_targets import MESSAGE_SINKS, MessageTarget, message_target
+from tests.support.message_targets import (
+    MESSAGE_SINKS,
+    MessageTarget,
+    message_target,
+    nats_entries,
+    nats_last,
+    nats_offset,
+)
 from tests.support.outcomes import record_outcome
 from tests.support.programs import running_daemon
 from tests.support.published import manifest
@@ -157,6 +166,22 @@ def clickhouse_target(server: ClickHouse) -> Target:
     return Target(options, offset, rows, offset)
 
 
+def bucket_target(server: Nats) -> Target:
+    bucket = f"t{uuid.uuid4().hex}"
+    stream = f"KV_{bucket}"
+
+    def rows() -> list[dict[str, Any]]:
+        found = [json.loads(value) for value in nats_entries(server, bucket).values()]
+        return sorted(found, key=lambda row: row["id"])
+
+    lines = {"servers": [server.url()], "mode": "mirror", "bucket": bucket, "key": ["id"]}
+    options = "\n".join(f"{name} = {json.dumps(value)}" for name, value in lines.items())
+    return Target(
+        f'type = "nats"\n{options}', lambda: nats_offset(server, stream), rows,
+        lambda: nats_last(server, stream),
+    )  # fmt: skip
+
+
 def times(*paths: Path) -> list[tuple[int, int]]:
     """When the files were written last, and their sizes."""
     found = []
@@ -172,6 +197,8 @@ def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target
     match kind:
         case "clickhouse":
             return clickhouse_target(request.getfixturevalue("clickhouse"))
+        case "bucket":
+            return bucket_target(request.getfixturevalue("nats_server"))
         case "files":
             return Target(
                 'type = "files"\npath = "out"',
@@ -260,7 +287,7 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 @pytest.mark.needs("clickhouse", "pubsub")
 @pytest.mark.timeout(300 + 20 * ROUNDS)
 @pytest.mark.parametrize(
-    "kind", ["clickhouse", "files", "delta", "iceberg", *SQL_SINKS, *MESSAGE_SINKS]
+    "kind", ["bucket", "clickhouse", "files", "delta", "iceberg", *SQL_SINKS, *MESSAGE_SINKS]
 )
 def test_the_target_is_exact_when_daemons_are_killed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

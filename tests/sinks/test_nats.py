@@ -253,7 +253,7 @@ async def test_what_was_written_last_must_be_there(
     what: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sinks.nats.sink._BUCKET", "of-its-own")
+    monkeypatch.setattr("sinks.nats.stream._BUCKET", "of-its-own")
     stream = f"target-{what.replace(' ', '-')}"
     options = {**options, "stream": stream, "subject": stream}
     sink = new(options)

@@ -225,24 +225,51 @@ def nats_messages(server: Nats, stream: str) -> list[tuple[str, bytes]]:
     return with_nats(server, read)
 
 
+def nats_entries(server: Nats, bucket: str) -> dict[str, bytes]:
+    """The entries of a key-value bucket by key, as nats-py reads them."""
+
+    async def read(jetstream: Any) -> dict[str, bytes]:
+        found = {}
+        with suppress(nats.js.errors.NotFoundError):
+            watcher = await (await jetstream.key_value(bucket)).watchall(ignore_deletes=True)
+            async for entry in watcher:
+                if entry is None:  # all that there is
+                    break
+                found[entry.key] = entry.value
+            await watcher.stop()
+        return found
+
+    return with_nats(server, read)
+
+
 def _nats(server: Nats, name: str) -> MessageTarget:
+    return MessageTarget(
+        _toml("nats", servers=[server.url()], stream=name, subject=name),
+        lambda: nats_events(server, name), lambda: nats_last(server, name),
+        lambda: nats_offset(server, name),
+    )  # fmt: skip
+
+
+def nats_offset(server: Nats, stream: str) -> Offset | None:
+    """The offset of a stream."""
+
     async def state(jetstream: Any) -> dict[str, Any]:
         with suppress(nats.js.errors.NotFoundError):
-            entry = await (await jetstream.key_value("delta-tailer")).get(name)
+            entry = await (await jetstream.key_value("delta-tailer")).get(stream)
             found: dict[str, Any] = json.loads(entry.value)
             return found
         return {"offset": None}
 
-    def offset() -> Offset | None:
-        found = with_nats(server, state)["offset"]
-        return Offset.from_json(found) if found else None
+    found = with_nats(server, state)["offset"]
+    return Offset.from_json(found) if found else None
+
+
+def nats_last(server: Nats, stream: str) -> int:
+    """The sequence number of the last message of a stream."""
 
     async def last(jetstream: Any) -> int:
         with suppress(nats.js.errors.NotFoundError):
-            return int((await jetstream.stream_info(name)).state.last_seq)
+            return int((await jetstream.stream_info(stream)).state.last_seq)
         return 0
 
-    return MessageTarget(
-        _toml("nats", servers=[server.url()], stream=name, subject=name),
-        lambda: nats_events(server, name), lambda: with_nats(server, last), offset,
-    )  # fmt: skip
+    return with_nats(server, last)

@@ -17,12 +17,12 @@ FORMATS: dict[str, Sequence[str]] = {
     "jsonl": _JSON, "files": ("parquet",), "delta": _COPY, "sqlite": _COPY, "duckdb": _COPY,
     "postgres": _COPY, "mysql": _COPY, "kafka": (*_JSON, "avro", "avro envelope"),
     "iceberg": _COPY, "redis": (*_JSON, "mirror"), "search": _COPY, "clickhouse": _COPY,
-    "nats": _JSON, "rabbitmq": _JSON, "http": ("cloudevents",), "sqs": _JSON, "sns": _JSON,
-    "kinesis": _JSON, "firehose": _JSON, "pubsub": _JSON,
+    "nats": (*_JSON, "mirror"), "rabbitmq": _JSON, "http": ("cloudevents",), "sqs": _JSON,
+    "sns": _JSON, "kinesis": _JSON, "firehose": _JSON, "pubsub": _JSON,
 }  # fmt: skip
 SINKS = tuple(FORMATS)
 #: Their copies do not follow a column that is renamed, as the other writers rename some.
-_JSON_COPIES = ("redis", "search")
+_JSON_COPIES = ("nats", "redis", "search")
 #: Who writes the table, and how often: to start Spark is dear. Only delta-rs writes to clouds; what
 #: a catalog manages has a writer of its own.
 _WEIGHTS = {"deltalake": 5, "ours": 3, "spark": 2}

@@ -21,7 +21,12 @@ import redis
 
 from tests.kafka.topics import create_topic
 from tests.support.iceberg import Lake
-from tests.support.message_targets import nats_messages, rabbitmq_messages, redis_messages
+from tests.support.message_targets import (
+    nats_entries,
+    nats_messages,
+    rabbitmq_messages,
+    redis_messages,
+)
 from tests.support.published import tables
 from tests.support.topic_records import read_topic
 from tests.torture.databases import COPIES, CopyTarget
@@ -139,14 +144,27 @@ class Messages(Target):
         """All messages, each with its event id where it is not in the body."""
 
 
-class Redis(Messages):
-    """A stream, exactly once, or a copy."""
-
-    server = "redis"
+class CopyOrMessages(Messages):
+    """Messages, exactly once, or a copy."""
 
     def __init__(self, setting: Setting, servers: Servers) -> None:
         super().__init__(setting, servers)
         self.proof = "mirror" if setting.format == "mirror" else EXACTLY_ONCE
+
+    def seen(self, rename: Rename) -> Seen:
+        if self.proof != "mirror":
+            return super().seen(rename)
+        return Seen([json.loads(value) for value in self.entries()])
+
+    @abstractmethod
+    def entries(self) -> list[bytes]:
+        """The copy's rows."""
+
+
+class Redis(CopyOrMessages):
+    """A stream, exactly once, or a copy."""
+
+    server = "redis"
 
     def options(self) -> dict[str, Any]:
         url = self.through(self.peer.server.url())
@@ -154,13 +172,11 @@ class Redis(Messages):
             return {"url": url, "mode": "mirror", "prefix": f"{self.name}:", "key": ["id"]}
         return {"url": url, "stream": self.name, **self.format_options()}
 
-    def seen(self, rename: Rename) -> Seen:
-        if self.proof != "mirror":
-            return super().seen(rename)
+    def entries(self) -> list[bytes]:
         with closing(redis.Redis.from_url(self.peer.server.url())) as client:
             names: Any = client.keys(f"{self.name}:*")
             values: Any = client.mget(names) if names else []
-        return Seen([json.loads(value) for value in values])
+        return list(values)
 
     def messages(self) -> list[tuple[str, bytes]]:
         return redis_messages(self.peer.server, self.name)
@@ -194,20 +210,24 @@ class ClickHouse(CopyTarget):
         return [{name: v for name, v in row.items() if name not in ours} for row in rows]
 
 
-class Nats(Messages):
-    """A JetStream stream, exactly once."""
+class Nats(CopyOrMessages):
+    """A JetStream stream, exactly once, or a copy in a bucket."""
 
     server = "nats"
-    proof = EXACTLY_ONCE
 
     def options(self) -> dict[str, Any]:
         servers = [self.through(self.peer.server.url())]
+        if self.proof == "mirror":
+            return {"servers": servers, "mode": "mirror", "bucket": self.name, "key": ["id"]}
         return {
             "servers": servers,
             "stream": self.name,
             "subject": self.name,
             **self.format_options(),
         }
+
+    def entries(self) -> list[bytes]:
+        return list(nats_entries(self.peer.server, self.name).values())
 
     def messages(self) -> list[tuple[str, bytes]]:
         return nats_messages(self.peer.server, self.name)

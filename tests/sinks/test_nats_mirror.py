@@ -1,0 +1,481 @@
+"""A copy in a key-value bucket of NATS beyond the public suite: its keys, what a crash leaves,
+other programs, and columns that change."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import nats
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from nats.js.api import KeyValueConfig
+from nats.js.errors import NotFoundError
+from nats.js.kv import VALID_KEY_RE
+
+from sinks.formats.json import json_values
+from sinks.nats.mirror import NatsMirror
+from sinks.shared.key_ids import find_ids, find_ids_of_texts
+from tailer.changes import Offset
+from tailer.errors import ConfigError, RowsRefused, SinkRejected, TargetRefused, TransientError
+from tailer.sink import Sink, make_sink
+from tailer.testing.batches import change_batch, empty_batch
+from tests.sinks.test_key_types import KEYS
+from tests.support.brokers import Nats
+from tests.support.message_targets import nats_entries
+from tests.support.pages import blocks
+from tests.support.sinks import NAMED, named, rows, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def bucket() -> str:
+    return f"t{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def options(nats_server: Nats, bucket: str) -> dict[str, Any]:
+    return {"servers": [nats_server.url()], "mode": "mirror", "bucket": bucket, "key": ["id"]}
+
+
+@pytest.fixture
+async def client(nats_server: Nats) -> AsyncIterator[Any]:
+    connection = await nats.connect(nats_server.url())
+    yield connection.jetstream()
+    await connection.close()
+
+
+def new(options: dict[str, Any], **more: Any) -> Sink:
+    return make_sink("nats", {**options, **more}, Path())
+
+
+def found(server: Nats, bucket: str) -> dict[str, Any]:
+    return {key: json.loads(value) for key, value in nats_entries(server, bucket).items()}
+
+
+def names(server: Nats, bucket: str) -> dict[str, str]:
+    return {key: row["name"] for key, row in found(server, bucket).items()}
+
+
+def read_ids(sink: Sink) -> list[str]:
+    with sink.read_mirror("orders") as copy:
+        return sorted(key for batch in copy.rows(NAMED) for key in batch["id"].to_pylist())
+
+
+async def test_a_reader_gets_and_watches_rows_by_parts_of_their_keys(
+    client: Any, bucket: str, options: dict[str, Any]
+) -> None:
+    schema = pa.schema({"country": pa.string(), "id": pa.int64(), "tags": pa.list_(pa.string())})
+    row = {"country": "DE", "id": 5, "tags": ["a", None]}
+    batch = change_batch(schema, [row, {**row, "country": "F.R"}], last=True)
+    await write(new(options, key=["country", "id"]), batch)
+    entries = await client.key_value(bucket)
+    assert json.loads((await entries.get("DE.5")).value) == row
+    watcher = await entries.watch("F=2ER.*")
+    assert (await watcher.updates()).key == "F=2ER.5"
+    assert await watcher.updates() is None
+    await watcher.stop()
+
+
+def test_the_page_s_reader_gets_and_watches_rows(nats_server: Nats, tmp_path: Path) -> None:
+    _, _, config, program = blocks("docs/sinks/nats.md")
+    sink = tomllib.loads(config.text)["feeds"]["orders"]["sink"]
+    kind = sink.pop("type")
+    options = {**sink, "servers": [nats_server.url()]}
+    schema = pa.schema({"order_id": pa.int64()})
+
+    def apply(number: int, version: int, change: str) -> None:
+        row = {"order_id": number, "_change_type": change}
+        batch = change_batch(schema, [row], version=version, last=True)
+        anyio.run(lambda: write(make_sink(kind, options, tmp_path), batch))
+
+    apply(4711, 1, "insert")
+    text = program.text.replace("nats://127.0.0.1:4222", nats_server.url())
+    command = [sys.executable, "-u", "-c", text]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        try:
+            said = [reader.stdout.readline() for _ in range(3)]
+            apply(5, 2, "insert")
+            apply(4711, 3, "delete")
+            said += [reader.stdout.readline() for _ in range(4)]
+        finally:
+            reader.kill()
+    row = '{"order_id":4711}\n'
+    start = "=fence is gone\n"
+    assert said[:3] == [row, f"4711 {row}", "these were all\n"]
+    assert said[3:] == [start, '5 {"order_id":5}\n', start, "4711 is gone\n"]
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=700) | st.sampled_from(
+    ["", ".", "=", "a.b", "a=2Eb", "a b", "a", "A", '[""]', "[", "~", "*", ">", "=fence", "fence"]
+)
+
+
+@pytest.mark.parametrize(
+    "kinds", [("string",), ("string", "string"), *((k,) for k in KEYS)], ids=str
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_key_has_a_name_of_its_own_that_a_bucket_takes(
+    kinds: tuple[str, ...], data: Any
+) -> None:
+    one = st.tuples(*(TEXTS if kind == "string" else KEYS[kind][1] for kind in kinds))
+    keys = data.draw(st.lists(one, min_size=1, max_size=8, unique=True))
+    columns = [pa.array([key[at] for key in keys], KEYS[kind][0]) for at, kind in enumerate(kinds)]
+    table = pa.table(columns, names=[f"k{at}" for at in range(len(kinds))])
+    options = {"servers": ["nats://127.0.0.1:1"], "mode": "mirror", "key": ["k0"]}
+    sink = make_sink("nats", options, Path())
+    assert isinstance(sink, NatsMirror)
+    given_names = sink.name_keys(table, find_ids).to_pylist()
+    assert len(set(given_names)) == len(keys)
+    for name in given_names:
+        assert VALID_KEY_RE.match(name)
+        assert len(name) <= 1024
+        assert "" not in name.split(".")
+        assert name != "=fence"
+    texts = pa.table([json_values(column) for column in columns], names=table.column_names)
+    assert sink.name_keys(texts, find_ids_of_texts).to_pylist() == given_names
+
+
+def test_a_name_that_would_be_too_long_is_a_hash() -> None:
+    options = {"servers": ["nats://127.0.0.1:1"], "mode": "mirror", "key": ["id"]}
+    sink = make_sink("nats", options, Path())
+    assert isinstance(sink, NatsMirror)
+    keys = pa.table({"id": ["ü" * 170, "ü" * 171, "ü" * 172]})  # six characters for each
+    whole, *hashed = sink.name_keys(keys, find_ids).to_pylist()
+    assert whole == "=C3=BC" * 170
+    assert [(name[:3], len(name)) for name in hashed] == [("=7E", 51)] * 2
+    assert hashed[0] != hashed[1]
+
+
+@settings(max_examples=5, deadline=None)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=6, unique=True))
+def test_rows_are_written_read_back_and_removed_by_any_text(
+    nats_server: Nats, texts: list[str]
+) -> None:
+    schema = pa.schema({"id": pa.string(), "at": pa.int64()})
+    given_rows = [{"id": text, "at": at} for at, text in enumerate(texts)]
+    options = {"servers": [nats_server.url()], "mode": "mirror", "key": ["id"],
+               "bucket": f"t{uuid.uuid4().hex}"}  # fmt: skip
+    gone = [{**row, "_change_type": "delete"} for row in given_rows[1:]]
+
+    def read() -> list[str]:
+        with new(options).read_mirror("orders") as copy:
+            return [json.loads(t) for batch in copy.rows(schema) for t in batch["id"].to_pylist()]
+
+    anyio.run(lambda: write(new(options), change_batch(schema, given_rows, last=True)))
+    assert sorted(read()) == sorted(texts)
+    later = (
+        change_batch(schema, gone, version=2, last=True) if gone else empty_batch(schema, version=2)
+    )
+    anyio.run(lambda: write(new(options), later))
+    assert read() == texts[:1]
+
+
+async def test_what_a_crash_has_left_is_sent_again(
+    nats_server: Nats, bucket: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also within the time in which a server drops messages whose ids it has seen."""
+    await write(new(options), named(count=3))
+
+    async def end(*_: Any) -> None:
+        raise TransientError("cut")
+
+    changes = [
+        {"id": 0, "name": "later", "_change_type": "update_postimage"},
+        {"id": 1, "name": "name 1", "_change_type": "delete"},
+        {"id": 7, "name": "new"},
+    ]
+    before = {"id": 0, "name": "name 0", "_change_type": "update_preimage"}
+    batch = change_batch(NAMED, [before, *changes], version=2, last=True)
+    sink = new(options)
+    await sink.open("orders")
+    monkeypatch.setattr(sink, "_save_offset", end)
+    with pytest.raises(TransientError, match="cut"):
+        await sink.write(batch)
+    await sink.aclose()
+    assert names(nats_server, bucket) == {"0": "later", "2": "name 2", "7": "new"}
+    assert await write(new(options), *batch.by_file()) == named(count=3).next_offset
+    assert names(nats_server, bucket) == {"0": "later", "2": "name 2", "7": "new"}
+    with pytest.raises(SinkRejected, match="the key '7' comes, and is there: the key columns"):
+        await write(new(options), rows((7, "again"), version=3))
+    with pytest.raises(SinkRejected, match=r"'1' leaves, and is not there: .*verify --repair"):
+        await write(new(options), rows((1, "name 1"), kind="delete", version=3))
+
+
+async def test_a_beginning_that_was_cut_leaves_no_rows(
+    nats_server: Nats, bucket: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next snapshot may be another version's."""
+
+    async def end(*_: Any) -> None:
+        raise TransientError("cut")
+
+    sink = new(options)
+    await sink.open("orders")
+    assert sink.lacks_beginning
+    monkeypatch.setattr(sink, "_save_offset", end)
+    with pytest.raises(TransientError, match="cut"):
+        await sink.write(named(count=3))
+    await sink.aclose()
+    sink = new(options)
+    assert await sink.open("orders") is None
+    assert not sink.lacks_beginning
+    await sink.write(named(5, version=2))
+    await sink.aclose()
+    assert set(found(nats_server, bucket)) == {"5", "6"}
+
+
+async def test_an_older_process_that_was_paused_stores_nothing(
+    client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
+) -> None:
+    older, newer = new(options), new(options)
+    await older.open("orders")
+    await older.write(named())
+    assert await newer.open("orders") == named().next_offset
+    with pytest.raises(ConfigError, match=r"another process writes the stream .* now; stop one"):
+        await older.write(named(7, version=2))
+    assert set(found(nats_server, bucket)) == {"0", "1"}
+    await newer.aclose()
+    await new(options).set_offset("orders", None)
+    with pytest.raises((ConfigError, TransientError)):
+        await older.write(named(7, version=2))
+    await older.aclose()
+    assert (await client.stream_info(f"KV_{bucket}")).state.messages == 0
+
+
+async def test_others_entries_interrupt_the_feed_and_stay(
+    client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
+) -> None:
+    sink = new(options)
+    await sink.open("orders")
+    await sink.write(named())
+    entries = await client.key_value(bucket)
+    await entries.put("of-others", b"text")
+    with pytest.raises(TransientError, match="somebody else publishes to the stream"):
+        await sink.write(named(2, version=2))
+    assert await sink.open("orders") == named().next_offset
+    await sink.write(named(2, version=2))
+    await sink.aclose()
+    assert read_ids(new(options)) == ["0", "1", "2", "3"]
+    assert set(nats_entries(nats_server, bucket)) == {"0", "1", "2", "3", "of-others"}
+
+
+async def test_a_copy_begins_in_an_empty_bucket(
+    client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
+) -> None:
+    entries = await client.create_key_value(KeyValueConfig(bucket, direct=True))
+    await entries.put("7", b"{}")
+    for _ in range(2):
+        with pytest.raises(TargetRefused, match="and a copy begins empty; empty it, or name"):
+            await new(options).open("orders")
+    with pytest.raises(TargetRefused, match="and a copy begins empty; empty it, or name"):
+        await new(options).set_offset("orders", None)
+    assert set(nats_entries(nats_server, bucket)) == {"7"}
+    await client.purge_stream(f"KV_{bucket}")
+    await write(new(options), named())
+    assert set(found(nats_server, bucket)) == {"0", "1"}
+
+
+async def test_a_bucket_that_was_emptied_or_made_again_is_noticed(
+    client: Any, bucket: str, options: dict[str, Any]
+) -> None:
+    sink = new(options)
+    await sink.open("orders")
+    await sink.write(named())
+    await client.purge_stream(f"KV_{bucket}")
+    with pytest.raises(TransientError, match="it was emptied; the feed restarts"):
+        await sink.write(rows((1, "name 1"), kind="delete", version=2))
+    with pytest.raises(TargetRefused, match="was emptied, and a copy has all rows"):
+        await sink.open("orders")
+    await sink.aclose()
+    await client.delete_key_value(bucket)
+    with pytest.raises(ConfigError, match="is missing, and the feed has written to it"):
+        await new(options).open("orders")
+    await client.create_key_value(KeyValueConfig(bucket, direct=True))
+    with pytest.raises(ConfigError, match="was made again since the feed wrote it"):
+        await new(options).open("orders")
+    await new(options).set_offset("orders", None)
+    await write(new(options), named())
+
+
+async def test_a_copy_without_rows_is_not_an_emptied_one(options: dict[str, Any]) -> None:
+    offset = empty_batch(NAMED, version=1).next_offset
+    for _ in range(2):
+        await write(new(options), empty_batch(NAMED, version=1))
+    assert await new(options).look("orders") == offset
+    await write(new(options), named(version=2))
+    await new(options).set_offset("orders", None)
+    assert await new(options).look("orders") is None
+    assert await write(new(options), named()) is None
+
+
+async def test_a_reset_that_was_interrupted_is_seen(
+    nats_server: Nats, bucket: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(new(options), named())
+
+    async def end(**_: Any) -> None:
+        raise TransientError("cut")
+
+    sink = new(options)
+    monkeypatch.setattr(sink, "_fence_bucket", end)
+    with pytest.raises(TransientError, match="cut"):
+        await sink.set_offset("orders", None)
+    with pytest.raises(TargetRefused, match=r"begins empty; `tailer offsets reset` removes them"):
+        await new(options).open("orders")
+    await new(options).set_offset("orders", None)
+    assert found(nats_server, bucket) == {}
+
+
+async def test_an_offset_is_set_where_there_is_a_copy(options: dict[str, Any]) -> None:
+    with pytest.raises(TargetRefused, match="is no copy yet, and a copy can't start at version 5"):
+        await new(options).set_offset("orders", Offset(5))
+    await write(new(options), named())
+    await new(options).set_offset("orders", Offset(5))
+    assert await write(new(options), named(5, version=5)) == Offset(5)
+
+
+@pytest.mark.parametrize("odd", [{"ttl": 60.0, "direct": True}, {"direct": False}], ids=str)
+async def test_a_bucket_that_can_have_no_copy_is_refused(
+    client: Any, bucket: str, options: dict[str, Any], odd: dict[str, Any]
+) -> None:
+    await client.create_key_value(KeyValueConfig(bucket, **odd))
+    with pytest.raises(ConfigError, match=r"set max_age of the stream .* to 0, and allow_direct"):
+        await new(options).open("orders")
+
+
+async def test_a_row_that_is_too_large_is_refused_for_itself(
+    nats_server: Nats, bucket: str, options: dict[str, Any]
+) -> None:
+    sink = new(options)
+    await sink.open("orders")
+    with pytest.raises(RowsRefused, match=r"version 1: the event 1 has .* increase max_payload"):
+        await sink.write(rows((1, "x" * 1_100_000)))
+    await sink.write(named())
+    await sink.aclose()
+    assert set(found(nats_server, bucket)) == {"0", "1"}
+
+
+async def test_rows_of_several_answers_are_checked_and_read_back(
+    client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
+) -> None:
+    """As Spark writes `id = id + 1`: a key comes long before it leaves."""
+    count = 1500
+    await write(new(options), named(count=count))
+    images = []
+    for number in range(count):
+        images.append({"id": number, "name": f"{number}", "_change_type": "update_preimage"})
+        images.append({"id": number + 1, "name": "moved", "_change_type": "update_postimage"})
+    await write(new(options), change_batch(NAMED, images, version=2, last=True))
+    assert set(found(nats_server, bucket)) == {str(number + 1) for number in range(count)}
+    assert len(read_ids(new(options))) == count
+    state = (await client.stream_info(f"KV_{bucket}")).state
+    assert state.messages == count + 1  # and the marker of the key that left
+
+
+async def test_rows_that_are_read_again_replace_those_that_are_there(
+    nats_server: Nats, bucket: str, options: dict[str, Any]
+) -> None:
+    """A snapshot that is taken while the stream continues."""
+    first = named()
+    sink = new(options)
+    await sink.open("orders")
+    await sink.write(first)
+    at = structs.replace(first.offset, snapshot=True)
+    await sink.write(structs.replace(first, offset=at))
+    await sink.aclose()
+    assert names(nats_server, bucket) == {"0": "name 0", "1": "name 1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "follows"),
+    [
+        ({"name": pa.string(), "more": pa.int64()}, True),
+        ({}, True),
+        ({"name": pa.int64()}, False),
+    ],
+    ids=["added", "dropped", "another type"],
+)
+async def test_columns_that_change(
+    options: dict[str, Any], change: dict[str, pa.DataType], *, follows: bool
+) -> None:
+    await write(new(options), named(count=1))
+    schema = pa.schema({"id": pa.int64(), **change})
+    batch = change_batch(schema, [{"id": 9}], version=2, last=True)
+    if follows:
+        await write(new(options), batch)
+        assert read_ids(new(options)) == ["0", "9"]
+    else:
+        with pytest.raises(TargetRefused, match="changed the column 'name', which rows"):
+            await write(new(options), batch)
+
+
+async def test_a_copy_is_not_compared_while_it_is_written(options: dict[str, Any]) -> None:
+    await write(new(options), named(count=200))
+    with new(options).read_mirror("orders") as copy:
+        held = copy.rows(NAMED)
+        next(held)
+        await write(new(options), named(700, version=2))
+        with pytest.raises(TransientError, match="verify it again"):
+            list(held)
+
+
+async def test_a_feed_goes_on_after_a_repair(
+    nats_server: Nats, bucket: str, options: dict[str, Any]
+) -> None:
+    """It is interrupted, as by anybody else who writes there."""
+    sink = new(options)
+    await sink.open("orders")
+    await sink.write(named())
+    with new(options).repair_mirror("orders") as mirror:
+        mirror.replace(rows((1, "right")))
+    with pytest.raises(TransientError, match="the feed restarts from the state found there"):
+        await sink.write(named(2, version=2))
+    assert await sink.open("orders") == named().next_offset
+    await sink.write(named(2, version=2))
+    await sink.aclose()
+    assert names(nats_server, bucket)["1"] == "right"
+    assert set(found(nats_server, bucket)) == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"key": []}, "name the columns that identify a row of the copy"),
+        ({"format": "debezium", "key": ["id"]}, "a copy's rows are JSON objects"),
+        ({"value_bytes_max": 5000}, "a copy has whole rows"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        new(options, **more)
+
+
+@pytest.mark.parametrize("bad", ["delta-tailer", "a.b", "a b", "", "{x}"])
+async def test_a_bucket_has_a_name_that_nats_takes(options: dict[str, Any], bad: str) -> None:
+    with pytest.raises(ConfigError, match=f"{re.escape(repr(bad))} can't be a bucket, which has"):
+        await new(options, bucket=bad).open("orders")
+
+
+async def test_looking_at_a_copy_makes_nothing(
+    client: Any, bucket: str, options: dict[str, Any]
+) -> None:
+    assert await new(options).look("orders") is None
+    with new(options).read_mirror("orders") as copy:
+        assert copy.offset is None
+    with pytest.raises(NotFoundError):
+        await client.stream_info(f"KV_{bucket}")
