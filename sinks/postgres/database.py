@@ -81,8 +81,10 @@ _COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]*)", re.MULTILINE)
 _TOO_LARGE = "54000"
 _NO_TYPE = "42704"
 _SYSTEM_COLUMNS = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
-_ROWS_MAX = 65536
-_READ_BYTES = 1_000_000
+#: How many rows, and bytes of them, become text at once.
+_ROWS_MAX, _WRITE_BYTES = 65536, 16_000_000
+#: What is read and parsed at once, and what a line takes beside its text.
+_READ_BYTES, _LINE_BYTES = 4_000_000, 50
 
 
 class Postgres(Database):
@@ -310,7 +312,7 @@ class Postgres(Database):
             self._connection.cursor() as cursor,
             cursor.copy(f"COPY {target} ({names}) FROM STDIN (FORMAT csv)") as copy,
         ):
-            for batch in rows.to_batches(_ROWS_MAX):
+            for batch in rows.to_batches(_find_batch_rows(rows)):
                 columns = [_to_csv_type(column) for column in batch.columns]
                 out = pa.BufferOutputStream()
                 csv.write_csv(pa.table(columns, names=rows.schema.names), out, options)
@@ -325,11 +327,13 @@ class Postgres(Database):
             cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as copy,
         ):
             lines: list[bytes] = []
+            size = 0
             for line in copy:  # each is a row
                 lines.append(bytes(line))
-                if len(lines) * 100 >= _READ_BYTES:
+                size += len(line) + _LINE_BYTES
+                if size >= _READ_BYTES:
                     yield self._parse_rows(lines, schema, types)
-                    lines = []
+                    lines, size = [], 0
             if lines:
                 yield self._parse_rows(lines, schema, types)
 
@@ -380,6 +384,10 @@ def _parse_parameters(psycopg: Any, dsn: str, options: dict[str, str]) -> dict[s
     )
     login = {"user": user, "password": password}
     return given | {name: value for name, value in login.items() if value}
+
+
+def _find_batch_rows(rows: pa.Table) -> int:
+    return int(max(1, min(_ROWS_MAX, rows.num_rows * _WRITE_BYTES // max(rows.nbytes, 1))))
 
 
 def _to_csv_type(column: pa.Array) -> pa.Array:

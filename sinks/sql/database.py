@@ -125,7 +125,8 @@ class Database(ABC):
         """Return the names of a table's columns."""
 
     def check_schema(self, schema: pa.Schema) -> None:  # noqa: B027  # a dialect's
-        """Raise :class:`TargetRefused` for an option that does not fit the table's columns."""
+        """Raise :class:`TargetRefused` for an option that does not fit the columns of the newest
+        version."""
 
     @abstractmethod
     def check_values(self, column: pa.Array) -> None:

@@ -176,6 +176,7 @@ class SqlSink(Sink):
     def _rehearse_feed(self, feed: str, schema: pa.Schema) -> None:
         database, target = self._database, self.table or feed
         database.names.check_table(target)
+        database.check_schema(schema)
         try:
             database.connect()
             writer = self._make_writer(feed)

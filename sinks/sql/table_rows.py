@@ -44,7 +44,6 @@ class TableRows:
     def check_columns(self, schema: pa.Schema) -> None:
         """Raise :class:`SinkRejected` for a column that the table can't hold."""
         own = self.own
-        self.database.check_schema(schema)
         self.database.names.check_columns([*schema.names, *own.names, *own.fixed])
         for name, column in zip(schema.names, schema.empty_table().columns, strict=True):
             try:

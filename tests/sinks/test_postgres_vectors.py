@@ -137,7 +137,54 @@ async def test_a_vector_that_no_column_is_for(pgvector: Postgres, schema: str) -
     with pytest.raises(
         SinkRejected, match="names 'embeddings', and the table has the columns id, em"
     ):
-        sink.check_columns(build_table(pa.float32()))
+        await sink.rehearse("orders", build_table(pa.float32()))
+
+
+async def test_a_vector_whose_column_comes_later(pgvector: Postgres, schema: str) -> None:
+    vectors = {"embedding": "vector(2)"}
+    without = pa.schema({"id": pa.int64()})
+    first = change_batch(without, [{"id": 1}], last=True)
+    second = change_batch(
+        build_table(pa.float32()), [{"id": 2, "embedding": [1, 2]}], version=2, last=True
+    )
+    await write(new(pgvector, schema, vectors=vectors), first, second)
+    found = pgvector.query(f"SELECT id, embedding <-> '[1,4]' FROM {schema}.orders ORDER BY id")
+    assert found == [(1, None), (2, 2.0)]
+
+
+@pytest.mark.parametrize("mode", ["history", "log"])
+async def test_vectors_of_every_version(pgvector: Postgres, schema: str, mode: str) -> None:
+    key = [] if mode == "log" else ["id"]
+    vectors = {"embedding": "halfvec(1)"}
+    given = [
+        [{"id": 1, "embedding": [1]}],
+        [
+            {"id": 1, "embedding": [1], "_change_type": "update_preimage"},
+            {"id": 1, "embedding": [2], "_change_type": "update_postimage"},
+        ],
+    ]
+    batches = [
+        change_batch(build_table(pa.float64()), rows, version=number, last=True)
+        for number, rows in enumerate(given, start=1)
+    ]
+    await write(new(pgvector, schema, mode=mode, key=key, vectors=vectors), *batches)
+    found = pgvector.query(f"SELECT embedding::text FROM {schema}.orders")
+    wanted = ["[1]", "[1]", "[2]"] if mode == "log" else ["[1]", "[2]"]
+    assert sorted(text for (text,) in found) == wanted
+
+
+async def test_rows_with_large_vectors_become_text_a_few_at_a_time(
+    pgvector: Postgres, schema: str
+) -> None:
+    table, count = build_table(pa.float32()), 600
+    rows = [{"id": n, "embedding": [n + 0.12345678] * 16000} for n in range(count)]
+    sink = new(pgvector, schema, vectors={"embedding": "vector(16000)"})
+    batch = change_batch(table, rows, last=True)
+    await write(sink, batch)
+    with sink.read_mirror("orders") as copy:
+        sizes = [page.num_rows for page in copy.rows(table)]
+    assert sum(sizes) == count
+    assert max(sizes) < 50
 
 
 async def test_a_database_without_the_extension_is_told_what_it_lacks(pgvector: Postgres) -> None:
