@@ -33,7 +33,7 @@ from tests.support.crate import CRATE
 from tests.support.flink import FLINK
 from tests.support.opensearch import OPENSEARCH
 from tests.support.postgres import PGVECTOR
-from tests.support.pubsub import PUBSUB
+from tests.support.pubsub_server import PUBSUB
 from tests.support.registry import REGISTRY
 
 #: What the tests of `make test` need, and what only the `slow` ones do.

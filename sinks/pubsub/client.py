@@ -143,7 +143,9 @@ def find_reason(e: Any) -> str:
     """Return the reason that Pub/Sub gives for an error beside its status, or an empty text."""
     status, info = Status(), ErrorInfo()
     with suppress(DecodeError):
-        status.ParseFromString(dict(e.trailing_metadata() or ()).get(_DETAILS, b""))
+        # No dict of it: in some versions it is a mapping that has several values for a name.
+        told = (value for name, value in e.trailing_metadata() or () if name == _DETAILS)
+        status.ParseFromString(next(told, b""))
         for detail in status.details:
             detail.Unpack(info)  # where it is of this type
     return str(info.reason)

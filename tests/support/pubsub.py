@@ -10,22 +10,17 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 from google.pubsub_v1 import types
 
 from tailer.testing.conformance.sink import Event
-from tests.support.components import go_server
+from tests.support.pubsub_server import PROGRAM, PUBSUB
 from tests.support.servers import Server
 
 PROJECT = "lake"
-_SOURCES = Path(__file__).parent / "pubsub_server"
-_PROGRAM = "pubsubserver"
 _WAIT_S = 100.0
-
-PUBSUB = go_server("pubsub", "the server of Pub/Sub", _SOURCES, _PROGRAM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +39,7 @@ class Pubsub(Server):
     name = "pubsub"
 
     def start(self) -> None:
-        self.launch(PUBSUB.path() / _PROGRAM, self.address, self.folder)
+        self.launch(PUBSUB.path() / PROGRAM, self.address, self.folder)
 
     @property
     def address(self) -> str:
