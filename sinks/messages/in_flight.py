@@ -25,25 +25,39 @@ IN_FLIGHT = Setting(
 
 
 class _Lane:
-    """Messages, of which ``places`` are theirs in the piece (None: the same), in requests."""
+    """The messages ``first`` to ``end`` (None: all), in requests; their sizes were checked.
+    ``places`` are those of all in the piece (None: the same). There may be one for each row, so it
+    is no more than numbers until it is its turn."""
 
-    def __init__(self, messages: Messages, limits: Limits, places: pa.Array | None = None) -> None:
-        self._count = len(messages)
-        self._requests = messages.split_into_requests(limits)
-        self._places = places
-        self._begun = 0
+    __slots__ = ("_begun", "_end", "_limits", "_messages", "_places", "_requests")
+
+    def __init__(
+        self,
+        messages: Messages,
+        limits: Limits,
+        places: pa.Array | None = None,
+        *,
+        first: int = 0,
+        end: int | None = None,
+    ) -> None:
+        self._messages, self._limits, self._places = messages, limits, places
+        self._begun, self._end = first, len(messages) if end is None else end
+        self._requests: Iterator[Messages] | None = None
 
     def take(self) -> tuple[int, Messages] | None:
         """Return the next request and the place of its first message; None if there is none."""
         if (place := self.find_next()) is None:
             return None
+        if self._requests is None:
+            own = self._messages.slice(self._begun, self._end)
+            self._requests = own.split_checked(self._limits)
         request = next(self._requests)
         self._begun += len(request)
         return place, request
 
     def find_next(self) -> int | None:
         """Return the place of the first message whose request has not begun, if there is one."""
-        if self._begun == self._count:
+        if self._begun == self._end:
             return None
         return self._begun if self._places is None else int(self._places[self._begun].as_py())
 
@@ -121,5 +135,5 @@ def _divide_by_key(messages: Messages, limits: Limits, numbers: pa.Array) -> Ite
     grouped, first = messages.take(places), 0
     for count in pc.value_counts(numbers).field("counts").to_pylist():
         end = first + count
-        yield _Lane(grouped.slice(first, end), limits, places.slice(first, count))
+        yield _Lane(grouped, limits, places, first=first, end=end)
         first = end

@@ -107,6 +107,10 @@ class Messages:
         """Yield the messages in requests, as many in each as it takes. Raises
         :class:`SinkRejected`, before the first, if one is too large."""
         self.check_sizes(limits)
+        yield from self.split_checked(limits)
+
+    def split_checked(self, limits: Limits) -> Iterator[Messages]:
+        """Do the same with messages that :meth:`check_sizes` has seen."""
         ends = self._view_ends() if len(self) else []
         first = 0
         while first < len(self):

@@ -48,7 +48,12 @@ def _check_topic(text: str) -> str:
 
 
 def _parse_endpoint(text: str) -> Url | None:
-    return parse_url(text, ("https", "http"), login=False) if text else None
+    if not text:
+        return None
+    url = parse_url(text, ("https", "http"), login=False)
+    if url.path.strip("/"):
+        raise UrlError("it has a path, and gRPC has none")
+    return url
 
 
 def _find_endpoint() -> Url:
@@ -86,10 +91,14 @@ SETTINGS: dict[str, Setting] = {
     "format": FORMAT,
 }  # fmt: skip
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 5.0
+#: The least pause at a quota, which is one of a second: 1 MB of an ordering key, say.
+_QUOTA_S = 1.0
 #: What an ordering key may have, in bytes.
 _KEY_BYTES = 1024
-#: What the service takes, less what a message has beside its text: its key, its id and the names.
-_LIMITS = Limits(1000, 10_000_000 - 1000, overhead=_KEY_BYTES + 176, one_key=True)
+#: What a message has beside its text: its key, its id and the names.
+_OVERHEAD = _KEY_BYTES + 176
+#: What the service takes of a key in a second, and in a request.
+_LIMITS = Limits(1000, 1_000_000, 10_000_000 - 1000 - _OVERHEAD, overhead=_OVERHEAD, one_key=True)
 #: By the status, or by the reason of one that is listed. What is not here passes: a quota, a
 #: time-out, a service that is away.
 _FAULTS = FaultTable(
@@ -224,21 +233,22 @@ class PubsubSink(MessageSink):
                 return await work
             except client.RpcError as e:
                 raise self._explain_failure(e) from e
-            except client.AuthError as e:
-                what = f"{self._location}: {' '.join(str(e).split())}"
-                raise (TransientError(what) if e.retryable else ConfigError(what)) from e
 
     def _explain_failure(self, e: Any) -> TailerError:
         code, reason = e.code().name, self._client.find_reason(e)
         if self.faults.verdict(reason) == "rows":
             code = reason
-        what = f"{self._location}: {code}: {' '.join((e.details() or '').split())}"
+        said = " ".join((e.details() or "").split())[: self._client.SHOWN]
+        what = f"{self._location}: {code}: {said}"
         if is_distrusted(e):
             return ConfigError(
                 f"{what}; name the authorities to trust in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
             )
         unreached = explain_unreached(self._location, e, "the option 'endpoint_url'")
-        return unreached or self.faults.error(code, f"{what}{_REMEDIES.get(code, '')}")
+        error = unreached or self.faults.error(code, f"{what}{_REMEDIES.get(code, '')}")
+        if code == "RESOURCE_EXHAUSTED" and isinstance(error, TransientError):
+            error.retry_after_s = _QUOTA_S
+        return error
 
 
 def name_keys(keys: pa.BinaryArray, count: int) -> pa.BinaryArray:
