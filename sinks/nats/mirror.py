@@ -36,6 +36,8 @@ from tailer.errors import ConfigError, TargetRefused, TransientError
 _BUCKET = re.compile(r"(?!delta-tailer$)[-_a-zA-Z0-9]+")
 #: What a part of a key can't have: a dot divides it, and = marks the bytes of these.
 _ODD = r"[^-/_a-zA-Z0-9]"
+#: What a key begins with that is a hash. A part's hash has one such mark.
+_HASHED = "=7E=7E"
 #: A server reads a subject as part of a line of 4 KiB.
 _KEY_BYTES_MAX = 1024
 #: The key of a marker that is removed at once. No row has it.
@@ -79,7 +81,7 @@ class NatsMirror(JsonMirror, NatsStream):
     ) -> pa.StringArray:
         """Return the parts of each key, with dots between them, so that readers watch some."""
         parts = [_escape_texts(find_ids(keys.select([name]))) for name in keys.column_names]
-        return hash_long_texts(pc.binary_join_element_wise(*parts, "."), _KEY_BYTES_MAX, "=7E")
+        return hash_long_texts(pc.binary_join_element_wise(*parts, "."), _KEY_BYTES_MAX, _HASHED)
 
     # The claim
 

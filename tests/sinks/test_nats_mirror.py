@@ -17,7 +17,7 @@ import anyio
 import nats
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from nats.js.api import KeyValueConfig
@@ -150,6 +150,27 @@ def test_every_key_has_a_name_of_its_own_that_a_bucket_takes(
     assert sink.name_keys(texts, find_ids_of_texts).to_pylist() == given_names
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ü", "=C3=BC", "=3DC3=3DBC", "=7E", "~", ".", "=2E"]),
+            st.integers(84, 87) | st.integers(169, 173) | st.integers(340, 343),
+        ),
+        min_size=2, max_size=12, unique=True,
+    )
+)  # fmt: skip
+@example([("ü", 172), ("=C3=BC", 172)])
+def test_long_texts_have_names_of_their_own(long: list[tuple[str, int]]) -> None:
+    """Also one that is written like the bytes of another."""
+    options = {"servers": ["nats://127.0.0.1:1"], "mode": "mirror", "key": ["id"]}
+    sink = make_sink("nats", options, Path())
+    assert isinstance(sink, NatsMirror)
+    keys = pa.table({"id": [unit * count for unit, count in long]})
+    given_names = sink.name_keys(keys, find_ids).to_pylist()
+    assert len(set(given_names)) == len(long)
+    assert all(len(name) <= 1024 and VALID_KEY_RE.match(name) for name in given_names)
+
+
 def test_a_name_that_would_be_too_long_is_a_hash() -> None:
     options = {"servers": ["nats://127.0.0.1:1"], "mode": "mirror", "key": ["id"]}
     sink = make_sink("nats", options, Path())
@@ -157,7 +178,7 @@ def test_a_name_that_would_be_too_long_is_a_hash() -> None:
     keys = pa.table({"id": ["ü" * 170, "ü" * 171, "ü" * 172]})  # six characters for each
     whole, *hashed = sink.name_keys(keys, find_ids).to_pylist()
     assert whole == "=C3=BC" * 170
-    assert [(name[:3], len(name)) for name in hashed] == [("=7E", 51)] * 2
+    assert [(name[:6], len(name)) for name in hashed] == [("=7E=7E", 54)] * 2
     assert hashed[0] != hashed[1]
 
 
