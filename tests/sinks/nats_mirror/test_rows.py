@@ -1,77 +1,42 @@
-"""A copy in a key-value bucket of NATS beyond the public suite: its keys, what a crash leaves,
-other programs, and columns that change."""
+"""The keys of a copy and its rows, and columns that change."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import tomllib
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio
-import nats
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from nats.js.api import KeyValueConfig
-from nats.js.errors import NotFoundError
+from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.kv import VALID_KEY_RE
 
 from sinks.formats.json import json_values
 from sinks.nats.mirror import NatsMirror
 from sinks.shared.key_ids import find_ids, find_ids_of_texts
-from tailer.changes import Offset
-from tailer.errors import ConfigError, RowsRefused, SinkRejected, TargetRefused, TransientError
-from tailer.sink import Sink, make_sink
+from tailer.errors import ConfigError, RowsRefused, TargetRefused, TransientError
+from tailer.sink import make_sink
 from tailer.testing.batches import change_batch, empty_batch
+from tests.sinks.nats_mirror.conftest import found, names, new, read_ids
 from tests.sinks.test_key_types import KEYS
 from tests.support.brokers import Nats
-from tests.support.message_targets import nats_entries
 from tests.support.pages import blocks
 from tests.support.sinks import NAMED, named, rows, write
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def bucket() -> str:
-    return f"t{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def options(nats_server: Nats, bucket: str) -> dict[str, Any]:
-    return {"servers": [nats_server.url()], "mode": "mirror", "bucket": bucket, "key": ["id"]}
-
-
-@pytest.fixture
-async def client(nats_server: Nats) -> AsyncIterator[Any]:
-    connection = await nats.connect(nats_server.url())
-    yield connection.jetstream()
-    await connection.close()
-
-
-def new(options: dict[str, Any], **more: Any) -> Sink:
-    return make_sink("nats", {**options, **more}, Path())
-
-
-def found(server: Nats, bucket: str) -> dict[str, Any]:
-    return {key: json.loads(value) for key, value in nats_entries(server, bucket).items()}
-
-
-def names(server: Nats, bucket: str) -> dict[str, str]:
-    return {key: row["name"] for key, row in found(server, bucket).items()}
-
-
-def read_ids(sink: Sink) -> list[str]:
-    with sink.read_mirror("orders") as copy:
-        return sorted(key for batch in copy.rows(NAMED) for key in batch["id"].to_pylist())
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=700) | st.sampled_from(
+    ["", ".", "=", "a.b", "a=2Eb", "a b", "a", "A", '[""]', "[", "~", "*", ">", "=fence", "fence"]
+)
 
 
 async def test_a_reader_gets_and_watches_rows_by_parts_of_their_keys(
@@ -87,6 +52,19 @@ async def test_a_reader_gets_and_watches_rows_by_parts_of_their_keys(
     assert (await watcher.updates()).key == "F=2ER.5"
     assert await watcher.updates() is None
     await watcher.stop()
+
+
+async def test_a_reader_that_lags_gets_all_after_another_start(
+    client: Any, bucket: str, options: dict[str, Any]
+) -> None:
+    await write(new(options), named(count=1))
+    config = ConsumerConfig(ack_policy=AckPolicy.NONE)
+    stream, subject = f"KV_{bucket}", f"$KV.{bucket}.>"
+    reader = await client.pull_subscribe(subject, stream=stream, config=config)
+    await write(new(options), rows((1, "name 1"), version=2))
+    await write(new(options), rows((2, "name 2"), version=3))
+    got = [each.subject.split(".")[-1] for _ in range(4) for each in await reader.fetch(1)]
+    assert got == ["0", "1", "=fence", "2"]
 
 
 def test_the_page_s_reader_gets_and_watches_rows(nats_server: Nats, tmp_path: Path) -> None:
@@ -117,11 +95,6 @@ def test_the_page_s_reader_gets_and_watches_rows(nats_server: Nats, tmp_path: Pa
     start = "=fence is gone\n"
     assert said[:3] == [row, f"4711 {row}", "these were all\n"]
     assert said[3:] == [start, '5 {"order_id":5}\n', start, "4711 is gone\n"]
-
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=700) | st.sampled_from(
-    ["", ".", "=", "a.b", "a=2Eb", "a b", "a", "A", '[""]', "[", "~", "*", ">", "=fence", "fence"]
-)
 
 
 @pytest.mark.parametrize(
@@ -206,179 +179,6 @@ def test_rows_are_written_read_back_and_removed_by_any_text(
     assert read() == texts[:1]
 
 
-async def test_what_a_crash_has_left_is_sent_again(
-    nats_server: Nats, bucket: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also within the time in which a server drops messages whose ids it has seen."""
-    await write(new(options), named(count=3))
-
-    async def end(*_: Any) -> None:
-        raise TransientError("cut")
-
-    changes = [
-        {"id": 0, "name": "later", "_change_type": "update_postimage"},
-        {"id": 1, "name": "name 1", "_change_type": "delete"},
-        {"id": 7, "name": "new"},
-    ]
-    before = {"id": 0, "name": "name 0", "_change_type": "update_preimage"}
-    batch = change_batch(NAMED, [before, *changes], version=2, last=True)
-    sink = new(options)
-    await sink.open("orders")
-    monkeypatch.setattr(sink, "_save_offset", end)
-    with pytest.raises(TransientError, match="cut"):
-        await sink.write(batch)
-    await sink.aclose()
-    assert names(nats_server, bucket) == {"0": "later", "2": "name 2", "7": "new"}
-    assert await write(new(options), *batch.by_file()) == named(count=3).next_offset
-    assert names(nats_server, bucket) == {"0": "later", "2": "name 2", "7": "new"}
-    with pytest.raises(SinkRejected, match="the key '7' comes, and is there: the key columns"):
-        await write(new(options), rows((7, "again"), version=3))
-    with pytest.raises(SinkRejected, match=r"'1' leaves, and is not there: .*verify --repair"):
-        await write(new(options), rows((1, "name 1"), kind="delete", version=3))
-
-
-async def test_a_beginning_that_was_cut_leaves_no_rows(
-    nats_server: Nats, bucket: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next snapshot may be another version's."""
-
-    async def end(*_: Any) -> None:
-        raise TransientError("cut")
-
-    sink = new(options)
-    await sink.open("orders")
-    assert sink.lacks_beginning
-    monkeypatch.setattr(sink, "_save_offset", end)
-    with pytest.raises(TransientError, match="cut"):
-        await sink.write(named(count=3))
-    await sink.aclose()
-    sink = new(options)
-    assert await sink.open("orders") is None
-    assert not sink.lacks_beginning
-    await sink.write(named(5, version=2))
-    await sink.aclose()
-    assert set(found(nats_server, bucket)) == {"5", "6"}
-
-
-async def test_an_older_process_that_was_paused_stores_nothing(
-    client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
-) -> None:
-    older, newer = new(options), new(options)
-    await older.open("orders")
-    await older.write(named())
-    assert await newer.open("orders") == named().next_offset
-    with pytest.raises(ConfigError, match=r"another process writes the stream .* now; stop one"):
-        await older.write(named(7, version=2))
-    assert set(found(nats_server, bucket)) == {"0", "1"}
-    await newer.aclose()
-    await new(options).set_offset("orders", None)
-    with pytest.raises((ConfigError, TransientError)):
-        await older.write(named(7, version=2))
-    await older.aclose()
-    assert (await client.stream_info(f"KV_{bucket}")).state.messages == 0
-
-
-async def test_others_entries_interrupt_the_feed_and_stay(
-    client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
-) -> None:
-    sink = new(options)
-    await sink.open("orders")
-    await sink.write(named())
-    entries = await client.key_value(bucket)
-    await entries.put("of-others", b"text")
-    with pytest.raises(TransientError, match="somebody else publishes to the stream"):
-        await sink.write(named(2, version=2))
-    assert await sink.open("orders") == named().next_offset
-    await sink.write(named(2, version=2))
-    await sink.aclose()
-    assert read_ids(new(options)) == ["0", "1", "2", "3"]
-    assert set(nats_entries(nats_server, bucket)) == {"0", "1", "2", "3", "of-others"}
-
-
-async def test_a_copy_begins_in_an_empty_bucket(
-    client: Any, nats_server: Nats, bucket: str, options: dict[str, Any]
-) -> None:
-    entries = await client.create_key_value(KeyValueConfig(bucket, direct=True))
-    await entries.put("7", b"{}")
-    for _ in range(2):
-        with pytest.raises(TargetRefused, match="and a copy begins empty; empty it, or name"):
-            await new(options).open("orders")
-    with pytest.raises(TargetRefused, match="and a copy begins empty; empty it, or name"):
-        await new(options).set_offset("orders", None)
-    assert set(nats_entries(nats_server, bucket)) == {"7"}
-    await client.purge_stream(f"KV_{bucket}")
-    await write(new(options), named())
-    assert set(found(nats_server, bucket)) == {"0", "1"}
-
-
-async def test_a_bucket_that_was_emptied_or_made_again_is_noticed(
-    client: Any, bucket: str, options: dict[str, Any]
-) -> None:
-    sink = new(options)
-    await sink.open("orders")
-    await sink.write(named())
-    await client.purge_stream(f"KV_{bucket}")
-    with pytest.raises(TransientError, match="it was emptied; the feed restarts"):
-        await sink.write(rows((1, "name 1"), kind="delete", version=2))
-    with pytest.raises(TargetRefused, match="was emptied, and a copy has all rows"):
-        await sink.open("orders")
-    await sink.aclose()
-    await client.delete_key_value(bucket)
-    with pytest.raises(ConfigError, match="is missing, and the feed has written to it"):
-        await new(options).open("orders")
-    await client.create_key_value(KeyValueConfig(bucket, direct=True))
-    with pytest.raises(ConfigError, match="was made again since the feed wrote it"):
-        await new(options).open("orders")
-    await new(options).set_offset("orders", None)
-    await write(new(options), named())
-
-
-async def test_a_copy_without_rows_is_not_an_emptied_one(options: dict[str, Any]) -> None:
-    offset = empty_batch(NAMED, version=1).next_offset
-    for _ in range(2):
-        await write(new(options), empty_batch(NAMED, version=1))
-    assert await new(options).look("orders") == offset
-    await write(new(options), named(version=2))
-    await new(options).set_offset("orders", None)
-    assert await new(options).look("orders") is None
-    assert await write(new(options), named()) is None
-
-
-async def test_a_reset_that_was_interrupted_is_seen(
-    nats_server: Nats, bucket: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await write(new(options), named())
-
-    async def end(**_: Any) -> None:
-        raise TransientError("cut")
-
-    sink = new(options)
-    monkeypatch.setattr(sink, "_fence_bucket", end)
-    with pytest.raises(TransientError, match="cut"):
-        await sink.set_offset("orders", None)
-    with pytest.raises(TargetRefused, match=r"begins empty; `tailer offsets reset` removes them"):
-        await new(options).open("orders")
-    await new(options).set_offset("orders", None)
-    assert found(nats_server, bucket) == {}
-
-
-async def test_an_offset_is_set_where_there_is_a_copy(options: dict[str, Any]) -> None:
-    with pytest.raises(TargetRefused, match="is no copy yet, and a copy can't start at version 5"):
-        await new(options).set_offset("orders", Offset(5))
-    await write(new(options), named())
-    await new(options).set_offset("orders", Offset(5))
-    assert await write(new(options), named(5, version=5)) == Offset(5)
-
-
-@pytest.mark.parametrize("odd", [{"ttl": 60.0, "direct": True}, {"direct": False}], ids=str)
-async def test_a_bucket_that_can_have_no_copy_is_refused(
-    client: Any, bucket: str, options: dict[str, Any], odd: dict[str, Any]
-) -> None:
-    await client.create_key_value(KeyValueConfig(bucket, **odd))
-    with pytest.raises(ConfigError, match=r"set max_age of the stream .* to 0, and allow_direct"):
-        await new(options).open("orders")
-
-
 async def test_a_row_that_is_too_large_is_refused_for_itself(
     nats_server: Nats, bucket: str, options: dict[str, Any]
 ) -> None:
@@ -405,7 +205,9 @@ async def test_rows_of_several_answers_are_checked_and_read_back(
     assert set(found(nats_server, bucket)) == {str(number + 1) for number in range(count)}
     assert len(read_ids(new(options))) == count
     state = (await client.stream_info(f"KV_{bucket}")).state
-    assert state.messages == count + 1  # and the marker of the key that left
+    assert (
+        state.messages == count + 2
+    )  # and the markers of the key that left, and of the second claim
 
 
 async def test_rows_that_are_read_again_replace_those_that_are_there(
@@ -484,19 +286,3 @@ async def test_a_feed_goes_on_after_a_repair(
 def test_options_are_checked(options: dict[str, Any], more: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         new(options, **more)
-
-
-@pytest.mark.parametrize("bad", ["delta-tailer", "a.b", "a b", "", "{x}"])
-async def test_a_bucket_has_a_name_that_nats_takes(options: dict[str, Any], bad: str) -> None:
-    with pytest.raises(ConfigError, match=f"{re.escape(repr(bad))} can't be a bucket, which has"):
-        await new(options, bucket=bad).open("orders")
-
-
-async def test_looking_at_a_copy_makes_nothing(
-    client: Any, bucket: str, options: dict[str, Any]
-) -> None:
-    assert await new(options).look("orders") is None
-    with new(options).read_mirror("orders") as copy:
-        assert copy.offset is None
-    with pytest.raises(NotFoundError):
-        await client.stream_info(f"KV_{bucket}")
