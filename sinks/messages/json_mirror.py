@@ -132,8 +132,9 @@ class JsonMirror(MessageSink):
         parsed: dict[N, dict[str, msgspec.Raw]] = {}
         for name, value in zip(names, values, strict=True):
             try:
-                row = msgspec.json.decode(value or b"", type=dict[str, msgspec.Raw])
-            except msgspec.DecodeError:
+                # What is raw is not decoded, so it may be no UTF-8.
+                row = msgspec.json.decode((value or b"").decode(), type=dict[str, msgspec.Raw])
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
             if all(column in row for column in self.key):
                 parsed[name] = row

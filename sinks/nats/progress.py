@@ -13,8 +13,8 @@ from tailer.changes import Offset
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the bucket says of a stream: its feed, the last process that claimed it, the offset, the
-    stream's last sequence number there, when the stream was made, and the columns of the rows of a
-    copy that has begun."""
+    stream's last sequence number there, when the stream was made; and of a copy that has begun, the
+    columns of its rows, and how many there are at least."""
 
     feed: str
     epoch: int
@@ -22,12 +22,13 @@ class Progress:
     sequence: int
     made: str | None = None
     columns: Mapping[str, Any] | None = None
+    rows: int = 0
 
     def to_bytes(self) -> bytes:
         """Return the value of the entry."""
         offset = None if self.offset is None else self.offset.to_json()
         document = {"feed": self.feed, "epoch": self.epoch, "sequence": self.sequence}
-        more = {} if self.columns is None else {"columns": self.columns}
+        more = {} if self.columns is None else {"columns": self.columns, "rows": self.rows}
         return json.dumps({**document, "offset": offset, "made": self.made, **more}).encode()
 
     @classmethod
@@ -37,5 +38,5 @@ class Progress:
         found = json.loads(value)
         offset = found["offset"]
         at = None if offset is None else Offset.from_json(offset)
-        made, columns = found.get("made"), found.get("columns")
-        return cls(found["feed"], found["epoch"], at, found["sequence"], made, columns)
+        made, columns, rows = found.get("made"), found.get("columns"), found.get("rows", 0)
+        return cls(found["feed"], found["epoch"], at, found["sequence"], made, columns, rows)

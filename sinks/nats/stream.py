@@ -52,13 +52,13 @@ _BUCKET = "delta-tailer"
 _IN_FLIGHT = 500
 _IN_FLIGHT_BYTES = 4 * 1024**2
 #: Room for the headers, which count as part of a message.
-_HEADERS_BYTES = 512
+HEADERS_BYTES = 512
 #: What NATS takes as a stream, whose name is also a key of the bucket, and as a subject.
 _STREAM = re.compile(r"[-_=a-zA-Z0-9]+")
 _SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 _NOT_IN_SUBJECTS = re.compile(r"[\s.*>\x00-\x1f]+")
 #: The server's codes for a message that does not follow the last one: by its id, by its number.
-_NOT_IN_TURN = (10070, 10071)
+NOT_IN_TURN = (10070, 10071)
 #: By the server's code. What is not here passes: the stream, the disk or the account is full, a
 #: cluster has no leader.
 _FAULTS = FaultTable(
@@ -112,6 +112,7 @@ class NatsStream(MessageSink):
         self._sequence = 0
         self._last_id: str | None = None  # of the stream's last message, if it has one
         self._stored_ids: pa.StringArray | None = None
+        self._headers: dict[str, str] = {}  # of each message, besides those that order them
 
     def fill_option(self, name: str) -> str:
         return str(self._given[name]).replace("{feed}", self._feed)
@@ -193,17 +194,20 @@ class NatsStream(MessageSink):
                 "it; set where the feed resumes with `tailer offsets set` or `reset`"
             )
         self._progress = replace(claimed, epoch=claimed.epoch + 1, made=made)
-        await self._begin_claim(claimed)
-        # From here on, an older process can store messages only before our first one.
-        self._sequence = await self._find_last_sequence()
+        await self._begin_claim(claimed, last)
         self._stored_ids = await self._find_written_ids()
         last_ids = await self._find_ids(max(1, self._sequence), self._sequence)
         self._last_id = None if last_ids is None else last_ids[-1].as_py()
         return claimed.offset
 
-    async def _begin_claim(self, claimed: Progress) -> None:  # noqa: ARG002  # a copy's
-        """Store the claim, before which the stream was as this progress says."""
+    async def _begin_claim(self, claimed: Progress, last: int) -> None:  # noqa: ARG002  # a copy's
+        """Store the claim, before which the stream was as this progress says.
+
+        Our first message has to follow what was the ``last`` one before. A later one may be of a
+        newer process: of one that has claimed the stream while this one was paused here.
+        """
         await self._save_progress(self._progress)
+        self._sequence = last
 
     async def _create_missing(self, *, written: bool = False) -> None:
         """Make stream and bucket, if they are missing; not the stream that was ``written``."""
@@ -263,7 +267,7 @@ class NatsStream(MessageSink):
         if progress.feed != self._feed:
             raise ConfigError(
                 f"{self._location}: the stream {self._stream} is written by the feed "
-                f"{progress.feed!r}; name another in the option 'stream'"
+                f"{progress.feed!r}; name another in the option {self.places[0]!r}"
             )
         return progress
 
@@ -302,7 +306,8 @@ class NatsStream(MessageSink):
             progress = await self._find_progress()
             before = progress or Progress(feed, 0, None, 0)
             last, made = await self._find_last_sequence(), await self._find_creation_time()
-            moved = replace(before, offset=offset, sequence=last, made=made)
+            # Rows are counted from here on: what comes again was there.
+            moved = replace(before, offset=offset, sequence=last, made=made, rows=0)
             await self._save_progress(replace(moved, epoch=before.epoch + 1))
 
         try:
@@ -329,7 +334,7 @@ class NatsStream(MessageSink):
     def _find_limits(self) -> Limits:
         return Limits(
             _IN_FLIGHT, max(_IN_FLIGHT_BYTES, self._client.max_payload),
-            message_bytes=self._client.max_payload - _HEADERS_BYTES,
+            message_bytes=self._client.max_payload - HEADERS_BYTES,
             remedy="increase max_payload of the server, ",
         )  # fmt: skip
 
@@ -343,7 +348,7 @@ class NatsStream(MessageSink):
             try:
                 self._sequence = await self._publish_messages(messages)
             except self._nats.js.errors.APIError as e:
-                if e.err_code not in _NOT_IN_TURN:
+                if e.err_code not in NOT_IN_TURN and len(messages) == 1:
                     raise
                 messages = await self._resend_refused(messages)
             else:
@@ -356,6 +361,7 @@ class NatsStream(MessageSink):
         count = len(ids)
         for place, value in enumerate(values.to_pylist()):
             headers = {"Nats-Msg-Id": ids[place], "Nats-Expected-Stream": self._stream}
+            headers |= self._headers
             before = ids[place - 1] if place else self._last_id
             if before is not None:
                 headers["Nats-Expected-Last-Msg-Id"] = before
@@ -439,7 +445,7 @@ class NatsStream(MessageSink):
                                "network is trusted")  # fmt: skip
         code = getattr(e, "err_code", None)
         if isinstance(e, js.KeyWrongLastSequenceError | js.NoStreamResponseError) or (
-            code in _NOT_IN_TURN
+            code in NOT_IN_TURN
         ):
             return await self._find_interruption(e)
         if isinstance(e, errors.MaxPayloadError):
@@ -470,7 +476,7 @@ class NatsStream(MessageSink):
         if isinstance(e, js.NoStreamResponseError):
             return ConfigError(
                 f"{self._location}: no stream takes the subject {self._subject}; add it to the "
-                f"stream {self._stream}, or change the option 'subject'"
+                f"stream {self._stream}, or change the option {self.places[-1]!r}"
             )
         return self._make_turn_error()
 

@@ -46,4 +46,4 @@ class TestNatsMirror(MirrorConformance):
     async def test_a_column_that_is_added_or_dropped_is_that_of_the_copy(  # type: ignore[override]
         self,
     ) -> None:
-        """Rows keep what they were written with: see tests/sinks/test_nats_mirror.py."""
+        """Rows keep what they were written with: see tests/sinks/nats_mirror/test_rows.py."""

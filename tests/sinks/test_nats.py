@@ -59,6 +59,32 @@ async def test_a_newer_process_fences_the_older_one(
     assert ids(nats_server, options) == [0, 1, 2, 3]
 
 
+async def test_a_process_that_was_paused_in_its_claim_stores_nothing(
+    client: Any, nats_server: Nats, options: dict[str, Any]
+) -> None:
+    """A newer one has claimed the stream and written it meanwhile; readers have removed that."""
+    await write(new(options), named())
+    older, newer = new(options), new(options)
+    save = older._save_progress  # type: ignore[attr-defined]
+
+    async def save_and_pause(progress: Any) -> None:
+        await save(progress)
+        await newer.open("orders")
+        await newer.write(named(2, version=2))
+        await client.purge_stream(options["stream"])
+
+    older._save_progress = save_and_pause  # type: ignore[attr-defined]
+    await older.open("orders")
+    older._save_progress = save  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"another process writes the stream .* now; stop one"):
+        await older.write(named(4, version=3))
+    assert ids(nats_server, options) == []
+    await newer.write(named(4, version=3))
+    for sink in (older, newer):
+        await sink.aclose()
+    assert ids(nats_server, options) == [4, 5]
+
+
 async def test_what_an_older_process_sent_last_is_not_sent_again(
     client: Any, nats_server: Nats, options: dict[str, Any]
 ) -> None:

@@ -67,12 +67,14 @@ async def test_what_others_have_under_the_prefix_is_left_alone(
 ) -> None:
     client.set(f"{prefix}about", "not JSON")
     client.set(f"{prefix}eu:1", '{"id":1,"name":"of another feed"}')
+    client.set(f"{prefix}9", b'{"id":9,"name":"\xff"}')
+    client.set(f"{prefix}bytes", b'{"id":"\xff","name":""}')
     client.rpush(f"{prefix}list", "x")
     await write(new(options), named())
     with new(options).read_mirror("orders") as copy:
         assert sum(batch.num_rows for batch in copy.rows(NAMED)) == 2
     await new(options).set_offset("orders", None)
-    left = {f"{prefix}{name}" for name in ("about", "eu:1", "list")}
+    left = {f"{prefix}{name}" for name in ("9", "about", "bytes", "eu:1", "list")}
     assert set(client.keys(f"{prefix}*")) == left
     assert await new(options).look("orders") is None
 
