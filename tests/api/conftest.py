@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +32,23 @@ def table(tmp_path: Path) -> TableBuilder:
 def insert(table: TableBuilder, first: int, count: int = 10) -> None:
     """Insert rows with the ids from ``first`` on, as one version."""
     table.insert([{"id": i, "price": float(i), "n": 2} for i in range(first, first + count)])
+
+
+@contextmanager
+def interrupted(loops: int = 1) -> Iterator[None]:
+    """The block waits for a commit in the last of so many loops, and gets one Ctrl-C."""
+
+    def interrupt() -> None:
+        # Not while a loop is begun: a machine may take long for that.
+        eventually(lambda: sum(each.name == "tailer" for each in own_threads()) >= loops)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    timer.join()
 
 
 def open_files() -> set[str]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import tailer
 from tailer.errors import ConfigError, OffsetError, OffsetHeld
 from tailer.offsets.local import LocalOffsetStore
 from tailer.testing.table import TableBuilder
-from tests.api.conftest import SCHEMA, insert
+from tests.api.conftest import SCHEMA, insert, interrupted
 from tests.s3.fixture import Bucket
 
 
@@ -255,10 +253,7 @@ def test_kills_lose_nothing(table: TableBuilder, tmp_path: Path) -> None:
 
 def test_an_interrupted_block_is_one_that_failed(table: TableBuilder, tmp_path: Path) -> None:
     place = tmp_path / "orders.cursor"
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt), tailer.Cursor(place) as cursor:
+    with interrupted(loops=2), tailer.Cursor(place) as cursor:
         assert [len(batch) for batch in tailer.tail(table.folder, after=cursor)] == []
-    timer.join()
     with tailer.Cursor(place) as cursor:
         assert cursor.offset is None

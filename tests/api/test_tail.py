@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 import time
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 import tailer
 from tailer.errors import ConfigError, TableReplaced
 from tailer.testing.table import TableBuilder
-from tests.api.conftest import SCHEMA, insert
+from tests.api.conftest import SCHEMA, insert, interrupted
 from tests.support.waiting import eventually_async
 
 
@@ -75,11 +73,8 @@ async def test_it_is_followed_from_an_event_loop(table: TableBuilder) -> None:
 
 
 def test_ctrl_c_ends_the_wait(table: TableBuilder) -> None:
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted():
         next(iter(tailer.tail(table.folder)))
-    timer.join()
 
 
 def test_a_dropped_iterator_that_waits_for_a_commit_ends(table: TableBuilder) -> None:
