@@ -29,6 +29,7 @@ NAMES = (
     "s3",
     "remote",
     "sinks",
+    "pubsub",
     "kafka",
     "spark",
     "cluster",
@@ -38,6 +39,7 @@ NAMES = (
 COMPONENTS = {
     "s3": ("s3",),
     "remote": ("s3",),
+    "pubsub": ("pubsub",),
     "kafka": ("kafka",),
     "spark": ("delta",),
     "spark_frames": ("delta",),

@@ -1,6 +1,6 @@
 """The sink `pubsub` beside Google's own publisher, on one server, with and without ordering keys.
 
-    python -m tests.benchmarks.bench_pubsub [--rows 200000] [--rounds 3]
+    python -m tests.benchmarks.bench_pubsub [--rows 200000] [--rounds 3] [--quick]
 
 Without a key, requests have a thousand messages; with one, each row has an ordering key of its own
 and each request one message (a quarter of the rows). The server's processor time is not counted.
@@ -60,7 +60,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="few rows, once")
     asked = parser.parse_args()
+    if asked.quick:
+        asked.rows, asked.rounds = LATE_ROWS // 10, 0
     with Pubsub() as server:
         plain = server.options("orders")
         keyed = {**plain, "key": ["id"]}
@@ -78,7 +81,7 @@ def main() -> None:
                 "20 ms, in_flight default": ("sink", far),
                 "20 ms, in_flight = 1": ("sink", {**far, "in_flight": 1}),
             }
-            costs = run_jobs(jobs, LATE_ROWS, asked.rounds)
+            costs = run_jobs(jobs, min(asked.rows, LATE_ROWS), asked.rounds)
         many, one = costs.values()
         print(f"in_flight default is {one.wall_s / many.wall_s:.1f} times as fast as 1")
 
