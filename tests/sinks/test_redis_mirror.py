@@ -12,11 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from msgspec import structs
 from redis.crc import key_slot
 
 from tailer.errors import (
-    ConfigError,
     RowsRefused,
     SinkRejected,
     TargetRefused,
@@ -113,21 +111,6 @@ async def test_a_key_that_was_evicted_is_not_passed_by(
     await sink.aclose()
 
 
-async def test_rows_that_are_read_again_replace_those_that_are_there(
-    client: Any, prefix: str, options: dict[str, Any]
-) -> None:
-    """A snapshot that is taken while the stream continues."""
-    first = named()
-    sink = new(options)
-    await sink.open("orders")
-    await sink.write(first)
-    client.set(f"{prefix}0", '{"id":0,"name":"damaged"}')
-    at = structs.replace(first.offset, snapshot=True)
-    await sink.write(structs.replace(first, offset=at))
-    await sink.aclose()
-    assert found(client, prefix)["0"]["name"] == "name 0"
-
-
 async def test_large_rows_are_read_back(options: dict[str, Any]) -> None:
     """More of them than an answer has."""
     changes = [(number, "x" * 10_000) for number in range(3000)] + [(9999, "y" * 11 * 1024**2)]
@@ -140,20 +123,6 @@ async def test_large_rows_are_read_back(options: dict[str, Any]) -> None:
         await sink.write(rows((5555, "y" * 13 * 1024**2), version=2))
     await sink.aclose()
     await new(options).set_offset("orders", None)
-
-
-async def test_keys_that_move_are_checked_in_whole_batches(
-    client: Any, prefix: str, options: dict[str, Any]
-) -> None:
-    """As Spark writes `id = id + 1`: a key comes long before it leaves."""
-    count = 6000
-    await write(new(options), named(count=count))
-    images = []
-    for number in range(count):
-        images.append({"id": number, "name": f"{number}", "_change_type": "update_preimage"})
-        images.append({"id": number + 1, "name": "moved", "_change_type": "update_postimage"})
-    await write(new(options), change_batch(NAMED, images, version=2, last=True))
-    assert set(found(client, prefix)) == {str(number + 1) for number in range(count)}
 
 
 @pytest.mark.parametrize("tagged", [True, False])
@@ -204,54 +173,3 @@ async def test_an_interrupted_beginning_and_an_interrupted_reset_are_seen(
         await new(options).open("orders")
     await new(options).set_offset("orders", None)
     assert found(client, prefix) == {}
-
-
-@pytest.mark.parametrize(
-    ("change", "follows"),
-    [
-        ({"name": pa.string(), "more": pa.int64()}, True),
-        ({}, True),
-        ({"name": pa.int64()}, False),
-    ],
-    ids=["added", "dropped", "another type"],
-)
-async def test_columns_that_change(
-    options: dict[str, Any], change: dict[str, pa.DataType], *, follows: bool
-) -> None:
-    await write(new(options), named(count=1))
-    sink = new(options)
-    await sink.open("orders")
-    schema = pa.schema({"id": pa.int64(), **change})
-    batch = change_batch(schema, [{"id": 9}], version=2, last=True)
-    if follows:
-        await sink.write(batch)
-        with new(options).read_mirror("orders") as copy:
-            held = [batch.column(name).to_pylist() for batch in copy.rows(schema)
-                    for name in schema.names if name != "name"]  # fmt: skip
-        assert all(held)
-    else:
-        with pytest.raises(TargetRefused, match="changed the column 'name', which rows"):
-            await sink.write(batch)
-    await sink.aclose()
-
-
-async def test_a_copy_is_not_compared_while_it_is_written(options: dict[str, Any]) -> None:
-    await write(new(options), named())
-    with new(options).read_mirror("orders") as copy:
-        held = copy.rows(NAMED)
-        next(held)
-        await write(new(options), named(7, version=2))
-        with pytest.raises(TransientError, match="verify it again"):
-            list(held)
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"key": []}, "name the columns that identify a row of the copy"),
-        ({"format": "debezium"}, "a copy's rows are JSON objects"),
-    ],
-)
-def test_options_are_checked(options: dict[str, Any], more: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        new(options, **more)
