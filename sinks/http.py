@@ -17,7 +17,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import aiohttp
 import anyio
@@ -32,6 +32,7 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.retry import retry_attempts
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import make_tls_context
+from sinks.shared.routes import Route
 from tailer.changes import Offset
 from tailer.errors import ConfigError, TailerError, TransientError
 from tailer.network.backoff import Backoff
@@ -46,6 +47,8 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 #: A part of a path that may be a secret: with a digit, or long.
 _TOKEN = re.compile(r"(?=[^/]*\d)[^/]{6,}|[^/]{16,}")
 _PATH_LEAST = 12
+#: What a row's value can't have in a URL. One of dots alone would lead to another folder.
+_NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._~-]+|^\.+$")
 _URL = "an https:// URL (http:// for this machine)"
 _SECRET = "whsec_ and the base64 text of 24 to 64 bytes"  # noqa: S105  # a description
 
@@ -58,7 +61,11 @@ def _parse_webhook_url(text: str) -> Url:
         raise UrlError(f"{e}; what says who sends belongs into 'headers'") from None
     if url.scheme == "http" and url.host not in _LOCAL:
         raise UrlError("http:// is for this machine alone")
-    keep_secrets(unquote(part) for part in url.path.split("/") if _TOKEN.fullmatch(part))
+    keep_secrets(
+        unquote(part)
+        for part in url.path.split("/")
+        if _TOKEN.fullmatch(part) and not {"{", "}"} & set(part)
+    )
     keep_secrets(value for _, value in parse_qsl(url.query))
     keep_secrets((url.query, url.path if len(url.path) > _PATH_LEAST else ""))
     return url
@@ -77,8 +84,9 @@ def _parse_secret(secret: str) -> bytes:
 
 SETTINGS: dict[str, Setting] = {
     "url": Setting(
-        "text", REQUIRED, "URL to post requests to.", form=_URL, parse=_parse_webhook_url,
-        secret=True,
+        "text", REQUIRED, "URL to post requests to; `{feed}` in its path or query is the feed's "
+        "name, any other name in braces that column's value in each row.", form=_URL,
+        parse=_parse_webhook_url, secret=True,
     ),
     "secrets": Setting(
         "texts", [], "Secrets that sign each request; each adds one signature.",
@@ -139,6 +147,7 @@ class HttpSink(MessageSink):
         url = options["url"]
         # As it is written: what is encoded stays so.
         self.url = URL(url.to_text(), encoded=True)
+        self._path: str = url.path + (f"?{url.query}" if url.query else "")
         self.headers: Mapping[str, str] = options["headers"]
         for name, value in self.headers.items():
             if not isinstance(value, str):
@@ -158,6 +167,21 @@ class HttpSink(MessageSink):
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> HttpSink:
         """See :class:`HttpSink`."""
         return cls(options, folder)
+
+    def fill_option(self, name: str) -> str:  # noqa: ARG002  # only the URL has places
+        """Return path and query."""
+        return self._path.replace("{feed}", quote(self._feed, ""))
+
+    @property
+    def route(self) -> Route | None:
+        route = Route(self.fill_option("url"), "url", (), _NOT_IN_URLS, "%")
+        return route if route.columns else None
+
+    def format_place(self, place: str) -> str:
+        return hide_secrets(self._place + place if self.route else place)
+
+    def _find_url(self, place: str) -> URL:
+        return URL(self._place + place, encoded=True)
 
     async def _connect(self) -> Offset | None:
         context = make_tls_context("http", self.ca_file)
@@ -179,7 +203,8 @@ class HttpSink(MessageSink):
         await self._connect()
         assert self._http is not None
         try:
-            async with self._http.options(self.url, allow_redirects=False):
+            url = self._find_url("/" if self.route else self.fill_option("url"))
+            async with self._http.options(url, allow_redirects=False):
                 return None  # any answer means that it is there
         except (aiohttp.ClientError, OSError) as e:
             raise explain_http_failure(self._place, e) from e
@@ -195,9 +220,11 @@ class HttpSink(MessageSink):
         where = f"table {request.table}, versions {request.versions[0]} to "
         where += f"{request.versions[-1]}, request {request_id}"
         backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
-        await retry_attempts(lambda: self._post_request(body, request_id, where), backoff)
+        path = self.fill_option("url") if request.places is None else request.places[0].as_py()
+        url = self._find_url(path)
+        await retry_attempts(lambda: self._post_request(url, body, request_id, where), backoff)
 
-    async def _post_request(self, body: bytes, name: str, where: str) -> None:
+    async def _post_request(self, url: URL, body: bytes, name: str, where: str) -> None:
         assert self._http is not None
         at = str(int(time.time()))
         headers = {"webhook-id": name, "webhook-timestamp": at}
@@ -205,7 +232,7 @@ class HttpSink(MessageSink):
             headers["webhook-signature"] = _sign_request(self._keys, name, at, body)
         try:
             async with self._http.post(
-                self.url, data=body, headers=headers, allow_redirects=False
+                url, data=body, headers=headers, allow_redirects=False
             ) as answer:
                 if 200 <= answer.status < 300:
                     # The status says that they are taken. A body that ends soon is read, so that

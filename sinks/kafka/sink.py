@@ -71,6 +71,10 @@ class KafkaSink(Sink):
         own, security = settings_of(KafkaOptions), settings_of(Security)
         return {"": own, "security": security, "format": LISTED}
 
+    @property
+    def targets(self) -> int:
+        return len(self._targets)
+
     def check_columns(self, schema: pa.Schema) -> None:
         self.options.route.check(schema)
 

@@ -2,7 +2,8 @@
 
 Where no key of a piece comes twice, its requests overlap as they come. Else its messages are
 divided into lanes by their keys: the requests of a lane follow one another, those of different
-lanes overlap. Where a request takes one key alone, each key is a lane. A request that fails keeps
+lanes overlap. Where a request takes one key alone, each key is a lane; where rows say where they
+go, each place is. A request that fails keeps
 others from beginning, and cuts none off whose outcome nobody would know.
 """
 
@@ -70,7 +71,8 @@ async def send_requests(
     note_taken: Callable[[int], None],
 ) -> None:
     """Send messages in requests, at most ``in_flight`` at the same time; ``note_taken`` gets the
-    number of messages, from the first one on, that were taken.
+    number of messages, from the first one on, that were taken. A request goes to one place
+    alone, and those of a place follow one another.
 
     Raises the error of the first message whose request failed, when no request is on its way any
     more; before the first request, :class:`RowsRefused` for a message that is too large.
@@ -109,6 +111,9 @@ async def send_requests(
 def _divide(messages: Messages, limits: Limits, in_flight: int) -> list[_Lane]:
     """Return what the tasks send, one after the other: the same lane for each, if no key comes
     twice."""
+    if messages.places is not None:
+        coded = messages.places.dictionary_decode().dictionary_encode()
+        return list(_divide_by_group(messages, limits, coded.indices))
     if messages.keys is None or (in_flight == 1 and not limits.one_key):
         return [_Lane(messages, limits)]
     keys = messages.keys.dictionary_encode("encode")
@@ -116,7 +121,7 @@ def _divide(messages: Messages, limits: Limits, in_flight: int) -> list[_Lane]:
         alone = replace(limits, messages=1) if limits.one_key else limits
         return [_Lane(messages, alone)] * in_flight
     if limits.one_key:
-        return list(_divide_by_key(messages, limits, keys.indices))
+        return list(_divide_by_group(messages, limits, keys.indices))
     size = (pc.sum(pc.binary_length(messages.values)).as_py() or 0) + len(keys) * limits.overhead
     # No more than the messages fill requests.
     count = min(in_flight, max(-(-len(keys) // limits.messages), -(-size // limits.bytes)))
@@ -128,10 +133,10 @@ def _divide(messages: Messages, limits: Limits, in_flight: int) -> list[_Lane]:
     return [_Lane(messages.take(places), limits, places) for places in divided if len(places)]
 
 
-def _divide_by_key(messages: Messages, limits: Limits, numbers: pa.Array) -> Iterator[_Lane]:
-    """Yield the messages of each key, in the order of their first ones; ``numbers`` are the keys'
-    numbers in that order."""
-    places = pc.sort_indices(numbers)  # which leaves those of a key in their order
+def _divide_by_group(messages: Messages, limits: Limits, numbers: pa.Array) -> Iterator[_Lane]:
+    """Yield the messages of each group, in the order of their first ones; ``numbers`` are the
+    groups' numbers in that order."""
+    places = pc.sort_indices(numbers)  # which leaves those of a group in their order
     grouped, first = messages.take(places), 0
     for count in pc.value_counts(numbers).field("counts").to_pylist():
         end = first + count

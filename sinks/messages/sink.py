@@ -89,6 +89,10 @@ class MessageSink(Sink):
         """Return where all messages go, where no place names columns."""
         return self.fill_option(self.places[-1]) if self.places else self.kind
 
+    def format_place(self, place: str) -> str:
+        """Return how people read a place."""
+        return place
+
     def check_columns(self, schema: pa.Schema) -> None:
         if self.route is not None:
             self.route.check(schema)
@@ -133,7 +137,7 @@ class MessageSink(Sink):
         encoder = load_encoder(self.format, {**self.options, "name": feed}, dry=True)
         route = self.route
         for name, rows in route.split_rows(batch, {}) if route else ((self.place, batch),):
-            yield name, encoder.encode(rows)
+            yield self.format_place(name), encoder.encode(rows)
 
     async def open(self, feed: str) -> Offset | None:
         await self.aclose()

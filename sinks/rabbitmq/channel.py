@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -81,17 +81,17 @@ class Channel:
         ask = getattr(self._channel, method)
         return await self._await_callback(lambda done: ask(*arguments, callback=done, **named))
 
-    async def publish(self, exchange: str, messages: Iterable[tuple[str, bytes, Any]]) -> int:
-        """Publish messages (routing key, body and pika's properties), in order; return how many the
-        broker has confirmed, from the first one on. If these are not all, it has rejected the next
-        one; then no more are sent.
+    async def publish(self, messages: Iterable[tuple[Sequence[str], bytes, Any]]) -> int:
+        """Publish messages (exchange and routing key, body, pika's properties), in order; return
+        how many the broker has confirmed, from the first one on. If these are not all, it has
+        rejected the next one; then no more are sent.
 
         Raises :class:`Unroutable`.
         """
         self._returned_text, self._rejected, self._confirmed = None, None, None
         first = self._sent + 1
         publish = self._channel.basic_publish
-        for key, body, properties in messages:
+        for (exchange, key), body, properties in messages:
             self._sent += 1
             self._unconfirmed.add(self._sent)
             publish(exchange, key, body, properties, mandatory=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
@@ -51,7 +52,8 @@ SETTINGS: dict[str, Setting] = {
         "name.",
     ),
     "exchange": Setting(
-        "text", "", "An existing exchange to which a queue is bound.",
+        "text", "", "An existing exchange to which a queue is bound; columns in braces as in "
+        "`routing_key`.",
         unset="the queue itself", advanced=True,
     ),
     "routing_key": Setting("text", "{feed}", "Routing key for the exchange; `{feed}` is replaced "
@@ -73,6 +75,9 @@ SETTINGS: dict[str, Setting] = {
 #: What is on its way before the broker has confirmed the first of them; a single message may have
 #: the broker's own limit before RabbitMQ 4 (`max_message_size`).
 _LIMITS = Limits(500, 4 * _MIB, message_bytes=128 * _MIB)
+#: What stands between a message's exchange and its routing key.
+_BETWEEN = "\n"
+_NOT_IN_NAMES = re.compile(r"[\x00-\x1f]+")
 #: The pauses while a queue is full, in seconds.
 _FULL_PAUSE_MIN_S, _FULL_PAUSE_MAX_S = 0.005, 0.5
 #: By the number of the broker's reply. The reply's words show a message that is too large.
@@ -91,7 +96,6 @@ class RabbitmqSink(MessageSink):
     settings = SETTINGS
     kind = "rabbitmq"
     places = ("queue", "exchange", "routing_key")
-    routed = "routing_key", re.compile(r"[\x00-\x1f]+")
     piece_rows = 5000
 
     def __init__(
@@ -126,13 +130,29 @@ class RabbitmqSink(MessageSink):
     def fill_option(self, name: str) -> str:
         return str(self._given[name]).replace("{feed}", self._feed)
 
+    def _make_route(self, *options: str) -> Route:
+        named = (self.fill_option(option) for option in options)
+        return Route(_BETWEEN.join(named), options[-1], (), _NOT_IN_NAMES)
+
     @property
     def route(self) -> Route | None:
-        return super().route if self._given["exchange"] else None
+        route = self._make_route("exchange", "routing_key")
+        return route if route.columns and self._given["exchange"] else None
 
     @property
     def place(self) -> str:
-        return self.fill_option("routing_key" if self._given["exchange"] else "queue")
+        if not self._given["exchange"]:
+            return _BETWEEN + self.fill_option("queue")
+        return self._make_route("exchange", "routing_key").template
+
+    def format_place(self, place: str) -> str:
+        exchange, key = place.split(_BETWEEN)
+        return f"{exchange}/{key}" if exchange else key
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        if self._given["exchange"]:
+            for option in ("exchange", "routing_key"):
+                self._make_route(option).check(schema)
 
     async def _connect(self) -> Offset | None:
         await self._translate_errors(partial(self._open_channel, create=self._given["create"]))
@@ -165,7 +185,8 @@ class RabbitmqSink(MessageSink):
         self._channel = channel = Channel(self._build_parameters(), self._given["timeout_s"])
         await channel.open()
         if exchange := self.fill_option("exchange"):
-            await channel.call("exchange_declare", exchange, passive=True)
+            if not self._make_route("exchange").columns:
+                await channel.call("exchange_declare", exchange, passive=True)
             return
         queue = self.fill_option("queue")
         try:
@@ -260,12 +281,10 @@ class RabbitmqSink(MessageSink):
             delivery_mode=2,  # it is kept on the disk
             app_id="delta-tailer",
         )
-        exchange = self.fill_option("exchange")
         ids, values = messages.ids.to_pylist(), messages.values.to_pylist()
         made_of = (made(message_id=event_id) for event_id in ids)
-        return await self._channel.publish(
-            exchange, zip(messages.list_places(self.place), values, made_of, strict=True)
-        )
+        places = (place.split(_BETWEEN) for place in messages.list_places(self.place))
+        return await self._channel.publish(zip(places, values, made_of, strict=True))
 
     # Errors
 

@@ -77,6 +77,7 @@ class RedisMirror(JsonMirror, RedisStream):
     """A copy of a table by key."""
 
     places = ("prefix",)
+    routed = None
     script = _MERGE
 
     def __init__(self, url: Url, given: Mapping[str, Any]) -> None:
@@ -95,16 +96,21 @@ class RedisMirror(JsonMirror, RedisStream):
         """Whether a copy has just begun."""
         return self._epoch == b"1"
 
-    def _find_keys(self) -> tuple[str, str]:
-        """Return the key of the progress, twice: there is none that is always there."""
+    @property
+    def _progress(self) -> str:
         prefix = self.fill_option("prefix")
         tag = TAG.search(prefix)
-        progress = f"delta-tailer:{{{tag[1] if tag else prefix}}}:{prefix}mirror"
-        return progress, progress
+        return f"delta-tailer:{{{tag[1] if tag else prefix}}}:{prefix}mirror"
+
+    async def _check_streams(self) -> None:
+        """Do nothing: a copy has none."""
+
+    async def _list_written(self) -> list[bytes]:
+        return []
 
     async def _connect(self) -> Offset | None:
         offset, self._noted = await super()._connect(), None
-        progress = self._find_keys()[1]
+        progress = self._progress
         if offset is None and not await self._call_command("HEXISTS", progress, "empty"):
             async with aclosing(self.scan_rows()) as pages:
                 async for found in pages:
@@ -137,7 +143,7 @@ class RedisMirror(JsonMirror, RedisStream):
         schema = pa.schema(list(batch.rows.schema)[: -len(METADATA_FIELDS)])
         if self._noted is not None and self._noted.equals(schema):
             return
-        progress = self._find_keys()[0]
+        progress = self._progress
         kept = await self._call_command("HGET", progress, "columns")
         had = json.loads(kept) if isinstance(kept, bytes) else {}
         found = add_columns(batch, schema, had, f"{self._location}: {self._target}")
@@ -173,12 +179,12 @@ class RedisMirror(JsonMirror, RedisStream):
                 await super().set_offset(feed, offset)
                 return
             # If this is interrupted, there are rows left, and no copy begins there.
-            await self._call_command("HDEL", self._find_keys()[1], "offset", "empty")
+            await self._call_command("HDEL", self._progress, "offset", "empty")
             async with aclosing(self.scan_rows()) as pages:
                 async for found in pages:
                     if found:
                         await self._call_command("UNLINK", *found)
-            await self._call_command("DEL", self._find_keys()[1])
+            await self._call_command("DEL", self._progress)
         finally:
             await self._disconnect()
 
@@ -188,7 +194,7 @@ class RedisMirror(JsonMirror, RedisStream):
         pairs = zip(names.to_pylist(), values.to_pylist(), strict=True)
         words = [word for pair in pairs for word in pair]
         offset = "" if expected is None else str(expected)
-        command = ("EVAL", _REPAIR, 1, self._find_keys()[0], offset, *words)
+        command = ("EVAL", _REPAIR, 1, self._progress, offset, *words)
         return bool(await self._call_command(*command) == b"written")
 
     # Reading

@@ -25,7 +25,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     **CREDENTIALS,
     "stream": Setting(
-        "text", "{feed}", "The stream's key; `{feed}` is replaced by the feed's name.",
+        "text", "{feed}", "The stream's key; `{feed}` is replaced by the feed's name, any other "
+        "name in braces by that column's value in each row; `{{tag}}` is a hash tag.",
     ),
     "mode": Setting(
         "text", "log", "Write the change events to a stream, or keep a copy of the table, a string "

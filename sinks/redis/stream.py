@@ -23,6 +23,7 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
 from sinks.shared.misread import find_misread_error
+from sinks.shared.routes import Route, Targets
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -41,30 +42,40 @@ from tailer.sink import FaultTable
 _MIB = 1024**2
 #: A claim: from now on, older processes can't write. A stream of another feed is refused.
 _CLAIM = """
-    local kept = redis.call('HGET', KEYS[2], 'feed')
-    if kept and kept ~= ARGV[1] then return {kept, '', false, ''} end
-    redis.call('HSET', KEYS[2], 'feed', ARGV[1])
-    local epoch = redis.call('HINCRBY', KEYS[2], 'epoch', 1)
-    local lost = redis.call('HGET', KEYS[2], 'written') and redis.call('EXISTS', KEYS[1]) == 0
-    return {ARGV[1], tostring(epoch), redis.call('HGET', KEYS[2], 'offset'), lost and 'lost' or ''}
+    local kept = redis.call('HGET', KEYS[1], 'feed')
+    if kept and kept ~= ARGV[1] then return {kept, '', false} end
+    redis.call('HSET', KEYS[1], 'feed', ARGV[1])
+    local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
+    return {ARGV[1], tostring(epoch), redis.call('HGET', KEYS[1], 'offset')}
 """
-#: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, then
-#: id and event of each entry. It is refused where Redis is not as this process has left it. What
-#: can refuse an entry refuses the first one: a key of another type, memory, a server that may not
+#: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, the fields
+#: that say of each stream (KEYS, behind the progress) that it was written to, then stream, id and
+#: event of each entry. It is refused where Redis is not as this process has left it. What can
+#: refuse an entry refuses the first one: a key of another type, memory, a server that may not
 #: write.
 _WRITE = """
-    local stream, progress = KEYS[1], KEYS[2]
-    local known = redis.call('HMGET', progress, 'epoch', 'offset', 'written')
+    local progress, streams = KEYS[1], #KEYS - 1
+    local known = redis.call('HMGET', progress, 'epoch', 'offset')
     if not known[1] then return 'lost' end
     if known[1] ~= ARGV[1] and tonumber(known[1]) > tonumber(ARGV[1]) then return 'fenced' end
     if known[1] ~= ARGV[1] or (known[2] or '') ~= ARGV[2] then return 'earlier' end
-    if known[3] and redis.call('EXISTS', stream) == 0 then return 'lost' end
-    for i = 4, #ARGV, 2 do
-        redis.call('XADD', stream, '*', 'id', ARGV[i], 'event', ARGV[i + 1])
+    for i = 1, streams do
+        local stream = KEYS[i + 1]
+        if redis.call('HGET', progress, ARGV[i + 3]) and redis.call('EXISTS', stream) == 0 then
+            return 'lost'
+        end
+        if streams > 1 then
+            local kind = redis.call('TYPE', stream).ok
+            if kind ~= 'stream' and kind ~= 'none' then return '!' .. stream end
+        end
+    end
+    for i = streams + 4, #ARGV, 3 do
+        local stream = KEYS[tonumber(ARGV[i]) + 1]
+        redis.call('XADD', stream, '*', 'id', ARGV[i + 1], 'event', ARGV[i + 2])
     end
     redis.call('HSET', progress, 'offset', ARGV[3])
-    if #ARGV > 3 then
-        redis.call('HSET', progress, 'written', '1')
+    if #ARGV > streams + 3 then
+        for i = 1, streams do redis.call('HSET', progress, ARGV[i + 3], '1') end
     end
     return 'written'
 """
@@ -86,7 +97,11 @@ _FAULTS = FaultTable(
     rows="*invalid?bulk?length* *proto-max-bulk-len* *string?exceeds?maximum*",
 )
 _DENIED = re.compile(r"NOAUTH|NOPERM|WRONGPASS|without any password|can't run this command")
+#: Braces in a value would change the slot of a cluster.
+_NOT_IN_STREAMS = re.compile(r"[\x00-\x1f{}]+")
 TAG = re.compile(r"\{([^}]+)\}")
+#: The field that says that a stream was written to; behind it, which one, where there are several.
+_WRITTEN = "written"
 #: What Redis takes as one argument, by `proto-max-bulk-len`.
 LIMITS = Limits(1 << 30, 1 << 31, message_bytes=512 * _MIB)
 
@@ -97,6 +112,7 @@ class RedisStream(MessageSink):
     faults = _FAULTS
     kind = "redis"
     places = ("stream",)
+    routed: ClassVar[tuple[str, re.Pattern[str]] | None] = ("stream", _NOT_IN_STREAMS)
     keeps_offset = True
     piece_rows = 5000
     piece_bytes = 4 * _MIB
@@ -131,45 +147,70 @@ class RedisStream(MessageSink):
         self.given = given
         self._connection: Any = None
         self._epoch = self._kept = b""
+        self._streams = Targets()
 
     def fill_option(self, name: str) -> str:
         return str(self.given[name]).replace("{feed}", self._feed)
 
     @property
+    def targets(self) -> int:
+        return len(self._streams)
+
+    @property
+    def _stream(self) -> str:
+        """The stream's key; with a star for each column in it."""
+        return Route(self.fill_option("stream"), "stream", (), _NOT_IN_STREAMS).mask_columns("*")
+
+    @property
     def _target(self) -> str:
         """What errors call the target."""
-        return f"the stream {self.fill_option('stream')}"
+        return f"the stream {self._stream}"
 
-    def _find_keys(self) -> tuple[str, str]:
-        """Return the keys of the stream and of its progress, in one slot of a cluster."""
-        stream = self.fill_option("stream")
-        tag = TAG.search(stream)
-        return stream, f"delta-tailer:{{{tag[1] if tag else stream}}}:{stream}"
+    @property
+    def place(self) -> str:
+        return self._stream
+
+    @property
+    def _progress(self) -> str:
+        """The key of the progress, in one slot of a cluster with the stream."""
+        tag = TAG.search(self._stream)
+        return f"delta-tailer:{{{tag[1] if tag else self._stream}}}:{self._stream}"
 
     async def _connect(self) -> Offset | None:
-        claim = ("EVAL", _CLAIM, 2, *self._find_keys(), self._feed)
-        feed, epoch, offset, lost = await self._call_for_words(4, *claim)
+        claim = ("EVAL", _CLAIM, 1, self._progress, self._feed)
+        feed, epoch, offset = await self._call_for_words(3, *claim)
         self._check_feed(feed)
-        self._check_stream(lost=bool(lost))
+        await self._check_streams()
         self._epoch, self._kept = epoch, offset or b""
         await self._call_command("SCRIPT LOAD", self.script)
         return self._parse_offset(offset)
 
     async def _look_at_target(self) -> Offset | None:
-        stream, progress = self._find_keys()
-        names = ("feed", "offset", "written")
-        feed, offset, written = await self._call_for_words(3, "HMGET", progress, *names)
+        feed, offset = await self._call_for_words(2, "HMGET", self._progress, "feed", "offset")
         self._check_feed(feed or self._feed.encode())
-        self._check_stream(lost=bool(written) and not await self._call_command("EXISTS", stream))
+        await self._check_streams()
         return self._parse_offset(offset)
 
-    def _check_stream(self, *, lost: bool) -> None:
-        if lost:
+    async def _check_streams(self) -> None:
+        """Raise :class:`TargetRefused` if a stream that was written to is gone."""
+        fields = await self._list_written()
+        streams = [field.partition(b":")[2] or self._stream for field in fields]
+        if streams and await self._call_command("EXISTS", *streams) != len(streams):
             raise TargetRefused(
                 f"{self._location}: {self._target} is missing, with its unread entries, and its "
                 "offset exists; restore it, or set with `tailer offsets set` or `reset` where the "
                 "feed resumes"
             )
+
+    async def _list_written(self) -> list[bytes]:
+        """Return the fields that say that a stream was written to."""
+        if self.route is None:
+            found = await self._call_command("HGET", self._progress, _WRITTEN)
+            return [] if found is None else [_WRITTEN.encode()]
+        fields = await self._call_command("HKEYS", self._progress)
+        if not isinstance(fields, list) or not all(isinstance(field, bytes) for field in fields):
+            raise self._make_answer_error(fields, "the names of fields")
+        return [field for field in fields if field.startswith(f"{_WRITTEN}:".encode())]
 
     def _check_feed(self, feed: bytes) -> None:
         if feed != self._feed.encode():
@@ -183,7 +224,7 @@ class RedisStream(MessageSink):
             return None if offset is None else Offset.from_json(json.loads(offset))
         except (ValueError, OffsetError) as e:
             raise ConfigError(
-                f"{self._location}: the offset in {self._find_keys()[1]} is damaged ({e}); set it "
+                f"{self._location}: the offset in {self._progress} is damaged ({e}); set it "
                 "by `tailer offsets set`"
             ) from e
 
@@ -191,11 +232,12 @@ class RedisStream(MessageSink):
         """Overwrite the offset; the entries stay."""
         self._feed = feed
         try:
-            found, *_ = await self._call_for_words(4, "EVAL", _CLAIM, 2, *self._find_keys(), feed)
+            found, *_ = await self._call_for_words(3, "EVAL", _CLAIM, 1, self._progress, feed)
             self._check_feed(found)
-            await self._call_command("HDEL", self._find_keys()[1], "offset", "written")
+            written = await self._list_written()
+            await self._call_command("HDEL", self._progress, "offset", *written)
             if offset is not None:
-                await self._call_command("HSET", self._find_keys()[1], "offset", str(offset))
+                await self._call_command("HSET", self._progress, "offset", str(offset))
         finally:
             await self._disconnect()
 
@@ -205,19 +247,35 @@ class RedisStream(MessageSink):
 
     async def _send_messages(self, messages: Messages, then: Offset) -> None:
         messages.check_sizes(LIMITS)
-        words = [messages.ids, messages.values.cast(pa.string())]
-        await self._run_script((), format_words(words), 2 * len(messages), then)
+        if messages.places is None:
+            streams, fields = [self._stream], [_WRITTEN]
+            numbers = pa.repeat("1", len(messages))
+        else:
+            coded = messages.places.dictionary_decode().dictionary_encode()
+            streams = coded.dictionary.to_pylist()
+            for stream in streams:
+                self._streams.add(stream, "the stream")
+            fields = [f"{_WRITTEN}:{stream}" for stream in streams]
+            numbers = pc.add(coded.indices, 1).cast(pa.string())
+        words = format_words([numbers, messages.ids, messages.values.cast(pa.string())])
+        await self._run_script(tuple(fields), words, 3 * len(messages), then, streams)
 
     async def _save_offset(self, then: Offset) -> None:
-        await self._run_script((), b"", 0, then)
+        streams = [self._stream] if self.route is None else []
+        await self._run_script((_WRITTEN,) * len(streams), b"", 0, then, streams)
 
     async def _run_script(
-        self, more: tuple[Any, ...], words: bytes | memoryview, count: int, then: Offset
+        self,
+        more: tuple[Any, ...],
+        words: bytes | memoryview,
+        count: int,
+        then: Offset,
+        streams: Sequence[str] = (),
     ) -> None:
         """Run the script: ``more`` of its arguments, and ``count`` words."""
         sha = sha1(self.script.encode(), usedforsecurity=False).hexdigest()
-        keys = self._find_keys()
-        head = ("EVALSHA", sha, 2, *keys, self._epoch, self._kept, str(then), *more)
+        keys = (len(streams) + 1, self._progress, *streams)
+        head = ("EVALSHA", sha, *keys, self._epoch, self._kept, str(then), *more)
         found = await self._send_command([_format_command(head, len(head) + count), words])
         if isinstance(found, bytes) and found in _FOUND:
             what = _FOUND[found].format(self._target)
@@ -234,7 +292,13 @@ class RedisStream(MessageSink):
         self._kept = str(then).encode()
 
     def _check_answer(self, found: object) -> None:
-        """Raise the error of an answer that only a copy's script gives."""
+        """Raise the error that the script names by a key."""
+        if isinstance(found, bytes) and found[:1] == b"!":
+            name = found[1:].decode(errors="replace")
+            raise TargetRefused(
+                f"{self._location}: the key {name!r} is no stream; remove it, or name other "
+                "streams in the option 'stream'"
+            )
 
     async def _call_for_words(self, count: int, *command: Any) -> list[Any]:
         """Return the answer to a command: a list of ``count`` strings or nils."""

@@ -5,9 +5,10 @@
 | ``{feed}``, ``{table}`` | what the sink fills in for all rows |
 | ``{country}`` | the row's value; ``null`` if it is null or empty |
 | ``{country|none}`` | the same, with another name for null |
+| ``{{orders}}`` | ``{orders}``, as it stands: a hash tag of Redis |
 
-A byte that the target's names can't have becomes ``_`` and its two hexadecimal digits. Two values
-that become one name share the target.
+A byte that the target's names can't have becomes ``_`` (in a URL ``%``) and its two hexadecimal
+digits. Two values that become one name share the target.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, TargetRefused, meant
 
-_BRACES = re.compile(r"\{([^{}|]+)(?:\|([^{}]*))?\}")
+_BRACES = re.compile(r"\{\{([^{}]*)\}\}|\{([^{}|]+)(?:\|([^{}]*))?\}")
 _NULL = "null"
 #: More topics than this are no routes but a mistake.
 TARGETS_MAX = 1000
@@ -29,20 +30,28 @@ TARGETS_MAX = 1000
 
 class Route:
     """A template. ``filled`` are the names in braces that the sink fills in, ``unsafe`` matches
-    what a value's part of a name can't have. ``option`` is its name, for messages."""
+    what a value's part of a name can't have, ``escape`` stands before the digits of its bytes.
+    ``option`` is its name, for messages."""
 
     def __init__(
-        self, template: str, option: str, filled: Collection[str], unsafe: re.Pattern[str]
+        self,
+        template: str,
+        option: str,
+        filled: Collection[str],
+        unsafe: re.Pattern[str],
+        escape: str = "_",
     ) -> None:
         self.template = template
         self._option = option
-        self._unsafe = unsafe
+        self._unsafe, self._escape = unsafe, escape
         self._parts: list[str | tuple[str, str]] = []
         at = 0
         for found in _BRACES.finditer(template):
-            if found[1] in filled:
+            literal, column, null = found.groups()
+            if column in filled:
                 continue
-            self._parts += [template[at : found.start()], (found[1], found[2] or _NULL)]
+            part = f"{{{literal}}}" if column is None else (column, null or _NULL)
+            self._parts += [template[at : found.start()], part]
             at = found.end()
         self._parts.append(template[at:])
 
@@ -60,14 +69,14 @@ class Route:
         for name in self.columns:
             if name not in columns.names:
                 raise ConfigError(
-                    f"option {self._option!r} is {self.template!r}, and the rows have no column "
-                    f"{name!r}{meant(name, columns.names)}"
+                    f"option {self._option!r} names the column {name!r}, which the rows do not "
+                    f"have{meant(name, columns.names)}"
                 )
             kind = columns.field(name).type
             if pa.types.is_nested(kind) or pa.types.is_binary(kind):
                 raise ConfigError(
-                    f"option {self._option!r} is {self.template!r}, and {name!r} is a {kind}: name "
-                    "a column of texts, numbers or dates"
+                    f"option {self._option!r} names the column {name!r}, which is a {kind}: name "
+                    "one of texts, numbers or dates"
                 )
 
     def name_rows(self, batch: ChangeBatch, filled: Mapping[str, str]) -> pa.DictionaryArray:
@@ -85,9 +94,15 @@ class Route:
     def _format_values(self, column: pa.Array, null: str) -> pa.StringArray:
         coded = column.cast(pa.string()).dictionary_encode()
         safe = [
-            self._unsafe.sub(_escape_bytes, value) or null for value in coded.dictionary.to_pylist()
+            self._unsafe.sub(self._escape_bytes, value) or null
+            for value in coded.dictionary.to_pylist()
         ]
         return pc.fill_null(pa.array(safe, pa.string()).take(coded.indices), null)
+
+    def _escape_bytes(self, match: re.Match[str]) -> str:
+        # Dots alone would lead to another folder of a URL, also if they are encoded as it has it.
+        escape = self._escape if match[0].strip(".") else "_"
+        return "".join(f"{escape}{byte:02X}" for byte in match[0].encode())
 
     def split_rows(
         self, batch: ChangeBatch, filled: Mapping[str, str]
@@ -109,6 +124,9 @@ class Targets:
         self._most = most
         self._names: set[str] = set()
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def add(self, name: str, what: str) -> None:
         """Note a target. Raises :class:`TargetRefused` for one too many."""
         self._names.add(name)
@@ -117,7 +135,3 @@ class Targets:
                 f"{what} {name!r} would be one more than {self._most} targets of one feed; "
                 "route by a column of fewer values, or by an expression over it"
             )
-
-
-def _escape_bytes(match: re.Match[str]) -> str:
-    return "".join(f"_{byte:02X}" for byte in match[0].encode())

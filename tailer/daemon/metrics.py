@@ -75,6 +75,10 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "queue": (
         "gauge", "tailer_queue_batches", (), "Batches read and not yet written, two at most.",
     ),
+    "targets": (
+        "gauge", "tailer_routed_targets", (),
+        "Topics or streams that got rows by their columns since the start; only where they do.",
+    ),
     "state": ("gauge", "tailer_feed_state", ("state",), "1 for the feed's current state, else 0."),
     "lease": ("gauge", "tailer_lease_held", (), "1 while this process owns the feed's offset."),
     "latency": (
@@ -138,6 +142,8 @@ def _list_gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
     for cause in progress.deadlines:
         yield "time_to_loss", cause, progress.seconds_to_loss(cause)
     yield "queue", progress.queued
+    if progress.targets:
+        yield "targets", progress.targets
     for state in STATES:
         yield "state", state, progress.state == state
     yield "lease", progress.lease_held

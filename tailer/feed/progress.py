@@ -144,6 +144,8 @@ class FeedProgress(Observer):
         self.state: FeedState = "starting"
         self.lease_held = False
         self.queued = 0
+        #: How many targets have got rows by their columns.
+        self.targets = 0
         self.newest_known: int | None = None
         self.sizes: dict[int, int] = {}
         self.deadlines: dict[str, dict[int, float]] = {"log": {}, "data": {}}

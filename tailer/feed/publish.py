@@ -148,6 +148,7 @@ class Publisher:
             self.refused_span = bool(item.span)
             raise
         self.progress.note_write_time(time.perf_counter() - started)
+        self.progress.targets = self.calls.sink.targets
         await self._save_offset(written, item.next_offset)
         self.progress.note_saved_batch(written)
 

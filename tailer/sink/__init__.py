@@ -139,6 +139,11 @@ class Sink(Contract, ABC):
     #: Whether :meth:`open` has just begun a target that needs all changes from the beginning on.
     lacks_beginning: bool = False
 
+    @property
+    def targets(self) -> int:
+        """How many targets have got rows by their columns, where the sink limits their number."""
+        return 0
+
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> Sink:
         """Create the sink of one configuration table, without its ``type``.

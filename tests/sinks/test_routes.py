@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ import pika
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,9 +26,10 @@ from tailer.testing.batches import change_batch, change_span
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh, opened
 from tests.kafka.topics import admin, events
-from tests.support.brokers import Nats, RabbitMq
-from tests.support.message_targets import nats_events, rabbitmq_events
+from tests.support.brokers import Nats, RabbitMq, Redis
+from tests.support.message_targets import nats_events, rabbitmq_events, redis_events
 from tests.support.sinks import write
+from tests.support.webhook import webhook
 
 SCHEMA = pa.schema([("id", pa.int64()), ("country", pa.string()), ("day", pa.date32())])
 UNSAFE = re.compile(r"[^A-Za-z0-9-]+")
@@ -58,6 +61,9 @@ def test_a_name_has_the_values_of_its_row() -> None:
     assert route("x.{country}").name_rows(rows(3), {}).to_pylist() == ["x.DE", "x.FR", "x.null"]
     assert route("x.{country}").mask_columns("*") == "x.*"
     assert not route("{feed}").columns
+    tagged = route("{{orders}}.{country}")
+    assert tagged.name_rows(rows(1), {}).to_pylist() == ["{orders}.DE"]
+    assert tagged.columns == ["country"]
 
 
 def test_rows_of_a_target_keep_their_order_and_places() -> None:
@@ -104,9 +110,10 @@ def test_any_value_gives_a_name_that_can_be(values: list[str | None]) -> None:
 
 
 def test_a_column_that_is_not_there_or_is_no_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no column 'countri' \(did you mean 'country'\?\)"):
+    said = r"names the column 'countri', which the rows do not have \(did you mean 'country'\?\)"
+    with pytest.raises(ConfigError, match=said):
         route("{countri}").check(SCHEMA)
-    with pytest.raises(ConfigError, match="'l' is a list"):
+    with pytest.raises(ConfigError, match="'l', which is a list"):
         route("{l}").check(pa.schema([("l", pa.list_(pa.int64()))]))
 
 
@@ -172,3 +179,96 @@ async def test_rabbitmq_has_a_routing_key_for_each_value(rabbitmq_server: Rabbit
     found = [e.payload["id"] for e in rabbitmq_events(rabbitmq_server, "germany")]
     assert found == [0, 3]
     assert len(rabbitmq_events(rabbitmq_server, "others")) == 6
+
+
+@pytest.mark.anyio
+async def test_rabbitmq_has_an_exchange_for_each_value(rabbitmq_server: RabbitMq) -> None:
+    url = rabbitmq_server.url()
+    with closing(pika.BlockingConnection(pika.URLParameters(url))) as client:
+        channel = client.channel()
+        for exchange in ("of-DE", "of-FR"):
+            channel.exchange_declare(exchange, "direct", durable=True)
+            channel.queue_declare(exchange, durable=True)
+            channel.queue_bind(exchange, exchange, "orders")
+    options = {
+        "url": url, "exchange": "of-{country}", "routing_key": "{feed}", "queue": "unused",
+    }  # fmt: skip
+    sink = make_sink("rabbitmq", options, Path())
+    assert {name for name, _ in sink.preview("orders", rows(2))} == {"of-DE/orders", "of-FR/orders"}
+    await write(sink, rows(2))
+    for exchange, ids in (("of-DE", [0]), ("of-FR", [1])):
+        found = rabbitmq_events(rabbitmq_server, exchange)
+        assert [e.payload["id"] for e in found] == ids
+    with pytest.raises(ConfigError, match="no exchange 'of-null'"):
+        await write(sink, rows(3, version=2))
+    with pytest.raises(ConfigError, match="option 'exchange' names the column 'land'"):
+        make_sink("rabbitmq", {**options, "exchange": "{land}"}, Path()).check_columns(SCHEMA)
+
+
+def stream_ids(server: Redis, stream: str) -> list[int]:
+    return [event.payload["id"] for event in redis_events(server, stream)]
+
+
+@pytest.mark.anyio
+async def test_redis_has_a_stream_for_each_value(redis_server: Redis) -> None:
+    options = {"url": redis_server.url(), "stream": "{{routed}}:{country}"}
+    sink = make_sink("redis", options, Path())
+    await write(sink, rows())
+    await write(sink, rows(2, version=2))
+    found = {c: stream_ids(redis_server, f"{{routed}}:{c}") for c in ("DE", "FR", "null", "a b/ü")}
+    assert found == {"DE": [0, 3, 0], "FR": [1, 1], "null": [2, 5], "a b/ü": [4]}
+    with closing(redis.Redis.from_url(redis_server.url())) as client:
+        progress = "delta-tailer:{routed}:{routed}:*"
+        assert client.exists(progress)
+        client.delete("{routed}:FR")
+        with pytest.raises(TargetRefused, match=r"the stream \{routed\}:\* is missing"):
+            await sink.open("orders")
+        await sink.set_offset("orders", rows(2, version=2).next_offset)
+        client.set("{routed}:null", "of somebody else")
+        with pytest.raises(TargetRefused, match=r"the key '\{routed\}:null' is no stream"):
+            await write(sink, rows(version=3))
+        assert stream_ids(redis_server, "{routed}:DE") == [0, 3, 0]
+        client.delete("{routed}:null")
+    await write(sink, rows(version=3))
+    assert stream_ids(redis_server, "{routed}:DE") == [0, 3, 0, 0, 3]
+    assert sink.targets == 4
+    assert await sink.open("orders") == rows(version=3).next_offset
+    await sink.aclose()
+    with pytest.raises(ConfigError, match="names the column 'tag'"):
+        make_sink("redis", {**options, "stream": "{tag}:x"}, Path()).check_columns(SCHEMA)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("in_flight", [1, 4])
+async def test_a_webhook_has_a_url_for_each_value(in_flight: int) -> None:
+    async with webhook() as hook:
+        url = f"{hook.url}/{{feed}}/{{country|none}}?on={{day}}"
+        options = {"url": url, "key": ["id"], "in_flight": in_flight, "request_events_max": 1}
+        sink = make_sink("http", options, Path())
+        sink.check_columns(SCHEMA)
+        await write(sink, rows())
+        came: dict[str, list[int]] = {}
+        for asked, body in zip(hook.targets, hook.taken, strict=True):
+            came.setdefault(asked, []).extend(e["data"]["id"] for e in json.loads(body[1]))
+        if in_flight == 1:
+            assert [json.loads(body)[0]["data"]["id"] for _, body in hook.taken] == list(range(6))
+    assert came == {
+        "/hook/orders/DE?on=2024-01-01": [0], "/hook/orders/FR?on=2024-01-02": [1],
+        "/hook/orders/none?on=2024-01-03": [2], "/hook/orders/DE?on=2024-01-04": [3],
+        "/hook/orders/a%20b%2F%C3%BC?on=2024-01-05": [4], "/hook/orders/none?on=2024-01-06": [5],
+    }  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_requests_of_a_url_follow_one_another_and_lead_nowhere_else() -> None:
+    values = ["a", "..", "b", "a", ".", "b", "a"]
+    data = [{"id": i, "country": v, "day": None} for i, v in enumerate(values)]
+    async with webhook() as hook:
+        options = {"url": f"{hook.url}/{{country}}", "key": ["id"], "request_events_max": 2}
+        await write(make_sink("http", options, Path()), change_batch(SCHEMA, data, last=True))
+        came = [
+            (asked, [e["data"]["id"] for e in json.loads(body)])
+            for asked, (_, body) in zip(hook.targets, hook.taken, strict=True)
+        ]
+    assert [ids for asked, ids in came if asked == "/hook/a"] == [[0, 3], [6]]
+    assert sorted(came)[:2] == [("/hook/_2E", [4]), ("/hook/_2E_2E", [1])]

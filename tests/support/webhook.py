@@ -28,6 +28,8 @@ class Webhook:
     said: str = "as asked"
     silent: bool = False
     taken: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    #: The path and the query of each request that was taken.
+    targets: list[str] = field(default_factory=list)
     asked: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     url: str = ""
     then: Callable[[], None] = lambda: None
@@ -46,6 +48,7 @@ class Webhook:
         if self.refuses in body.decode():
             return web.Response(status=422, text=f"no {self.refuses}")
         self.taken.append(came)
+        self.targets.append(request.raw_path)
         self.then()
         return web.Response(status=204)
 
