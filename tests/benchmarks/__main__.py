@@ -22,6 +22,7 @@ NAMES = (
     "runs",
     "read",
     "derive",
+    "shape",
     "verify",
     "growth",
     "encode",

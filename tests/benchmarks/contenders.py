@@ -5,6 +5,8 @@
     bare        the files of the feed, scanned by pyarrow; the least that any reader has to do
     deltalake   deltalake's load_cdf as it comes: string views, batches of 8 thousand rows
     except_all  each version and the one before, read by deltalake and compared by DuckDB
+    filter, duckdb
+                load_cdf with a condition (behind TABLE) in pyarrow or DuckDB, as lines of JSON
 
 `scan FILE...` only reads files, and `digest FILE` prints a summary of such an Arrow file by which
 two of them are compared. Nothing is loaded here that a contender does not need: the start of a
@@ -66,6 +68,39 @@ def except_all(table: Path, output: Path) -> None:
         writer.write_table(rows)
 
 
+def filter_lines(table: Path, low: int, high: int, output: Path) -> None:
+    """Filter load_cdf by pyarrow, and write lines of JSON as one does without further packages."""
+    import json
+
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    reader = pa.RecordBatchReader.from_stream(DeltaTable(table).load_cdf(1))
+    views = [pa.types.is_string_view(field.type) for field in reader.schema]
+    texts = [  # which pyarrow can't filter as views
+        field.with_type(pa.string()) if view else field
+        for field, view in zip(reader.schema, views, strict=True)
+    ]
+    with output.open("w") as file:
+        for read in reader:
+            batch = read.cast(pa.schema(texts))
+            chosen = pc.and_(pc.greater_equal(batch["id"], low), pc.less_equal(batch["id"], high))
+            for row in batch.filter(chosen).to_pylist():
+                file.write(json.dumps(row, default=str) + "\n")
+
+
+def duckdb_lines(table: Path, low: int, high: int, output: Path) -> None:
+    """Filter load_cdf by DuckDB, which writes the lines."""
+    import duckdb
+    from deltalake import DeltaTable
+
+    connection = duckdb.connect()
+    feed = pa.RecordBatchReader.from_stream(DeltaTable(table).load_cdf(1))
+    connection.register("feed", feed)
+    chosen = f"FROM feed WHERE id BETWEEN {low} AND {high}"
+    connection.execute(f"COPY ({chosen}) TO '{output}' (FORMAT json)")
+
+
 def main() -> None:
     """Run what the first argument names."""
     match sys.argv[1:]:
@@ -81,6 +116,9 @@ def main() -> None:
             bare(Path(table), Path(output))
         case ["deltalake", table, output]:
             deltalake(Path(table), Path(output))
+        case ["filter" | "duckdb" as name, table, low, high, output]:
+            run = filter_lines if name == "filter" else duckdb_lines
+            run(Path(table), int(low), int(high), Path(output))
         case ["except_all", table, output]:
             except_all(Path(table), Path(output))
         case _:

@@ -54,6 +54,8 @@ NESTED_ROW = """
         AS steps
 """
 VECTORS, DV = "delta.enableDeletionVectors", "deletionVectors"
+#: Of a file's ids, which grow: the first is the least.
+_BOUNDS = {"minValues": 0, "maxValues": -1}
 #: The first row that :func:`thinned_table` deletes of each file.
 DELETED = 3
 ROW_IDS, ROW_VERSIONS = "_row-id-col", "_row-commit-version-col"
@@ -322,12 +324,13 @@ def _changed(part: pa.Table, *, tracked: bool) -> pa.Table:
 
 def _add(table: TableBuilder, part: pa.Table, path: str, **more: int) -> dict[str, Any]:
     pq.write_table(part, table.folder / path)
+    bounds = {name: {"id": part["id"][at].as_py()} for name, at in _BOUNDS.items()}
     add = {
         "path": path,
         "partitionValues": {},
         "size": (table.folder / path).stat().st_size,
         "modificationTime": 0,
         "dataChange": True,
-        "stats": json.dumps({"numRecords": part.num_rows}),
+        "stats": json.dumps({"numRecords": part.num_rows, **bounds, "nullCount": {"id": 0}}),
     }
     return {"add": {**add, **more}}
