@@ -45,8 +45,10 @@ class Link:
         self.met = 0
         self._chance = random.Random(seed)
         self._writers: set[asyncio.StreamWriter] = set()
-        #: Also those that were closed with bytes unsent: their transports wait for the reader.
-        self._all: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
+        #: Also those that were closed with bytes unsent, which wait for their reader. Their writers
+        #: may be gone before them.
+        self._all: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
+        self._relays = set[asyncio.Task[None]]()
         self._passes: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -80,7 +82,7 @@ class Link:
     def _cut(self) -> None:
         self.met += len(self._writers)
         for writer in self._writers:
-            _reset(writer)
+            _reset(writer.transport)
 
     async def serve(self, ready: threading.Event, ending: asyncio.Event) -> None:
         """Relay until ``ending``."""
@@ -93,27 +95,29 @@ class Link:
             await ending.wait()
             with socket.create_connection(("127.0.0.1", self.port)):  # it wakes who accepts
                 await accepting
-        for writer in self._all:
-            _reset(writer)
+        for relay in self._relays:
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+        for transport in self._all:
+            _reset(transport)
 
     async def _accept(self, listening: socket.socket, ending: asyncio.Event) -> None:
         """Not by a server of asyncio's: one that closes leaves what it accepts meanwhile open."""
-        relays = set[asyncio.Task[None]]()
         while True:
             own, _ = await asyncio.get_running_loop().sock_accept(listening)
             if ending.is_set():
                 own.close()
                 break
             reader, writer = await asyncio.open_connection(sock=own)
-            self._all.add(writer)
-            relays.add(relay := asyncio.create_task(self._relay(reader, writer)))
-            relay.add_done_callback(relays.discard)
+            self._all.add(writer.transport)
+            self._relays.add(relay := asyncio.create_task(self._relay(reader, writer)))
+            relay.add_done_callback(self._relays.discard)
         await asyncio.sleep(0)  # so that each has begun, and closes its own when it is cancelled
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.trouble == "refuse":
             self.met += 1
-            _reset(writer)
+            _reset(writer.transport)
             return
         both, ways = [writer], list[asyncio.Task[None]]()
         self._writers.add(writer)
@@ -121,7 +125,7 @@ class Link:
             there, to = await asyncio.open_connection("127.0.0.1", self.to)
             both.append(to)
             self._writers.add(to)
-            self._all.add(to)
+            self._all.add(to.transport)
             delay, asked = self._chance.uniform(0.0, 0.05), bytearray()
             ways = [
                 asyncio.create_task(self._pump(reader, to, delay, asked, answers=False)),
@@ -130,7 +134,7 @@ class Link:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)
         except OSError:
-            _reset(writer)
+            _reset(writer.transport)
         finally:  # also where this is cancelled: the loop ends, and closes nothing
             for way in ways:
                 way.cancel()
@@ -158,7 +162,7 @@ class Link:
                     data = data.replace(_place(self.to), _place(self.port))
                 if answers and self.trouble == "lose answers":
                     self.met += 1
-                    _reset(writer)
+                    _reset(writer.transport)
                     return
                 if self.trouble == "slow":
                     self.met += len(data)
@@ -182,12 +186,12 @@ def _place(port: int) -> bytes:
     return b"127.0.0.1" + port.to_bytes(4, "big")
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
+def _reset(transport: asyncio.WriteTransport) -> None:
     """End a connection by a reset, as a firewall does."""
     with suppress(OSError):
-        own = writer.get_extra_info("socket")
+        own = transport.get_extra_info("socket")
         own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
+    transport.abort()
 
 
 @contextmanager
