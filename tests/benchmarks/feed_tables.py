@@ -85,7 +85,7 @@ def rows(first: int, count: int) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def _kept(name: str, make: Callable[[Path], None]) -> Path:
+def kept_table(name: str, make: Callable[[Path], None]) -> Path:
     """A table of the cache folder; made now where it is not there as a whole."""
     folder = bench_folder() / name
     if not (folder / "whole").exists():
@@ -120,7 +120,7 @@ def feed_table(rows_of_a_file: int, copies: int = 1) -> Path:
                 _commit_path(table, number).write_text("".join(json.dumps(a) + "\n" for a in links))
 
     name = f"feed-{rows_of_a_file}-{copies}"
-    return _kept(name, make if copies == 1 else link)
+    return kept_table(name, make if copies == 1 else link)
 
 
 def checked_table(rows_of_a_version: int) -> Path:
@@ -130,7 +130,7 @@ def checked_table(rows_of_a_version: int) -> Path:
         _write(table, rows_of_a_version, 8)
         _update(table, 16, 2)
 
-    return _kept(f"checked-{rows_of_a_version}", make)
+    return kept_table(f"checked-{rows_of_a_version}", make)
 
 
 def _write(table: Path, count: int, versions: int) -> None:
@@ -203,7 +203,7 @@ def many_files(files: int, rows_of_a_file: int) -> Path:
             )
         )
 
-    return _kept(f"many-{files}-{rows_of_a_file}", make)
+    return kept_table(f"many-{files}-{rows_of_a_file}", make)
 
 
 def small_versions(versions: int, rows_of_a_version: int) -> Path:
@@ -217,7 +217,7 @@ def small_versions(versions: int, rows_of_a_version: int) -> Path:
             part = all_rows.slice(i * rows_of_a_version, rows_of_a_version)
             table.commit(_add(table, part, f"{i:05d}.parquet"))
 
-    return _kept(f"versions-{versions}-{rows_of_a_version}", make)
+    return kept_table(f"versions-{versions}-{rows_of_a_version}", make)
 
 
 def thinned_table(rows_of_a_file: int, files: int) -> Path:
@@ -240,7 +240,7 @@ def thinned_table(rows_of_a_file: int, files: int) -> Path:
         ]
         table.commit(*map(table.remove, before), *after)
 
-    return _kept(f"thinned-{rows_of_a_file}-{files}", make)
+    return kept_table(f"thinned-{rows_of_a_file}-{files}", make)
 
 
 def nested_table(rows_of_a_file: int, files: int) -> Path:
@@ -261,7 +261,7 @@ def nested_table(rows_of_a_file: int, files: int) -> Path:
         finally:
             spark.stop()
 
-    return _kept(f"nested-{rows_of_a_file}-{files}", make)
+    return kept_table(f"nested-{rows_of_a_file}-{files}", make)
 
 
 def rewritten_table(origin: str, count: int, files: int) -> Path:
@@ -286,7 +286,7 @@ def rewritten_table(origin: str, count: int, files: int) -> Path:
         ]  # fmt: skip
         table.commit(_info("UPDATE"), *map(table.remove, before), *after)
 
-    return _kept(f"rewritten-{origin}-{count}", make)
+    return kept_table(f"rewritten-{origin}-{count}", make)
 
 
 def updated_table(versions: int) -> Path:
@@ -300,7 +300,7 @@ def updated_table(versions: int) -> Path:
         for version in range(1, versions + 1):
             table.update({"n": str(version)}, predicate=f"id % 50 = {version % 50}")
 
-    return _kept(f"updated-{versions}", make)
+    return kept_table(f"updated-{versions}", make)
 
 
 def _info(operation: str) -> dict[str, Any]:

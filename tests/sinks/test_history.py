@@ -32,6 +32,8 @@ Capture = pytest.CaptureFixture[str]
 Row = tuple[Any, ...]
 NAMES = HistoryNames.with_prefix("_")
 KEYS = list(KEY)
+#: The time of the first commit.
+BEGUN_MS = 1_700_000_000_000
 
 
 def fold(batch: ChangeBatch) -> HistoryMerge:
@@ -107,7 +109,7 @@ def make_history(
     folder: Path, target: SqlTarget, schema: pa.Schema = SCHEMA, key: list[str] = KEYS
 ) -> Copy:
     copy = make_copy_of(folder, target.toml(mode="history", key=key), schema)
-    copy.table.create()
+    copy.table.create(timestamp_ms=BEGUN_MS)
     return copy
 
 
@@ -131,7 +133,9 @@ class Lake:
         rows = [{"a": a, "b": b, "value": value} for (a, b), value in self.rows.items()]
         removed = [table.remove(file) for file in self.files]
         self.files = [table.add(rows)] if rows else []
-        table.commit(*removed, *self.files, table.cdc(list(events)))
+        # Commits of one millisecond have other times where a read begins between them.
+        at_ms = BEGUN_MS + 1000 * (table.version + 1)
+        table.commit(*removed, *self.files, table.cdc(list(events)), timestamp_ms=at_ms)
 
 
 def event(kind: str, a: int, value: int) -> dict[str, Any]:
