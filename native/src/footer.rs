@@ -46,26 +46,31 @@ pub fn groups_of(metadata: &ParquetMetaData) -> Vec<RowGroup> {
 }
 
 /// Parse a footer, the Thrift struct alone, without its statistics.
+pub fn parsed(footer: &[u8]) -> Result<ParquetMetaData> {
+    parsed_with(footer, ParquetStatisticsPolicy::SkipAll)
+}
+
+/// Parse a footer with some of its statistics.
 ///
 /// The crate descends into each column of the schema, and reads numbers that the check before may
 /// pass over, because it looks at no types. So it gets as much stack as there may be elements.
-pub fn parsed(footer: &[u8]) -> Result<ParquetMetaData> {
+pub fn parsed_with(footer: &[u8], kept: ParquetStatisticsPolicy) -> Result<ParquetMetaData> {
     check_form(footer).ok_or_else(|| odd("the footer is too large, too deep, or cut short"))?;
     let stack_size = footer.len() / ELEMENT_BYTES * FRAME_BYTES;
     if stack_size <= STACK_BYTES {
-        return read(footer);
+        return read(footer, kept);
     }
     thread::scope(|scope| {
         let builder = thread::Builder::new().stack_size(stack_size + STACK_BYTES);
-        let reader = builder.spawn_scoped(scope, || guarded(|| read(footer)))?;
+        let reader = builder.spawn_scoped(scope, || guarded(|| read(footer, kept)))?;
         reader.join().map_err(|panic| panicked(&*panic))?
     })
 }
 
-fn read(footer: &[u8]) -> Result<ParquetMetaData> {
+fn read(footer: &[u8], kept: ParquetStatisticsPolicy) -> Result<ParquetMetaData> {
     let skip = ParquetStatisticsPolicy::SkipAll;
     let options = ParquetMetaDataOptions::new()
-        .with_column_stats_policy(skip.clone())
+        .with_column_stats_policy(kept)
         .with_size_stats_policy(skip.clone())
         .with_encoding_stats_policy(skip);
     let metadata = ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&options))?;

@@ -8,6 +8,7 @@
 #![allow(clippy::needless_pass_by_value)] // arguments from Python come by value
 
 mod batches;
+mod bounds;
 mod checks;
 mod columns;
 mod deltas;
@@ -25,13 +26,14 @@ mod types;
 use pyo3::prelude::*;
 
 /// The version of this module's functions. The Python that calls them names the one that it needs.
-const INTERFACE: u32 = 4;
+const INTERFACE: u32 = 5;
 
 #[pymodule(gil_used = false)]
 fn _parquet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::silence_panics();
     module.add("INTERFACE", INTERFACE)?;
     module.add_class::<columns::Columns>()?;
+    module.add_function(wrap_pyfunction!(bounds::bounds, module)?)?;
     module.add_function(wrap_pyfunction!(pages::page_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(pages::longest, module)?)?;
     module.add_function(wrap_pyfunction!(small_files::small_files, module)?)

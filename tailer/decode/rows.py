@@ -6,7 +6,7 @@ given. Row groups stream one after the other; row groups without a wanted row ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ __all__ = [
     "EARLY_KINDS",
     "DecodeOptions",
     "OpenFile",
+    "Passed",
     "Rows",
     "Skip",
     "build_kinds",
@@ -53,6 +54,15 @@ class Skip(Struct):
     """How many changes of a version must still be skipped; decreases while decoding."""
 
     remaining: int = 0
+
+
+class Passed(Struct):
+    """What is left out of a file: ``find_groups`` gives the numbers of row groups whose rows are
+    not decoded, though they count, and ``count`` is how many changes these were; whoever takes it
+    sets it to zero."""
+
+    find_groups: Callable[[ParquetColumns], Collection[int]]
+    count: int = 0
 
 
 #: The columns of a larger file are shared out among threads. It costs some, and of smaller files
@@ -81,15 +91,19 @@ def decode_file(
     skip: Skip,
     part: ByteRange | None = None,
     shapes: Shapes | None = None,
+    passed: Passed | None = None,
 ) -> Iterator[Rows]:
     """Yield the changed rows of one file, or of a ``part`` of it, except those that ``skip`` skips.
 
-    ``shapes`` are what the files before it were found to look like, under the same options.
+    ``shapes`` are what the files before it were found to look like, under the same options. Of a
+    file that does not say itself what its changes are, rows are left out by ``passed``.
     Raises :class:`TableError`, naming version and file, if the file contradicts the log.
     """
     try:
         parquet = open_parquet(source, file, options)
         decoder = _Decoder(parquet, source, file, selection, options, shapes or Shapes(options))
+        if passed is not None and file.change_type is not None:
+            decoder.passed = passed
         yield from decoder.decode_batches(skip, part)
     except TableError as e:
         raise e.at(version=file.version, path=file.path) from None
@@ -158,6 +172,7 @@ class _Decoder:
         self.row_groups = RowGroups(parquet, source)
         self.row_groups.check(file.num_records, shape.flat)
         self.bounded = BoundedColumns(parquet, self.row_groups, options.batch_bytes_max)
+        self.passed = Passed(lambda _: ())
 
     def decode_batches(self, skip: Skip, part: ByteRange | None) -> Iterator[Rows]:
         if self.options.on_read is not None and not self._is_read_whole():
@@ -197,9 +212,16 @@ class _Decoder:
     ) -> Iterator[tuple[_Kinds, Rows]]:
         """Yield the rows of each kind, batch by batch."""
         groups = self._find_groups(skip, part, passes)
-        self.row_groups.announce(self.names, list(groups))
+        left_out = self.passed.find_groups(self.parquet) if groups else ()
+        self.row_groups.announce(self.names, [group for group in groups if group not in left_out])
         for group, first in groups.items():
-            yield from self._decode_row_group(group, first, skip, passes)
+            if group in left_out:
+                count = self.selection.count(first, first + self.parquet.groups[group].rows)
+                skipped = min(skip.remaining, count)
+                skip.remaining -= skipped
+                self.passed.count += count - skipped
+            else:
+                yield from self._decode_row_group(group, first, skip, passes)
 
     def _find_groups(
         self, skip: Skip, part: ByteRange | None, passes: tuple[_Kinds, ...]

@@ -74,6 +74,7 @@ class ParquetColumns:
         self._source = source
         self._buffer_bytes, self._checksums = buffer_bytes, checksums
         self._refusal: BaseException | None = None
+        self._footer_bytes = b""
         size = read_footer_size(source)
         self._native = self._open_native(size) if native is not None and size else None
         self._is_native = self._native is not None
@@ -87,8 +88,8 @@ class ParquetColumns:
     def _open_native(self, size: int) -> Any | None:
         """Return the file as the crate opens it; None if it refuses it."""
         try:
-            footer = self._read_footer_bytes(size)
-            return native.Columns(self._source, footer, list(self.dictionaries))
+            self._footer_bytes = self._read_footer_bytes(size)
+            return native.Columns(self._source, self._footer_bytes, list(self.dictionaries))
         except ValueError:
             return None
 
@@ -169,6 +170,14 @@ class ParquetColumns:
         """Whether all texts that were read until now are UTF-8: the crate checks the columns that
         are of such texts by the footer, and pyarrow none."""
         return self._is_native and self.footer.has_texts_alone
+
+    def find_bounds(self, leaves: Sequence[int]) -> list[list[tuple[int, int, int | None] | None]]:
+        """Return for each row group the least and the largest value of these leaves, and their
+        nulls, if these are known; None for a leaf without statistics, or of other values than whole
+        numbers. They are believed. Without the crate, nothing is known."""
+        if self._native is None or not self._is_native:
+            return []
+        return list(native.bounds(self._footer_bytes, list(leaves)))
 
     def find_longest_text(self, group: int, leaf: int) -> int | None:
         """Return the size of the longest text in a leaf's dictionary, 0 if it has none; None if the

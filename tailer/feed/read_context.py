@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from tailer.changes import ChangeBatch, ChangeFile, Notice, Offset
 from tailer.decode.output import Shapes, build_output_schema, check_names
 from tailer.decode.rows import DecodeOptions
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.delta.snapshot import TableState
 from tailer.errors import SchemaChanged, TableError, UnsupportedTable
 from tailer.feed.options import FeedOptions
@@ -47,6 +48,12 @@ class Unread:
 
     def __contains__(self, file: object) -> bool:
         return file in self._lost or (isinstance(file, ChangeFile) and self._is_pruned(file))
+
+    def find_row_groups(self, file: ChangeFile, parquet: ParquetColumns) -> frozenset[int]:
+        """Return the row groups of a file of which no row is delivered."""
+        if self._pruning is None or file.rows is not None or parquet.num_row_groups < 2:
+            return frozenset()
+        return self._pruning.find_unwanted_groups(file, parquet)
 
     def _is_pruned(self, file: ChangeFile) -> bool:
         return (

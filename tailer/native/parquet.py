@@ -11,4 +11,4 @@ from typing import Any
 from tailer.native.compiled import load_compiled
 
 #: The crate's module, or None.
-native: Any = load_compiled("_parquet", 4)
+native: Any = load_compiled("_parquet", 5)

@@ -7,14 +7,18 @@ what is not understood may be anything, and the rows that are read are filtered 
 |---|---|---|
 | partition values | any file | not: no position of the feed depends on it |
 | statistics | a file that is read whole, with ``numRecords`` | as if its rows were delivered |
+| a row group's statistics | whole numbers, dates, times | in the same way, by the footer |
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pyarrow as pa
 from msgspec import structs
 
 from tailer.changes import ChangeFile
@@ -29,7 +33,8 @@ from tailer.delta.comparisons import (
     Or,
     Unknown,
 )
-from tailer.delta.predicates import FileFacts, May
+from tailer.delta.parquet_columns import ParquetColumns
+from tailer.delta.predicates import FileFacts, May, list_columns
 from tailer.delta.snapshot import TableState
 from tailer.delta.types import DataType, PrimitiveType
 from tailer.shape import sql
@@ -51,6 +56,11 @@ _LITERAL = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _INTEGERS = ("byte", "short", "integer", "long")
+#: Times whose statistics are understood, and as which Arrow type files have them: from 1900 on,
+#: before which some writers have another calendar, to 9998.
+_TIMES = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_FIRST_DAY, _END_DAY, _DAY_US = -25_567, 2_932_531, 86_400_000_000
 _UNKNOWN = Unknown()
 
 
@@ -75,10 +85,66 @@ class Pruning:
             self._build_node(file.state)
         )
 
+    def find_unwanted_groups(self, file: ChangeFile, parquet: ParquetColumns) -> frozenset[int]:
+        """Return the row groups of a file of which statistics prove that no row meets the
+        condition."""
+        node, state = self._build_node(file.state), file.state
+        named = list_columns(node) if state.mapping != "id" else ()
+        columns = [
+            (state.physical_name(field), kind, leaf)
+            for field in state.schema
+            if field.name.lower() in named
+            for kind, leaf in _find_leaf(state.physical_name(field), field.type, parquet)
+        ]
+        unwanted = set()
+        found = parquet.find_bounds([leaf for *_, leaf in columns]) if columns else []
+        for number, bounds in enumerate(found):
+            stats: dict[str, Any] = {"numRecords": parquet.groups[number].rows}
+            for (name, kind, _), each in zip(columns, bounds, strict=True):
+                _add_bounds(stats, name, kind, each)
+            action = {"partitionValues": file.partition_values, "stats": json.dumps(stats)}
+            if not FileFacts(state, action, self._columns.zone).evaluate(node).true:
+                unwanted.add(number)
+        return frozenset(unwanted)
+
     def _build_node(self, state: TableState) -> Node:
         if self._last is None or self._last[0] is not state:
             self._last = state, _rename_columns(self._node, self._columns, state)
         return self._last[1]
+
+
+def _find_leaf(
+    physical: str, data_type: DataType, parquet: ParquetColumns
+) -> Iterator[tuple[str, int]]:
+    """Yield type and number of a column, if its statistics are understood."""
+    numbers = parquet.find_numbers([physical])
+    kind = data_type.name if isinstance(data_type, PrimitiveType) else ""
+    if len(numbers) == 1 and kind in (*_INTEGERS, *_TIMES):
+        there = parquet.schema.field(physical).type
+        whole = kind in _INTEGERS and pa.types.is_signed_integer(there)
+        if whole or there == _TIMES.get(kind):
+            yield kind, numbers[0]
+
+
+def _add_bounds(
+    stats: dict[str, Any], name: str, kind: str, found: tuple[int, int, int | None] | None
+) -> None:
+    """Add what a row group's statistics say of a column, as the log says it of a file."""
+    if found is None:
+        return
+    low, high, nulls = found
+    if nulls is not None:
+        stats.setdefault("nullCount", {})[name] = nulls
+    ends: list[Any] = [low, high]
+    if kind in _TIMES:
+        a_day = 1 if kind == "date" else _DAY_US
+        if low < _FIRST_DAY * a_day or high >= _END_DAY * a_day:
+            return
+        step = dt.timedelta(days=1) if kind == "date" else dt.timedelta(microseconds=1)
+        ends = [(_EPOCH + end * step).isoformat() for end in ends]
+        if kind == "date":
+            ends = [end[:10] for end in ends]
+    stats.setdefault("minValues", {})[name], stats.setdefault("maxValues", {})[name] = ends
 
 
 def _rename_columns(node: Node, columns: TableColumns, state: TableState) -> Node:

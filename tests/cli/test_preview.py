@@ -77,6 +77,7 @@ def test_what_does_not_fit_is_one_sentence(
 ) -> None:
     config.write_text(config.read_text().replace("by.{country|none}", "by.{countri}"))
     assert main(["preview", str(config), "orders", "--from", "1"]) == 2
-    assert "the column 'countri', which the rows do not have (did you mean 'country'?)" in capsys.readouterr().err
+    said = "the column 'countri', which the rows do not have (did you mean 'country'?)"
+    assert said in capsys.readouterr().err
     assert main(["preview", str(config), "none", "--from", "1"]) == 2
     assert "no feed 'none'; it has orders" in capsys.readouterr().err

@@ -180,6 +180,22 @@ async def test_files_that_can_not_match_are_not_read_and_count(tmp_path: Path) -
     assert len(opened) == 1
 
 
+@pytest.mark.parametrize("start", ["0", "snapshot"])
+async def test_row_groups_that_can_not_match_are_not_decoded(tmp_path: Path, start: str) -> None:
+    table = TableBuilder(tmp_path / "t", SCHEMA)
+    table.create()
+    rows = [{"id": i, "v": f"{i * 7919 % 1009}"} for i in range(8000)]
+    first = table.add(rows, row_group_size=1000)
+    table.commit(first)
+    table.commit(*table.delete_rows(first, {500, 4500, 4501}))
+    rig = Rig(tmp_path, table)
+    await run_feed(rig.feed(start=start, selection=shape(where="id between 4499 and 4502")))
+    kept = [4499, 4502]
+    assert rig.ids == (kept if start == "snapshot" else [4499, 4500, 4501, 4502, 4500, 4501])
+    read = rig.metric("tailer_read_bytes_total")
+    assert read < first["add"]["size"] * (0.2 if start == "snapshot" else 0.4)
+
+
 @pytest.mark.parametrize(
     ("select", "why"),
     [("v + 1 as x", "can't be computed"), ("hex(id) as _change_type", "of every change"),

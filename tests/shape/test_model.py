@@ -58,10 +58,12 @@ class Event(NamedTuple):
 
 
 def written(folder: Path, seed: list[int]) -> TableBuilder:
-    """A table with every way to change: whole files, vectors both ways, cdc files."""
+    """A table with every way to change: whole files, one of them of several row groups, vectors
+    both ways, cdc files."""
     table = TableBuilder(folder, SCHEMA, cdf=True, table_id="t")
     table.create()
-    first = table.add([{"id": i, "v": "abc"[i % 3]} for i in range(12)], path="first")
+    rows = [{"id": i, "v": "abc"[i % 3]} for i in range(12)]
+    first = table.add(rows, path="first", row_group_size=3)
     second = table.add([{"id": i} for i in range(50, 55)], path="second")
     table.commit(first, second)
     now = table.delete_rows(first, {i % 12 for i in seed})

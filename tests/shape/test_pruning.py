@@ -10,11 +10,13 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tailer.delta.parquet_columns import ParquetColumns
 from tailer.shape import sql
 from tailer.shape.columns import TableColumns
 from tailer.shape.expressions import parse_condition
@@ -104,6 +106,90 @@ def test_a_file_that_is_left_out_has_no_row_that_is_wanted(kind: str) -> None:
             assert all(wanted), (where.text, values)
 
     check()
+
+
+WHOLE = ("byte", "integer", "long", "date", "timestamp")
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_row_group_that_is_left_out_has_no_row_that_is_wanted(kind: str) -> None:
+    data_type, drawn, _ = KINDS[kind]
+    schema = pa.schema([("c", data_type)])
+    database = sql.Database()
+
+    @given(
+        st.lists(drawn | st.none(), min_size=3, max_size=7), st.sampled_from(SHAPES),
+        st.sampled_from(LITERALS), st.sampled_from(LITERALS),
+    )  # fmt: skip
+    def check(values: list[Any], shape: str, one: str, other: str) -> None:
+        where = parse_condition(shape.format(one, other))
+        rows = pa.RecordBatch.from_arrays([pa.array(values, data_type)], schema=schema)
+        try:
+            (found,) = database.compute_values(rows, [where.sql])
+        except sql.NotComputed:
+            return
+        batch = change_batch(schema, [{"c": v} for v in values])
+        assert batch.file is not None
+        file = structs.replace(batch.file, change_type="insert", origin="files")
+        groups = Pruning(where, TableColumns()).find_unwanted_groups(file, in_groups(rows, 2))
+        wanted = [v is True for v in found.to_pylist()]
+        for group in groups:
+            assert not any(wanted[2 * group : 2 * group + 2]), (where.text, values, group)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("byte", "c > 1"),
+        ("integer", "c in (2, 3)"),
+        ("integer", "c is null"),
+        ("long", "c between 9007199254740994 and 9007199254740999"),
+        ("date", "c >= date '2024-03-01'"),
+        ("timestamp", "c > '2024-02-28 13:00:00+00:00'"),
+    ],
+)
+def test_statistics_leave_row_groups_out(kind: str, where: str) -> None:
+    low, high = {
+        "byte": (1, 2),
+        "integer": (1, 2),
+        "long": (2**53, 2**53 + 2),
+        "date": (DAY, DAY + dt.timedelta(2)),
+        "timestamp": (NOON.replace(tzinfo=dt.UTC), NOON.replace(tzinfo=dt.UTC, hour=14)),
+    }[kind]
+    last = None if "null" in where else high
+    rows = pa.record_batch([pa.array([low, low, last], KINDS[kind][0])], names=["c"])
+    batch = change_batch(rows.schema, [{"c": low}])
+    assert batch.file is not None
+    found = Pruning(parse_condition(where), TableColumns())
+    assert found.find_unwanted_groups(batch.file, in_groups(rows, 2)) == {0}
+
+
+def in_groups(rows: pa.RecordBatch, size: int) -> ParquetColumns:
+    """A Parquet file with row groups of this size."""
+    output = pa.BufferOutputStream()
+    pq.write_table(pa.table(rows), output, row_group_size=size)
+    return ParquetColumns(pa.BufferReader(output.getvalue()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("date", [dt.date(1582, 10, 4), dt.date(1583, 1, 1)]),
+        ("timestamp", [dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (1, 9999)]),
+        ("string", ["a", "b"]),
+        ("double", [1.0, 2.0]),
+    ],
+)  # fmt: skip
+def test_statistics_that_readers_read_otherwise_prove_nothing(kind: str, values: list[Any]) -> None:
+    data_type = KINDS[kind][0]
+    rows = pa.record_batch([pa.array(values, data_type)], names=["c"])
+    batch = change_batch(rows.schema, [{"c": v} for v in values])
+    assert batch.file is not None
+    literal = {"string": "'z'", "double": "9"}.get(kind, "'2024-02-28'")
+    where = parse_condition(f"c = {literal}")
+    assert not Pruning(where, TableColumns()).find_unwanted_groups(batch.file, in_groups(rows, 1))
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ class BatchAssembler:
                 continue
             if entry.is_lost:
                 at = structs.replace(at, index=at.index + count)
+            elif decoded.rows is None:
+                at = at.advanced_by(count, counted_by)
             elif count:
                 parts.append(Part(row, entry.file, at))
                 at = at.advanced_by(count, counted_by)

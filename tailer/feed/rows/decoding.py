@@ -23,6 +23,7 @@ event loop. It would wait for itself. So :meth:`SpanDecoder.is_quick` is never t
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from msgspec import Struct, field, structs
@@ -30,7 +31,7 @@ from msgspec import Struct, field, structs
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import iterate_kept_rows
 from tailer.decode.row_order import keep_pairs_whole
-from tailer.decode.rows import Skip, decode_file
+from tailer.decode.rows import Passed, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
 from tailer.feed.read_context import ReadContext
@@ -44,7 +45,8 @@ _QUICK_BYTES = 16 * 1024
 
 class Decoded(Struct, frozen=True):
     """Consecutive entries of a span, each with the number of its changes that are meant here, and
-    the rows of all of them; None if they have none: a lost file, the end of a version."""
+    the rows of all of them; None if they have none: a lost file, row groups that are left out, the
+    end of a version."""
 
     counts: list[tuple[SpanEntry, int]]
     rows: Rows | None = None
@@ -160,15 +162,21 @@ class SpanDecoder:
     def _decode_file(
         self, entry: SpanEntry, file: ChangeFile, opened: Fetched | None
     ) -> Iterator[Decoded]:
+        passed = Passed(partial(self._context.unread.find_row_groups, file))
         if file.kept is not None:  # finding the changes has decoded them
             found = iterate_kept_rows(file, self._skip)
         else:
-            found = self._decode_rows(opened or self._open_file(file))
+            found = self._decode_rows(opened or self._open_file(file), passed)
         for rows in found:
+            if passed.count:
+                yield Decoded([(entry, passed.count)])
+                passed.count = 0
             yield Decoded([(entry, rows.batch.num_rows)], self._make_valid(rows))
+        if passed.count:
+            yield Decoded([(entry, passed.count)])
         self._count_read_files([file])
 
-    def _decode_rows(self, opened: Fetched) -> Iterator[Rows]:
+    def _decode_rows(self, opened: Fetched, passed: Passed) -> Iterator[Rows]:
         file, context = opened.file, self._context
         with opened.source:
             rows = decode_file(
@@ -178,6 +186,7 @@ class SpanDecoder:
                 context.decode,
                 self._skip,
                 shapes=context.shapes,
+                passed=passed,
             )
             is_plain_cdc = file.change_type is None and file.kinds is None
             yield from keep_pairs_whole(rows) if is_plain_cdc else rows
