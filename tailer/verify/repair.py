@@ -166,7 +166,7 @@ class _DryRun:
 
 
 class _Settling:
-    """The keys that differ, in the engine's table ``differing``, and those of ``settled``."""
+    """The keys that differ and are not settled, in the engine's table ``differing``."""
 
     def __init__(
         self,
@@ -185,11 +185,11 @@ class _Settling:
         self._key = ", ".join(key)
         # No statement finds a row by a key that is null; the table has none, and verify names it.
         whole = " AND ".join(f"{name} IS NOT NULL" for name in key)
-        for name, rest in (("differing", ""), ("settled", " LIMIT 0")):
-            engine.execute(
-                f"CREATE TEMP TABLE {name} AS "
-                f"SELECT DISTINCT {self._key} FROM unbalanced WHERE {whole}{rest}"
-            )
+        engine.execute(
+            "CREATE TEMP TABLE differing AS "
+            f"SELECT DISTINCT {self._key} FROM unbalanced WHERE {whole}"
+        )
+        engine.execute("DROP TABLE unbalanced")
 
     def run(self) -> None:
         """Settle all keys."""
@@ -220,8 +220,7 @@ class _Settling:
         if not batch.num_rows:
             return batch
         found = self._engine.query_table(
-            f'SELECT "#ref" FROM rows SEMI JOIN differing USING ({self._key}) '
-            f"ANTI JOIN settled USING ({self._key})",
+            f'SELECT "#ref" FROM rows SEMI JOIN differing USING ({self._key})',
             self._rows.stream_keys(batch),
         )
         places = pa.arange(0, batch.num_rows)
@@ -229,10 +228,7 @@ class _Settling:
 
     def _choose_open_keys(self) -> pa.Table:
         """Return some of the keys that are not settled, as the mirror gave them."""
-        found = self._engine.query_table(
-            f"SELECT {self._key} FROM differing ANTI JOIN settled USING ({self._key}) "
-            f"LIMIT {_ROWS_MAX}"
-        )
+        found = self._engine.query_table(f"SELECT {self._key} FROM differing LIMIT {_ROWS_MAX}")
         types = list(self._rows.schema)[len(REF_FIELDS) :]
         columns = [
             found.column(i).cast(types[i].type).combine_chunks() for i in range(found.num_columns)
@@ -285,7 +281,8 @@ class _Settling:
             )
 
     def _note_settled(self, keys: RowStream) -> None:
-        self._engine.execute(f"INSERT INTO settled SELECT {self._key} FROM rows", keys)
+        same = " AND ".join(f"differing.{name} = rows.{name}" for name in self._key.split(", "))
+        self._engine.execute(f"DELETE FROM differing USING rows WHERE {same}", keys)
 
     def _catch_up(self) -> None:
         """Settle the keys that the feed has written since the mirror was last looked at."""
