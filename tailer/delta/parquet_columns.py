@@ -174,10 +174,14 @@ class ParquetColumns:
     def find_bounds(self, leaves: Sequence[int]) -> list[list[tuple[int, int, int | None] | None]]:
         """Return for each row group the least and the largest value of these leaves, and their
         nulls, if these are known; None for a leaf without statistics, or of other values than whole
-        numbers. They are believed. Without the crate, nothing is known."""
+        numbers. They are believed. Nothing is known without the crate, or of statistics that are
+        damaged."""
         if self._native is None or not self._is_native:
             return []
-        return list(native.bounds(self._footer_bytes, list(leaves)))
+        try:
+            return list(native.bounds(self._footer_bytes, list(leaves)))
+        except ValueError:
+            return []
 
     def find_longest_text(self, group: int, leaf: int) -> int | None:
         """Return the size of the longest text in a leaf's dictionary, 0 if it has none; None if the
