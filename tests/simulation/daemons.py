@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 
+import tailer.daemon.rewind
 import tailer.daemon.supervisor
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
@@ -30,15 +31,18 @@ from tailer.offsets.leased import LeasedOffsetStore
 from tailer.offsets.local import LocalOffsetStore
 from tailer.shape.expressions import parse_condition
 from tailer.shape.selection import Selection
+from tailer.sink import Sink
 from tailer.store import Store
+from tailer.verify.repair import repair_mirror
 from tests.simulation.bucket import Bucket, DiskStore, ReadAheadStore
 from tests.simulation.catalog import SimulatedCatalog, catalog_store
+from tests.simulation.copies import SINKS, MirrorSink
 from tests.simulation.disk import Disk, DiskPath
 from tests.simulation.loop import PROCESS
 from tests.simulation.offset_object import SimulatedObject
 from tests.simulation.orders import Operator
 from tests.simulation.plan import Plan
-from tests.simulation.sinks import SINKS, PlainSink, Target
+from tests.simulation.sinks import PlainSink, Target
 from tests.simulation.world import Process, World
 
 #: How often a process may end with an error once the faults have stopped.
@@ -75,8 +79,10 @@ class _StoryLogger(logging.Logger):
 class _LocalOffsets(LocalOffsetStore):
     """The real local store; what it says is saved must survive a power cut."""
 
-    def __init__(self, path: DiskPath, name: str, acknowledged: dict[str, Offset]) -> None:
-        super().__init__(path, name, standby=True)  # type: ignore[arg-type]  # as much of a Path as it needs
+    def __init__(
+        self, path: DiskPath, name: str, acknowledged: dict[str, Offset], *, standby: bool
+    ) -> None:
+        super().__init__(path, name, standby=standby)  # type: ignore[arg-type]  # as much of a Path as it needs
         self._acknowledged = acknowledged
 
     async def save(self, offset: Offset) -> None:
@@ -139,11 +145,15 @@ class Daemons:
         kind = DiskStore if self.plan.store == "disk" else ReadAheadStore
         return kind(self.around.bucket)
 
-    def _offsets(self, name: str) -> OffsetStore:
+    def _offsets(self, name: str, *, standby: bool = True) -> OffsetStore:
         if self.plan.offsets == "local":
-            return _LocalOffsets(DiskPath(self.around.disk), name, self._acknowledged)
+            path = DiskPath(self.around.disk)
+            return _LocalOffsets(path, name, self._acknowledged, standby=standby)
         found = SimulatedObject(self.around.bucket, name)
-        return LeasedOffsetStore(found, name, standby=True, lease_s=self.plan.lease_s)
+        return LeasedOffsetStore(found, name, standby=standby, lease_s=self.plan.lease_s)
+
+    def _sink(self) -> Sink:
+        return SINKS[self.plan.sink](self.around.target)
 
     def _feed(self) -> Feed:
         async def start(log: TableLog) -> Offset:
@@ -155,7 +165,7 @@ class Daemons:
         return Feed(
             name="feed",
             log=log,
-            sink=SINKS[self.plan.sink](target),
+            sink=self._sink(),
             offsets=self._offsets("feed"),
             start=start,
             park=PlainSink(target.parking()) if parks else None,
@@ -177,6 +187,12 @@ class Daemons:
         return {
             (tailer.daemon.supervisor, "assemble_feed"): lambda *_: self._feed(),
             (tailer.daemon.supervisor, "check_targets"): lambda _: None,
+            # What a rewind asks for: the feed is stopped, and nobody waits for its place.
+            (tailer.daemon.supervisor, "make_offset_store"): lambda *_: self._offsets(
+                "feed", standby=False
+            ),
+            (tailer.daemon.supervisor, "make_feed_sink"): lambda *_: self._sink(),
+            (tailer.daemon.rewind, "make_table_log"): lambda *_: TableLog(self._store()),
         }
 
     def _start(self, slot: int) -> Process:
@@ -291,6 +307,29 @@ class Daemons:
     async def resnapshot(self, process: Process) -> None:
         """Give this order."""
         await self._order("resnapshot", process)
+
+    async def rewind(self, process: Process) -> None:
+        """Give this order."""
+        await self._order("rewind", process)
+
+    async def repair(self, process: Process) -> None:
+        """Repair the mirror, beside the feed, as `tailer verify --repair` does."""
+        await self._inside(process, self._repair())
+
+    async def _repair(self) -> None:
+        world, target = self.world, self.around.target
+        log, damages = TableLog(self._store()), target.judge.damages
+        try:
+            found = await repair_mirror(log, MirrorSink(target), "feed", self._options)
+        except TailerError as e:
+            world.tell(f"repair ended: {e}")
+        else:
+            counts = found.counts
+            world.tell(f"repair of version {found.verdict.version}: {counts}")
+            if not counts.refused:
+                target.judge.repaired(target.rows.values(), damages)
+        finally:
+            await log.store.aclose()
 
     async def _order(self, what: str, process: Process) -> None:
         if process.runner() is not None:

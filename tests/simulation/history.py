@@ -62,6 +62,7 @@ class History:
             world, self.table, "sink0",
             derived=derived, even=plan.even, by_row=plan.sink == "in_flight",
         )  # fmt: skip
+        self.operator.judge = self.judge
         self.target = Target(world, self.judge.name, self.judge, self.operator.judge_write)
         self.bucket.on_put = self.disk.on_rename = self._judge_state
         around = Surroundings(
@@ -122,6 +123,8 @@ class History:
                 getattr(self.table, what)()
         elif what == "poison":
             self.target.poison.add(self.table.next_id)
+        elif what == "damage":
+            self.target.damage()
         elif what == "clock":
             self.world.clock_offset_s += self.world.rng.uniform(-3600.0, 3600.0)
         elif running := self.daemons.running():

@@ -5,7 +5,7 @@ A switch replaces a piece of the real code by one with a known mistake.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ import anyio
 from msgspec import structs
 
 import tailer.feed.run
+import tailer.verify.repair
 from sinks.messages import in_flight as in_flight_requests
 from sinks.messages.messages import Limits, Messages
 from tailer.changes import ChangeBatch, Notice, Offset
@@ -26,7 +27,9 @@ from tailer.offsets.leased import LeasedOffsetStore, _encode_body
 from tailer.store.unity.answers import CatalogTable
 from tailer.store.unity.store import CatalogStore
 from tests.simulation.bucket import Bucket, DiskStore
+from tests.simulation.copies import HistorySink
 from tests.simulation.disk import Disk
+from tests.simulation.sinks import TransactionalSink
 
 Switch = Callable[[Callable[[object, str, Any], None]], None]
 INJECTED: dict[str, Switch] = {}
@@ -268,3 +271,33 @@ def _taken_early(put: Any) -> None:
         await real(messages, limits, in_flight, send, lambda _: None)
 
     put(in_flight_requests, "send_requests", send_requests)
+
+
+@_fault("a repair races the feed by one version")
+def _racing_repair(put: Any) -> None:
+    real = tailer.verify.repair.read_changes  # type: ignore[attr-defined]  # replaced where it is called
+
+    def read_changes(log: Any, seen: Offset, last: int, options: Any) -> Any:
+        return real(log, seen, last - 1, options) if last > seen.version else _nothing()
+
+    async def _nothing() -> AsyncGenerator[ChangeBatch, None]:
+        nothing: tuple[ChangeBatch, ...] = ()
+        for batch in nothing:
+            yield batch
+
+    put(tailer.verify.repair, "read_changes", read_changes)
+
+
+@_fault("a rewind forgets the fence of its topic")
+def _no_rewound_fence(put: Any) -> None:
+    put(TransactionalSink, "_fence", lambda _: None)
+
+
+@_fault("a row of a history ends twice")
+def _ends_twice(put: Any) -> None:
+    def end(self: HistorySink, key: object, version: int, *, checked: bool) -> None:  # noqa: ARG001
+        for row in self.target.history:
+            if row.key == key and row.begun < version:
+                row.ended = version
+
+    put(HistorySink, "_end", end)

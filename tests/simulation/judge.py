@@ -28,6 +28,19 @@ class Delivered(Struct, frozen=True):
     snapshot: bool
 
 
+class HistoryRow(Struct):
+    """A row of a history: its values, the version that it began with, and the one that ended it."""
+
+    values: Row
+    begun: int
+    ended: int | None
+
+    @property
+    def key(self) -> object:
+        """The row's id."""
+        return self.values[0]
+
+
 class Judge:
     """Judges one sink of one feed. ``start`` is the first offset that was saved.
 
@@ -56,6 +69,10 @@ class Judge:
         #: The newest offset by where it is kept: in the state's file, with the sink's data.
         self.saved: dict[str, Offset] = {}
         self.seen: dict[str, Delivered] = {}
+        #: What came before the feed was taken back, and comes again.
+        self.seen_before: dict[str, Delivered] = {}
+        #: How often a mirror's rows were changed, and how many of these were repaired.
+        self.damages = self.repaired_damages = 0
         self.of_version: defaultdict[int, Counter[Event]] = defaultdict(Counter)
         self.of_snapshot: defaultdict[int, Counter[Row]] = defaultdict(Counter)
         self.events = 0
@@ -78,11 +95,10 @@ class Judge:
         last = -1
         for event in events:
             self.events += 1
-            known = self.seen.get(event.id)
-            if known is not None:
-                if known != event:
-                    self.world.broken(f"P4: event {event.id} came as {known} and as {event}")
-            else:
+            known = self.seen.get(event.id) or self.seen_before.get(event.id)
+            if known is not None and known != event:
+                self.world.broken(f"P4: event {event.id} came as {known} and as {event}")
+            if event.id not in self.seen:
                 self.seen[event.id] = event
                 self._first_time(event)
             if not event.snapshot:
@@ -215,14 +231,63 @@ class Judge:
             self.world.broken(f"P1: {offset.position} of a snapshot was saved, and only {got} of "
                               "its rows were delivered")  # fmt: skip
 
+    def rewound(self, offset: Offset) -> None:
+        """Take note that the feed was taken back: what is behind the offset comes again."""
+        first = offset.version
+        for event in [event for event in self.seen.values() if event.version >= first]:
+            self.seen_before[event.id] = self.seen.pop(event.id)
+        for counts in (self.of_version, self.of_snapshot):
+            for version in [version for version in counts if version >= first]:
+                del counts[version]
+        self.snapshots = {version for version in self.snapshots if version < first}
+        self.saved = {"sink": offset}
+        self._whole = min(self._whole, first)
+        self._newest.clear()
+        self._coming.clear()
+
     # What a copy of the table has
+
+    def _find_judged_version(self) -> int | None:
+        """Return the version that a copy should have; None within one, or if rows may lack."""
+        at = self.saved["sink"]
+        return at.version - 1 if self.has_all_rows and not (at.index or at.snapshot) else None
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether all rows came since the table's first version, or a snapshot."""
+        whole = self.start is not None and (self.start.snapshot or not self.start.version)
+        return whole and not self.excused and not self.excused_snapshots
+
+    def repaired(self, rows: Iterable[Row], damages: int) -> None:
+        """Judge a mirror after a repair, which began when there were so many damages."""
+        self.repaired_damages = damages
+        if self.saved:
+            self.copied(rows)
+
+    def recorded(self, history: Sequence[HistoryRow]) -> None:
+        """Judge a history: behind a version's last change, it has the rows of this version and of
+        any earlier one."""
+        last = self._find_judged_version()
+        if last is None or last < 0:
+            return
+        assert self.start is not None
+        first = self.start.version
+        for number in {last, self.world.rng.randint(min(first, last), last)}:
+            version = self.table.versions[number]
+            valid = (
+                shown(row.values, version.columns)
+                for row in history
+                if row.begun <= number and (row.ended is None or row.ended > number)
+            )
+            if (found := Counter(valid)) != (right := self._rows(number)):
+                self.world.broken(f"P2: the history has {dict(found - right)} besides the rows of "
+                                  f"version {number}, and lacks {dict(right - found)}")  # fmt: skip
 
     def copied(self, rows: Iterable[Row]) -> None:
         """Judge a copy that was begun with the table's first rows: behind a version's last change,
         it has the rows of the version."""
-        start, at = self.start, self.saved["sink"]
-        whole = start is not None and (start.snapshot or not start.version)
-        if not whole or at.index or at.snapshot or self.excused or self.excused_snapshots:
+        at = self.saved["sink"]
+        if self._find_judged_version() is None or self.damages > self.repaired_damages:
             return
         version = self.table.versions[at.version - 1]
         found = Counter(shown(row, version.columns) for row in rows)

@@ -5,14 +5,17 @@ An order that was acknowledged by the feed's owner holds for every process that 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from tailer.daemon.runner import Runner
 from tailer.errors import TailerError
 from tailer.feed.policy import FeedPaused
-from tests.simulation.judge import Delivered
-from tests.simulation.loop import PROCESS
+from tests.simulation.judge import Delivered, Judge
 from tests.simulation.world import Process, World
+
+#: How long a feed may take to stop.
+_STOPPED_S = 60.0
 
 
 class Operator:
@@ -24,6 +27,8 @@ class Operator:
         self.paused_at: float | None = None
         self.skipped: dict[int, float] = {}
         self.accepted: dict[int, float] = {}
+        #: What the feed's sink has.
+        self.judge: Judge | None = None
         #: When the orders to read the table again were acknowledged.
         self.resnapshots: list[float] = []
 
@@ -73,6 +78,29 @@ class Operator:
         if await self._give(process, "resnapshot", process.runner().order_resnapshot):
             self.resnapshots.append(self.world.now)
 
+    async def rewind(self, process: Process) -> None:
+        """Stop the feed, and take it back to a version that it has delivered."""
+        judge, runner = self.judge, process.runner()
+        at = None if judge is None else judge.saved.get("sink")
+        if judge is None or judge.start is None or at is None or at.snapshot:
+            return
+        if at.version <= judge.start.version:
+            return
+        to = self.world.rng.randint(judge.start.version, at.version - 1)
+        runner.stop()
+        until = self.world.now + _STOPPED_S
+        while runner.feed.progress.lease_held or runner.state not in ("stopped", "failed"):
+            if self.world.now > until:
+                return
+            await asyncio.sleep(0.5)
+        try:
+            await process.supervisor.rewind("feed", str(to))
+        except TailerError as e:
+            self.world.tell(f"rewind refused: {e}")
+        else:
+            self.world.tell(f"rewind to version {to} acknowledged")
+        await self.resume(process)
+
     # What the orders promise
 
     def judge_write(self, process: Process | None, events: list[Delivered]) -> None:
@@ -87,12 +115,3 @@ class Operator:
             if given is not None and process.started_at > given and not event.snapshot:
                 self.world.broken(f"orders: {process} delivers version {event.version}, though it "
                                   "was to be skipped before the process started")  # fmt: skip
-
-    def judge_pause(self, error: object) -> None:
-        """Judge a feed that waits for its operator: what was accepted needs no second word."""
-        if isinstance(error, FeedPaused):
-            process = PROCESS.get()
-            given = self.accepted.get(error.version)
-            if given is not None and process is not None and process.started_at > given:
-                self.world.broken(f"orders: version {error.version} was accepted, and {process} "
-                                  "waits for it again")  # fmt: skip

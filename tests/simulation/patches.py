@@ -28,7 +28,9 @@ import tailer.daemon.runner
 import tailer.feed.rows.comparing
 import tailer.offsets.leased
 import tailer.shape.sql
+import tailer.verify.table
 import tests.simulation.offset_object
+from tests.simulation.baton import WaitingPortal
 from tests.simulation.inline import InlinePortal, shared_duckdb
 from tests.simulation.loop import PROCESS, turn
 from tests.simulation.world import World
@@ -70,6 +72,8 @@ def _in_thread(world: World) -> Callable[..., Any]:
             await late()
         world.current()
         try:
+            if args and isinstance(args[0], WaitingPortal):
+                return await args[0].run_work(func, *args)
             return func(*args)
         finally:
             if world.chance("thread late"):
@@ -126,6 +130,7 @@ def simulated(world: World, more: Mapping[tuple[Any, str], Any], seed: int) -> I
         (tailer.offsets.leased, "is_dead"): lambda owner: world.known_dead(owner.get("run", "")),
         (tailer.feed.rows.comparing, "BlockingPortal"): _Portal,
         (_Portal, "world"): world,
+        (tailer.verify.table, "BlockingPortal"): WaitingPortal,
         (time, "perf_counter"): lambda: world.now,
         **more,
     }

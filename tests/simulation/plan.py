@@ -16,7 +16,7 @@ from tests.simulation.writer import OPERATIONS
 
 StoreKind = Literal["disk", "ahead"]
 OffsetsKind = Literal["object", "local"]
-SinkKind = Literal["plain", "transactional", "copy", "in_flight"]
+SinkKind = Literal["plain", "transactional", "copy", "in_flight", "mirror", "history"]
 
 #: What the world does besides the writer's operations, and how often.
 ACTIONS = {
@@ -38,6 +38,11 @@ _SHORT = 0.6
 _CATALOGS = 0.2
 #: The share of the sinks without progress that have several requests on their way.
 _IN_FLIGHT = 0.5
+#: How many of the sinks with progress are databases, and how many of these keep versions; and of
+#: all of them, how many are taken back, or repaired.
+_DATABASES, _HISTORIES, _CURED = 0.6, 0.5, 0.6
+#: How often the feed's owner is killed before a rewind.
+_KILLED = 0.5
 #: The share of feeds that select some rows.
 _SELECTS = 0.25
 
@@ -126,6 +131,9 @@ class Plan:
         sink: SinkKind = rng.choice(kinds)
         if sink == "plain" and random.Random(f"of requests {recipe.seed}").random() < _IN_FLIGHT:
             sink = "in_flight"
+        if sink == "transactional":
+            sink, more = _cure(random.Random(f"of a cure {recipe.seed}"), steps)
+            steps += more
         return cls(
             store=rng.choices(["disk", "ahead"], [4, 5])[0],  # type: ignore[arg-type]
             offsets=rng.choices(["object", "local"], [2, 1])[0],  # type: ignore[arg-type]
@@ -135,7 +143,7 @@ class Plan:
             lease_s=rng.choice([5.0, 15.0, 60.0]),
             batch_rows=rng.choice([2, 131_072]),
             change_source="derived" if rng.random() < 0.05 else "auto",
-            paired=rng.random() < 0.2 and sink != "in_flight",
+            paired=rng.random() < 0.2 and sink not in ("in_flight", "history"),
             policies=Policies(
                 on_data_loss=rng.choice(["fail", "skip", "snapshot"]),
                 on_schema_change=rng.choice(["continue", "pause"]),
@@ -149,6 +157,35 @@ class Plan:
                 s for n, s in enumerate(steps) if recipe.steps is None or n in recipe.steps
             ),
         )
+
+
+def _cure(rng: random.Random, steps: list[Step]) -> tuple[SinkKind, list[Step]]:
+    """Return what a sink with progress is, and further steps, in which it is taken back or is
+    repaired while the table changes."""
+    sink: SinkKind = "transactional"
+    if rng.random() < _DATABASES:
+        sink = "history" if rng.random() < _HISTORIES else "mirror"
+    if rng.random() > _CURED or any(step.what in LAST_ACTIONS for step in steps):
+        return sink, []
+    at = steps[-1].at + rng.expovariate(0.2)
+    weights = {name: weight for name, (weight, _) in OPERATIONS.items()}
+
+    def changes(most: int) -> list[Step]:
+        nonlocal at
+        found = []
+        for _ in range(rng.randint(1, most)):
+            at += rng.expovariate(5.0)
+            found.append(Step(at, rng.choices([*weights], [*weights.values()])[0]))
+        return found
+
+    if sink == "mirror":
+        return sink, [Step(at, "damage"), Step(at, "repair"), *changes(4)]
+    if rng.random() < _KILLED:  # what an owner has sent last may arrive behind the rewind
+        before = changes(2)
+        killed = at + rng.expovariate(5.0)
+        at = killed + 0.1
+        return sink, [*before, Step(killed, "kill"), Step(at, "rewind"), *changes(4)]
+    return sink, [Step(at, "rewind"), *changes(4)]
 
 
 def _steps(rng: random.Random) -> list[Step]:

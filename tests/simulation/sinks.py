@@ -18,7 +18,7 @@ from sinks.messages.sink import MessageSink
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Notice, Offset
 from tailer.errors import RowsRefused, TransientError
 from tailer.sink import Sink, SinkTraits
-from tests.simulation.judge import Delivered, Judge
+from tests.simulation.judge import Delivered, HistoryRow, Judge
 from tests.simulation.model import LEAVING, Row
 from tests.simulation.world import Process, World
 
@@ -73,6 +73,18 @@ class Target:
         self.progress: Offset | None = None
         self.poison: set[object] = set()
         self.rows: dict[object, Row] = {}
+        self.history: list[HistoryRow] = []
+
+    def damage(self) -> None:
+        """Change a mirror's rows behind its feed's back."""
+        rows, rng = self.rows, self.world.rng
+        for key in rng.sample(sorted(rows, key=str), min(len(rows), 2)):
+            if rng.random() < 0.5:
+                del rows[key]
+            else:
+                rows[key] = (key, -7, *rows[key][2:])
+        rows[-999] = (-999, 0)
+        self.judge.damages += 1
 
     def parking(self) -> Target:
         """Return where rows go that this target refuses; for the judge, they are delivered."""
@@ -191,6 +203,26 @@ class TransactionalSink(PlainSink):
         await world.request(f"commit {target.name}", committed)
         self._done()
 
+    async def set_offset(self, feed: str, offset: Offset | None) -> None:  # noqa: ARG002
+        """See :class:`tailer.sink.Sink`."""
+        target = self.target
+        assert offset is not None, "nobody forgets it here"
+
+        def moved() -> None:
+            self._fence()
+            self._go_back(offset)
+            target.progress = offset
+            target.judge.rewound(offset)
+
+        await self.world.request(f"set {target.name}", moved)
+
+    def _fence(self) -> None:
+        """Have transactions of earlier processes refused."""
+        self.target.epoch += 1
+
+    def _go_back(self, offset: Offset) -> None:
+        """Forget what is behind an offset, where the target keeps versions."""
+
     def _stored(self, events: list[Delivered]) -> None:
         """Take note of a transaction's events where they are stored."""
 
@@ -255,15 +287,6 @@ class InFlightSink(MessageSink):
     async def announce(self, notice: Notice) -> None:
         await super().announce(notice)
         await self._plain.announce(notice)
-
-
-#: The sinks by their kinds.
-SINKS = {
-    "plain": PlainSink,
-    "transactional": TransactionalSink,
-    "copy": CopySink,
-    "in_flight": InFlightSink,
-}
 
 
 async def _wait(world: World) -> None:
