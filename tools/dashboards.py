@@ -135,6 +135,7 @@ _ONE_FEED = (
     Panel("Lag", "s", {"{{feed}}": f"max by (feed) (tailer_lag_seconds{_FEED})"}),
     Panel("Unread versions", "short", {"{{feed}}": f"max by (feed) (tailer_lag_versions{_FEED})"}),
     Panel("Unread bytes", "bytes", {"{{feed}}": f"max by (feed) (tailer_lag_bytes{_FEED})"}),
+    Panel("Unread rows", "short", {"{{feed}}": f"max by (feed) (tailer_lag_rows{_FEED})"}),
     Panel(
         "Time to data loss",
         "s",

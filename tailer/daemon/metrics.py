@@ -60,6 +60,10 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "Age of the version being delivered; 0 when all are delivered.",
     ),
     "lag_bytes": ("gauge", "tailer_lag_bytes", (), "Total size of the unread file actions."),
+    "lag_rows": (
+        "gauge", "tailer_lag_rows", (),
+        "Rows that the unread versions change; absent while one of them does not say.",
+    ),
     "snapshot_share": (
         "gauge", "tailer_snapshot_share", (),
         "Part of the snapshot that is read, by bytes, from 0 to 1; only while one is read.",
@@ -134,6 +138,9 @@ def _list_gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
     yield "lag_versions", progress.lag_versions()
     yield "lag_seconds", progress.lag_seconds()
     yield "lag_bytes", progress.lag_bytes()
+    rows = progress.lag_rows()
+    if rows is not None:
+        yield "lag_rows", rows
     snapshot = progress.describe_snapshot()
     if snapshot is not None:
         yield "snapshot_share", snapshot["share"]

@@ -175,6 +175,9 @@ def _build_fields(feeds: list[FeedProgress], events: int, versions: int) -> dict
         "lag_seconds": round(max((feed.lag_seconds() for feed in feeds), default=0.0), 3),
         "lag_bytes": sum(feed.lag_bytes() for feed in feeds),
     }
+    rows = [feed.lag_rows() for feed in feeds]
+    if None not in rows:
+        fields["lag_rows"] = sum(filter(None, rows))
     if len(feeds) == 1 and feeds[0].known_offset is not None:
         fields["version"] = feeds[0].known_offset.version
     if len(feeds) == 1 and (snapshot := feeds[0].describe_snapshot()) is not None:

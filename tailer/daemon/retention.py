@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tailer.delta.actions import RemoveFile
+from tailer.delta.changed_rows import count_changed_rows
 from tailer.delta.commit import Commit
 from tailer.delta.segment import LogFile, LogKind, find_commits
 from tailer.delta.snapshot import TableState
 from tailer.feed.progress import FeedProgress
 from tailer.log.listing import list_versions
 from tailer.log.table import TableLog
+from tailer.process.threads import parse_in_thread
 
 #: The number of commits to examine in one pass; the next pass continues after them.
 LOOK_COMMITS_MAX = 200
@@ -49,9 +52,10 @@ def parse_interval_seconds(text: str | None, default: float) -> float:
 class _Unread:
     """One unread commit: times in epoch seconds; ``threatened_s`` is the time from which the age of
     its removals and change data counts, None if it has neither. ``operation`` is what its writer
-    calls it, None if it does not say."""
+    calls it, None if it does not say, and ``rows`` those that it changes, as far as known."""
 
     size: int
+    rows: int | None
     committed_s: float
     threatened_s: float | None
     operation: str | None
@@ -79,7 +83,7 @@ class Outlook:
         newest = max(list_versions(files), default=-1)
         self._seen = {v: seen for v, seen in self._seen.items() if v >= first}
         if newest < first:
-            self.progress.note_unread(None, {}, {"log": {}, "data": {}})
+            self.progress.note_unread(None, {}, {}, {"log": {}, "data": {}})
             return
         self.progress.note_newest(newest)
         if self._state is None or self._state[0] != newest:
@@ -88,18 +92,18 @@ class Outlook:
         todo = [v for v in find_commits(files) if v >= first and v not in self._seen]
         for version in todo[:LOOK_COMMITS_MAX]:
             try:
-                self._seen[version] = _build_unread(
-                    await self.log.read_commit(version, state, None)
-                )
+                commit = await self.log.read_commit(version, state, None)
+                build = partial(_build_unread, commit)
+                self._seen[version] = await parse_in_thread(build, commit.size)
             except FileNotFoundError:
                 continue  # it has just been cleaned up; following the log will report it
         self._find_deadlines(files, state)
 
     def list_unread(self, most: int) -> list[dict[str, Any]]:
         """Return the oldest unread versions, as far as they were looked at: ``version``,
-        ``committed_s``, ``size`` in bytes, ``operation``, and the numbers of file actions."""
+        ``committed_s``, ``size`` in bytes, ``rows``, ``operation``, the numbers of file actions."""
         versions = sorted(self._seen)[:most]
-        fields = ("committed_s", "size", "operation", "adds", "removes", "cdcs")
+        fields = ("committed_s", "size", "rows", "operation", "adds", "removes", "cdcs")
         return [
             {"version": v, **{name: getattr(self._seen[v], name) for name in fields}}
             for v in versions
@@ -127,7 +131,8 @@ class Outlook:
         first = min(self._seen, default=None)
         since_s = None if first is None else self._seen[first].committed_s
         sizes = {v: seen.size for v, seen in self._seen.items()}
-        self.progress.note_unread(since_s, sizes, {"log": log, "data": data})
+        rows = {v: seen.rows for v, seen in self._seen.items()}
+        self.progress.note_unread(since_s, sizes, rows, {"log": log, "data": data})
 
 
 def _build_unread(commit: Commit) -> _Unread:
@@ -143,6 +148,7 @@ def _build_unread(commit: Commit) -> _Unread:
     operation = header.commit_info.fields.get("operation") if header.commit_info else None
     return _Unread(
         header.file_bytes,
+        count_changed_rows(commit),
         committed,
         min(threats, default=None),
         operation if isinstance(operation, str) else None,

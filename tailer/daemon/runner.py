@@ -59,7 +59,8 @@ class FeedStatus:
     """What a feed is doing; JSON by :meth:`to_json`.
 
     Times are in seconds, ``offset`` is the saved one; ``seconds_to_loss`` None: nothing unread may
-    be removed. ``snapshot`` is how far a snapshot is (:meth:`FeedProgress.describe_snapshot`).
+    be removed, and ``lag_rows`` None: unknown. ``snapshot`` is how far a snapshot is
+    (:meth:`FeedProgress.describe_snapshot`).
     ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders`` are its
     operator's orders (:meth:`tailer.feed.orders.Orders.to_json`). ``remedy`` is what to do about
     ``last_error`` (:meth:`tailer.daemon.remedies.Remedy.to_json`).
@@ -73,6 +74,7 @@ class FeedStatus:
     lag_versions: int
     lag_seconds: float
     lag_bytes: int
+    lag_rows: int | None
     snapshot: dict[str, float | None] | None
     events: int
     events_per_s: float
@@ -468,6 +470,7 @@ class Runner:
             lag_versions=progress.lag_versions(),
             lag_seconds=round(progress.lag_seconds(), 3),
             lag_bytes=progress.lag_bytes(),
+            lag_rows=progress.lag_rows(),
             snapshot=progress.describe_snapshot(),
             events=progress.events_delivered,
             events_per_s=round(rate, 1),

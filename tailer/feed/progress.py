@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from tailer.changes import CHANGE_TYPE, ChangeBatch, Notice, Offset
+from tailer.delta.changed_rows import count_changed_rows
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError, TransientError
 
@@ -129,7 +130,8 @@ class FeedProgress(Observer):
 
     ``totals`` counts by name and labels. ``deadlines`` maps the cause (log, data) and the version
     to the epoch seconds after which unread data of that version may be removed; ``sizes`` maps a
-    version to the bytes of its file actions. ``offset`` is that of the feed as it runs here,
+    version to the bytes of its file actions, ``rows`` to the rows that it changes, None if unknown.
+    ``offset`` is that of the feed as it runs here,
     ``saved`` the one that was looked up while it did not.
     """
 
@@ -148,6 +150,7 @@ class FeedProgress(Observer):
         self.targets = 0
         self.newest_known: int | None = None
         self.sizes: dict[int, int] = {}
+        self.rows: dict[int, int | None] = {}
         self.deadlines: dict[str, dict[int, float]] = {"log": {}, "data": {}}
         self.totals: dict[tuple[str, ...], Total] = {}
         self.distributions: dict[str, Distribution] = {}
@@ -187,6 +190,8 @@ class FeedProgress(Observer):
 
     def note_commit(self, commit: Commit) -> None:
         self.sizes[commit.version] = commit.header.file_bytes
+        if commit.header.files is not None:  # of a large one they would be parsed once more
+            self.rows[commit.version] = count_changed_rows(commit)
 
     def count_fetched(self, files: int, size: int) -> None:
         self._fetched_bytes += size
@@ -292,6 +297,7 @@ class FeedProgress(Observer):
         gone = sum(self.sizes.values()) - sum(left.values())
         self.sizes, self._fetched_bytes = left, max(0, self._fetched_bytes - gone)
         self._passed_bytes = self._fetched_bytes
+        self.rows = {v: rows for v, rows in self.rows.items() if v >= offset.version}
         for cause, by_version in self.deadlines.items():
             kept = {v: time for v, time in by_version.items() if v >= offset.version}
             self.deadlines[cause] = kept
@@ -333,11 +339,16 @@ class FeedProgress(Observer):
         self.saved = offset
 
     def note_unread(
-        self, since_s: float | None, sizes: dict[int, int], deadlines: dict[str, dict[int, float]]
+        self,
+        since_s: float | None,
+        sizes: dict[int, int],
+        rows: dict[int, int | None],
+        deadlines: dict[str, dict[int, float]],
     ) -> None:
-        """Note what is not delivered: when it began, and ``sizes`` and ``deadlines``."""
+        """Note what is not delivered: when it began, and ``sizes``, ``rows`` and ``deadlines``."""
         self._unread_since_s = since_s
         self.sizes |= sizes
+        self.rows |= rows
         self.deadlines |= deadlines
 
     # Values computed from these
@@ -373,6 +384,24 @@ class FeedProgress(Observer):
             return 0
         unread = sum(size for v, size in self.sizes.items() if v >= self.known_offset.version)
         return max(0, unread - (self._passed_bytes if unread else 0))
+
+    def lag_rows(self) -> int | None:
+        """Return how many rows the undelivered versions change, as their log entries say; None if
+        one of them does not say, was not looked at yet, or is read as a snapshot."""
+        at, versions = self.known_offset, self.lag_versions()
+        if at is None or self.newest_known is None:
+            return None
+        if not versions:
+            return 0
+        if at.snapshot or versions > len(self.rows):
+            return None
+        total = 0
+        for version in range(at.version, at.version + versions):
+            rows = self.rows.get(version)
+            if rows is None:
+                return None
+            total += rows
+        return max(0, total - at.index)
 
     def describe_snapshot(self) -> dict[str, float | None] | None:
         """Return how far the snapshot is that is being read, for the status; None: there is none.

@@ -322,6 +322,7 @@ def test_a_paused_feed_knows_after_a_restart_what_it_may_lose(setting: Setting) 
         status = setting.status("orders")
         assert (status["state"], status["offset"]["version"]) == ("paused", 2)
         assert status["lag_bytes"] > 0
+        assert status["lag_rows"] is None, "its remove has no statistics"
         assert b'tailer_time_to_data_loss_seconds{cause="data",feed="orders"} +Inf' not in (
             setting.metrics()
         )

@@ -58,6 +58,10 @@ class Scene:
         await self.outlook.update_progress()
         return self.progress.seconds_to_loss("log"), self.progress.seconds_to_loss("data")
 
+    def sample(self) -> float | None:
+        """The lag in rows, as Prometheus has it."""
+        return self.rig.registry.get_sample_value("tailer_lag_rows", {"feed": "orders"})
+
 
 async def test_lag_in_bytes_is_the_sizes_of_unread_file_actions(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
@@ -72,6 +76,67 @@ async def test_lag_in_bytes_is_the_sizes_of_unread_file_actions(tmp_path: Path) 
     await scene.look(4)
     assert scene.rig.metric("tailer_lag_bytes") == 0
     assert scene.rig.metric("tailer_lag_versions") == 0
+
+
+async def test_lag_in_rows_is_what_the_unread_versions_change(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    table = scene.table
+    several = table.add([{"id": i} for i in range(5)])
+    table.commit(several)  # 1: five inserts
+    less, left = table.delete_rows(several, [0, 1])
+    table.commit(less, left)  # 2: two more are deleted
+    table.commit(table.remove(left))  # 3: what a remove without statistics deletes
+    await scene.look(1)
+    unread = scene.outlook.list_unread(9)
+    assert [one["rows"] for one in unread] == [5, 2, None]
+    assert scene.progress.lag_rows() is None
+    assert scene.sample() is None, "what is unknown is not shown as 0"
+    await scene.look(4)
+    assert (scene.progress.lag_rows(), scene.sample()) == (0, 0.0)
+
+
+async def test_rows_of_a_version_that_was_not_looked_at_are_unknown(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.table.insert([{"id": 1}, {"id": 2}, {"id": 3}])
+    await scene.look(1)
+    assert scene.sample() == 3
+    scene.progress.note_start(Offset(1, 2))
+    assert scene.sample() == 1, "two of them were delivered"
+    scene.progress.note_newest(2)
+    assert scene.sample() is None
+    scene.progress.note_start(Offset(1, snapshot=True))
+    assert scene.sample() is None
+
+
+@pytest.mark.parametrize("many", [0, 100], ids=["small", "large"])
+async def test_rows_are_counted_in_commits_of_any_size(tmp_path: Path, many: int) -> None:
+    scene = Scene(tmp_path)
+    rearranged = scene.table.add([{"id": 1}], dataChange=False)
+    adds = [scene.table.add([{"id": i}, {"id": i}]) for i in range(2 + many)]
+    scene.table.commit(rearranged, *adds)
+    await scene.look(1)
+    assert scene.sample() == 2 * (2 + many)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rows"),
+    [
+        ({"numUpdatedRows": "2", "numCopiedRows": "90"}, 4),
+        ({"num_deleted_rows": 3}, 3),
+        ({"numTargetRowsInserted": "1", "numTargetRowsUpdated": "1"}, 3),
+        ({"numDeletedRows": "-1"}, None),
+        ({"numDeletedRows": "9" * 30}, None),
+        ("none", None),
+    ],
+)
+async def test_writers_metrics_say_what_change_files_do_not(
+    tmp_path: Path, metrics: object, rows: int | None
+) -> None:
+    scene = Scene(tmp_path)
+    info = {"commitInfo": {"operation": "UPDATE", "operationMetrics": metrics}}
+    scene.table.commit(info, scene.table.cdc([{"id": 1, "_change_type": "delete"}]))
+    await scene.look(1)
+    assert scene.progress.lag_rows() == rows
 
 
 async def test_the_log_is_threatened_only_below_a_checkpoint(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ function showPast(past) {
   fillTable(byId("states"), ["since", "state", "why"],
     [...past.states].reverse().slice(0, 12).map((one) => [clock(one.time_s), one.state, one.error ?? ""]),
     "none yet");
-  fillTable(byId("unread"), ["version", "committed", "operation", "size", "files"],
+  fillTable(byId("unread"), ["version", "committed", "operation", "rows", "size", "files"],
     past.unread.map((one) => [
-      `v${one.version}`, clock(one.committed_s), one.operation ?? "unknown", bytes(one.size),
+      `v${one.version}`, clock(one.committed_s), one.operation ?? "unknown", one.rows ?? "unknown", bytes(one.size),
       one.cdcs ? `${one.cdcs} with changes` : `+${one.adds} −${one.removes}`,
     ]),
     "none");

@@ -39,7 +39,8 @@ export function behind(feed) {
     return `snapshot ${Math.floor(feed.snapshot.share * 100)} %${left === null ? "" : `, ${duration(left)} left`}`;
   }
   if (!feed.lag_versions) return "–";
-  return `${counted(feed.lag_versions, "version")}, ${duration(feed.lag_seconds)}, ${bytes(feed.lag_bytes)}`;
+  const rows = feed.lag_rows === null ? "rows unknown" : counted(feed.lag_rows, "row");
+  return `${counted(feed.lag_versions, "version")}, ${rows}, ${duration(feed.lag_seconds)}, ${bytes(feed.lag_bytes)}`;
 }
 
 // What was ordered and is not done; it outlives a restart.
