@@ -13,7 +13,7 @@ import anyio
 from tailer.api.options import ReadOptions
 from tailer.api.ranges import check_range
 from tailer.cli.feeds import find_feed
-from tailer.cli.progress import BytesRead
+from tailer.cli.progress import ComparisonProgress
 from tailer.cli.table import on_table
 from tailer.config.feeds import load_config
 from tailer.daemon.assembly import make_feed_sink, make_table_log
@@ -48,10 +48,10 @@ async def _verify_table(arguments: argparse.Namespace, log: TableLog) -> int:
     last = await log.latest_version() if end is None else await last_version(log, end)
     check_range(first, last)
     status = 0
-    with BytesRead(f"versions {first} to {last}") as drawn:
-        options = ReadOptions.from_arguments(arguments).feed_options(on_read=drawn)
-        async for verdict in verify_versions(log, first, last, options):
-            drawn.close()  # a verdict is printed where it was drawn
+    with ComparisonProgress(f"versions {first} to {last}") as progress:
+        options = ReadOptions.from_arguments(arguments).feed_options()
+        async for verdict in verify_versions(log, first, last, options, progress):
+            progress.drawn.close()  # a verdict is printed where it was drawn
             status = max(status, _show_verdict(verdict))
     return status
 
@@ -65,9 +65,12 @@ async def _verify_mirror(arguments: argparse.Namespace) -> int:
     try:
         options = feed.options.for_sink(sink)
         if arguments.repair:
-            return await _repair_mirror(arguments, log, sink, options)
+            return await _repair_mirror(arguments, log, sink, options, config.progress_s)
         versions = await _choose_versions(arguments, log, sink)
-        verdicts = [await verify_mirror(log, sink, feed.name, options, v) for v in versions]
+        with ComparisonProgress(feed.name, config.progress_s) as progress:
+            verdicts = [
+                await verify_mirror(log, sink, feed.name, options, v, progress) for v in versions
+            ]
         return max(map(_show_mirror, verdicts))
     except TableError as e:
         raise e.at(table=log.store.root) from None
@@ -93,12 +96,17 @@ async def _choose_versions(
 
 
 async def _repair_mirror(
-    arguments: argparse.Namespace, log: TableLog, sink: Sink, options: FeedOptions
+    arguments: argparse.Namespace,
+    log: TableLog,
+    sink: Sink,
+    options: FeedOptions,
+    progress_s: float,
 ) -> int:
     """Write what differs, and prove the copy again; what a feed wrote meanwhile may differ too."""
     feed, dry = arguments.feed, arguments.dry_run
     for _ in range(_REPAIRS_MAX):
-        verdict, counts = await repair_mirror(log, sink, feed, options, dry_run=dry)
+        with ComparisonProgress(feed, progress_s) as progress:
+            verdict, counts = await repair_mirror(log, sink, feed, options, progress, dry_run=dry)
         status = _show_mirror(verdict)
         if counts.refused:
             print(f"{counts.refused} rows can't be repaired: {counts.reason}", file=sys.stderr)

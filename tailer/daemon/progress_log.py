@@ -146,9 +146,7 @@ def _format_lag(feeds: list[FeedProgress]) -> str:
     """Return how far feeds are behind; of one alone, also how far its snapshot is."""
     snapshot = feeds[0].describe_snapshot() if len(feeds) == 1 else None
     if snapshot is not None:
-        left = snapshot["seconds_left"]
-        rest = "" if left is None else f", {left:.0f} s left"
-        return f"its snapshot is read to {snapshot['share']:.1%}{rest}"
+        return format_snapshot(snapshot)
     unread = sum(feed.newest_known is None for feed in feeds)
     versions = sum(feed.lag_versions() for feed in feeds)
     if unread:
@@ -157,6 +155,13 @@ def _format_lag(feeds: list[FeedProgress]) -> str:
             f", others are {_format_total_lag(feeds)}" if versions else ""
         )
     return _format_total_lag(feeds) if versions else "behind by nothing"
+
+
+def format_snapshot(snapshot: Mapping[str, float | None]) -> str:
+    """Return how far a snapshot is (:meth:`FeedProgress.describe_snapshot`), for people."""
+    left = snapshot["seconds_left"]
+    rest = "" if left is None else f", {left:.0f} s left"
+    return f"its snapshot is read to {snapshot['share']:.1%}{rest}"
 
 
 def _format_total_lag(feeds: list[FeedProgress]) -> str:

@@ -114,6 +114,12 @@ class Observer:
     def count_snapshot_file(self, size: int) -> None:
         """Note that the snapshot's next file, of this size, is read or passed over."""
 
+    def begin_comparison(self) -> None:
+        """Note that the rows of a comparison are read next, from the beginning."""
+
+    def count_compared(self, rows: int) -> None:
+        """Note that this many rows of a comparison were read. Called from worker threads."""
+
     def note_loss(self, notice: Notice) -> None:
         """Note that something is lost for good, and is skipped."""
 

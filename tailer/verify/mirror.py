@@ -20,6 +20,7 @@ from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
 from tailer.errors import ConfigError, TableReplaced, TransientError
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorCopy, Sink
@@ -57,20 +58,26 @@ class MirrorVerdict:
 
 
 async def verify_mirror(
-    log: TableLog, sink: Sink, feed: str, options: FeedOptions, at: int | None = None
+    log: TableLog,
+    sink: Sink,
+    feed: str,
+    options: FeedOptions,
+    at: int | None = None,
+    observer: Observer | None = None,
 ) -> MirrorVerdict:
     """Compare the mirror of a feed with its table, at the version that the mirror has, or one that
-    keeps versions at an earlier one.
+    keeps versions at an earlier one. ``observer`` is told of the rows that are read.
 
     Raises :class:`TransientError` while the mirror is in the middle of a version, and
     :class:`ConfigError` for an earlier version that it can't be compared at.
     """
-    return await run_in_engine_thread(partial(_verify_copy, log, sink, feed, options, at))
+    compare = partial(_verify_copy, log, sink, feed, options, at, observer or Observer())
+    return await run_in_engine_thread(compare)
 
 
 def _verify_copy(
     log: TableLog, sink: Sink, feed: str, options: FeedOptions, at: int | None,
-    portal: BlockingPortal,
+    observer: Observer, portal: BlockingPortal,
 ) -> MirrorVerdict:  # fmt: skip
     with Engine(options.diff) as engine, sink.read_mirror(feed) as copy:
         if at is None:
@@ -78,7 +85,7 @@ def _verify_copy(
         else:
             version = copy.at = at
             _check_kept(portal, log, feed, copy.offset, at)
-        return MirrorRows(portal, log, copy, version, options).compare(engine)
+        return MirrorRows(portal, log, copy, version, options, observer).compare(engine)
 
 
 def _check_kept(
@@ -145,6 +152,7 @@ class MirrorRows:
         copy: MirrorCopy,
         version: int,
         options: FeedOptions,
+        observer: Observer,
     ) -> None:
         self.portal = portal
         self.log = log
@@ -158,6 +166,7 @@ class MirrorRows:
                 f"the table has the id {self.state.table_id}, and the mirror is of "
                 f"{copy.offset.table_id}; `tailer offsets reset` creates it again"
             )
+        self.observer = Observer()  # of the first look
         with closing(pull_batches(portal, self.read_snapshot())) as batches:
             table = self._select_columns(next(batches)).schema
         rest = [name for name in table.names if name not in copy.key]
@@ -166,6 +175,7 @@ class MirrorRows:
         held = (copy.as_held(f.name, pa.array([], f.type)).type for f in self.table)
         numbered = [pa.field(f"c{i}", data_type) for i, data_type in enumerate(held)]
         self.schema = pa.schema([*REF_FIELDS, *numbered])
+        self.observer = observer
 
     def compare(self, engine: Engine) -> MirrorVerdict:
         """Return the verdict; the engine's table ``unbalanced`` then has the rows that differ."""
@@ -176,23 +186,26 @@ class MirrorRows:
 
     def open_stream(self) -> RowStream:
         self.count = 0
+        self.observer.begin_comparison()
         return RowStream(self.schema, self._sign_batches())
 
     def read_snapshot(self) -> AsyncGenerator[ChangeBatch, None]:
         """Return the table's rows, as inserts."""
         start = Offset(self.version, snapshot=True)
-        return read_changes(self.log, start, self.version, self.options)
+        return read_changes(self.log, start, self.version, self.options, self.observer)
 
     def _sign_batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self.copy.rows(self.table):
             yield _sign_rows(1, batch.columns, self.count, self.schema)
             self.count += batch.num_rows
+            self.observer.count_compared(batch.num_rows)
         done = 0
         for changes in pull_batches(self.portal, self.read_snapshot()):
             data = self._select_columns(changes)
             columns = [self.copy.as_held(name, data.column(name)) for name in self.names]
             yield _sign_rows(-1, columns, done, self.schema)
             done += data.num_rows
+            self.observer.count_compared(data.num_rows)
 
     def stream_keys(self, changes: ChangeBatch) -> RowStream:
         """Return the keys of a batch as a stream for the engine, each with its place there."""

@@ -41,6 +41,7 @@ from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
 from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientError
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
 from tailer.sink import MirrorRepair, Sink
@@ -72,18 +73,30 @@ class Repair(NamedTuple):
     counts: RepairCounts
 
 
+class _Back(NamedTuple):
+    """The earlier version that a mirror is taken back to, and what stores the offset after it."""
+
+    version: int
+    move: Callable[[], Awaitable[None]]
+
+
 async def repair_mirror(
-    log: TableLog, sink: Sink, feed: str, options: FeedOptions, *, dry_run: bool = False
+    log: TableLog,
+    sink: Sink,
+    feed: str,
+    options: FeedOptions,
+    observer: Observer | None = None,
+    *,
+    dry_run: bool = False,
 ) -> Repair:
     """Compare the mirror of a feed with its table, and settle the keys that differ.
 
-    With ``dry_run``, nothing is written, and the
+    ``observer`` is told of the rows that are read. With ``dry_run``, nothing is written, and the
     counts are what would be. Raises the errors of :func:`~tailer.verify.mirror.verify_mirror` and
     of the sink; what was written until then stays.
     """
-    return await run_in_engine_thread(
-        partial(_repair_copy, log, sink, feed, options, dry_run=dry_run)
-    )
+    repair = partial(_repair_copy, log, sink, feed, options, observer, dry_run=dry_run)
+    return await run_in_engine_thread(repair)
 
 
 async def rewind_mirror(
@@ -101,7 +114,7 @@ async def rewind_mirror(
     Raises :class:`ConfigError` for a version that the mirror has not passed, or whose columns are
     others, and the errors of the table if it no longer has the version.
     """
-    back = partial(_repair_copy, log, sink, feed, options, version=version, move=move)
+    back = partial(_repair_copy, log, sink, feed, options, None, back=_Back(version, move))
     return (await run_in_engine_thread(back)).counts
 
 
@@ -110,29 +123,30 @@ def _repair_copy(
     sink: Sink,
     feed: str,
     options: FeedOptions,
+    observer: Observer | None,
     portal: BlockingPortal,
     *,
-    version: int | None = None,
-    move: Callable[[], Awaitable[None]] | None = None,
+    back: _Back | None = None,
     dry_run: bool = False,
 ) -> Repair:
     with Engine(options.diff) as engine:
         with sink.read_mirror(feed) as copy:
-            if version is None:
+            if back is None:
                 version = find_held_version(copy.offset, feed)
             else:
+                version = back.version
                 _check_passed(portal, log, feed, copy.offset, version)
-            rows = MirrorRows(portal, log, copy, version, options)
+            rows = MirrorRows(portal, log, copy, version, options, observer or Observer())
             verdict = rows.compare(engine)
-        if move is not None:
-            portal.call(move)
+        if back is not None:
+            portal.call(back.move)
         counts = RepairCounts()
         if not verdict.exact:
             if dry_run:
                 _Settling(engine, rows, _DryRun(copy.offset), copy.offset, counts).run()
             else:
                 with sink.repair_mirror(feed) as mirror:
-                    seen = copy.offset if move is None else mirror.offset
+                    seen = copy.offset if back is None else mirror.offset
                     _Settling(engine, rows, mirror, seen, counts).run()
         return Repair(verdict, counts)
 
@@ -204,7 +218,9 @@ class _Settling:
         waiting: list[ChangeBatch] = []
         count = size = 0
         with closing(pull_batches(self._rows.portal, self._rows.read_snapshot())) as batches:
+            self._rows.observer.begin_comparison()
             for batch in batches:
+                self._rows.observer.count_compared(batch.num_rows)
                 chosen = self._choose_open(batch)
                 if chosen.num_rows:
                     waiting.append(chosen)

@@ -28,6 +28,7 @@ from tailer.decode.variant import canonicalize_variants
 from tailer.delta.snapshot import TableState
 from tailer.errors import CorruptRow, first_error
 from tailer.feed.options import FeedOptions
+from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
 from tailer.feed.read_context import ReadContext
 from tailer.log.table import TableLog
@@ -65,15 +66,21 @@ class Verdict:
 
 
 async def verify_versions(
-    log: TableLog, first: int, last: int, options: FeedOptions
+    log: TableLog,
+    first: int,
+    last: int,
+    options: FeedOptions,
+    observer: Observer | None = None,
 ) -> AsyncGenerator[Verdict, None]:
     """Yield verdicts on the versions first..last: one on all of them together if it is exact.
 
     Otherwise, or if the range has no single schema in which all rows can be read, yield one for
-    each version, in order. Memory is bounded by ``options.diff``.
+    each version, in order. Memory is bounded by ``options.diff``. ``observer`` is told of the rows
+    that are read.
     """
+    observer = observer or Observer()
     try:
-        verdict = await _verify_range(log, first, last, options)
+        verdict = await _verify_range(log, first, last, options, observer)
     except CorruptRow:
         if first == last:
             raise
@@ -82,17 +89,19 @@ async def verify_versions(
         yield verdict
         return
     for version in range(first, last + 1):
-        yield await _verify_range(log, version, version, options)
+        yield await _verify_range(log, version, version, options, observer)
 
 
-async def _verify_range(log: TableLog, first: int, last: int, options: FeedOptions) -> Verdict:
+async def _verify_range(
+    log: TableLog, first: int, last: int, options: FeedOptions, observer: Observer
+) -> Verdict:
     state = (await log.load_snapshot(last)).state
     removals = await find_mapping_removals(log, first, last, state)
     options = structs.replace(
         options, decode=structs.replace(options.decode, removals=removals), spans=True
     )
     try:
-        return await _verify_in_schema(log, first, last, options, state)
+        return await _verify_in_schema(log, first, last, options, observer, state)
     except CorruptRow:
         if first < last or first == 0:
             raise
@@ -100,8 +109,8 @@ async def _verify_range(log: TableLog, first: int, last: int, options: FeedOptio
         if before.schema == state.schema:
             raise
     # No row can be read in both schemas, so no row may remain: each side is checked in its schema.
-    left = await _verify_in_schema(log, first, last, options, before, "leaving")
-    came = await _verify_in_schema(log, first, last, options, state, "coming")
+    left = await _verify_in_schema(log, first, last, options, observer, before, "leaving")
+    came = await _verify_in_schema(log, first, last, options, observer, state, "coming")
     return Verdict(
         first,
         last,
@@ -117,6 +126,7 @@ async def _verify_in_schema(
     first: int,
     last: int,
     options: FeedOptions,
+    observer: Observer,
     state: TableState,
     side: _Side | None = None,
 ) -> Verdict:
@@ -125,7 +135,7 @@ async def _verify_in_schema(
     options = structs.replace(options, decode=decode)
 
     def compare(portal: BlockingPortal) -> Verdict:
-        signed = SignedRows(portal, log, first, last, options, state, side)
+        signed = SignedRows(portal, log, (first, last), options, observer, state, side)
         with Engine(options.diff) as engine:
             missing, surplus, examples = compare_rows(engine, signed)
         return Verdict(first, last, signed.events, missing, surplus, examples)
@@ -181,17 +191,18 @@ class SignedRows:
         self,
         portal: BlockingPortal,
         log: TableLog,
-        first: int,
-        last: int,
+        versions: tuple[int, int],
         options: FeedOptions,
+        observer: Observer,
         state: TableState,
         side: _Side | None = None,
     ) -> None:
         self.side = side
         self.portal = portal
         self.log = log
-        self.first, self.last = first, last
+        self.first, self.last = versions
         self.options = options
+        self.observer = observer
         self.events = 0
         shaper = ReadContext.from_options(log, options).shaper
         fields = list(shaper.shape_schema(state))[: -len(METADATA_FIELDS)]
@@ -202,6 +213,7 @@ class SignedRows:
     def open_stream(self) -> RowStream:
         """Return the rows as a stream for the engine, from the beginning."""
         self.events = 0
+        self.observer.begin_comparison()
         return RowStream(self.schema, self._sign_batches())
 
     def _sign_batches(self) -> Iterator[pa.RecordBatch]:
@@ -215,7 +227,8 @@ class SignedRows:
 
     def sign_changes(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the events, and count them in ``events``."""
-        changes = read_changes(self.log, Offset(self.first), self.last, self.options)
+        start = Offset(self.first)
+        changes = read_changes(self.log, start, self.last, self.options, self.observer)
         for batch in pull_batches(self.portal, changes):
             comes = pc.is_in(batch.rows.column(CHANGE_TYPE), value_set=_COMING)
             sign = pc.if_else(comes, pa.scalar(1, pa.int8()), pa.scalar(-1, pa.int8()))
@@ -229,9 +242,10 @@ class SignedRows:
 
     def _read_snapshot(self, version: int) -> AsyncGenerator[ChangeBatch, None]:
         start = Offset(version, snapshot=True)
-        return read_changes(self.log, start, version, self.options)
+        return read_changes(self.log, start, version, self.options, self.observer)
 
     def _sign_rows(self, batch: ChangeBatch, sign: pa.Array) -> pa.RecordBatch:
+        self.observer.count_compared(batch.num_rows)
         values = [self.make_comparable(c) for c in batch.rows.columns[: -len(METADATA_FIELDS)]]
         if [v.type for v in values] != [f.type for f in list(self.schema)[len(REF_FIELDS) :]]:
             raise CorruptRow(
