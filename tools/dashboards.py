@@ -162,6 +162,7 @@ _ONE_FEED = (
             "{{feed}} retries": _rate("tailer_retries_total", "feed", _FEED, "increase"),
         },
     ),
+    Panel("Parked rows", "short", {"{{feed}}": f"max by (feed) (tailer_parked_rows{_FEED})"}),
     Panel(
         "Parked and lost",
         "short",

@@ -214,6 +214,7 @@ def _make_feed_options(feed: Section) -> FeedOptions:
             on_schema_change=feed["on_schema_change"],
             on_data_loss=feed["on_data_loss"],
             on_reject=feed["on_reject"],
+            park_bytes_max=feed["park_bytes_max"],
             on_invalid_text=feed["on_invalid_text"],
         ),
         heartbeat_s=feed["heartbeat_s"],

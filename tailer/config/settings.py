@@ -169,6 +169,11 @@ FEED: dict[str, Setting] = {
     "park": Setting(
         "table", {}, "Sink for rejected rows.", unset="a JSON lines file beside `state`",
     ),
+    "park_bytes_max": Setting(
+        "whole", 1024 * _MIB, "Size of the file of rejected rows beside `state` at which the feed "
+        "stops.",
+        unit="bytes", least=1, advanced=True,
+    ),
     "heartbeat_s": Setting(
         "number", 0.0, "Send a heartbeat to the sink after this long without events; 0 means "
         "never.",

@@ -15,6 +15,7 @@ from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
 from tailer.daemon.discovery import discover_tables, is_pattern
 from tailer.errors import ConfigError
+from tailer.feed.parked_file import ParkedFile
 from tailer.feed.progress import FeedProgress
 from tailer.feed.run import Feed
 from tailer.log.starts import find_start_to_keep
@@ -135,6 +136,13 @@ def find_parked_file(config: Config, feed: FeedConfig) -> Path:
     return _default_parked_file(config, feed)
 
 
+def _make_parked_file(config: Config, feed: FeedConfig) -> ParkedFile | None:
+    if feed.options.policies.on_reject != "park" or feed.park is not None:
+        return None
+    limit = feed.options.policies.park_bytes_max
+    return ParkedFile(feed.name, _default_parked_file(config, feed), limit)
+
+
 def check_targets(config: Config) -> None:
     """Refuse two sinks that write to one target which only one sink may use.
 
@@ -231,6 +239,7 @@ def assemble_feed(
         jitter=random.random,
         options=feed.options,
         park=make_park_sink(config, feed),
+        parked=_make_parked_file(config, feed),
     )
 
 

@@ -72,6 +72,12 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
         "gauge", "tailer_snapshot_left_seconds", (),
         "Time that the rest of the snapshot takes at its pace so far.",
     ),
+    "parked_rows": ("gauge", "tailer_parked_rows", (), "Rows in the file of parked rows."),
+    "parked_bytes": ("gauge", "tailer_parked_bytes", (), "Size of the file of parked rows."),
+    "parked_limit": (
+        "gauge", "tailer_parked_limit_bytes", (),
+        "Size of the file of parked rows at which the feed stops.",
+    ),
     "time_to_loss": (
         "gauge", "tailer_time_to_data_loss_seconds", ("cause",),
         "Time until log cleanup (log) or VACUUM (data) may remove unread data; +Inf: none.",
@@ -146,6 +152,10 @@ def _list_gauges(progress: FeedProgress) -> Iterator[tuple[Any, ...]]:
         yield "snapshot_share", snapshot["share"]
         if snapshot["seconds_left"] is not None:
             yield "snapshot_left", snapshot["seconds_left"]
+    if (parked := progress.parked) is not None:
+        yield "parked_rows", parked["rows"]
+        yield "parked_bytes", parked["bytes"]
+        yield "parked_limit", parked["bytes_max"]
     for cause in progress.deadlines:
         yield "time_to_loss", cause, progress.seconds_to_loss(cause)
     yield "queue", progress.queued

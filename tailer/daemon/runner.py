@@ -22,6 +22,7 @@ from tailer.feed.publish import find_saved_offset
 from tailer.feed.run import Feed, run_feed
 from tailer.feed.sink_calls import UnexplainedError
 from tailer.offsets.held import HeldOffsets
+from tailer.process.threads import run_blocking
 from tailer.shape.expressions import Condition
 
 State = Literal["running", "paused", "stopped", "failed", "ended"]
@@ -60,10 +61,11 @@ class FeedStatus:
 
     Times are in seconds, ``offset`` is the saved one; ``seconds_to_loss`` None: nothing unread may
     be removed, and ``lag_rows`` None: unknown. ``snapshot`` is how far a snapshot is
-    (:meth:`FeedProgress.describe_snapshot`).
-    ``lease`` is held, waiting (for the process named in ``owner``) or none; ``orders`` are its
-    operator's orders (:meth:`tailer.feed.orders.Orders.to_json`). ``remedy`` is what to do about
-    ``last_error`` (:meth:`tailer.daemon.remedies.Remedy.to_json`).
+    (:meth:`FeedProgress.describe_snapshot`), and ``parked`` what the file of parked rows has
+    (:meth:`ParkedFile.measure`), None if there is none. ``lease`` is held, waiting (for the process
+    named in ``owner``) or none; ``orders`` are its operator's
+    (:meth:`tailer.feed.orders.Orders.to_json`). ``remedy`` is what to do about ``last_error``
+    (:meth:`tailer.daemon.remedies.Remedy.to_json`).
     """
 
     name: str
@@ -76,6 +78,7 @@ class FeedStatus:
     lag_bytes: int
     lag_rows: int | None
     snapshot: dict[str, float | None] | None
+    parked: dict[str, int] | None
     events: int
     events_per_s: float
     last_error: str | None
@@ -353,6 +356,11 @@ class Runner:
         except TailerError:
             return None
 
+    async def measure_parked(self) -> None:
+        """Look how much is parked in the feed's file."""
+        if (file := self.feed.parked) is not None:
+            self.feed.progress.parked = await run_blocking(file.measure)
+
     async def measure_unread(self) -> None:
         """Examine what is unread, also of a feed that does not run here or can't begin: its saved
         offset is looked up without acquiring it. Raises what the log raises."""
@@ -472,6 +480,7 @@ class Runner:
             lag_bytes=progress.lag_bytes(),
             lag_rows=progress.lag_rows(),
             snapshot=progress.describe_snapshot(),
+            parked=progress.parked,
             events=progress.events_delivered,
             events_per_s=round(rate, 1),
             last_error=self.last_error,

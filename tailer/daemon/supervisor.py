@@ -275,6 +275,7 @@ class Supervisor:
     async def _measure_runners(self, runners: list[Runner]) -> None:
         for runner in runners:
             try:
+                await runner.measure_parked()
                 await runner.measure_unread()
             except TailerError as e:
                 runner.log_event(logging.DEBUG, "measure", f"can't be measured: {e}")

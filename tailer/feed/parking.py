@@ -22,7 +22,9 @@ from typing import Any
 
 from tailer.changes import COMMIT_VERSION, ChangeBatch, Offset
 from tailer.errors import CorruptRow, RowsRefused, SinkRejected, TableError, TargetRefused
+from tailer.feed.parked_file import ParkedFile
 from tailer.feed.progress import FeedProgress
+from tailer.process.threads import run_blocking
 from tailer.sink import Sink, write_pieces
 
 #: If this many rows in a row are refused, the fault is the sink's, not the rows'.
@@ -66,7 +68,8 @@ class Parked:
 class Parking:
     """Writes batches to a sink, and the rows that it refuses to ``park``.
 
-    ``report`` is called with what was parked, once a batch.
+    ``report`` is called with what was parked, once a batch. ``file`` is that of
+    ``park``, if it has a limit.
     """
 
     def __init__(
@@ -75,11 +78,13 @@ class Parking:
         park: Sink,
         progress: FeedProgress,
         report: Callable[[Parked], None],
+        file: ParkedFile | None = None,
     ) -> None:
         self._sink = sink
         self._park = park
         self._progress = progress
         self._report = report
+        self._file = file
         self._park_open = False
         self._in_a_row = 0
         # Of one batch:
@@ -176,6 +181,8 @@ class Parking:
             await self._write_to_park(row, refused)
 
     async def _write_to_park(self, row: ChangeBatch, refused: Refusal) -> None:
+        if self._file is not None:
+            await run_blocking(self._file.check_room)
         if not self._park_open:
             await self._park.open("parked")
             self._park_open = True

@@ -27,6 +27,7 @@ class Policies(Struct, frozen=True):
     on_schema_change: OnSchemaChange = "continue"
     on_data_loss: OnDataLoss = "fail"
     on_reject: OnReject = "fail"
+    park_bytes_max: int = 1024**3
     on_invalid_text: OnInvalidText = "replace"
 
 

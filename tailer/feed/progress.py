@@ -138,7 +138,8 @@ class FeedProgress(Observer):
     to the epoch seconds after which unread data of that version may be removed; ``sizes`` maps a
     version to the bytes of its file actions, ``rows`` to the rows that it changes, None if unknown.
     ``offset`` is that of the feed as it runs here,
-    ``saved`` the one that was looked up while it did not.
+    ``saved`` the one that was looked up while it did not. ``parked`` is what
+    :meth:`~tailer.feed.parked_file.ParkedFile.measure` said last, None without such a file.
     """
 
     def __init__(self, feed: str, clock: Callable[[], float]) -> None:
@@ -158,6 +159,7 @@ class FeedProgress(Observer):
         self.sizes: dict[int, int] = {}
         self.rows: dict[int, int | None] = {}
         self.deadlines: dict[str, dict[int, float]] = {"log": {}, "data": {}}
+        self.parked: dict[str, int] | None = None
         self.totals: dict[tuple[str, ...], Total] = {}
         self.distributions: dict[str, Distribution] = {}
         #: The snapshots that are being read and written: the last one is read.

@@ -19,6 +19,7 @@ from tailer.errors import SinkRejected, TableError, TailerError, TransientError,
 from tailer.feed.fitting import Fitting
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
+from tailer.feed.parked_file import ParkedFile
 from tailer.feed.parking import Parked, Parking
 from tailer.feed.pipe import pipe_items
 from tailer.feed.policy import FeedPaused, LostFiles
@@ -39,11 +40,12 @@ class Feed:
     """One table to one sink. ``start`` finds the first offset of a feed without a saved one.
 
     ``last`` ends the feed after that version; None follows forever. ``jitter`` gives numbers in [0,
-    1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park. ``lost``,
-    ``live``, ``saver`` and ``apart`` are what a retry needs from the attempts before it: with
-    ``apart``, a span was refused, and its versions are written one by one, so that those before the
-    one at fault are delivered. ``read`` does the context. ``on_retry`` is called with each
-    temporary error, and ``on_park`` with the rows of a batch that were parked.
+    1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park; ``parked`` is
+    its file, if that has a limit. ``lost``, ``live``, ``saver`` and ``apart`` are what a retry needs
+    from the attempts before it: with ``apart``, a span was refused, and its versions are written
+    one by one, so that those before the one at fault are delivered. ``read`` does the context.
+    ``on_retry`` is called with each temporary error, and ``on_park`` with the rows of a batch that
+    were parked.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Feed:
     last: int | None = None
     orders: Orders = field(default_factory=Orders)
     park: Sink | None = None
+    parked: ParkedFile | None = None
     lost: LostFiles = field(default_factory=LostFiles)
     live: LiveFiles = field(default_factory=LiveFiles)
     saver: Saver = field(default_factory=Saver)
@@ -206,7 +209,7 @@ def _make_parking(feed: Feed) -> Parking | None:
     """Return what writes the batches of a feed that parks rows."""
     if feed.park is None:
         return None
-    return Parking(feed.sink, feed.park, feed.progress, feed.on_park)
+    return Parking(feed.sink, feed.park, feed.progress, feed.on_park, feed.parked)
 
 
 async def _check_delivery(feed: Feed) -> Mapping[str, Any]:

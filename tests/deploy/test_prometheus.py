@@ -73,7 +73,8 @@ def daemon_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     table.insert([{"id": 1}])
     (folder / "tailer.toml").write_text(
         f'[daemon]\nhttp = "127.0.0.1:{port}"\n[feeds.orders]\ntable = "orders"\n'
-        'from = "earliest"\n[feeds.orders.sink]\ntype = "jsonl"\npath = "orders.jsonl"\n'
+        'from = "earliest"\non_reject = "park"\n'
+        '[feeds.orders.sink]\ntype = "jsonl"\npath = "orders.jsonl"\n'
     )
     with started("run", folder / "tailer.toml") as running:
         running.wait_for((folder / "orders.jsonl").exists)

@@ -11,6 +11,7 @@ import pytest
 
 from tailer.changes import ChangeBatch, Offset
 from tailer.errors import RowsRefused, SinkRejected, TargetRefused, TransientError
+from tailer.feed.parked_file import ParkedFile
 from tailer.feed.parking import PARKED_IN_A_ROW_MAX, Parked, Parking
 from tailer.feed.run import run_feed
 from tailer.sink import Sink, SinkTraits, make_sink
@@ -53,11 +54,19 @@ class Parks(Rig):
         self.parked = folder / "parked.jsonl"
         self.said: list[Parked] = []
 
-    async def run(self, refused: set[int], error: type[Exception], **options: Any) -> Picky:
+    async def run(
+        self,
+        refused: set[int],
+        error: type[Exception],
+        *,
+        file: ParkedFile | None = None,
+        **options: Any,
+    ) -> Picky:
         park = make_sink("jsonl", {"path": str(self.parked)}, Path())
         sink = Picky(self, refused, error)
         feed = self.feed(sink=sink, park=park, **options)
         feed.on_park = self.said.append
+        feed.parked = file
         try:
             await run_feed(feed)
         finally:
@@ -104,6 +113,39 @@ async def test_many_parked_rows_make_a_short_line(tmp_path: Path) -> None:
     assert len(str(rig.said[0])) < 800
     assert "parked 50 of 100 rows" in str(rig.said[0])
     assert ", ...): a poison row" in str(rig.said[0])
+
+
+async def test_a_file_that_is_full_stops_the_feed_and_nothing_is_lost(tmp_path: Path) -> None:
+    rig = Parks(tmp_path)
+    rig.table.insert([{"id": i} for i in range(20)])
+    file = ParkedFile("orders", rig.parked, 1)
+    poison = {3, 7, 11}
+    said = f"the feed 'orders' parks no more rows: {rig.parked} has .* `park_bytes_max`, is 1; "
+    with pytest.raises(TargetRefused, match=said):
+        await rig.run(poison, RowsRefused, file=file, batch_rows_max=5)
+    assert [event["id"] for event in rig.parked_events] == [3], "which came to the limit"
+    file.bytes_max = 100_000
+    await rig.run(poison, RowsRefused, file=file, batch_rows_max=5)
+    assert {event["id"] for event in rig.parked_events} == poison
+    assert set(rig.ids) == set(range(20)) - poison
+
+
+def test_the_rows_of_a_file_are_counted_as_it_grows_and_begins_again(tmp_path: Path) -> None:
+    file = ParkedFile("orders", tmp_path / "parked.jsonl", 100)
+    assert file.measure() == {"rows": 0, "bytes": 0, "bytes_max": 100}
+    file.path.write_text('{"id": 1}\n{"id": 2}\n')
+    assert file.measure() == {"rows": 2, "bytes": 20, "bytes_max": 100}
+    with file.path.open("a") as more:
+        more.write('{"id": 3}\n')
+    assert file.measure()["rows"] == 3
+    file.path.write_text('{"id": 4}\n')
+    assert file.measure() == {"rows": 1, "bytes": 10, "bytes_max": 100}, "it is shorter"
+    beside = tmp_path / "new"
+    beside.write_text('{"id": 4}\n{"id": 55555}\n{"id": 6}\n')
+    beside.replace(file.path)
+    assert file.measure()["rows"] == 3, "it is another one"
+    file.path.unlink()
+    assert file.measure()["rows"] == 0
 
 
 async def test_a_sink_that_refuses_everything_is_not_parked_away(tmp_path: Path) -> None:
