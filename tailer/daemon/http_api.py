@@ -33,6 +33,7 @@ _UNREAD_MAX = 50
 
 _ORDERS = (
     "pause", "resume", "stop", "start", "skip", "unskip", "resnapshot", "stop-resnapshot", "rewind",
+    "replay-parked", "drop-parked",
 )  # fmt: skip
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -150,10 +151,20 @@ def _read_version(body: dict[str, Any]) -> int:
     return version
 
 
+def _read_ids(body: dict[str, Any]) -> list[str]:
+    ids = body.get("ids")
+    if ids is None:
+        return []  # all
+    if not isinstance(ids, list) or not ids or not all(isinstance(one, str) for one in ids):
+        raise ConfigError("ids must be a list of event ids; without it, all rows are meant")
+    return ids
+
+
 def _make_orders(
     supervisor: Supervisor,
-) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]:
-    """Return the actions on a feed, by the last part of the address: ``_ORDERS``."""
+) -> dict[str, Callable[[str, dict[str, Any]], Awaitable[str | None]]]:
+    """Return the actions on a feed, by the last part of the address: ``_ORDERS``. They return what
+    came of them, if there is more to say than that they are done."""
 
     async def skip(feed: str, body: dict[str, Any]) -> None:
         await supervisor.skip_version(feed, _read_version(body))
@@ -183,6 +194,8 @@ def _make_orders(
         "resnapshot": resnapshot,
         "stop-resnapshot": lambda feed, _: supervisor.stop_resnapshots(feed),
         "rewind": rewind,
+        "replay-parked": lambda feed, body: supervisor.replay_parked(feed, _read_ids(body)),
+        "drop-parked": lambda feed, body: supervisor.drop_parked(feed, _read_ids(body)),
     }
 
 
@@ -220,13 +233,17 @@ def make_api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         )
         return web.json_response({**runner.past.to_json(), "unread": unread, "rows": rows})
 
+    async def parked(request: web.Request) -> web.Response:
+        rows = await supervisor.list_parked(request.match_info["feed"]) if token else []
+        return web.json_response({"rows": rows})
+
     async def order(request: web.Request) -> web.Response:
         name, what = request.match_info["feed"], request.match_info["order"]
         body = await _read_body(request)
         runner = supervisor.find_runner(name)
         order_text = _format_order(what, body, request.remote)
         try:
-            await orders[what](name, body)
+            outcome = await orders[what](name, body)
         except TransientError as e:
             outcome = f"done, but not kept for a restart: {e}"
             runner.note_order(logging.WARNING, order_text, outcome)
@@ -234,8 +251,9 @@ def make_api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
         except TailerError as e:
             runner.note_order(logging.WARNING, order_text, f"refused: {e}")
             raise
-        runner.note_order(logging.INFO, order_text, "done")
-        return web.json_response({"feed": name, "order": what}, status=202)
+        runner.note_order(logging.INFO, order_text, outcome or "done")
+        said = {"outcome": outcome} if outcome else {}
+        return web.json_response({"feed": name, "order": what, **said}, status=202)
 
     async def reload(_: web.Request) -> web.Response:
         return web.json_response(await supervisor.reload_config())
@@ -245,6 +263,7 @@ def make_api_routes(supervisor: Supervisor, token: str) -> list[web.RouteDef]:
     return [
         web.get("/api/v1/feeds", _guard_handler(feeds, token, changes=False)),
         web.get("/api/v1/recent/{feed:.+}", _guard_handler(recent, token, changes=False)),
+        web.get("/api/v1/parked/{feed:.+}", _guard_handler(parked, token, changes=False)),
         web.get(one, _guard_handler(feed, token, changes=False)),
         web.post(f"{one}/{{order:{names}}}", _guard_handler(order, token, changes=True)),
         web.post("/api/v1/reload", _guard_handler(reload, token, changes=True)),

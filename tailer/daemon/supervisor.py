@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tailer.daemon.assembly import (
 )
 from tailer.daemon.discovery import is_pattern
 from tailer.daemon.metrics import MetricFamilies
+from tailer.daemon.parked import drop_parked, list_parked, replay_parked
 from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.recent import SAMPLE_S
 from tailer.daemon.reload import find_feed_changes
@@ -33,6 +35,7 @@ from tailer.errors import (
     unexpected,
 )
 from tailer.feed.progress import FeedProgress
+from tailer.offsets import OffsetStore
 from tailer.process.memory import return_freed_memory
 from tailer.process.threads import run_blocking
 from tailer.shape.columns import TableColumns
@@ -340,6 +343,16 @@ class Supervisor:
     async def rewind(self, feed: str, to: str) -> None:
         """See :func:`tailer.daemon.rewind.rewind_feed`. Raises :class:`ConfigError` unless the feed
         is stopped or has failed."""
+        async with self._hold_feed(feed) as (runner, configured, store):
+            sink = make_feed_sink(self.config, configured)
+            offset, _ = await rewind_feed(self.config, configured, store, sink, to)
+            runner.feed.progress.note_saved_offset(offset)
+            await runner.measure_parked()
+
+    @asynccontextmanager
+    async def _hold_feed(self, feed: str) -> AsyncIterator[tuple[Runner, FeedConfig, OffsetStore]]:
+        """Acquire the offset of a feed. Raises :class:`ConfigError` unless it is stopped or has
+        failed."""
         runner = self.find_runner(feed)
         if runner.state not in ("stopped", "failed") or runner.feed.progress.lease_held:
             raise ConfigError(f"the feed {feed!r} is {runner.state}; stop it first")
@@ -347,13 +360,36 @@ class Supervisor:
         try:
             await store.acquire()
             try:
-                sink = make_feed_sink(self.config, self._configs[feed])
-                offset, _ = await rewind_feed(self.config, self._configs[feed], store, sink, to)
+                yield runner, self._configs[feed], store
             finally:
                 await store.release()
         except TransientError as e:
-            raise TableError(f"the feed can't go back now ({e}); give the order again") from e
-        runner.feed.progress.note_saved_offset(offset)
+            raise TableError(f"the order can't be followed now ({e}); give it again") from e
+
+    async def list_parked(self, feed: str) -> list[dict[str, Any]]:
+        """See :func:`tailer.daemon.parked.list_parked`."""
+        self.find_runner(feed)
+        return await list_parked(self.config, self._configs[feed])
+
+    async def replay_parked(self, feed: str, ids: Collection[str]) -> str:
+        """See :func:`tailer.daemon.parked.replay_parked`; return what came of it. Raises as
+        :meth:`rewind`."""
+        async with self._hold_feed(feed) as (runner, configured, store):
+            try:
+                result = await replay_parked(self.config, configured, store, ids)
+            finally:
+                await runner.measure_parked()
+        still = f", {len(result.refused)} still refused" if result.refused else ""
+        why = f": {result.refused[0][1]}" if result.refused else ""
+        return f"{result.delivered} rows delivered{still}{why}"
+
+    async def drop_parked(self, feed: str, ids: Collection[str]) -> str:
+        """See :func:`tailer.daemon.parked.drop_parked`; return what came of it. Raises as
+        :meth:`rewind`."""
+        async with self._hold_feed(feed) as (runner, configured, _):
+            count = await drop_parked(self.config, configured, ids)
+            await runner.measure_parked()
+        return f"{count} rows dropped"
 
     async def resnapshot(self, feed: str, where: str | None = None) -> None:
         """See :meth:`Runner.order_resnapshot`. Raises :class:`ConfigError` for a bad ``where``:

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +39,14 @@ from tailer.sink import Sink
 
 class ParkedRow(Struct, frozen=True):
     """A row in the file: its ``line``, event id, and what ``_parked`` says of it: its ``offset``,
-    why it was refused, and when."""
+    why it was refused, when, and its data file."""
 
     line: bytes
     id: str
     offset: Offset
     reason: str
     at: str
+    file: str | None = None
 
 
 class Replayed(Struct):
@@ -47,23 +56,29 @@ class Replayed(Struct):
     refused: list[tuple[ParkedRow, str]] = []
 
 
-def read_parked(path: Path) -> list[ParkedRow]:
-    """Return the rows of a file, in the order of the feed; none if there is no file.
+def read_parked(path: Path, rows_max: int | None = None) -> list[ParkedRow]:
+    """Return the rows of a file, or its first ones, in the order of the feed; none if there is no
+    file.
 
     Raises :class:`ConfigError` for a line that says not where its row lies, as those of older
     releases.
     """
+    return sorted(islice(_iterate_rows(path), rows_max), key=_order)
+
+
+def _iterate_rows(path: Path) -> Iterator[ParkedRow]:
+    """Yield the rows that are not delivered, each once, in the order of the file."""
+    known = _read_delivered(path)
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.endswith(b"\n"):  # else its write was not acknowledged, and it comes again
+                    row = _parse_line(line, f"{path}, line {number}")
+                    if row.id not in known:
+                        known.add(row.id)
+                        yield row
     except FileNotFoundError:
-        return []
-    found: dict[str, ParkedRow] = {}
-    delivered = _read_delivered(path)
-    for number, line in enumerate(lines, 1):
-        if line.endswith(b"\n"):  # else its write was not acknowledged, and it is parked again
-            row = _parse_line(line, f"{path}, line {number}")
-            found.setdefault(row.id, row)  # one that was parked again is one row
-    return sorted((row for row in found.values() if row.id not in delivered), key=_order)
+        return
 
 
 def _order(row: ParkedRow) -> tuple[int, bool]:
@@ -74,7 +89,9 @@ def _parse_line(line: bytes, where: str) -> ParkedRow:
     try:
         *_, parked = json.loads(line).values()  # its name may be another one than `_parked`
         offset = Offset.from_json(parked["offset"])
-        return ParkedRow(line, parked["id"], offset, parked["reason"], parked["at"])
+        return ParkedRow(
+            line, parked["id"], offset, parked["reason"], parked["at"], parked.get("file")
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OffsetError) as e:
         raise ConfigError(
             f"{where}: no parked row of this release ({type(e).__name__}: {e}); read what was "
@@ -82,22 +99,25 @@ def _parse_line(line: bytes, where: str) -> ParkedRow:
         ) from None
 
 
-def remove_parked(path: Path, ids: Collection[str]) -> int:
-    """Remove rows, and those of :func:`note_delivered`, from a file that no feed writes to, in one
-    step; return how many of ``ids`` there were."""
-    rows = read_parked(path)
-    left = [row.line for row in rows if row.id not in ids]
-    if len(left) < len(rows) or _read_delivered(path):
+def remove_parked(path: Path, ids: Collection[str] | None) -> int:
+    """Remove rows (None: all), and those of :func:`note_delivered`, from a file that no feed writes
+    to, in one step; return how many of ``ids`` there were."""
+    removed = 0
+    if (ids is None or ids or _read_delivered(path)) and path.exists():
         beside = path.with_name(f"{path.name}.new")
         beside.unlink(missing_ok=True)
         with open(create_private(beside), "wb") as file:  # noqa: PTH123  # its descriptor
-            file.write(b"".join(left))
+            for row in _iterate_rows(path):
+                if ids is None or row.id in ids:
+                    removed += 1
+                else:
+                    file.write(row.line)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
         sync_folder(path.parent)
     _delivered_beside(path).unlink(missing_ok=True)
-    return len(rows) - len(left)
+    return removed
 
 
 def note_delivered(path: Path, id: str) -> None:  # noqa: A002  # the event's

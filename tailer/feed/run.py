@@ -41,11 +41,11 @@ class Feed:
 
     ``last`` ends the feed after that version; None follows forever. ``jitter`` gives numbers in [0,
     1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park; ``parked`` is
-    its file, if that has a limit. ``lost``, ``live``, ``saver`` and ``apart`` are what a retry needs
-    from the attempts before it: with ``apart``, a span was refused, and its versions are written
-    one by one, so that those before the one at fault are delivered. ``read`` does the context.
-    ``on_retry`` is called with each temporary error, and ``on_park`` with the rows of a batch that
-    were parked.
+    its file, if that has a limit. ``lost``, ``live``, ``saver`` and ``apart`` are what a retry
+    needs from the attempts before it: with ``apart``, a span was refused, and its versions are
+    written one by one, so that those before the one at fault are delivered. ``read`` does the
+    context. ``on_retry`` is called with each temporary error, and ``on_park`` with the rows of a
+    batch that were parked.
     """
 
     name: str

@@ -194,6 +194,58 @@ async def test_a_feed_has_its_last_hour_its_masked_rows_and_the_orders_given(
         assert page.complaints == []
 
 
+async def test_parked_rows_are_listed_delivered_and_dropped_after_a_question(
+    tmp_path: Path,
+) -> None:
+    night = Night(tmp_path)
+    (tmp_path / "parks").mkdir()
+    table = TableBuilder(tmp_path / "parks" / "t", COLUMNS, cdf=True)
+    table.create()
+    table.insert([{"id": n, "email": "<b>x</b>" if n > 1 else "1"} for n in range(4)])
+    night.text += (
+        '[feeds.parks]\ntable = "parks/t"\nfrom = "earliest"\non_reject = "park"\n'
+        'select = ["id", "email::int as n"]\n'
+        '[feeds.parks.sink]\ntype = "jsonl"\npath = "parks.jsonl"\n'
+    )
+    parked = "document.querySelector('#parked')"
+    count = f"{parked}.querySelectorAll('td:first-child').length"
+    async with night.console() as page:
+        await page.until(is_state("parks", "following"))
+        await page.value(row("parks", ".click()"))
+        await page.until(f"{count} == 2")
+        shown = await page.value(f"{parked}.textContent")
+        assert "v1" in shown
+        assert "Could not convert string '<b>x</b>'" in shown
+        assert "part-" in shown, "the file"
+        deliver, drop = (button("#detail", f"{what} parked rows") for what in ("Deliver", "Drop"))
+        assert await page.value(f"!{deliver} && !{drop}"), "the feed runs"
+        await page.value(button("#detail", "Stop") + ".click()")
+        await page.value("document.querySelector('#ask button.primary').click()")
+        await page.until(f"{is_shown('stopped')} && !!{deliver}")
+        await page.value(f"{deliver}.click()")
+        await page.value("document.querySelector('#ask button.primary').click()")
+        said = "document.querySelector('#toast').textContent"
+        await page.until(f"{said}.startsWith('Deliver parked rows: 0 rows delivered, 2 still')")
+        assert await page.value(count) == 2
+        first = await page.value(f"{parked}.querySelector('tr:nth-child(2)').lastChild.textContent")
+        await page.value(f"{drop}.click()")
+        await page.value("document.querySelector('#ask button[value=cancel]').click()")
+        await page.until("!document.querySelector('#ask').open")
+        assert await page.value(count) == 2, "it was thought better of"
+        await page.value(f"{drop}.click()")
+        await page.value(f"document.querySelector('#ask input').value = {json.dumps(first)}")
+        await page.value("document.querySelector('#ask button.primary').click()")
+        await page.until(f"{said} == 'Drop parked rows: 1 rows dropped'")
+        await page.until(f"{count} == 1")
+        await page.value(f"{drop}.click()")
+        await page.value("document.querySelector('#ask button.primary').click()")
+        await page.until("document.querySelector('#parking').hidden")
+        await page.until(f"!{drop}")
+        orders = "document.querySelector('#orders').textContent"
+        await page.until(f"{orders}.includes('drop-parked') && {orders}.includes('1 rows dropped')")
+        assert page.complaints == []
+
+
 @pytest.mark.needs("axe-core")
 @pytest.mark.slow
 async def test_500_feeds_are_used_by_keyboard_alone(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 // One feed: its facts, its last hour, what is unread, its last events.
 import { headers, ordersFor, showButtons } from "./orders.js";
-import { at, behind, byId, bytes, clock, duration, element, fillTable, losing, ordered, put, rate, setState } from "./words.js";
+import { at, behind, byId, bytes, clock, counted, duration, element, fillTable, losing, ordered, put, rate, setState } from "./words.js";
 
 const HOUR_S = 3600;
 const SVG = "http://www.w3.org/2000/svg";
@@ -11,6 +11,7 @@ export function showDetail(feed, canControl, onRefused) {
   if (shownName !== feed.name) {
     shownName = feed.name;
     for (const table of page.querySelectorAll("table")) { table.replaceChildren(); delete table.dataset.shown; }
+    delete byId("parking").dataset.shown;
     loadPast(feed.name);
     scrollTo(0, 0);
     page.querySelector("h2").focus({ preventScroll: true });
@@ -34,9 +35,29 @@ export function showDetail(feed, canControl, onRefused) {
     ["offset", at(feed.offset)],
     ["time to loss", duration(feed.seconds_to_loss), losing(feed)],
     ["delivered", `${feed.events} events`],
+    ["parked", feed.parked ? `${counted(feed.parked.rows, "row")}, ${bytes(feed.parked.bytes)} of ${bytes(feed.parked.bytes_max)}` : "–"],
     ["lease", feed.owner ? `${feed.lease} (${feed.owner} has it)` : feed.lease],
     ["orders in force", ordered(feed.orders ?? {})],
   ]);
+  showParked(feed);
+}
+
+// The rows are asked for when there are others.
+async function showParked(feed) {
+  const section = byId("parking");
+  section.hidden = !feed.parked?.rows;
+  const text = JSON.stringify(feed.parked);
+  if (section.hidden || section.dataset.shown === text) return;
+  section.dataset.shown = text;
+  try {
+    const answer = await fetch(`api/v1/parked/${encodeURIComponent(feed.name)}`, { headers: headers() });
+    const said = await answer.json();
+    if (shownName !== feed.name) return;
+    fillTable(byId("parked"), ["parked", "version", "reason", "file", "id"],
+      (said.rows ?? []).map((one) => [
+        new Date(one.at).toLocaleString(), `v${one.version}`, one.reason, one.file ?? "", one.id,
+      ]), said.error ?? "shown with a token only");
+  } catch { delete section.dataset.shown; }
 }
 
 // Returns the feed that was shown, if one was.

@@ -29,6 +29,16 @@ const ORDERS = {
     "Deliver again what follows a version? A copy is taken back to it first.",
     ["to", "Version or time", () => ""],
   ],
+  "replay-parked": [
+    "Deliver parked rows",
+    "Deliver the rows that the sink refused, now that the cause is gone?",
+    ["ids", "Only these ids (may be empty)", () => ""],
+  ],
+  "drop-parked": [
+    "Drop parked rows",
+    "Drop the rows that the sink refused? It never gets them.",
+    ["ids", "Only these ids (may be empty)", () => ""],
+  ],
   stop: ["Stop", "Stop this feed until it is started again?"],
   start: ["Start feed", null],
   reload: ["Reload configuration", "Read the configuration file again? Feeds that changed restart."],
@@ -47,6 +57,7 @@ const RUNNING = ["pause", "resnapshot", "skip", "stop"];
 export function ordersFor(feed) {
   const orders = [...(ALLOWED[feed.state] ?? RUNNING)];
   if (feed.orders?.skips) orders.push("unskip");
+  if (feed.parked?.rows && ["stopped", "failed"].includes(feed.state)) orders.push("replay-parked", "drop-parked");
   if (feed.orders?.resnapshots) orders.push("stop-resnapshot");
   const mending = mendingOrder(feed);
   return mending ? [mending, ...orders.filter((order) => order !== mending)] : orders;
@@ -99,10 +110,12 @@ async function give(order, feeds, button, onRefused) {
   if (body === null) return;
   if ("version" in body) body.version = Number.parseInt(body.version, 10);
   if (body.where === "") delete body.where;
+  if ("ids" in body) body.ids = body.ids.match(/[^\s,]+/g); // null: all
   const verb = order === "accept" ? "resume" : order;
   const paths = order === "reload" ? ["api/v1/reload"]
     : feeds.map((feed) => `api/v1/feeds/${encodeURIComponent(feed.name)}/${verb}`);
   button.ariaDisabled = "true";
+  let outcome = "done";
   try {
     for (const path of paths) {
       const answer = await fetch(path, {
@@ -113,8 +126,9 @@ async function give(order, feeds, button, onRefused) {
       if (answer.status === 401 || answer.status === 403) return onRefused();
       const said = await answer.json().catch(() => ({}));
       if (!answer.ok) return toast(said.error ?? `failed (${answer.status})`);
+      outcome = said.outcome ?? outcome;
     }
-    toast(`${label}: done`);
+    toast(`${label}: ${outcome}`);
   } catch {
     toast("the daemon does not answer");
   } finally {
