@@ -37,7 +37,7 @@ def count_changed_rows(commit: Commit) -> int | None:
             continue
         vector = action.deletion_vector
         deleted = vector.cardinality if vector else 0
-        if commit.is_added_again(action.path):
+        if header.added_again and commit.is_added_again(action.path):
             where = parse_location(action.path)
             sign = 1 if isinstance(action, AddFile) else -1
             again[where] = again.get(where, 0) + sign * deleted
