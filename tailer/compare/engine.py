@@ -21,7 +21,7 @@ on the order in which its threads find groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
@@ -36,6 +36,14 @@ __all__ = ["DiffOptions", "Engine", "Unbalanced"]
 
 #: Rows with up to this many columns are grouped by all their values, and are shown whole.
 COLUMNS_GROUPED_MAX = 200
+
+
+#: How often the rows are read where the memory is short.
+_SHARES = (1, 4, 16, 64)
+
+
+class _MemoryShort(TableError):
+    """The engine lacks memory."""
 
 
 class Unbalanced(NamedTuple):
@@ -91,7 +99,7 @@ class Engine:
             if isinstance(e, self._duckdb.IOException) or "offload" in reason:
                 raise no_room(self._folder, reason) from e
             if isinstance(e, self._duckdb.OutOfMemoryException):
-                raise TableError(
+                raise _MemoryShort(
                     f"the rows can't be compared ({reason})",
                     hint="increase diff_memory_bytes_max",
                 ) from e
@@ -161,23 +169,23 @@ class Engine:
         found = self.query_table(f"SELECT count(*) FILTER (a <> 0 OR b <> 0) FROM {summed}", rows)
         return not found.column(0)[0].as_py()
 
-    def find_unbalanced(self, rows: RowStream, limit: int) -> Unbalanced:
+    def find_unbalanced(self, open_rows: Callable[[], RowStream], limit: int) -> Unbalanced:
         """Find where the signs of equal rows (their side: -1 or 1) don't add up to zero.
 
         At most ``limit`` examples are returned. For a table with very many columns, an example
         shows only the first columns, and 128 bits of hash stand for the row's values: the engine
-        reserves memory for each column of a group.
+        reserves memory for each column of a group. It spills groups, but of very many rows it
+        needs more memory than it may take; then the rows are read several times, and each time a
+        share of them is grouped.
         """
-        fields = rows.list_fields()
+        for shares in _SHARES:
+            try:
+                fields = self._gather_unbalanced(open_rows, shares)
+                break
+            except _MemoryShort:
+                if shares == _SHARES[-1]:
+                    raise
         names = [f.name for f in fields[:COLUMNS_GROUPED_MAX]]
-        wide = len(fields) > COLUMNS_GROUPED_MAX
-        key = ", ".join(rows.build_fingerprint().values()) if wide else rows.build_key()
-        values = ", ".join(f"any_value({name}) AS {name}" for name in names)
-        self.execute(
-            f'CREATE TEMP TABLE unbalanced AS SELECT {values}, sum("#side")::BIGINT AS surplus '
-            f"FROM rows GROUP BY {key} HAVING surplus <> 0",
-            rows,
-        )
         totals = self.query_table(
             "SELECT coalesce(sum(-surplus) FILTER (surplus < 0), 0)::BIGINT AS few, "
             "coalesce(sum(surplus) FILTER (surplus > 0), 0)::BIGINT AS many FROM unbalanced"
@@ -189,6 +197,26 @@ class Engine:
             )
         few, many = (totals[name][0].as_py() for name in ("few", "many"))
         return Unbalanced(few, many, examples if examples.num_rows else None)
+
+    def _gather_unbalanced(self, open_rows: Callable[[], RowStream], shares: int) -> list[pa.Field]:
+        """Make the table ``unbalanced``, a share of the rows at a time; return their columns."""
+        self.execute("DROP TABLE IF EXISTS unbalanced")
+        for share in range(shares):
+            with closing(open_rows()) as rows:
+                fields = rows.list_fields()
+                wide = len(fields) > COLUMNS_GROUPED_MAX
+                key = ", ".join(rows.build_fingerprint().values()) if wide else rows.build_key()
+                values = ", ".join(
+                    f"any_value({f.name}) AS {f.name}" for f in fields[:COLUMNS_GROUPED_MAX]
+                )
+                into = "INSERT INTO unbalanced" if share else "CREATE TEMP TABLE unbalanced AS"
+                some = f"WHERE hash({key}) % {shares} = {share}" if shares > 1 else ""
+                self.execute(
+                    f'{into} SELECT {values}, sum("#side")::BIGINT AS surplus '
+                    f"FROM rows {some} GROUP BY {key} HAVING surplus <> 0",
+                    rows,
+                )
+        return fields
 
     def find_equal_images(self, rows: Callable[[], RowStream], updated: pa.Table) -> pa.Array:
         """Return the ids of the updated rows whose two images are equal."""

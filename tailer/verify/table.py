@@ -176,8 +176,7 @@ def compare_rows(engine: Engine, signed: Rows, examples_max: int = _EXAMPLES_MAX
     with closing(signed.open_stream()) as rows:
         if engine.is_balanced(rows):
             return Unbalanced(0, 0, None)
-    with closing(signed.open_stream()) as rows:
-        found = engine.find_unbalanced(rows, examples_max)
+    found = engine.find_unbalanced(signed.open_stream, examples_max)
     if found.examples is None:
         return found
     names = [*signed.names[: found.examples.num_columns - 1], "surplus"]

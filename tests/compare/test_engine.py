@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, strategies
 
@@ -164,7 +165,7 @@ def test_texts_that_are_not_utf_8_are_compared_by_their_bytes(lies: str) -> None
     with Engine(DiffOptions()) as engine:
         assert list(without_partner(engine, lambda: rows((LEAVING, COMING), 2)).leaving) == [0, 1]
     with Engine(DiffOptions()) as engine:
-        missing, surplus, examples = engine.find_unbalanced(rows((1, -1), 3), 5)
+        missing, surplus, examples = engine.find_unbalanced(lambda: rows((1, -1), 3), 5)
     assert examples is not None
     assert (missing, surplus, examples.num_rows) == (0, 3, 3)
 
@@ -205,9 +206,9 @@ def test_two_thousand_columns_are_proved_in_little_memory() -> None:
         return RowStream(schema, iter(batches))
 
     with Engine(DiffOptions(memory_bytes_max=256 * 1024 * 1024)) as engine:
-        assert engine.find_unbalanced(signed("b"), 5)[:2] == (0, 0)
+        assert engine.find_unbalanced(lambda: signed("b"), 5)[:2] == (0, 0)
     with Engine(DiffOptions(memory_bytes_max=256 * 1024 * 1024)) as engine:
-        missing, surplus, examples = engine.find_unbalanced(signed("c"), 5)
+        missing, surplus, examples = engine.find_unbalanced(lambda: signed("c"), 5)
     assert (missing, surplus) == (1, 1)
     assert examples is not None
     assert sorted(examples["surplus"].to_pylist()) == [-1, 1]
@@ -295,3 +296,27 @@ def test_rows_that_swapped_a_value_do_not_balance(engine: Engine) -> None:
 
 def test_nested_columns_are_left_to_groups(engine: Engine) -> None:
     assert engine.is_balanced(stream(pa.list_(pa.int64()), [[1]], [[1]])) is None
+
+
+def test_rows_that_do_not_fit_into_memory_are_compared_in_shares() -> None:
+    schema = pa.schema([*REF_FIELDS, ("c0", pa.int64()), ("c1", pa.string())])
+    count, passes = 200_000, 0
+
+    def signed() -> RowStream:
+        nonlocal passes
+        passes += 1
+        ids, text = pa.arange(0, count), pa.repeat("the same", count)
+        changed = pc.if_else(pc.equal(pc.bit_wise_and(ids, 7), 7), "changed", text)
+        rows = [
+            [pa.repeat(pa.scalar(side, pa.int8()), count), ids, ids, texts]
+            for side, texts in ((1, changed), (-1, text))
+        ]
+        return RowStream(schema, (pa.RecordBatch.from_arrays(r, schema=schema) for r in rows))
+
+    with Engine(DiffOptions(memory_bytes_max=20_000_000)) as engine:
+        missing, surplus, examples = engine.find_unbalanced(signed, 4)
+        held = engine.query_table("SELECT count(DISTINCT c0) FROM unbalanced").column(0)[0].as_py()
+    assert passes > 2
+    assert (missing, surplus, held) == (count // 8, count // 8, count // 8)
+    assert examples is not None
+    assert examples["c0"].to_pylist() == [7, 7, 15, 15]
