@@ -19,8 +19,6 @@ import pyarrow.compute as pc
 
 from sinks.formats.avro_schema import Names, build_record_schema, format_schema, make_avro_name
 from sinks.formats.avro_values import (
-    ValuePart,
-    join_parts,
     long_bytes,
     long_parts,
     nullable_parts,
@@ -28,6 +26,7 @@ from sinks.formats.avro_values import (
     string_bytes,
     string_parts,
 )
+from sinks.formats.binary_parts import ValuePart, join_parts
 from sinks.formats.debezium import CONNECTOR, VERSION, Images, transaction_id
 from sinks.formats.parts import (
     BatchEncoder,

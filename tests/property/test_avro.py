@@ -12,7 +12,8 @@ from hypothesis import given
 from msgspec import structs
 
 from sinks.formats.avro_schema import Names, build_record_schema, make_avro_name
-from sinks.formats.avro_values import join_parts, record_parts
+from sinks.formats.avro_values import record_parts
+from sinks.formats.binary_parts import join_parts
 from sinks.formats.load import load_encoder
 from tailer.changes import METADATA_FIELDS
 from tailer.testing.batches import change_batch
