@@ -1,23 +1,17 @@
 """The format ``avro``: Avro's binary encoding with a schema registry's wire format.
 
-A record is a zero byte, the schema's id (four bytes, big-endian), then the value. The schema is
-registered when a batch first needs it, so it follows the table: a column that is added or dropped
-makes a new version of the subject, which the registry checks for compatibility.
-
-With ``envelope = "rows"`` a value is a row with the three metadata columns; with ``"debezium"`` it
-is Debezium's envelope, where ``before`` and ``after`` are records of the data columns; with
-``"upsert"`` a record of the data columns, or null (:mod:`sinks.formats.upsert`).
+A column that is added or dropped makes a new version of the subject, which the registry checks for
+compatibility. See :mod:`sinks.formats.schema_encoder`.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.formats.avro_schema import Names, build_record_schema, format_schema, make_avro_name
+from sinks.formats.avro_schema import Names, build_record_schema, format_schema
 from sinks.formats.avro_values import (
     long_bytes,
     long_parts,
@@ -26,26 +20,12 @@ from sinks.formats.avro_values import (
     string_bytes,
     string_parts,
 )
-from sinks.formats.binary_parts import ValuePart, join_parts
+from sinks.formats.binary_parts import ValuePart
 from sinks.formats.debezium import CONNECTOR, VERSION, Images, transaction_id
-from sinks.formats.parts import (
-    BatchEncoder,
-    commit_ms,
-    data_columns,
-    event_headers,
-    key_array,
-    key_change_headers,
-    table_name,
-    with_tombstones,
-)
-from sinks.formats.subjects import name_subject
-from sinks.formats.upsert import check_has_key, with_nulls
+from sinks.formats.parts import data_columns, table_name
+from sinks.formats.schema_encoder import Framed, SchemaEncoder
 from tailer.changes import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.changes import Part as FilePart
-from tailer.sink.encoder import Records
-
-if TYPE_CHECKING:
-    from sinks.formats.registry import Registry
 
 _SOURCE = (
     ("version", "string"),
@@ -70,75 +50,21 @@ _FINER = ("ts_us", "ts_ns")
 _TRANSACTION = (("id", "string"), ("total_order", "long"), ("data_collection_order", "long"))
 
 
-class AvroEncoder(BatchEncoder):
-    """Avro records whose schemas are in a registry, in subjects that are named after the topic. See
-    :mod:`tailer.sink.encoder`."""
+class AvroEncoder(SchemaEncoder):
+    """Avro records."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        key_columns: tuple[str, ...] = (),
-        *,
-        topic: str = "",
-        envelope: str = "rows",
-        subject_name_strategy: str = "topic",
-        tombstones: bool = False,
-        name: str = "",
-        table: str = "",
-    ) -> None:
-        self.registry = registry
-        self.key_columns = key_columns
-        self.topic = topic
-        if envelope == "upsert":
-            check_has_key(key_columns)
-        self.envelope = envelope
-        self.subject_name_strategy = subject_name_strategy
-        self.paired, self.keeps_order = envelope != "rows", envelope != "upsert"
-        self.tombstones = tombstones
-        self.name = name
-        self.table = table
-        self._ids: dict[tuple[str, str], int] = {}
+    def _encode_records(self, batch: ChangeBatch, columns: pa.StructArray, part: str) -> Framed:
+        schema = self._build_record_schema(batch, columns.type, part.title())
+        return Framed(self._register_schema(part, schema), record_parts(columns.flatten()))
 
-    def _encode_rows(self, batch: ChangeBatch) -> Records:
-        images = Images(batch)
-        keys = None
-        if self.key_columns:
-            keys = self._encode_keys(batch, key_array(batch, self.key_columns, images.rows))
-        if self.envelope == "debezium":
-            schema = self._build_envelope_schema(batch, images.rows.type)
-            parts = self._build_envelope_parts(batch, images)
-        elif self.envelope == "upsert":
-            schema = self._build_record_schema(batch, images.rows.type, "Value")
-            parts = record_parts(images.rows.flatten())
-        else:
-            schema, parts = self._build_row_schema(batch), _build_row_parts(batch)
+    def _encode_changes(self, batch: ChangeBatch) -> Framed:
+        number = self._register_schema("value", self._build_row_schema(batch))
+        return Framed(number, _build_row_parts(batch))
+
+    def _encode_envelopes(self, batch: ChangeBatch, images: Images) -> Framed:
+        schema = self._build_envelope_schema(batch, images.rows.type)
         number = self._register_schema("value", schema)
-        values = _frame_records(number, parts, batch.num_rows)
-        headers = (*event_headers(batch), ("_schema_id", str(number).encode()))
-        if self.envelope == "debezium":
-            headers += key_change_headers(
-                batch,
-                self.key_columns,
-                keys,
-                images.gone,
-                lambda columns: self._encode_keys(batch, columns),
-            )
-        records = Records(keys, values, headers, commit_ms(batch))
-        if self.envelope == "upsert":
-            return with_nulls(batch, records, images.gone)
-        if not self.tombstones:
-            return records
-        deleted = images.gone if self.paired else _find_deletes(batch)
-        return with_tombstones(records, deleted)
-
-    def _encode_keys(self, batch: ChangeBatch, columns: pa.StructArray) -> pa.BinaryArray:
-        schema = self._build_record_schema(batch, columns.type, "Key")
-        number = self._register_schema("key", schema)
-        return _frame_records(number, record_parts(columns.flatten()), len(columns))
-
-    def _build_namespace(self, batch: ChangeBatch) -> str:
-        names = (self.name, table_name(batch, self.table))
-        return ".".join(make_avro_name(name) for name in names if name)
+        return Framed(number, self._build_envelope_parts(batch, images))
 
     def _build_record_schema(
         self, batch: ChangeBatch, rows: pa.StructType, name: str
@@ -148,15 +74,11 @@ class AvroEncoder(BatchEncoder):
 
     def _register_schema(self, part: str, schema: dict[str, Any]) -> int:
         """Return the id of a schema in the registry."""
-        known = (self._name_subject(part, schema), format_schema(schema))
-        if known not in self._ids:
-            self._ids[known] = self.registry.register(known[0], known[1])
-        return self._ids[known]
-
-    def _name_subject(self, part: str, schema: dict[str, Any]) -> str:
-        """Return the subject of a record's schema. Raises :class:`ConfigError`."""
         record = ".".join(schema[name] for name in ("namespace", "name") if schema.get(name))
-        return name_subject(self.subject_name_strategy, self.topic, part, record)
+        known = (self._name_subject(part, record), format_schema(schema))
+        if known not in self._known:
+            self._known[known] = self.registry.register(known[0], known[1])
+        return int(self._known[known])
 
     def _build_row_schema(self, batch: ChangeBatch) -> dict[str, Any]:
         schema = self._build_record_schema(batch, data_columns(batch).type, "Value")
@@ -251,15 +173,6 @@ def _build_row_parts(batch: ChangeBatch) -> list[ValuePart]:
         *string_parts(batch.rows.column(CHANGE_TYPE)),
         batch.by_part(_encode_version_and_time),
     ]
-
-
-def _frame_records(schema_id: int, parts: list[ValuePart], count: int) -> pa.BinaryArray:
-    """Return values in the wire format: a zero byte and the schema's id come first."""
-    return join_parts([struct.pack(">bI", 0, schema_id), *parts], count)
-
-
-def _find_deletes(batch: ChangeBatch) -> pa.BooleanArray:
-    return pc.equal(batch.rows.column(CHANGE_TYPE), "delete")
 
 
 def _make_plain_record(name: str, fields: tuple[tuple[str, Any], ...]) -> dict[str, Any]:

@@ -14,16 +14,29 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailer.native import rowbytes
+
 #: Some bytes of every row: a binary array without nulls, or a constant.
 ValuePart: TypeAlias = "pa.BinaryArray | bytes"
 
 _NOTHING = b""
 _BITS = 14
-_MASK = (1 << _BITS) - 1
+_CODES = 1 << _BITS
 
 
 def join_parts(parts: Sequence[ValuePart], count: int) -> pa.BinaryArray:
-    """Join the parts of each row, one after the other. ``count`` is the number of rows."""
+    """Join the parts of each row, one after the other. ``count`` is the number of rows.
+
+    Raises :class:`pyarrow.ArrowInvalid` or :class:`OverflowError` beyond 2 GiB.
+    """
+    if rowbytes.native is not None:
+        given = [
+            part if isinstance(part, bytes) else rowbytes.array_part(part, rowbytes.RAW)
+            for part in parts
+        ]
+        ends, data = rowbytes.native.join(given, count)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), count, buffers, null_count=0)
     merged: list[Any] = []
     constant = b""
     for part in parts:
@@ -54,29 +67,47 @@ def varint_bytes(number: int) -> bytes:
 def _build_encodings() -> pa.BinaryArray:
     """Return the encodings of fourteen bits: as a number's last ones; with more to come; and
     nothing."""
-    last = [bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(_MASK + 1)]
-    more = [bytes([n & 0x7F | 0x80, n >> 7 | 0x80]) for n in range(_MASK + 1)]
+    last = [varint_bytes(n) for n in range(_CODES)]
+    more = [bytes([n & 0x7F | 0x80, n >> 7 | 0x80]) for n in range(_CODES)]
     return pa.array([*last, *more, _NOTHING], pa.binary())
 
 
 def varint_parts(rest: pa.UInt64Array) -> list[ValuePart]:
     """Encode integers as :func:`varint_bytes` does; nothing where the array is null."""
-    shift, mask = pa.scalar(_BITS, pa.uint64()), pa.scalar(_MASK, pa.uint64())
-    nothing = pa.scalar(2 * (_MASK + 1), pa.uint64())
+    shift, mask = pa.scalar(_BITS, pa.uint64()), pa.scalar(_CODES - 1, pa.uint64())
+    nothing, onward = pa.scalar(2 * _CODES, pa.uint64()), pa.scalar(_CODES, pa.uint64())
     parts: list[ValuePart] = []
     done = rest.is_null() if rest.null_count else None
     while True:
-        low, rest = pc.bit_wise_and(rest, mask), pc.shift_right(rest, shift)
-        more = pc.greater(rest, pa.scalar(0, pa.uint64()))
-        further = pc.any(more).as_py()
-        index = pc.if_else(more, pc.add(low, pa.scalar(_MASK + 1, pa.uint64())), low)
+        ends = pc.min_max(rest)
+        least, most = ends["min"].as_py(), ends["max"].as_py()
+        if done is None and least is not None and least == most:
+            return [*parts, varint_bytes(least)]
+        index, rest = pc.bit_wise_and(rest, mask), pc.shift_right(rest, shift)
+        further = (most or 0) >= _CODES
+        mixed = further and least < _CODES  # mostly, the numbers of a column have one length
+        if mixed:
+            more = pc.greater(rest, pa.scalar(0, pa.uint64()))
+            index = pc.if_else(more, pc.add(index, onward), index)
+        elif further:
+            index = pc.add(index, onward)
         if done is not None:
             index = pc.if_else(done, nothing, index)
         parts.append(_build_encodings().take(index))
         if not further:
             return parts
-        ended = pc.invert(pc.fill_null(more, False))
-        done = ended if done is None else pc.or_(done, ended)
+        if mixed:
+            ended = pc.invert(pc.fill_null(more, False))
+            done = ended if done is None else pc.or_(done, ended)
+
+
+def measure_parts(parts: Sequence[ValuePart]) -> pa.UInt64Array | int:
+    """Return how many bytes the parts of each row have; one number if it is the same in all."""
+    size: Any = sum(len(part) for part in parts if isinstance(part, bytes))
+    for part in parts:
+        if not isinstance(part, bytes):
+            size = pc.add(pc.binary_length(part).cast(pa.uint64()), size)
+    return size
 
 
 def fill_nulls(array: pa.BinaryArray) -> pa.BinaryArray:

@@ -28,6 +28,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "cloudevents": _COMMON,
     "avro": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
     "json_schema": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
+    "protobuf": (*_COMMON, "registry", "envelope", "subject_name_strategy"),
     "upsert": ("key", "name", "topic", *LARGE),
 }
 SETTINGS: dict[str, Setting] = {
@@ -46,7 +47,9 @@ SETTINGS: dict[str, Setting] = {
     "own_prefix": OWN_PREFIX_SETTING,
     "schema": Setting("flag", False, "Format `debezium`: Connect's schema in every record.",
         advanced=True),
-    "registry": Setting("table", {}, "Formats `avro` and `json_schema`: the schema registry."),
+    "registry": Setting(
+        "table", {}, "Formats `avro`, `json_schema` and `protobuf`: the schema registry.",
+    ),
     "envelope": Setting(
         "text", "rows", "The same: the row, Debezium's envelope, or as in format `upsert`.",
         choices=("rows", "debezium", "upsert"), advanced=True,
@@ -153,7 +156,7 @@ def _make_encoder(
         from sinks.formats.cloudevents import CloudEventsEncoder
 
         return CloudEventsEncoder(key, table=taken["table"], **common)
-    if format in ("avro", "json_schema"):
+    if format in ("avro", "json_schema", "protobuf"):
         return _make_registry_encoder(format, key, taken, registry, folder)
     from sinks.formats.rows import RowsEncoder
 
@@ -174,23 +177,19 @@ def _make_registry_encoder(
         raise ConfigError("upserts have tombstones by themselves: leave 'tombstones' out")
     if registry is None:
         registry = load_registry(taken["registry"], folder)
+    names = ("topic", "envelope", "subject_name_strategy", "tombstones", "name", "table")
+    own = {name: taken[name] for name in names}
     if format == "json_schema":
         from sinks.formats.json_schema import JsonSchemaEncoder
 
         envelope = taken["envelope"]
-        own = {n: taken[n] for n in FORMATS[envelope] if n in taken and n not in LARGE}
-        inner = load_encoder(envelope, own)
-        names = ("subject_name_strategy", "topic", "name", "table")
-        return JsonSchemaEncoder(inner, envelope, registry, **{n: taken[n] for n in names})
-    from sinks.formats.avro import AvroEncoder
+        inner = {n: taken[n] for n in FORMATS[envelope] if n in taken and n not in LARGE}
+        del own["envelope"], own["tombstones"]
+        return JsonSchemaEncoder(load_encoder(envelope, inner), envelope, registry, **own)
+    if format == "avro":
+        from sinks.formats.avro import AvroEncoder
 
-    return AvroEncoder(
-        registry,
-        key,
-        topic=taken["topic"],
-        envelope=taken["envelope"],
-        subject_name_strategy=taken["subject_name_strategy"],
-        tombstones=taken["tombstones"],
-        name=taken["name"],
-        table=taken["table"],
-    )
+        return AvroEncoder(registry, key, **own)
+    from sinks.formats.protobuf import ProtobufEncoder
+
+    return ProtobufEncoder(registry, key, **own)

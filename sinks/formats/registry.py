@@ -59,8 +59,8 @@ _NO_ACCESS = (401, 403)
 _NOT_IMPLEMENTED = 501
 #: Statuses of a look-up for which there is no right, or no way through a gateway.
 _NOT_TO_BE_READ = (401, 403, 404, 405, _NOT_IMPLEMENTED)
-#: How a registry says that it has no schema with an id.
-_NO_SUCH_SCHEMA = 40403
+#: How a registry says that it has no schema with an id, or no subject.
+_NO_SUCH_SCHEMA, _NO_SUCH_SUBJECT = 40403, 40401
 #: The wire format has four bytes for an id, and registries count in signed ones.
 _ID_MAX = 2**31 - 1
 _PROXY = ", and any proxy between it and this machine"
@@ -72,12 +72,19 @@ class Registry(Protocol):
     """A schema registry, as an encoder uses it."""
 
     def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
-        """Return the id of a schema (its JSON text) under a subject, registering a new one.
-        ``kind`` is AVRO or JSON.
+        """Return the id of a schema (its text) under a subject, registering a new one. ``kind`` is
+        AVRO, JSON or PROTOBUF.
 
         Raises :class:`SinkRejected` if the registry refuses the schema as incompatible,
         :class:`TransientError` if it does not answer.
         """
+
+    def list_versions(self, subject: str) -> list[int]:
+        """Return the versions of a subject, the oldest first; none if there is no such subject.
+        Raises as :meth:`register`."""
+
+    def read_version(self, subject: str, version: int) -> tuple[int, str]:
+        """Return id and text of a version of a subject. Raises as :meth:`register`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +108,29 @@ class RegistryClient:
         answer = self._ask_registry("POST", path, {"schemaType": kind, "schema": schema})
         number = answer.document.get("id")
         if answer.status == 200 and type(number) is int and 0 <= number <= _ID_MAX:
-            self._check_id(number, subject, schema)
+            if kind != "PROTOBUF":  # of which the caller reads what is there
+                self._check_id(number, subject, schema)
             return number
+        raise self._make_refusal(subject, answer)
+
+    def list_versions(self, subject: str) -> list[int]:
+        """Return the versions of a subject; none if there is no such subject."""
+        answer = self._ask_registry("GET", f"/subjects/{quote(subject, safe='')}/versions")
+        if answer.document.get("error_code") == _NO_SUCH_SUBJECT:
+            return []
+        if answer.status == 200 and answer.numbers:
+            return sorted(answer.numbers)
+        raise self._make_refusal(subject, answer)
+
+    def read_version(self, subject: str, version: int) -> tuple[int, str]:
+        """Return id and text of a version of a subject."""
+        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+        answer = self._ask_registry("GET", path)
+        match answer.document:
+            case {"id": int(number), "schema": str(text)} if (
+                answer.status == 200 and 0 <= number <= _ID_MAX
+            ):
+                return number, text
         raise self._make_refusal(subject, answer)
 
     def _check_id(self, number: int, subject: str, schema: str) -> None:
@@ -214,7 +242,7 @@ class RegistryClient:
 
 
 class _Answer:
-    """Status and JSON object of an answer; an empty one for anything else."""
+    """Status and JSON object of an answer, or list of integers; empty ones for anything else."""
 
     def __init__(self, status: int, body: bytes) -> None:
         self.status = status
@@ -223,6 +251,8 @@ class _Answer:
         except (ValueError, RecursionError):
             document = None
         self.document: dict[str, Any] = document if isinstance(document, dict) else {}
+        listed = document if isinstance(document, list) else []
+        self.numbers = listed if all(type(number) is int for number in listed) else []
 
     @property
     def message(self) -> str:

@@ -131,9 +131,17 @@ class MemoryRegistry:
         self.asked: list[str] = []
 
     def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
-        assert kind in ("AVRO", "JSON")
+        assert kind in ("AVRO", "JSON", "PROTOBUF")
         self.asked.append(subject)
         known = (subject, schema)
         if known not in self.schemas:
             self.schemas.append(known)
         return self.schemas.index(known) + 1
+
+    def list_versions(self, subject: str) -> list[int]:
+        return [i + 1 for i, (known, _) in enumerate(self.schemas) if known == subject]
+
+    def read_version(self, subject: str, version: int) -> tuple[int, str]:
+        known, schema = self.schemas[version - 1]
+        assert known == subject
+        return version, schema

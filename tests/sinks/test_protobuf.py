@@ -1,0 +1,421 @@
+"""The format `protobuf`: its records read by Google's library, and its schemas in registries."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from sinks.formats.load import load_encoder
+from sinks.formats.registry import RegistryClient
+from tailer.changes import ChangeBatch
+from tailer.errors import ConfigError, SinkRejected
+from tailer.sink.encoder import Encoder, Records
+from tailer.testing.batches import change_batch
+from tests.property.test_protobuf import as_read
+from tests.sinks.formats import ROWS, SCHEMA, MemoryRegistry, all_types
+from tests.support.protobuf import read_message
+from tests.support.registry import Gateway, Registry
+
+Column = tuple[str, pa.DataType]
+ID, TEXT = ("id", pa.int64()), ("v", pa.string())
+real = pytest.mark.needs("registry")
+
+
+def encoder(registry: Any, **options: Any) -> Encoder:
+    common = {"name": "feed", "topic": "orders", "table": "orders"}
+    return load_encoder("protobuf", {**common, **options}, registry)
+
+
+def read(registry: MemoryRegistry, value: bytes) -> dict[str, Any]:
+    """A value in the wire format, read with the schema that its id names."""
+    assert (value[0], value[5]) == (0, 0)
+    _, schema = registry.schemas[int.from_bytes(value[1:5], "big") - 1]
+    return read_message(schema, value[6:])
+
+
+def values(records: Records) -> list[Any]:
+    return records.whole_values().to_pylist()
+
+
+def expected(row: dict[str, Any]) -> dict[str, Any]:
+    found = {field.name: as_read(row[field.name], field.type) for field in SCHEMA}
+    return {**found, "variant": None if row["variant"] is None else "5"}
+
+
+def same(found: dict[str, Any], other: dict[str, Any]) -> bool:
+    return repr(found) == repr(other)  # NaN is itself there
+
+
+def test_rows_are_read_back_by_another_library() -> None:
+    registry = MemoryRegistry()
+    records = encoder(registry, key=["id", "money"]).encode(all_types())
+    for value, row in zip(values(records), ROWS, strict=True):
+        found = read(registry, value)
+        assert found.pop("_commit_version") == 7
+        assert found.pop("_commit_timestamp") == 1_767_225_600_000_000
+        assert found.pop("_change_type")
+        assert same(found, expected(row))
+    assert records.keys is not None
+    assert [read(registry, key) for key in records.keys.to_pylist()] == [
+        {"id": row["id"], "money": expected(row)["money"]} for row in ROWS
+    ]
+    assert [subject for subject, _ in registry.schemas] == ["orders-key", "orders-value"]
+    assert dict(records.whole_headers())["_schema_id"] == b"2"
+
+
+def test_envelopes_say_what_those_of_json_say() -> None:
+    for snapshot in (False, True):
+        registry, batch = MemoryRegistry(), all_types(paired=not snapshot, snapshot=snapshot)
+        records = encoder(registry, envelope="debezium").encode(batch)
+        plain = load_encoder("debezium", {"name": "feed", "table": "orders"}).encode(batch)
+        for value, text in zip(values(records), values(plain), strict=True):
+            event, other = read(registry, value), json.loads(text)
+            for image in ("before", "after"):
+                if other[image] is None:
+                    assert event[image] is None
+                else:
+                    (row,) = [row for row in ROWS if row["id"] == other[image]["id"]]
+                    assert same(event[image], expected(row))
+            for part in ("source", "transaction", "op", "ts_ms", "ts_us", "ts_ns"):
+                assert event[part] == other[part], part
+
+
+def test_upserts_are_rows_and_tombstones() -> None:
+    registry = MemoryRegistry()
+    made = encoder(registry, envelope="upsert", key=["id"])
+    records = made.encode(all_types(paired=True))
+    rows = [None if value is None else read(registry, value) for value in values(records)]
+    assert rows[1] is None
+    assert same(rows[0] or {}, expected(ROWS[0]))
+    assert same(rows[2] or {}, expected(ROWS[3]))
+    with pytest.raises(ConfigError, match="upserts need a key"):
+        encoder(registry, envelope="upsert")
+
+
+def test_tombstones_follow_deletes() -> None:
+    records = encoder(MemoryRegistry(), key=["id"], tombstones=True).encode(all_types())
+    assert [value is None for value in values(records)] == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "subjects"),
+    [
+        ("topic", ["orders-key", "orders-value"]),
+        ("record", ["feed.orders.Key", "feed.orders.{}"]),
+        ("topic_record", ["orders-feed.orders.Key", "orders-feed.orders.{}"]),
+    ],
+)
+@pytest.mark.parametrize("envelope", ["rows", "debezium", "upsert"])
+def test_subjects_are_named_by_the_strategy(
+    strategy: str, subjects: list[str], envelope: str
+) -> None:
+    registry = MemoryRegistry()
+    options = {"subject_name_strategy": strategy, "envelope": envelope, "key": ["id"]}
+    encoder(registry, **options).encode(all_types(paired=envelope != "rows"))
+    message = "Envelope" if envelope == "debezium" else "Value"
+    found = [subject for subject, _ in registry.schemas]
+    assert found == [subject.format(message) for subject in subjects]
+
+
+def batch_of(*columns: Column) -> ChangeBatch:
+    samples: dict[pa.DataType, Any] = {
+        pa.string(): "x", pa.decimal128(9, 2): Decimal("1.50"), pa.decimal128(12, 4): Decimal(2),
+        pa.float32(): 1.5, pa.float64(): 1.5, pa.date32(): dt.date(2024, 1, 31), pa.bool_(): True,
+    }  # fmt: skip
+
+    def sample(kind: pa.DataType) -> Any:
+        if pa.types.is_struct(kind):
+            return {field.name: sample(field.type) for field in kind}
+        if pa.types.is_list(kind):
+            return [sample(kind.value_type), None]
+        if pa.types.is_map(kind):
+            return [("k", sample(kind.item_type))]
+        if pa.types.is_timestamp(kind):
+            return dt.datetime(2024, 1, 31, tzinfo=dt.UTC if kind.tz else None)
+        return samples.get(kind, 7)
+
+    row = {name: sample(kind) for name, kind in columns}
+    return change_batch(pa.schema(columns), [row])
+
+
+def struct(*members: Column) -> pa.DataType:
+    return pa.struct(list(members))
+
+
+#: Tables as they change, which every registry must take under BACKWARD.
+HISTORIES: dict[str, list[list[Column]]] = {
+    "added at the end": [[ID], [ID, TEXT]],
+    "added in the middle": [[ID, TEXT], [ID, ("n", pa.int32()), TEXT], [("a", pa.bool_()), ID]],
+    "dropped": [[ID, TEXT, ("n", pa.int32())], [ID, ("n", pa.int32())]],
+    "dropped and added again": [[ID, TEXT], [ID], [ID, TEXT], [ID, ("w", pa.bool_()), TEXT]],
+    "renamed": [[ID, TEXT], [ID, ("w", pa.string())], [ID, ("w", pa.string()), ("x", pa.int8())]],
+    "integers widened": [[("v", kind())] for kind in (pa.int8, pa.int16, pa.int32, pa.int64)],
+    "floats widened": [[("v", pa.float32())], [("v", pa.float64())]],
+    "decimals widened": [[("v", pa.decimal128(9, 2))], [("v", pa.decimal128(12, 4))]],
+    "nested": [
+        [ID, ("s", struct(("a", pa.int32()), ("b", pa.string())))],
+        [ID, ("s", struct(("c", pa.bool_()), ("a", pa.int64())))],
+        [ID, ("s", struct(("a", pa.int64()), ("d", pa.list_(pa.string()))))],
+        [ID],
+    ],
+    "in arrays and maps": [
+        [("l", pa.list_(struct(ID))), ("m", pa.map_(pa.string(), pa.int32()))],
+        [("m", pa.map_(pa.string(), pa.int64())), ("l", pa.list_(struct(TEXT, ID)))],
+    ],
+}  # fmt: skip
+
+
+def encode_all(registry: Any, tables: list[list[Column]], **options: Any) -> list[Any]:
+    """The keys and values of each table's row, by a process that has seen none before."""
+    made = encoder(registry, **options)
+    found = []
+    for columns in tables:
+        records = made.encode(batch_of(*columns))
+        found.append((records.keys, values(records)))
+    return found
+
+
+@pytest.mark.parametrize("envelope", ["rows", "debezium"])
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_replay_has_the_same_ids_and_bytes(name: str, envelope: str) -> None:
+    registry, tables = MemoryRegistry(), HISTORIES[name]
+    first = encode_all(registry, tables, envelope=envelope)
+    known = list(registry.schemas)
+    assert encode_all(registry, tables, envelope=envelope) == first, "another process"
+    for i, columns in enumerate(tables):
+        assert encode_all(registry, [columns], envelope=envelope) == [first[i]], "one batch of it"
+    assert registry.schemas == known, "it registers nothing"
+    for columns, (_, (value,)) in zip(tables, first, strict=True):
+        event = read(registry, value)
+        found = event["after"] if envelope == "debezium" else event
+        row = batch_of(*columns).rows.to_pylist()[0]
+        for column, kind in columns:
+            assert_has(found[column], as_read(row[column], kind))
+
+
+def assert_has(found: Any, wanted: Any) -> None:
+    """A struct may have members besides, of other versions, that are null."""
+    if isinstance(wanted, dict):
+        assert all(found[name] is None for name in found.keys() - wanted)
+        for name, value in wanted.items():
+            assert_has(found[name], value)
+    elif isinstance(wanted, list):
+        for one, other in zip(found, wanted, strict=True):
+            assert_has(one, other)
+    else:
+        assert found == wanted
+
+
+def test_a_value_is_read_alike_with_every_later_schema() -> None:
+    for tables in HISTORIES.values():
+        registry = MemoryRegistry()
+        found = encode_all(registry, tables)
+        _, newest = registry.schemas[-1]
+        for columns, (_, (value,)) in zip(tables, found, strict=True):
+            row = read_message(newest, value[6:])
+            own = read(registry, value)
+            for name, _ in columns:
+                assert_has(row[name], own[name])
+
+
+def test_what_another_process_registers_meanwhile_comes_first() -> None:
+    class Raced(MemoryRegistry):
+        def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
+            if not self.schemas:
+                super().register(subject, schema.replace("= 1;", "= 9;"), kind=kind)
+            return super().register(subject, schema, kind=kind)
+
+    registry = Raced()
+    first = encode_all(registry, [[ID, TEXT]])
+    assert len(registry.schemas) == 2
+    assert first[0][1][0][1:5] == (1).to_bytes(4, "big")
+    assert encode_all(registry, [[ID, TEXT]]) == first
+
+
+def test_a_schema_of_your_own_is_used_if_it_has_the_columns() -> None:
+    registry = MemoryRegistry()
+    own = """// ours
+        syntax = "proto3"; package feed.orders;
+        import "google/protobuf/timestamp.proto"; option java_package = "x;{}";
+        message Value { optional string extra = 1 [deprecated = true]; /* ; */ optional int64 id = 30;
+          optional string _change_type = 4; optional int64 _commit_version = 5;
+          .google.protobuf.Timestamp _commit_timestamp = 6; L l = 7; }
+        message L { repeated E element = 1; message E { optional string value = 3; } }"""
+    registry.register("orders-value", own, kind="PROTOBUF")
+    columns = [ID, ("l", pa.list_(pa.string()))]
+    ((_, (value,)),) = encode_all(registry, [columns])
+    assert len(registry.schemas) == 1
+    found = read(registry, value)
+    assert (found["id"], found["l"], found["extra"]) == (7, ["x", None], None)
+    ((_, (value,)),) = encode_all(registry, [[*columns, TEXT]])
+    assert read(registry, value)["v"] == "x"
+    assert "optional int64 id = 30;\n  optional string v = 31;" in registry.schemas[-1][1]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        'syntax = "proto3"; message Value { int64 id = 1; }',
+        'syntax = "proto3"; message Value { map<string, string> a = 1; }',
+        'syntax = "proto3"; message Value { oneof a { string b = 1; } }',
+        'syntax = "proto3"; message Value { reserved 1 to 7; }',
+        'syntax = "proto3"; message Value { optional Value a = 1; }',
+        'syntax = "proto3"; message Value { optional Missing a = 1; }',
+        'syntax = "proto3"; message Value { optional string a = 1',
+        'syntax = "proto3"; enum A { B = 0; }',
+        '{"type":"record","name":"V","fields":[]}',
+        "",
+    ],
+)
+def test_what_a_feed_can_t_extend_is_refused_by_name(schema: str) -> None:
+    registry = MemoryRegistry()
+    registry.register("orders-value", schema)
+    with pytest.raises(SinkRejected, match="subject 'orders-value' is not one that a feed can"):
+        encode_all(registry, [[ID]])
+    assert len(registry.schemas) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ([("a b", pa.int64()), ("a-b", pa.int64())], "'a b' and 'a-b'"),
+        ([("userId", pa.int64()), ("user_id", pa.int64())], "'userId' and 'user_id'"),
+        ([("-change_type", pa.int64())], "'-change_type' and '_change_type'"),
+        ([("s", struct(("x y", pa.int8()), ("x_y", pa.int8())))], r"'s\.x y' and 's\.x_y'"),
+    ],
+)
+def test_columns_that_protobuf_can_t_tell_apart_are_named(columns: list[Column], said: str) -> None:
+    with pytest.raises(SinkRejected, match=said):
+        encode_all(MemoryRegistry(), [columns])
+
+
+def test_a_name_of_an_earlier_version_is_kept_apart_too() -> None:
+    registry = MemoryRegistry()
+    with pytest.raises(SinkRejected, match="'userId' and 'user_id', of this or an earlier schema"):
+        encode_all(registry, [[("userId", pa.int64())], [("user_id", pa.int64())]])
+
+
+def test_other_names_become_those_of_protobuf() -> None:
+    registry = MemoryRegistry()
+    columns = [("a b", pa.int64()), ("1", pa.int64()), ("message", pa.int64()), ("ü", struct(ID))]
+    ((_, (value,)),) = encode_all(registry, [columns])
+    found = read(registry, value)
+    assert {n: found[n] for n in ("a_b", "_1", "message", "_")} == {
+        "a_b": 7, "_1": 7, "message": 7, "_": {"id": 7},
+    }  # fmt: skip
+
+
+def test_the_bytes_of_a_row() -> None:
+    """The wire format, by hand: a number's tag, and values behind it."""
+    columns = [ID, TEXT, ("d", pa.date32()), ("l", pa.list_(pa.string()))]
+    batch = batch_of(*columns)
+    (value,) = values(encoder(MemoryRegistry(), envelope="upsert", key=["id"]).encode(batch))
+    days = 2 * (dt.date(2024, 1, 31) - dt.date(1970, 1, 1)).days
+    assert value == (
+        b"\x00\x00\x00\x00\x02\x00"
+        b"\x08\x07\x12\x01x" + b"\x18" + bytes([days & 0x7F | 0x80, days >> 7 & 0x7F | 0x80, days >> 14])
+        + b"\x22\x07\x0a\x03\x0a\x01x\x0a\x00"
+    )  # fmt: skip
+
+
+# The real registry
+
+
+def fresh() -> str:
+    return f"orders/{uuid4().hex[:8]} ü"
+
+
+def backward(registry: Registry) -> RegistryClient:
+    status, _ = registry.call("PUT", "/config", '{"compatibility":"BACKWARD"}')
+    assert status == 200
+    return RegistryClient(registry.url)
+
+
+def schema_of(registry: Registry, value: bytes) -> str:
+    status, answer = registry.call("GET", f"/schemas/ids/{int.from_bytes(value[1:5], 'big')}")
+    assert status == 200
+    return str(json.loads(answer)["schema"])
+
+
+@pytest.mark.java
+@real
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_registry_takes_every_table_s_history(registry: Registry, name: str) -> None:
+    client, topic, tables = backward(registry), fresh(), HISTORIES[name]
+    options = {"topic": topic, "key": [tables[0][0][0]]} if name != "renamed" else {"topic": topic}
+    kept = [columns for columns in tables if not options.get("key") or tables[0][0] in columns]
+    first = encode_all(client, kept, **options)
+    assert encode_all(RegistryClient(registry.url), kept, **options) == first
+    looking = RegistryClient(registry.url, auto_register=False)
+    assert encode_all(looking, kept, **options) == first
+    for columns, (_, (value,)) in zip(kept, first, strict=True):
+        found = read_message(schema_of(registry, value), value[6:])
+        assert all(found[column] is not None for column, _ in columns)
+    path = f"/subjects/{quote(topic + '-value', safe='')}/versions"
+    assert len(json.loads(registry.call("GET", path)[1])) <= len(tables)
+
+
+@pytest.mark.java
+@real
+@pytest.mark.parametrize("envelope", ["rows", "debezium", "upsert"])
+def test_every_type_has_a_schema_that_a_registry_takes(registry: Registry, envelope: str) -> None:
+    options = {"topic": fresh(), "key": ["id", "date"], "envelope": envelope, "table": "1 t"}
+    batch = all_types(paired=envelope != "rows")
+    records = encoder(backward(registry), **options).encode(batch)
+    value = values(records)[0]
+    assert read_message(schema_of(registry, value), value[6:])
+
+
+@pytest.mark.java
+@real
+@pytest.mark.parametrize(
+    "other", [pa.string(), pa.bool_(), pa.date32(), pa.timestamp("us"), struct(ID)], ids=str
+)
+def test_a_column_of_another_type_is_refused_by_name(
+    registry: Registry, other: pa.DataType
+) -> None:
+    made = encoder(backward(registry), topic=fresh())
+    made.encode(batch_of(ID, ("v", pa.int64())))
+    for _ in range(2):
+        with pytest.raises(SinkRejected, match=r"refuses the schema of subject .* as incompatible"):
+            made.encode(batch_of(ID, ("v", other)))
+    assert made.encode(batch_of(ID)).num_records == 1
+
+
+@pytest.mark.java
+@real
+def test_a_date_does_not_become_a_time_unseen(registry: Registry) -> None:
+    made = encoder(backward(registry), topic=fresh())
+    made.encode(batch_of(("v", pa.date32())))
+    with pytest.raises(SinkRejected, match="as incompatible"):
+        made.encode(batch_of(("v", pa.timestamp("us"))))
+
+
+@pytest.mark.java
+@real
+def test_without_auto_register_nothing_is_registered(registry: Registry) -> None:
+    client, topic = RegistryClient(registry.url, auto_register=False), fresh()
+    for _ in range(2):
+        with pytest.raises(SinkRejected, match="auto_register is off; register it first"):
+            encode_all(client, [[ID]], topic=topic)
+
+
+@pytest.mark.java
+@real
+def test_versions_that_can_t_be_read_are_refused_by_name(registry: Registry) -> None:
+    with Gateway(registry, "Bearer t") as gateway:  # it lets no GET pass
+        client = RegistryClient(gateway.url, "Bearer t")
+        with pytest.raises(Exception, match=r"schema registry at .* answers with status 501") as e:
+            encode_all(client, [[ID]], topic=fresh())
+        assert e.type.__name__ == "TransientError"
+
+
+Edit = Callable[[str], str]
