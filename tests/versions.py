@@ -31,6 +31,7 @@ EXTRAS = "all,demo"
 TOOLS = (
     "confluent-kafka",
     "fastavro",
+    "grpcio-tools",
     "hatchling",
     "hypothesis",
     "orjson",

@@ -160,31 +160,30 @@ def format_schema(schema: Schema) -> str:
     lines = ['syntax = "proto3";', ""]
     if package:
         lines += [f"package {package};", ""]
-    body = list(_format_message(name, schema.fields, package))
-    if any(TIMESTAMP in line for line in body):
+    messages: dict[str, list[str]] = {}
+    # In a package of that name, it is looked for there.
+    _add_message(messages, name, schema.fields, "." if "google" in package.split(".") else "")
+    if any(TIMESTAMP in line for message in messages.values() for line in message):
         lines += ['import "google/protobuf/timestamp.proto";', ""]
-    return "\n".join([*lines, *body, ""])
+    for message in messages.values():
+        lines += [*message, ""]
+    return "\n".join(lines)
 
 
-def _format_message(name: str, fields: Fields, package: str) -> Iterator[str]:
-    yield f"message {name} {{"
-    # A message that several fields have is there once.
-    inner = {_name_message(own, field): field for own, field in fields.items() if not field.kind}
-    for kind, field in inner.items():
-        yield from (f"  {line}" for line in _format_message(kind, field.members, package))
+def _add_message(messages: dict[str, list[str]], name: str, fields: Fields, root: str) -> None:
+    """Add the text of a message, and of those of its fields. Theirs stand beside it, and have its
+    name, the field's number and its name: no two have the same, whatever a column is called."""
+    messages[name] = lines = [f"message {name} {{"]
     for own, field in sorted(fields.items(), key=lambda item: item[1].number):
-        kind = field.kind or _name_message(own, field)
-        if kind == TIMESTAMP and "google" in package.split("."):
-            kind = f".{kind}"  # else it is looked for in the package
+        kind = root + field.kind if field.kind == TIMESTAMP else field.kind
         label = "optional " if field.kind in _SCALARS else "repeated " if field.repeated else ""
-        yield f"  {label}{kind} {own} = {field.number};"
-    yield "}"
-
-
-def _name_message(name: str, field: Field) -> str:
-    """Return the name of a field's message. With a ``_`` behind it is no other field's name, which
-    would be the same in JSON."""
-    return field.shared or (name.title() if field.repeated else f"{name}_")
+        if not kind:
+            title = own.title() if field.repeated else own  # Kafka Connect knows a map by `Entry`
+            kind = field.shared or f"{name}_{field.number}_{title}"
+            if kind not in messages:
+                _add_message(messages, kind, field.members, root)
+        lines.append(f"  {label}{kind} {own} = {field.number};")
+    lines.append("}")
 
 
 class _Block(Struct):

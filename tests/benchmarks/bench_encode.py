@@ -26,6 +26,7 @@ from sinks.formats.load import load_encoder
 from tailer.changes import METADATA_FIELDS, ChangeBatch
 from tailer.testing.batches import change_batch
 from tests.benchmarks.results import Results, options
+from tests.sinks.formats import MemoryRegistry
 
 ROWS, ROWS_QUICK = 100_000, 100
 FLAT_TIMES_MIN = 8.0
@@ -111,17 +112,6 @@ def by_orjson_enveloped(batch: ChangeBatch) -> list[bytes]:
     return found
 
 
-class Remembered:
-    """A registry that knows one schema."""
-
-    def __init__(self) -> None:
-        self.schema: Any = None
-
-    def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:  # noqa: ARG002
-        self.schema = fastavro.parse_schema(json.loads(schema)) if subject else None
-        return 1
-
-
 def by_fastavro(schema: Any) -> Callable[[ChangeBatch], list[bytes]]:
     def encode(batch: ChangeBatch) -> list[bytes]:
         found = []
@@ -144,7 +134,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def compare(name: str, batch: ChangeBatch, rounds: int) -> dict[str, float]:
     """How many times as fast each format is as its loop; printed with rows a second."""
-    registry = Remembered()
+    registry = MemoryRegistry()
     options: dict[str, dict[str, Any]] = {
         "rows": {},
         "debezium": {"name": "feed"},
@@ -154,11 +144,12 @@ def compare(name: str, batch: ChangeBatch, rounds: int) -> dict[str, float]:
     encoders = {kind: load_encoder(kind, own, registry) for kind, own in options.items()}
     for encoder in encoders.values():
         encoder.encode(batch)
+    (_, schema), *_ = registry.schemas
     loops: dict[str, Callable[[ChangeBatch], list[bytes]]] = {
         "rows": by_orjson,
         "debezium": by_orjson_enveloped,
         "cloudevents": by_orjson_enveloped,
-        "avro": by_fastavro(registry.schema),
+        "avro": by_fastavro(fastavro.parse_schema(json.loads(schema))),
     }
     ours: dict[str, list[float]] = {kind: [] for kind in encoders}
     theirs: dict[str, list[float]] = {kind: [] for kind in encoders}

@@ -94,6 +94,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ('{"before"', SHOWN),
         ('{"specversion"', SHOWN),
         ("[feeds", NotRun("tests/sinks/test_registry.py speaks to a registry with these options")),
+        ("syntax", "tests/sinks/test_protobuf.py::test_the_page_shows_a_schema_as_it_is"),
     ],
     "docs/gcs.md": [
         ("tailer", f"{CLOUDS}commands_of_the_page_do_what_it_says"),

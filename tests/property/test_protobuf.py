@@ -57,7 +57,7 @@ def as_read(value: Any, data_type: pa.DataType) -> Any:
 
 def encoded(array: pa.Array, schema: Schema) -> list[bytes]:
     parts = message_parts(schema.fields, [("x", array)])
-    found = join_parts([b"", *parts], len(array)).to_pylist()
+    found: list[bytes] = join_parts(parts, len(array)).to_pylist()
     assert all(isinstance(value, bytes) for value in found)
     return found
 
@@ -127,6 +127,17 @@ def test_columns_may_have_any_names(columns: dict[str, tuple[pa.DataType, Any]])
     fields = [pa.field(name, data_type) for name, (data_type, _) in columns.items()]
     schema = schema_of(*fields, package="google.protobuf")
     assert read_message(format_schema(schema), b"") == dict.fromkeys(schema.fields)
+
+
+def test_names_that_protoc_makes_itself_are_no_columns() -> None:
+    """Each optional field has a `oneof`, whose name is made of the field's."""
+    nested = pa.list_(pa.int8())
+    for names_ in (("_", "X"), ("a_", "_a"), ("_a_", "X_a"), ("Value_2_x", "x"), ("google", "x")):
+        first, second = names_
+        schema = schema_of(pa.field(first, pa.timestamp("us", "UTC")), pa.field(second, nested))
+        assert read_message(format_schema(schema), b"").keys() == set(names_)
+        schema = schema_of(pa.field(first, pa.int64()), pa.field(second, nested))
+        assert read_message(format_schema(schema), b"").keys() == set(names_)
 
 
 @given(st.lists(st.lists(st.tuples(names, types(2)), min_size=1, max_size=4), min_size=2))

@@ -95,6 +95,8 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "cloudevents": ("cloudevents", {}),
     "avro": ("avro", {}),
     "avro_debezium": ("avro", {"envelope": "debezium"}),
+    "protobuf": ("protobuf", {}),
+    "protobuf_debezium": ("protobuf", {"envelope": "debezium"}),
 }
 
 

@@ -30,7 +30,8 @@ def message_class(schema: str) -> type[Message]:
     (file,) = described.file
     pool.Add(file)
     name = ".".join(filter(None, (file.package, file.message_type[0].name)))
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    found: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    return found
 
 
 def read_message(schema: str, data: bytes) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def _plain(message: Any) -> Any:
         assert 0 <= message.nanos < 10**9
         return message.seconds * 1_000_000 + message.nanos // 1000
     assert not len(UnknownFieldSet(message))
-    found = {}
+    found: dict[str, Any] = {}
     for field in fields:
         value = getattr(message, field.name)
         if field.is_repeated:
