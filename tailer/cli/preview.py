@@ -7,11 +7,13 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pyarrow as pa
+from anyio import to_thread
 
 from tailer.api.ranges import find_range
 from tailer.changes import ChangeBatch
@@ -38,7 +40,10 @@ async def preview(arguments: argparse.Namespace) -> int:
         async with aclosing(found) as batches:
             async for batch in batches:
                 fitting.check_batch(batch)
-                for target, records in _list_records(feed.name, sink, feed.sink.type, batch):
+                sent = await to_thread.run_sync(  # a schema registry is waited for
+                    partial(_list_records, feed.name, sink, feed.sink.type, batch)
+                )
+                for target, records in sent:
                     for record in _make_objects(target, records, as_json=arguments.json):
                         print(_format_json(record) if arguments.json else _format_record(record))
     except TableError as e:
@@ -51,14 +56,16 @@ async def preview(arguments: argparse.Namespace) -> int:
 
 def _list_records(
     feed: str, sink: Sink, kind: str, batch: ChangeBatch
-) -> Iterator[tuple[str, Records]]:
-    """Yield each target's name and what it would get; from a sink that sends no records, the rows
+) -> list[tuple[str, Records]]:
+    """Return each target's name and what it would get; from a sink that sends no records, the rows
     as JSON."""
+    found: list[tuple[str, Records]] = []
     for part in batch.by_file() if batch.num_rows else ():
         try:
-            yield from sink.preview(feed, part)
+            found += sink.preview(feed, part)
         except NotImplementedError:
-            yield kind, _make_row_records(part)
+            found.append((kind, _make_row_records(part)))
+    return found
 
 
 def _make_row_records(batch: ChangeBatch) -> Records:
@@ -94,14 +101,23 @@ def _decode_value(value: Any, *, as_json: bool) -> Any:
     """Return bytes as what they are: JSON if it is asked for, a text, or base64."""
     if value is None:
         return None
-    try:
-        text = value if isinstance(value, str) else bytes(value).decode()
-    except UnicodeDecodeError:
+    text = value if isinstance(value, str) else _decode_text(bytes(value))
+    if text is None:
         return {"base64": base64.b64encode(value).decode()}
     try:
         return json.loads(text) if as_json else text
     except ValueError:
         return text
+
+
+def _decode_text(value: bytes) -> str | None:
+    """Return bytes as text; None if they are none, as what a registry's id stands before."""
+    if value.startswith(b"\0") and not value.startswith(b"{", 5):  # by chance it may be UTF-8
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _format_json(value: Any) -> str:

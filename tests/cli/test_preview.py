@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
 from tailer.cli.main import main
 from tailer.testing.table import TableBuilder
+from tests.support.registry import Registry
 
 SCHEMA = pa.schema([("id", pa.int64()), ("country", pa.string()), ("mail", pa.string())])
 CONFIG = """
@@ -81,3 +84,25 @@ def test_what_does_not_fit_is_one_sentence(
     assert said in capsys.readouterr().err
     assert main(["preview", str(config), "none", "--from", "1"]) == 2
     assert "no feed 'none'; it has orders" in capsys.readouterr().err
+
+
+@pytest.mark.java
+@pytest.mark.needs("registry")
+@pytest.mark.parametrize("format_", ["avro", "protobuf"])
+def test_records_of_bytes_are_shown_as_bytes(
+    config: Path, capsys: pytest.CaptureFixture[str], registry: Registry, format_: str
+) -> None:
+    topic = f"preview-{format_}-{uuid4().hex}"
+    more = f'format = "{format_}"\nregistry = {{ url = "{registry.url}" }}\n'
+    config.write_text(config.read_text().replace("by.{country|none}", topic) + more)
+    assert main(["preview", str(config), "orders", "--from", "1", "--to", "1", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for record in found:
+        number = int(record["headers"]["_schema_id"])
+        for part in ("key", "value"):
+            data = base64.b64decode(record[part]["base64"])
+            assert data[0] == 0
+        assert data[:5] == b"\0" + number.to_bytes(4, "big")
+        assert b"[REDACTED]" in data
+    assert main(["preview", str(config), "orders", "--from", "1", "--to", "1"]) == 0
+    assert capsys.readouterr().out.count("base64") == 2 * len(found)

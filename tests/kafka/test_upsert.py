@@ -16,6 +16,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh, made
 from tests.kafka.test_rebuild import feed_of
 from tests.kafka.topics import create_topic, read_topic
+from tests.support.protobuf import read_message
 from tests.support.registry import Registry
 from tests.tables.writer import TableWriter
 
@@ -37,7 +38,7 @@ def write_history(folder: Path) -> TableWriter:
     return writer
 
 
-@pytest.mark.parametrize("format_", ["upsert", "avro", "json_schema"])
+@pytest.mark.parametrize("format_", ["upsert", "avro", "json_schema", "protobuf"])
 async def test_the_last_record_of_each_key_is_the_table(
     kafka: Broker, registry: Registry, tmp_path: Path, format_: str
 ) -> None:
@@ -64,10 +65,13 @@ async def test_the_last_record_of_each_key_is_the_table(
 
     def row(value: bytes | None, schema: bytes) -> Any:
         assert value is not None
-        if format_ != "avro":
+        if format_ in ("upsert", "json_schema"):
             return json.loads(value[5:] if format_ == "json_schema" else value)
         _, answer = registry.call("GET", f"/schemas/ids/{int(schema)}")
-        parsed = fastavro.parse_schema(json.loads(json.loads(answer)["schema"]))
+        text = json.loads(answer)["schema"]
+        if format_ == "protobuf":
+            return read_message(text, value[6:])
+        parsed = fastavro.parse_schema(json.loads(text))
         return fastavro.schemaless_reader(pa.BufferReader(value[5:]), parsed, None)
 
     rows = [row(event.value, event.headers.get("_schema_id", b"")) for event in found]

@@ -29,6 +29,7 @@ from tests.s3.fixture import S3Server
 from tests.sinks.formats import MemoryRegistry
 from tests.support.brokers import Redis
 from tests.support.message_targets import redis_messages
+from tests.support.protobuf import read_message
 from tests.support.source import ROOT
 from tests.support.topic_records import read_topic
 
@@ -223,6 +224,9 @@ def test_a_store_keeps_them(s3_server: S3Server) -> None:
          "a whole path, or an address"),
         ("upsert", {"key": ["id"], "value_bytes_max": 2000, "on_oversize": "offload",
                     "offload_to": "/x"}, "the format 'upsert' can't say where a value is"),
+        ("protobuf", {"value_bytes_max": 2000, "on_oversize": "offload", "offload_to": "/x",
+                      "registry": {"url": "http://x"}},
+         "the format 'protobuf' can't say where a value is"),
     ],
 )  # fmt: skip
 def test_options_belong_together(format: str, options: dict[str, Any], said: str) -> None:  # noqa: A002
@@ -230,7 +234,7 @@ def test_options_belong_together(format: str, options: dict[str, Any], said: str
         load_encoder(format, options)
 
 
-@pytest.mark.parametrize("format", ["avro", "json_schema"])
+@pytest.mark.parametrize("format", ["avro", "json_schema", "protobuf"])
 def test_formats_of_a_registry_are_cut_too(format: str) -> None:  # noqa: A002
     registry = MemoryRegistry()
     options = {"value_bytes_max": LIMIT, "on_oversize": "truncate", "topic": "t"}
@@ -239,8 +243,12 @@ def test_formats_of_a_registry_are_cut_too(format: str) -> None:  # noqa: A002
     found = made.encode(batch_of(*rows)).whole_values().to_pylist()
     assert all(len(value) <= LIMIT for value in found)
     _, schema = registry.schemas[-1]
-    cut: Any = json.loads(found[1][5:]) if format == "json_schema" else None
-    if cut is None:
+    cut: Any
+    if format == "json_schema":
+        cut = json.loads(found[1][5:])
+    elif format == "protobuf":
+        cut = read_message(schema, found[1][6:])
+    else:
         cut = fastavro.schemaless_reader(io.BytesIO(found[1][5:]), json.loads(schema))
     assert cut["_truncated"] == ["note"]
     assert set(cut["note"]) == {"x"}
