@@ -211,7 +211,7 @@ def parse_schema(text: str) -> Schema | None:
             elif word not in ("syntax", "import", "option"):
                 return None
         first = next(iter(messages))
-        fields = _resolve_fields(messages[first], [messages])
+        fields = _resolve_fields(messages[first], [messages], f"{package}.")
     except (LookupError, ValueError, RecursionError, StopIteration):
         return None
     return Schema(".".join(filter(None, (package, first))), fields)
@@ -246,16 +246,19 @@ def _parse_field(statement: list[str]) -> tuple[str, str, str, int]:
     return label, kind.removeprefix("."), name, int(number)
 
 
-def _resolve_fields(block: _Block, scopes: list[dict[str, _Block]]) -> dict[str, Field]:
-    """Return the fields of a message, whose types are looked for from the inside out. Raises
-    :class:`LookupError` for one that is not there."""
+def _resolve_fields(
+    block: _Block, scopes: list[dict[str, _Block]], package: str
+) -> dict[str, Field]:
+    """Return the fields of a message, whose types are looked for from the inside out, also by their
+    whole names. Raises :class:`LookupError` or :class:`ValueError` for one that is not there."""
     scopes = [*scopes, block.messages]
     found = {}
     for name, (label, kind, number) in block.fields.items():
         known, members = kind in (*_SCALARS, TIMESTAMP), {}
         if not known:
-            at = max(i for i, scope in enumerate(scopes) if kind in scope)
-            members = _resolve_fields(scopes[at][kind], scopes[: at + 1])
+            own = kind.removeprefix(package)
+            at = max(i for i, scope in enumerate(scopes) if own in scope)
+            members = _resolve_fields(scopes[at][own], scopes[: at + 1], package)
         elif not label and kind != TIMESTAMP:
             raise ValueError("null is 0 there")
         found[name] = Field(kind if known else "", members, number, label == "repeated")

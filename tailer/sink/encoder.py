@@ -1,8 +1,8 @@
 """The encoder contract: from a batch of changes to the records of a message broker.
 
 An encoder turns a :class:`ChangeBatch` into arrays of keys, values and headers, by columns; the
-sink that uses it sends them. Its only state is its configuration and, for Avro, the schema ids from
-a registry: the same batch gives the same bytes on every run.
+sink that uses it sends them. Its only state is its configuration and, for some, the schemas that a
+registry has: the same batch gives the same bytes on every run.
 """
 
 from __future__ import annotations

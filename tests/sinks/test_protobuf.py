@@ -16,11 +16,13 @@ from sinks.formats.binary_parts import varint_bytes
 from sinks.formats.load import load_encoder
 from sinks.formats.registry import RegistryClient
 from tailer.changes import ChangeBatch
-from tailer.errors import ConfigError, SinkRejected
+from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.sink.encoder import Encoder, Records
 from tailer.testing.batches import change_batch
+from tests.hostile.lies import lies_of
 from tests.property.test_protobuf import as_read
 from tests.sinks.formats import ROWS, SCHEMA, MemoryRegistry, all_types
+from tests.support.link import running_link
 from tests.support.protobuf import read_message
 from tests.support.registry import Gateway, Registry
 from tests.support.source import ROOT
@@ -249,7 +251,7 @@ def test_a_schema_of_your_own_is_used_if_it_has_the_columns() -> None:
         message Value { optional string extra = 1 [deprecated = true]; /* ; */
           optional int64 id = 30;
           optional string _change_type = 4; optional int64 _commit_version = 5;
-          .google.protobuf.Timestamp _commit_timestamp = 6; L l = 7; }
+          .google.protobuf.Timestamp _commit_timestamp = 6; .feed.orders.L l = 7; }
         message L { repeated E element = 1; message E { optional string value = 3; } }"""
     registry.register("orders-value", own, kind="PROTOBUF")
     columns = [ID, ("l", pa.list_(pa.string()))]
@@ -425,9 +427,47 @@ def test_without_auto_register_nothing_is_registered(registry: Registry) -> None
 
 @pytest.mark.java
 @real
-def test_versions_that_can_t_be_read_are_refused_by_name(registry: Registry) -> None:
+def test_versions_that_nobody_shows_are_waited_for(registry: Registry) -> None:
     with Gateway(registry, "Bearer t") as gateway:  # it lets no GET pass
         client = RegistryClient(gateway.url, "Bearer t")
-        with pytest.raises(Exception, match=r"schema registry at .* answers with status 501") as e:
+        with pytest.raises(TransientError, match=r"schema registry at .* answers with status 501"):
             encode_all(client, [[ID]], topic=fresh())
-        assert e.type.__name__ == "TransientError"
+
+
+@pytest.mark.java
+@real
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ("silence", r"does not answer \(no whole answer in 1 s\)"),
+        ("half an answer", r"does not answer \(it ended the connection\)"),
+        ("chunks without end", "too large an answer"),
+        ("403 with a page", "status 403, without a registry's message; .*, its credentials"),
+        ("an id of 2^40", "status 200, without an id"),
+    ],
+)
+def test_what_no_registry_answers_may_heal(registry: Registry, lie: str, said: str) -> None:
+    topic = fresh()
+    first = encode_all(backward(registry), [[ID]], topic=topic)
+    with running_link(registry.port) as link:
+        url = registry.url.replace(str(registry.port), str(link.port))
+        client = RegistryClient(url, timeout_s=1 if "no whole answer" in said else 100)
+        link.answer_by(lies_of("registry")[lie])
+        with pytest.raises(TransientError, match=said):
+            client.list_versions(f"{topic}-value")
+        with pytest.raises(TransientError, match=said):
+            client.read_version(f"{topic}-value", 1)
+        with pytest.raises(TransientError, match=said):
+            encode_all(client, [[ID]], topic=topic)
+        link.heal()
+        assert encode_all(client, [[ID]], topic=topic) == first
+
+
+@pytest.mark.java
+@real
+def test_a_version_that_is_gone_is_refused_by_name(registry: Registry) -> None:
+    client, topic = backward(registry), fresh()
+    encode_all(client, [[ID]], topic=topic)
+    with pytest.raises(SinkRejected, match=r"refuses the schema of subject .*-value'"):
+        client.read_version(f"{topic}-value", 99)
+    assert client.list_versions(fresh()) == []
