@@ -122,7 +122,7 @@ def _build_field(data_type: pa.DataType, path: str) -> Field | None:
 
 
 def _make_repeated(name: str, values: Mapping[str, pa.DataType], path: str) -> Field:
-    item = build_fields((pa.field(*value) for value in values.items()), f"{path}.")
+    item = build_fields((pa.field(own, kind) for own, kind in values.items()), f"{path}.")
     return Field(members={name: Field(members=item, repeated=True)})
 
 
