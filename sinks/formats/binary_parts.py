@@ -8,7 +8,7 @@ Integers are looked up fourteen bits at a time in a table of their encodings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -103,11 +103,11 @@ def varint_parts(rest: pa.UInt64Array) -> list[ValuePart]:
 
 def measure_parts(parts: Sequence[ValuePart]) -> pa.UInt64Array | int:
     """Return how many bytes the parts of each row have; one number if it is the same in all."""
-    size: Any = sum(len(part) for part in parts if isinstance(part, bytes))
-    for part in parts:
-        if not isinstance(part, bytes):
-            size = pc.add(pc.binary_length(part).cast(pa.uint64()), size)
-    return size
+    fixed = sum(len(part) for part in parts if isinstance(part, bytes))
+    sizes = [pc.binary_length(part) for part in parts if not isinstance(part, bytes)]
+    if not sizes:
+        return fixed
+    return reduce(pc.add, sizes, pa.scalar(fixed, pa.int32())).cast(pa.uint64())
 
 
 def fill_nulls(array: pa.BinaryArray) -> pa.BinaryArray:
