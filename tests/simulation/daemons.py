@@ -16,6 +16,7 @@ import tailer.daemon.rewind
 import tailer.daemon.supervisor
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
+from tailer.daemon.rewind import rewind_feed
 from tailer.daemon.supervisor import Supervisor
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.errors import OffsetError, TailerError
@@ -108,6 +109,9 @@ class Daemons:
         self._may_refuse = may_refuse
         self._acknowledged: dict[str, Offset] = {}
         self._lives = self._edits = 0
+        #: How many commands run beside the daemons.
+        self.commands = 0
+        self.taken_back = False
         self._failures = 0
         plan = self.plan
         self._options = FeedOptions(
@@ -311,6 +315,35 @@ class Daemons:
     async def rewind(self, process: Process) -> None:
         """Give this order."""
         await self._order("rewind", process)
+
+    async def take_back(self, _: Process) -> None:
+        """Take the feed back as `tailer offsets rewind` does, as soon as nobody has it."""
+        self._lives += 1
+        self.commands += 1
+        self.world.start(Process(f"command.{self._lives}", "elsewhere"), self._command)
+
+    async def _command(self) -> None:
+        try:
+            await self._rewind()
+        finally:
+            self.commands -= 1
+
+    async def _rewind(self) -> None:
+        world, store = self.world, self._offsets("feed")
+        with anyio.move_on_after(4 * self.plan.lease_s) as waited:
+            await store.acquire()
+        if waited.cancelled_caught:
+            return
+        config = self._config()
+        try:
+            if (to := self.around.operator.choose_place()) is not None:
+                await rewind_feed(config, config.feeds["feed"], store, self._sink(), str(to))
+                world.tell(f"taken back to version {to}")
+                self.taken_back = True
+        except TailerError as e:
+            world.tell(f"not taken back: {e}")
+        finally:
+            await store.release()
 
     async def repair(self, process: Process) -> None:
         """Repair the mirror, beside the feed, as `tailer verify --repair` does."""

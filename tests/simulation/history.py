@@ -56,6 +56,7 @@ class History:
         self.disk = Disk(world)
         catalog = SimulatedCatalog(self.bucket, "table", recipe.seed) if plan.catalog else None
         self.table = SimulatedTable(world, self.bucket, catalog=catalog)
+        self.actions: list[asyncio.Task[None]] = []
         self.operator = Operator(world, lambda: self.table.newest.number)
         derived = plan.change_source == "derived"
         self.judge = Judge(
@@ -111,6 +112,7 @@ class History:
             world.tell("calm: no more faults")
             await self._comes_to_its_end(tasks)
             keeper.cancel()
+        world.ended = True
         if self.daemons.refused is None:
             self.judge.check_end()
 
@@ -129,7 +131,7 @@ class History:
             self.world.clock_offset_s += self.world.rng.uniform(-3600.0, 3600.0)
         elif running := self.daemons.running():
             action = getattr(self.daemons, what.replace(" ", "_"))
-            tasks.create_task(action(self.world.rng.choice(running)))
+            self.actions.append(tasks.create_task(action(self.world.rng.choice(running))))
 
     def _may_refuse(self, error: TailerError) -> bool:
         """Return whether a feed may end with this error: the history wants it."""
@@ -141,6 +143,8 @@ class History:
 
     def _is_done(self) -> bool:
         """Return whether all is delivered, and all orders are carried out."""
+        if self.daemons.commands or not all(action.done() for action in self.actions):
+            return False
         ordered = self.operator.resnapshots
         return self.judge.finished() and bool(self.judge.excused or self.judge.obeyed(ordered))
 
@@ -155,6 +159,10 @@ class History:
             for process in self.daemons.running():
                 if getattr(process.runner(), "state", "") in ("paused", "stopped"):
                     tasks.create_task(self.daemons.resume(process))
+            if self.daemons.taken_back and not self.daemons.commands:
+                # An idle owner that has lost its lease meanwhile learns it with the next commit.
+                self.daemons.taken_back = False
+                OPERATIONS["append"][1](self.table)
             if successor is not None:
                 successor.append()  # at the latest, the next commit shows that it is another table
             await asyncio.sleep(2.0)
@@ -172,6 +180,8 @@ def run_history(recipe: Recipe) -> Outcome:
         with simulated(world, history.patches(), recipe.seed):
             try:
                 loop.run_until_complete(history.run())
+            except Violation:  # at the end
+                pass
             except (Stalled, Endless) as e:
                 broken = Violation(f"P9: {type(e).__name__}: {e}")
             except RuntimeError:  # the loop was stopped by a broken promise

@@ -78,27 +78,35 @@ class Operator:
         if await self._give(process, "resnapshot", process.runner().order_resnapshot):
             self.resnapshots.append(self.world.now)
 
-    async def rewind(self, process: Process) -> None:
-        """Stop the feed, and take it back to a version that it has delivered."""
-        judge, runner = self.judge, process.runner()
+    def choose_place(self) -> int | None:
+        """Return a version that the feed has delivered, to take it back to; None if there is none.
+        What was skipped and is behind it may be delivered."""
+        judge = self.judge
         at = None if judge is None else judge.saved.get("sink")
         if judge is None or judge.start is None or at is None or at.snapshot:
-            return
+            return None
         if at.version <= judge.start.version:
-            return
+            return None
         to = self.world.rng.randint(judge.start.version, at.version - 1)
+        self.skipped = {version: at for version, at in self.skipped.items() if version <= to}
+        return to
+
+    async def rewind(self, process: Process) -> None:
+        """Stop the feed, take it back to a version, and start it again."""
+        runner = process.runner()
         runner.stop()
         until = self.world.now + _STOPPED_S
         while runner.feed.progress.lease_held or runner.state not in ("stopped", "failed"):
             if self.world.now > until:
                 return
             await asyncio.sleep(0.5)
-        try:
-            await process.supervisor.rewind("feed", str(to))
-        except TailerError as e:
-            self.world.tell(f"rewind refused: {e}")
-        else:
-            self.world.tell(f"rewind to version {to} acknowledged")
+        if (to := self.choose_place()) is not None:
+            try:
+                await process.supervisor.rewind("feed", str(to))
+            except TailerError as e:
+                self.world.tell(f"rewind refused: {e}")
+            else:
+                self.world.tell(f"rewind to version {to} acknowledged")
         await self.resume(process)
 
     # What the orders promise

@@ -41,8 +41,8 @@ _IN_FLIGHT = 0.5
 #: How many of the sinks with progress are databases, and how many of these keep versions; and of
 #: all of them, how many are taken back, or repaired.
 _DATABASES, _HISTORIES, _CURED = 0.6, 0.5, 0.6
-#: How often the feed's owner is killed before a rewind.
-_KILLED = 0.5
+#: How often a feed is taken back while its owner stands still.
+_FROZEN = 0.5
 #: The share of feeds that select some rows.
 _SELECTS = 0.25
 
@@ -180,11 +180,10 @@ def _cure(rng: random.Random, steps: list[Step]) -> tuple[SinkKind, list[Step]]:
 
     if sink == "mirror":
         return sink, [Step(at, "damage"), Step(at, "repair"), *changes(4)]
-    if rng.random() < _KILLED:  # what an owner has sent last may arrive behind the rewind
-        before = changes(2)
-        killed = at + rng.expovariate(5.0)
-        at = killed + 0.1
-        return sink, [*before, Step(killed, "kill"), Step(at, "rewind"), *changes(4)]
+    if rng.random() < _FROZEN:  # the owner does not know that it has been taken back
+        before = changes(3)
+        at += rng.uniform(0.0, 1.0)
+        return sink, [*before, Step(at, "freeze"), Step(at + 0.1, "take_back"), *changes(3)]
     return sink, [Step(at, "rewind"), *changes(4)]
 
 

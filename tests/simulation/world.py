@@ -94,6 +94,8 @@ class World:
         self.checksum = 0
         self.clock_offset_s = 1_767_225_600.0
         self.violation: Violation | None = None
+        #: Nothing waits for the loop to stop.
+        self.ended = False
         self.processes: list[Process] = []
         #: The tasks of no process.
         self.tasks: list[asyncio.Task[Any]] = []
@@ -149,7 +151,8 @@ class World:
         if self.violation is None:
             self.violation = Violation(promise)
             self.tell(f"BROKEN: {promise}")
-            self.loop.stop()
+            if not self.ended:
+                self.loop.stop()
         raise self.violation
 
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -209,6 +212,7 @@ class World:
 
     async def bury(self) -> None:
         """End all tasks, so that none is collected later while it waits."""
+        self.ended = True
         for process in self.processes:
             process.alive = False
             self.loop.continue_process(process)
