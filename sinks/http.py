@@ -47,6 +47,9 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 #: A part of a path that may be a secret: with a digit, or long.
 _TOKEN = re.compile(r"(?=[^/]*\d)[^/]{6,}|[^/]{16,}")
 _PATH_LEAST = 12
+#: A text beside a column that may be a secret has so many characters.
+_PART_LEAST = 6
+_COLUMN = re.compile(r"\{\{[^{}]*\}\}|\{[^{}]+\}")
 #: What a row's value can't have in a URL. One of dots alone would lead to another folder.
 _NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._~-]+|^\.+$")
 _URL = "an https:// URL (http:// for this machine)"
@@ -61,12 +64,18 @@ def _parse_webhook_url(text: str) -> Url:
         raise UrlError(f"{e}; what says who sends belongs into 'headers'") from None
     if url.scheme == "http" and url.host not in _LOCAL:
         raise UrlError("http:// is for this machine alone")
+    parts = _COLUMN.sub("/", url.path).split("/")
+    if _COLUMN.search(text.partition("#")[2]) or {"{", "}"} & set(
+        f"{url.host}{''.join(parts)}{_COLUMN.sub('', url.query)}"
+    ):
+        raise UrlError("columns stand in braces, in its path or its query")
+    keep_secrets(unquote(part) for part in parts if _TOKEN.fullmatch(part))
     keep_secrets(
-        unquote(part)
-        for part in url.path.split("/")
-        if _TOKEN.fullmatch(part) and not {"{", "}"} & set(part)
+        part
+        for _, value in parse_qsl(url.query)
+        for part in _COLUMN.split(value)
+        if part == value or len(part) >= _PART_LEAST
     )
-    keep_secrets(value for _, value in parse_qsl(url.query))
     keep_secrets((url.query, url.path if len(url.path) > _PATH_LEAST else ""))
     return url
 
@@ -114,6 +123,8 @@ SETTINGS: dict[str, Setting] = {
         advanced=True,
     ),
 }  # fmt: skip
+#: What servers take of a path and a query.
+_PATH_BYTES_MAX = 4096
 #: The pauses between attempts, in seconds; the feed waits for what is longer.
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 20.0
 #: By the status. What is not here passes: the receiver is busy or away (429, 500 and more, and
@@ -172,10 +183,14 @@ class HttpSink(MessageSink):
         """Return path and query."""
         return self._path.replace("{feed}", quote(self._feed, ""))
 
+    def _build_route(self) -> Route:
+        return Route(
+            self.fill_option("url"), "url", (), _NOT_IN_URLS, "%", bytes_max=_PATH_BYTES_MAX
+        )
+
     @property
-    def route(self) -> Route | None:
-        route = Route(self.fill_option("url"), "url", (), _NOT_IN_URLS, "%")
-        return route if route.columns else None
+    def place(self) -> str:
+        return self.kind if self.route is None else self._path
 
     def format_place(self, place: str) -> str:
         return hide_secrets(self._place + place if self.route else place)
@@ -203,7 +218,7 @@ class HttpSink(MessageSink):
         await self._connect()
         assert self._http is not None
         try:
-            url = self._find_url("/" if self.route else self.fill_option("url"))
+            url = self._find_url("/" if self.route else self._build_route().mask_columns(""))
             async with self._http.options(url, allow_redirects=False):
                 return None  # any answer means that it is there
         except (aiohttp.ClientError, OSError) as e:
@@ -220,7 +235,8 @@ class HttpSink(MessageSink):
         where = f"table {request.table}, versions {request.versions[0]} to "
         where += f"{request.versions[-1]}, request {request_id}"
         backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
-        path = self.fill_option("url") if request.places is None else request.places[0].as_py()
+        places = request.places
+        path = self._build_route().mask_columns("") if places is None else places[0].as_py()
         url = self._find_url(path)
         await retry_attempts(lambda: self._post_request(url, body, request_id, where), backoff)
 

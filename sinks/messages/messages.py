@@ -68,6 +68,13 @@ class Messages:
         ids: Any = dict(records.whole_headers())["_event_id"]
         versions = batch.rows.column(COMMIT_VERSION)
         places = None if route is None else route.name_rows(batch, {})
+        if route is not None and (long := route.find_long_name(places)) is not None:
+            place, said = long
+            raise RowsRefused(
+                f"table {table_name(batch, '')}, version {versions[place]}: for the event "
+                f"{ids[place]}, {said}; route by a column of short values, or park such rows with "
+                'on_reject = "park"'
+            )
         return cls(
             batch, records.whole_values(), ids, versions, table_name(batch, ""), records.keys,
             places,

@@ -40,6 +40,7 @@ class MessageSink(Sink):
     places: ClassVar[tuple[str, ...]] = ()
     #: The one of them that may name columns, and what a value's part of it can't have.
     routed: ClassVar[tuple[str, re.Pattern[str]] | None] = None
+    place_bytes_max: ClassVar[int] = 0
     #: Whether the target keeps the offset: see :class:`tailer.sink.SinkTraits`.
     keeps_offset: ClassVar[bool] = False
     #: What is encoded, sent and, if the target keeps progress, stored in one step.
@@ -78,15 +79,21 @@ class MessageSink(Sink):
     @property
     def route(self) -> Route | None:
         """Return the place that names columns, with the feed's name in it; None if none does."""
+        route = self._build_route()
+        return route if route is not None and route.columns else None
+
+    def _build_route(self) -> Route | None:
         if self.routed is None:
             return None
         option, unsafe = self.routed
-        route = Route(self.fill_option(option), option, (), unsafe)
-        return route if route.columns else None
+        return Route(self.fill_option(option), option, (), unsafe, bytes_max=self.place_bytes_max)
 
     @property
     def place(self) -> str:
         """Return where all messages go, where no place names columns."""
+        route = self._build_route()
+        if route is not None:
+            return route.mask_columns("*")
         return self.fill_option(self.places[-1]) if self.places else self.kind
 
     def format_place(self, place: str) -> str:
@@ -127,6 +134,8 @@ class MessageSink(Sink):
         self._feed, self.written_before = feed, bool(kept)
         self.made_before = (kept or {}).get("made")
         named = {name: self.fill_option(name) for name in self.places}
+        if self.routed is not None and self.route is None:
+            named[self.routed[0]] = self.place  # as it is meant, whatever it is written like
         form = build_record_form(self.options, type=self.kind, format=self.format, **named)
         if self._threads is not None and self.made is not None:
             form["made"] = self.made

@@ -110,6 +110,9 @@ class RabbitmqSink(MessageSink):
             ) from None
         self._pika: Any = pika
         self._given = options
+        for name in self.places:
+            if _NOT_IN_NAMES.search(options[name]):
+                raise ConfigError(f"option {name!r} of sink 'rabbitmq' has a line break in it")
         self._ca = folder / options["ca_file"] if options["ca_file"] else None
         url = options["url"]
         user, password = find_credentials("rabbitmq", "url", options, url.user, url.password)
@@ -132,7 +135,7 @@ class RabbitmqSink(MessageSink):
 
     def _make_route(self, *options: str) -> Route:
         named = (self.fill_option(option) for option in options)
-        return Route(_BETWEEN.join(named), options[-1], (), _NOT_IN_NAMES)
+        return Route(_BETWEEN.join(named), options[-1], (), _NOT_IN_NAMES, bytes_max=255)
 
     @property
     def route(self) -> Route | None:
@@ -143,7 +146,7 @@ class RabbitmqSink(MessageSink):
     def place(self) -> str:
         if not self._given["exchange"]:
             return _BETWEEN + self.fill_option("queue")
-        return self._make_route("exchange", "routing_key").template
+        return self._make_route("exchange", "routing_key").mask_columns("*")
 
     def format_place(self, place: str) -> str:
         exchange, key = place.split(_BETWEEN)
@@ -184,9 +187,11 @@ class RabbitmqSink(MessageSink):
         """Open a channel; check that the exchange or the queue is there."""
         self._channel = channel = Channel(self._build_parameters(), self._given["timeout_s"])
         await channel.open()
-        if exchange := self.fill_option("exchange"):
-            if not self._make_route("exchange").columns:
-                await channel.call("exchange_declare", exchange, passive=True)
+        if self.fill_option("exchange"):
+            exchange = self._make_route("exchange")
+            if not exchange.columns:
+                named = exchange.mask_columns("")
+                await channel.call("exchange_declare", named, passive=True)
             return
         queue = self.fill_option("queue")
         try:

@@ -23,7 +23,7 @@ from sinks.messages.messages import Limits, Messages
 from sinks.messages.sink import MessageSink
 from sinks.messages.tls import is_distrusted
 from sinks.shared.misread import find_misread_error
-from sinks.shared.routes import Route, Targets
+from sinks.shared.routes import Targets
 from tailer.changes import Offset
 from tailer.errors import (
     ConfigError,
@@ -50,9 +50,9 @@ _CLAIM = """
 """
 #: A write: ARGV is epoch, the offset that Redis should have (or nothing), the new one, the fields
 #: that say of each stream (KEYS, behind the progress) that it was written to, then stream, id and
-#: event of each entry. It is refused where Redis is not as this process has left it. What can
-#: refuse an entry refuses the first one: a key of another type, memory, a server that may not
-#: write.
+#: event of each entry. It is refused where Redis is not as this process has left it. What refuses
+#: an entry refuses the first one of a stream (a key of another type, memory, a server that may not
+#: write, a last id that nothing follows): those of other streams are removed again.
 _WRITE = """
     local progress, streams = KEYS[1], #KEYS - 1
     local known = redis.call('HMGET', progress, 'epoch', 'offset')
@@ -69,9 +69,15 @@ _WRITE = """
             if kind ~= 'stream' and kind ~= 'none' then return '!' .. stream end
         end
     end
+    local added = {}
     for i = streams + 4, #ARGV, 3 do
         local stream = KEYS[tonumber(ARGV[i]) + 1]
-        redis.call('XADD', stream, '*', 'id', ARGV[i + 1], 'event', ARGV[i + 2])
+        local id = redis.pcall('XADD', stream, '*', 'id', ARGV[i + 1], 'event', ARGV[i + 2])
+        if type(id) == 'table' then
+            for _, entry in ipairs(added) do redis.call('XDEL', entry[1], entry[2]) end
+            return redis.error_reply(id.err)
+        end
+        added[#added + 1] = {stream, id}
     end
     redis.call('HSET', progress, 'offset', ARGV[3])
     if #ARGV > streams + 3 then
@@ -93,7 +99,7 @@ _ELEMENT_BYTES = 64  # about what an element of a list takes beside its bytes
 _FAULTS = FaultTable(
     for_good="AuthenticationError AuthenticationWrongNumberOfArgsError NoPermissionError "
     "*NOAUTH* *NOPERM* *WRONGPASS* *WRONGTYPE* *unknown?command* *DB?index* "
-    "*without?any?password* *can't?run?this?command*",
+    "*without?any?password* *can't?run?this?command* *last?possible?ID*",
     rows="*invalid?bulk?length* *proto-max-bulk-len* *string?exceeds?maximum*",
 )
 _DENIED = re.compile(r"NOAUTH|NOPERM|WRONGPASS|without any password|can't run this command")
@@ -112,6 +118,7 @@ class RedisStream(MessageSink):
     faults = _FAULTS
     kind = "redis"
     places = ("stream",)
+    place_bytes_max = 512
     routed: ClassVar[tuple[str, re.Pattern[str]] | None] = ("stream", _NOT_IN_STREAMS)
     keeps_offset = True
     piece_rows = 5000
@@ -159,16 +166,12 @@ class RedisStream(MessageSink):
     @property
     def _stream(self) -> str:
         """The stream's key; with a star for each column in it."""
-        return Route(self.fill_option("stream"), "stream", (), _NOT_IN_STREAMS).mask_columns("*")
+        return self.place
 
     @property
     def _target(self) -> str:
         """What errors call the target."""
         return f"the stream {self._stream}"
-
-    @property
-    def place(self) -> str:
-        return self._stream
 
     @property
     def _progress(self) -> str:
@@ -194,7 +197,9 @@ class RedisStream(MessageSink):
     async def _check_streams(self) -> None:
         """Raise :class:`TargetRefused` if a stream that was written to is gone."""
         fields = await self._list_written()
-        streams = [field.partition(b":")[2] or self._stream for field in fields]
+        streams = [field.partition(b":")[2] or self._stream.encode() for field in fields]
+        for stream in streams if self.route else ():
+            self._streams.add(stream.decode(errors="replace"), "the stream")
         if streams and await self._call_command("EXISTS", *streams) != len(streams):
             raise TargetRefused(
                 f"{self._location}: {self._target} is missing, with its unread entries, and its "

@@ -31,7 +31,8 @@ TARGETS_MAX = 1000
 class Route:
     """A template. ``filled`` are the names in braces that the sink fills in, ``unsafe`` matches
     what a value's part of a name can't have, ``escape`` stands before the digits of its bytes.
-    ``option`` is its name, for messages."""
+    ``option`` is its name, for messages; a line of a name may have ``bytes_max`` bytes (0: any
+    number)."""
 
     def __init__(
         self,
@@ -40,9 +41,10 @@ class Route:
         filled: Collection[str],
         unsafe: re.Pattern[str],
         escape: str = "_",
+        bytes_max: int = 0,
     ) -> None:
         self.template = template
-        self._option = option
+        self._option, self._bytes_max = option, bytes_max
         self._unsafe, self._escape = unsafe, escape
         self._parts: list[str | tuple[str, str]] = []
         at = 0
@@ -90,6 +92,16 @@ class Route:
             else:
                 parts.append(self._format_values(batch.rows.column(part[0]), part[1]))
         return pc.binary_join_element_wise(*parts, "").dictionary_encode()
+
+    def find_long_name(self, names: pa.DictionaryArray) -> tuple[int, str] | None:
+        """Return the place of the first row whose name is too long, and what is wrong with it."""
+        for number, name in enumerate(names.dictionary.to_pylist() if self._bytes_max else ()):
+            size = max(len(line.encode()) for line in name.split("\n"))
+            if size > self._bytes_max:
+                place = pc.index(names.indices, number).as_py()
+                most = self._bytes_max
+                return place, f"{self._option!r} would have {size} bytes, and may have {most}"
+        return None
 
     def _format_values(self, column: pa.Array, null: str) -> pa.StringArray:
         coded = column.cast(pa.string()).dictionary_encode()

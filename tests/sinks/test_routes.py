@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from sinks.shared.routes import Route, Targets
 from tailer.changes import ChangeBatch
-from tailer.errors import ConfigError, TargetRefused
-from tailer.sink import make_sink
+from tailer.errors import ConfigError, RowsRefused, TargetRefused
+from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch, change_span
 from tests.kafka.broker import Broker
 from tests.kafka.sinks import fresh, opened
@@ -272,3 +272,97 @@ async def test_requests_of_a_url_follow_one_another_and_lead_nowhere_else() -> N
         ]
     assert [ids for asked, ids in came if asked == "/hook/a"] == [[0, 3], [6]]
     assert sorted(came)[:2] == [("/hook/_2E", [4]), ("/hook/_2E_2E", [1])]
+
+
+@pytest.mark.anyio
+async def test_redis_adds_all_entries_of_a_piece_or_none(redis_server: Redis) -> None:
+    options = {"url": redis_server.url(), "stream": "whole:{country}"}
+    last = f"{2**64 - 1}-{2**64 - 1}"
+    with closing(redis.Redis.from_url(redis_server.url())) as client:
+        client.xadd("whole:FR", {"id": "x"}, id=last)
+        for _ in range(2):
+            with pytest.raises(TargetRefused, match="exhausted the last possible ID"):
+                await write(make_sink("redis", options, Path()), rows(2))
+        assert client.xlen("whole:DE") == 0
+        assert client.xlen("whole:FR") == 1
+    one = make_sink("redis", {**options, "stream": "whole:{{DE}}"}, Path())
+    named = one.delivery(
+        "orders", {"type": "redis", "format": "rows", "stream": "whole:{DE}"}, None
+    )
+    assert named["stream"] == "whole:{DE}", "as before braces had a meaning"
+
+
+@pytest.mark.anyio
+async def test_the_targets_of_earlier_processes_count(redis_server: Redis) -> None:
+    options = {"url": redis_server.url(), "stream": "counted:{id}"}
+
+    def numbered(first: int, version: int) -> ChangeBatch:
+        schema = pa.schema([("id", pa.int64())])
+        found = [{"id": i} for i in range(first, first + 600)]
+        return change_batch(schema, found, version=version, last=True)
+
+    await write(make_sink("redis", options, Path()), numbered(0, 1))
+    with pytest.raises(TargetRefused, match="one more than 1000 targets"):
+        await write(make_sink("redis", options, Path()), numbered(600, 2))
+
+
+def long_names(kind: str, server: Any) -> Sink:
+    """A sink whose places have a column's value."""
+    where: dict[str, dict[str, Any]] = {
+        "redis": {"stream": "long:{country}"},
+        "rabbitmq": {"exchange": "amq.topic", "routing_key": "long.{country}"},
+        "http": {"url": "http://127.0.0.1:1/{country}"},
+    }
+    address = {} if server is None else {"url": server.url()}
+    return make_sink(kind, {**address, **where[kind]}, Path())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["redis", "rabbitmq", "http"])
+async def test_a_row_whose_name_is_too_long_is_refused_before_any_is_sent(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    server = None if kind == "http" else request.getfixturevalue(f"{kind}_server")
+    data = [{"id": i, "country": c, "day": None} for i, c in enumerate(["a", "b" * 9000])]
+    with pytest.raises(
+        RowsRefused, match=r"version 1: for the event \w+-1-i, .* 90\d\d bytes"
+    ) as e:
+        await write(long_names(kind, server), change_batch(SCHEMA, data, last=True))
+    assert len(str(e.value)) < 400
+    if kind == "redis":
+        assert server is not None
+        with closing(redis.Redis.from_url(server.url())) as client:
+            assert not client.exists("long:a")
+
+
+@pytest.mark.parametrize("name", ["queue", "exchange", "routing_key"])
+def test_a_name_with_a_line_break_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"option '{name}' of sink 'rabbitmq' has a line break"):
+        make_sink("rabbitmq", {"url": "amqp://a", name: "a\nb"}, Path())
+
+
+@pytest.mark.parametrize(
+    "url", ["https://{c}.example/x", "https://example/x#{c}", "https://example/{c", "https://e/?}"]
+)
+def test_a_url_has_columns_in_its_path_and_its_query_alone(url: str) -> None:
+    with pytest.raises(ConfigError, match="columns stand in braces, in its path or its query"):
+        make_sink("http", {"url": url}, Path())
+
+
+@pytest.mark.anyio
+async def test_two_pairs_of_braces_are_one_that_is_meant_so() -> None:
+    async with webhook() as hook:
+        for url in ("/{{x}}", "/{{x}}/{country}"):
+            await write(make_sink("http", {"url": hook.url + url}, Path()), rows(1))
+    assert hook.targets == ["/hook/{x}", "/hook/{x}/DE"]
+    options = {"url": "amqp://a", "exchange": "e"}
+    for key, name in (("{{x}}", "e/{x}"), ("{{x}}.{country}", "e/{x}.DE")):
+        sink = make_sink("rabbitmq", {**options, "routing_key": key}, Path())
+        assert [place for place, _ in sink.preview("orders", rows(1))] == [name]
+
+
+def test_what_may_be_a_secret_beside_a_column_is_hidden() -> None:
+    url = "https://example/hook/s3cr3tT0KEN2{country}/by?key=s3cr3tK3Y{country}"
+    ((place, _),) = make_sink("http", {"url": url}, Path()).preview("orders", rows(1))
+    assert "s3cr3t" not in place
+    assert "KEN2" not in place
