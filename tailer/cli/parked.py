@@ -27,9 +27,10 @@ async def parked(arguments: argparse.Namespace) -> int:
     feed = await find_feed(config, arguments.feed)
     path = find_parked_file(config, feed)
     if arguments.action in ("list", "show"):
-        for row in choose_rows(read_parked(path), arguments.id):
+        shows = arguments.action == "show"
+        for row in choose_rows(read_parked(path, keeps_lines=shows), arguments.id):
             # In ASCII: a terminal obeys some characters.
-            shown = json.dumps(json.loads(row.line)) if arguments.action == "show" else None
+            shown = json.dumps(json.loads(row.line)) if shows else None
             print(shown or _format_row(row))
         return 0
     store = make_offset_store(config, feed.name)

@@ -16,6 +16,7 @@ from tailer.feed.parked_rows import (
     ParkedRow,
     Replay,
     Replayed,
+    find_unknown,
     note_delivered,
     read_parked,
     remove_parked,
@@ -41,8 +42,8 @@ async def drop_parked(config: Config, feed: FeedConfig, ids: Collection[str]) ->
     """Drop the rows with these ids, or all without ids; return how many. The feed's offset is
     acquired. Raises :class:`ConfigError` for an id that is not there."""
     path = find_parked_file(config, feed)
-    if ids:
-        choose_rows(await run_blocking(read_parked, path), ids)
+    if ids and (unknown := await run_blocking(find_unknown, path, ids)):
+        raise make_unknown_error(unknown)
     return await run_blocking(remove_parked, path, ids or None)
 
 
@@ -82,10 +83,15 @@ async def replay_parked(
             await run_blocking(remove_parked, path, ())
 
 
+def make_unknown_error(ids: Collection[str]) -> ConfigError:
+    """Return the error of ids of which no row is parked."""
+    return ConfigError(f"no row with the id {min(ids)!r} is parked")
+
+
 def choose_rows(rows: Sequence[ParkedRow], ids: Collection[str]) -> Sequence[ParkedRow]:
     """Return the rows with these ids; all without ids. Raises :class:`ConfigError` for an id that
     is not there."""
     wanted = set(ids)
     if unknown := wanted - {row.id for row in rows}:
-        raise ConfigError(f"no row with the id {min(unknown)!r} is parked")
+        raise make_unknown_error(unknown)
     return [row for row in rows if not wanted or row.id in wanted]

@@ -276,11 +276,11 @@ class Supervisor:
         await self._measure_runners(list(self._runners.values()))
 
     async def _measure_runners(self, runners: list[Runner]) -> None:
-        for runner in runners:
+        measures = [(r, m) for r in runners for m in (r.measure_unread, r.measure_parked)]
+        for runner, measure in measures:
             try:
-                await runner.measure_parked()
-                await runner.measure_unread()
-            except TailerError as e:
+                await measure()
+            except (TailerError, OSError) as e:
                 runner.log_event(logging.DEBUG, "measure", f"can't be measured: {e}")
             except Exception as e:  # noqa: BLE001  # a bug in figures need not stop the feeds
                 runner.log_event(logging.ERROR, "measure", f"can't be measured: {e}", exc_info=e)

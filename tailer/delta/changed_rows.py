@@ -12,10 +12,13 @@ from tailer.delta.actions import AddCDCFile, AddFile
 from tailer.delta.commit import Commit
 from tailer.delta.paths import parse_location
 
+#: An overwrite of some rows (``replaceWhere``) deletes rows, and writes those that it inserts with
+#: those that it copies.
+_DELETED, _OUTPUT, _COPIED = "numdeletedrows", "numoutputrows", "numcopiedrows"
 #: Metrics of Spark and, without their underscores, of delta-rs: a row that is updated is two
 #: events.
 _EVENTS_PER_ROW = {
-    "numdeletedrows": 1, "numupdatedrows": 2, "numtargetrowsinserted": 1,
+    _DELETED: 1, "numupdatedrows": 2, "numtargetrowsinserted": 1,
     "numtargetrowsupdated": 2, "numtargetrowsdeleted": 1,
 }  # fmt: skip
 
@@ -50,10 +53,12 @@ def count_changed_rows(commit: Commit) -> int | None:
 
 def _sum_metrics(info: dict[str, Any]) -> int:
     """Return the events that a writer's metrics give; 0 if they give none."""
-    metrics, events = info.get("operationMetrics"), 0
+    metrics, found = info.get("operationMetrics"), dict[str, int]()
     for name, value in metrics.items() if isinstance(metrics, dict) else ():
-        per_row = _EVENTS_PER_ROW.get(str(name).replace("_", "").lower(), 0)
         text = str(value)  # Spark writes them as texts
-        if per_row and text.isascii() and text.isdigit() and len(text) < 19:
-            events += per_row * int(text)
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            found[str(name).replace("_", "").lower()] = int(text)
+    events = sum(per_row * found.get(name, 0) for name, per_row in _EVENTS_PER_ROW.items())
+    if _DELETED in found and _OUTPUT in found:
+        events += max(0, found[_OUTPUT] - found.get(_COPIED, 0))
     return events

@@ -29,7 +29,14 @@ import pyarrow.compute as pc
 from msgspec import Struct, structs
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import ConfigError, OffsetError, SinkRejected, TableError, TargetRefused
+from tailer.errors import (
+    ConfigError,
+    OffsetError,
+    SinkRejected,
+    TableError,
+    TargetRefused,
+    unreadable,
+)
 from tailer.feed.options import FeedOptions
 from tailer.feed.read import read_changes
 from tailer.files.durable import create_private, open_private, sync_folder
@@ -38,8 +45,8 @@ from tailer.sink import Sink
 
 
 class ParkedRow(Struct, frozen=True):
-    """A row in the file: its ``line``, event id, and what ``_parked`` says of it: its ``offset``,
-    why it was refused, when, and its data file."""
+    """A row in the file: its ``line`` (empty: it was not kept), event id, and what ``_parked`` says
+    of it: its ``offset``, why it was refused, when, and its data file."""
 
     line: bytes
     id: str
@@ -56,14 +63,23 @@ class Replayed(Struct):
     refused: list[tuple[ParkedRow, str]] = []
 
 
-def read_parked(path: Path, rows_max: int | None = None) -> list[ParkedRow]:
+def read_parked(
+    path: Path, rows_max: int | None = None, *, keeps_lines: bool = False
+) -> list[ParkedRow]:
     """Return the rows of a file, or its first ones, in the order of the feed; none if there is no
     file.
 
     Raises :class:`ConfigError` for a line that says not where its row lies, as those of older
-    releases.
+    releases, and for a file that can't be read.
     """
-    return sorted(islice(_iterate_rows(path), rows_max), key=_order)
+    rows = islice(_iterate_rows(path), rows_max)
+    kept = rows if keeps_lines else (structs.replace(row, line=b"") for row in rows)
+    return sorted(kept, key=_order)
+
+
+def find_unknown(path: Path, ids: Collection[str]) -> set[str]:
+    """Return those of some ids of which no row is in a file."""
+    return set(ids).difference(row.id for row in _iterate_rows(path))
 
 
 def _iterate_rows(path: Path) -> Iterator[ParkedRow]:
@@ -79,6 +95,8 @@ def _iterate_rows(path: Path) -> Iterator[ParkedRow]:
                         yield row
     except FileNotFoundError:
         return
+    except OSError as e:
+        raise unreadable(f"the file of parked rows, {path},", path, e) from e
 
 
 def _order(row: ParkedRow) -> tuple[int, bool]:
@@ -90,7 +108,7 @@ def _parse_line(line: bytes, where: str) -> ParkedRow:
         *_, parked = json.loads(line).values()  # its name may be another one than `_parked`
         offset = Offset.from_json(parked["offset"])
         return ParkedRow(
-            line, parked["id"], offset, parked["reason"], parked["at"], parked.get("file")
+            line, str(parked["id"]), offset, parked["reason"], parked["at"], parked.get("file")
         )
     except (ValueError, KeyError, TypeError, AttributeError, OffsetError) as e:
         raise ConfigError(
@@ -136,7 +154,7 @@ def note_delivered(path: Path, id: str) -> None:  # noqa: A002  # the event's
 
 def _read_delivered(path: Path) -> set[str]:
     try:
-        inode, *ids = _delivered_beside(path).read_text().splitlines() or [""]
+        inode, *ids = _delivered_beside(path).read_text(errors="replace").splitlines() or [""]
         return set(ids) if inode == str(path.stat().st_ino) else set()
     except FileNotFoundError:
         return set()

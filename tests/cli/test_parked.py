@@ -206,7 +206,7 @@ def test_what_a_killed_replay_had_delivered_is_not_delivered_again(
     feed.insert(0, 9)
     assert feed.run() == 0
     (file,) = tmp_path.rglob("*.parked.jsonl")
-    rows = read_parked(file)
+    rows = read_parked(file, keeps_lines=True)
     note_delivered(file, rows[0].id)
     note_delivered(file, rows[1].id)
     with (beside := file.with_name(f"{file.name}.delivered")).open("a") as torn:
@@ -221,7 +221,13 @@ def test_what_a_killed_replay_had_delivered_is_not_delivered_again(
     # What is left of it when a process ended behind the new file is of no file.
     beside.write_text(f"0\n{rows[0].id}\n")
     file.write_bytes(rows[0].line)
-    assert read_parked(file) == [rows[0]]
+    assert read_parked(file, keeps_lines=True) == [rows[0]]
+    beside.write_bytes(b"\xff\n")
+    assert [row.id for row in read_parked(file)] == [rows[0].id]
+    file.unlink()
+    file.mkdir()
+    assert feed.parked("list") == 2
+    assert "can't be read (Is a directory)" in capsys.readouterr().err
 
 
 def test_a_target_that_is_gone_is_not_begun_again(tmp_path: Path, capsys: Capture) -> None:

@@ -123,6 +123,7 @@ async def test_rows_are_counted_in_commits_of_any_size(tmp_path: Path, many: int
     [
         ({"numUpdatedRows": "2", "numCopiedRows": "90"}, 4),
         ({"num_deleted_rows": 3}, 3),
+        ({"numDeletedRows": "10", "numOutputRows": "120", "numCopiedRows": "20"}, 110),
         ({"numTargetRowsInserted": "1", "numTargetRowsUpdated": "1"}, 3),
         ({"numDeletedRows": "-1"}, None),
         ({"numDeletedRows": "9" * 30}, None),
