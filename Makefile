@@ -14,7 +14,7 @@ DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 VALE := $(or $(shell command -v vale),$(CURDIR)/.cache/bin/vale)
 # Builds in half the time, and with the flags of the tests' servers, which share the standard library.
-GO_INSTALL := CGO_ENABLED=0 go install -trimpath -gcflags="all=-N -l -dwarf=false"
+GO_INSTALL := go install -trimpath -gcflags="all=-N -l -dwarf=false"
 ACTIONLINT := $(or $(shell command -v actionlint),$(CURDIR)/.cache/bin/actionlint)
 BUILT_FROM := pyproject.toml hatch_build.py tailer/native/_rowbytes.c
 
@@ -71,10 +71,10 @@ prose: $(VALE) ## check the language of the pages with Vale, which Go builds onc
 	$(VALE) --output=line README.md CONTRIBUTING.md SECURITY.md tests/README.md tests/golden/README.md docs
 
 $(CURDIR)/.cache/bin/vale:
-	GOBIN=$(@D) $(GO_INSTALL) github.com/vale-cli/vale/v3/cmd/vale@v3.21.0
+	GOBIN=$(@D) CGO_ENABLED=1 $(GO_INSTALL) github.com/vale-cli/vale/v3/cmd/vale@v3.21.0
 
 $(CURDIR)/.cache/bin/actionlint:
-	GOBIN=$(@D) $(GO_INSTALL) github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+	GOBIN=$(@D) CGO_ENABLED=0 $(GO_INSTALL) github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 format: $(DEV) ## put the code into its one form
 	$(RUN) ruff check --fix .
