@@ -16,7 +16,8 @@ import pytest
 from tests.support.components import require
 from tests.support.source import ROOT
 
-pytestmark = pytest.mark.needs("native")  # each wheel would build it
+# Each wheel would build it; another clone that shares the cache has it built once more.
+pytestmark = [pytest.mark.needs("native"), pytest.mark.timeout(1500)]
 
 PACKAGES = ("tailer", "sinks")
 LOAD = """
@@ -85,7 +86,6 @@ def test_the_wheel_holds_every_file_of_its_packages(site: Path, package: str) ->
 
 @pytest.mark.parametrize(("pure", "tag"), [("0", "cp311-abi3-"), ("1", "py3-none-any")])
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # it may build the crate
 def test_a_wheel_has_the_compiled_part_where_there_is_a_compiler(
     pure: str, tag: str, tmp_path: Path
 ) -> None:

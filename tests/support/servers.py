@@ -17,7 +17,7 @@ from typing import Self
 from tests.support.components import free_port
 from tests.support.waiting import eventually
 
-START_S = 100.0
+START_S = 250.0
 
 
 @contextmanager
