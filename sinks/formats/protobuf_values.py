@@ -28,6 +28,7 @@ from sinks.formats.protobuf_schema import ELEMENT, ENTRY, TIMESTAMP, Field, Fiel
 from tailer.changes import is_arrow_variant
 
 _SECOND = 1_000_000
+_PLACES_PLAIN, _DIGITS_MAX = 6, 38
 _VARINT, _FIXED64, _SIZED = 0, 1, 2
 _WIRE_TYPES = {
     "bool": _VARINT, "int64": _VARINT, "sint32": _VARINT, "double": _FIXED64, "sfixed64": _FIXED64,
@@ -52,12 +53,12 @@ def encode_constant(field: Field, value: str | int) -> bytes:
 
 
 def message_parts(fields: Fields, columns: Iterable[tuple[str, pa.Array]]) -> list[ValuePart]:
-    """Encode columns, each with its name, as fields of a message, in the order of their
-    numbers."""
+    """Encode columns, each with its name, as fields of a message, in the order of their numbers.
+    Void ones are left out; raises :class:`KeyError` for another that has no field."""
     found = [
-        (fields[name], array)
-        for name, array in ((make_avro_name(name), array) for name, array in columns)
-        if name in fields
+        (fields[make_avro_name(name)], array)
+        for name, array in columns
+        if not pa.types.is_null(array.type)
     ]
     found.sort(key=lambda item: item[0].number)
     return [part for field, array in found for part in field_parts(field, array)]
@@ -89,7 +90,7 @@ def _encode_values(field: Field, array: pa.Array) -> list[ValuePart]:
     if is_arrow_variant(data_type):
         array = variant_text(array)
     elif types.is_decimal(data_type):
-        array = array.cast(pa.string())
+        array = _write_decimals(array)
     elif types.is_string(data_type):
         array = unicode_text(array)
     elif types.is_boolean(data_type):
@@ -114,6 +115,19 @@ def _encode_values(field: Field, array: pa.Array) -> list[ValuePart]:
         whole = drop_offset(array)
         return _encode_items(field.members[ENTRY], whole, {"key": whole.keys, "value": whole.items})
     return _size_bytes(array.cast(pa.binary()))
+
+
+def _write_decimals(array: pa.Array) -> pa.StringArray:
+    """Return all digits of decimals. Arrow writes small ones of more places with an exponent."""
+    scale = array.type.scale
+    if scale <= _PLACES_PLAIN:
+        return array.cast(pa.string())
+    whole = pa.decimal128(_DIGITS_MAX, 0)
+    digits = pa.Array.from_buffers(whole, len(array), array.buffers(), offset=array.offset)
+    padded = pc.replace_substring_regex(
+        digits.cast(pa.string()), "^(-?)", "\\1" + "0" * (scale + 1)
+    )
+    return pc.replace_substring_regex(padded, rf"^(-?)0*(\d+)(\d{{{scale}}})$", r"\1\2.\3")
 
 
 def _size_parts(parts: list[ValuePart], array: pa.Array) -> list[ValuePart]:

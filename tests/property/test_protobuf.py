@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from tests.property.test_json import arrays, names, types
 from tests.support.protobuf import read_message
 
 pytestmark = pytest.mark.usefixtures("way")
+CONTEXT = Context(prec=38)
 _EPOCH, _MICROSECOND = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)  # noqa: DTZ001
 
 
@@ -47,7 +49,7 @@ def as_read(value: Any, data_type: pa.DataType) -> Any:
     if kinds.is_map(data_type):
         return [(as_read(k, data_type.key_type), as_read(v, data_type.item_type)) for k, v in value]
     if kinds.is_decimal(data_type):
-        return pa.scalar(value, data_type).cast(pa.string()).as_py()
+        return format(value, "f")
     if isinstance(value, dt.datetime):
         return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
     if isinstance(value, dt.date):
@@ -94,6 +96,12 @@ def test_any_value_is_read_back_by_another_library(array: pa.Array) -> None:
                                      dt.datetime(9999, 12, 31, 23, 59, 59, 1, dt.UTC)]),
         (pa.date32(), [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(9999, 12, 31)]),
         (pa.list_(pa.int64()), [[], [None], [0, None], None, list(range(300))]),
+        *(
+            (pa.decimal128(38, scale), [Decimal(sign + digits).scaleb(-scale, CONTEXT)
+                                        for digits in ("0", "1", "12", "9" * 38, "1" + "0" * 37)
+                                        for sign in ("", "-")] + [None])
+            for scale in (0, 1, 6, 7, 18, 37, 38)
+        ),
     ],
 )  # fmt: skip
 def test_the_ends_of_each_type(data_type: pa.DataType, values: list[Any]) -> None:
