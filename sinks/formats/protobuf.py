@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -132,7 +133,7 @@ class ProtobufEncoder(SchemaEncoder):
         none, and its fields."""
         name = ".".join(filter(None, (self._build_namespace(batch), message)))
         subject = self._name_subject(part, name)
-        known = (subject, format_schema(Schema(name, wanted)))
+        known = (subject, name, msgspec.json.encode(wanted))
         if known not in self._known:
             found, newest = self._search_versions(subject, name, wanted)
             if found is None:

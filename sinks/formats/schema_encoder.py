@@ -76,8 +76,8 @@ class SchemaEncoder(BatchEncoder):
         self.tombstones = tombstones
         self.name = name
         self.table = table
-        #: What is known of the schemas that the registry has, by subject and text.
-        self._known: dict[tuple[str, str], Any] = {}
+        #: What is known of the schemas that the registry has, by subject and what is looked for.
+        self._known: dict[tuple[Any, ...], Any] = {}
 
     def _encode_rows(self, batch: ChangeBatch) -> Records:
         images = Images(batch)

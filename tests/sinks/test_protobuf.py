@@ -14,6 +14,8 @@ import pytest
 
 from sinks.formats.binary_parts import varint_bytes
 from sinks.formats.load import load_encoder
+from sinks.formats.protobuf_schema import Field
+from sinks.formats.protobuf_values import message_parts
 from sinks.formats.registry import RegistryClient
 from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, SinkRejected, TransientError
@@ -315,6 +317,22 @@ def test_other_names_become_those_of_protobuf() -> None:
     assert {n: found[n] for n in ("a_b", "_1", "message", "_")} == {
         "a_b": 7, "_1": 7, "message": 7, "_": {"id": 7},
     }  # fmt: skip
+
+
+def test_messages_of_the_same_name_are_not_one() -> None:
+    """A column in a column, and one whose name is both of theirs."""
+    first = [ID, ("a", struct(("b", struct(ID)))), ("a_0_b", struct(("y", pa.int64())))]
+    second = [*first[:2], ("a_0_b", struct(("y", pa.int64()), ("z", pa.int64())))]
+    registry = MemoryRegistry()
+    _, (_, (value,)) = encode_all(registry, [first, second])
+    assert read(registry, value)["a_0_b"] == {"y": 7, "z": 7}
+
+
+def test_a_column_without_a_field_is_never_left_out() -> None:
+    columns = [("a", pa.array([1])), ("void", pa.nulls(1))]
+    assert message_parts({"a": Field("int64", number=1)}, columns) == [b"\x08", b"\x01"]
+    with pytest.raises(KeyError, match="b"):
+        message_parts({"a": Field("int64", number=1)}, [("b", pa.array([1]))])
 
 
 def test_the_page_shows_a_schema_as_it_is() -> None:
