@@ -11,24 +11,18 @@ nobody deletes versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from sinks.formats.binary_parts import ValuePart
 from sinks.formats.debezium import CONNECTOR, VERSION, Images, transaction_id
 from sinks.formats.parts import data_columns, table_name
-from sinks.formats.protobuf_schema import (
-    Field,
-    Fields,
-    Schema,
-    build_fields,
-    format_schema,
-    has_fields,
-    merge_fields,
-    parse_schema,
-)
+from sinks.formats.protobuf_schema import Field, Fields, build_fields, find_clash, has_fields
+from sinks.formats.protobuf_text import Schema, extend_schema, make_schema, parse_schema
 from sinks.formats.protobuf_values import (
     encode_constant,
     encode_tag,
@@ -135,48 +129,97 @@ class ProtobufEncoder(SchemaEncoder):
         subject = self._name_subject(part, name)
         known = (subject, name, msgspec.json.encode(wanted))
         if known not in self._known:
-            found, newest = self._search_versions(subject, name, wanted)
-            if found is None:
-                text = format_schema(Schema(name, merge_fields(newest, wanted)))
-                self.registry.register(subject, text, kind="PROTOBUF")
-                # What another process has registered meanwhile comes first on a replay, too.
-                found, _ = self._search_versions(subject, name, wanted)
-            if found is None:
-                raise TransientError(
-                    f"the schema registry took a schema of subject {subject!r} and does not show it"
-                )
-            self._known[known] = found
+            self._known[known] = self._make_version(subject, name, wanted)
         number, fields = self._known[known]
         return number, fields
 
-    def _search_versions(
-        self, subject: str, name: str, wanted: Fields
-    ) -> tuple[tuple[int, Fields] | None, Fields]:
-        """Return id and fields of the first version of a subject that has the fields, if there is
-        one, else the fields of the newest."""
-        newest: Schema | None = Schema(name, {})
-        for version in self.registry.list_versions(subject):
-            number, text = self._read_version(subject, version)
-            newest = parse_schema(text)
-            if newest and newest.name == name and has_fields(newest.fields, wanted):
-                return (number, newest.fields), {}
-        if newest is None:
+    def _make_version(self, subject: str, name: str, wanted: Fields) -> tuple[int, Fields]:
+        """Return id and fields of a version that has the fields, which is registered if there is
+        none."""
+        versions = self._search_versions(subject, name, wanted)
+        if versions.found is not None:
+            return versions.found
+        if versions.strange:
             raise TargetRefused(
-                f"the newest schema of subject {subject!r} is not one that a feed can extend, a "
-                "Protobuf message of optional and repeated fields alone; register one that has the "
-                "table's columns, or use a new topic"
+                f"{versions.strange} of subject {subject!r} is not one that a feed can extend, a "
+                "Protobuf message of proto3; register one that has the table's columns, or use a "
+                "new topic"
             )
-        # Another message is none of an earlier version: the registry says whether it may be gone.
-        same = newest.name.rpartition(".")[2] == name.rpartition(".")[2]
-        return None, newest.fields if same else {}
+        schema = _extend_newest(versions, name, wanted)
+        try:
+            self.registry.register(subject, schema.text, kind="PROTOBUF")
+        except TargetRefused as e:
+            raise TargetRefused(f"{e}{versions.clash and '; ' + versions.clash}") from None
+        # What another process has registered meanwhile comes first on a replay, too.
+        versions = self._search_versions(subject, name, wanted)
+        if versions.found is None:
+            raise TransientError(
+                f"the schema registry took a schema of subject {subject!r} and does not show it"
+                + (versions.clash and f", or another process registered one too: {versions.clash}")
+            )
+        return versions.found
 
-    def _read_version(self, subject: str, version: int) -> tuple[int, str]:
-        """Return id and text of a version, which never change."""
-        known = (subject, str(version))
-        if known not in self._known:
-            self._known[known] = self.registry.read_version(subject, version)
-        number, text = self._known[known]
-        return number, text
+    def _search_versions(self, subject: str, name: str, wanted: Fields) -> _Versions:
+        """Return the first version of a subject that has the fields, as far as it contradicts no
+        earlier one, and what is before it."""
+        versions = _Versions()
+        numbers: list[int] = []
+        for version in self.registry.list_versions(subject):
+            number, schema, kind = self._read_version(subject, version)
+            if schema is None:
+                versions.strange = f"version {version} ({kind})"
+            elif schema.name == name:
+                clashes = (find_clash(old.fields, schema.fields) for old in versions.same)
+                found = next(((i, said) for i, said in enumerate(clashes) if said), None)
+                if found is not None:
+                    versions.clash = (
+                        f"version {version} of subject {subject!r} contradicts version "
+                        f"{numbers[found[0]]} ({found[1]}): delete it if no record has its id"
+                    )
+                    continue
+                versions.same.append(schema)
+                numbers.append(version)
+                if has_fields(schema.fields, wanted):
+                    versions.found = number, schema.fields
+                    break
+            elif schema.name.rpartition(".")[2] == name.rpartition(".")[2]:
+                versions.alike = schema
+        return versions
+
+    def _read_version(self, subject: str, version: int) -> tuple[int, Schema | None, str]:
+        """Return id, schema and kind of a version, which never change; without a schema if it is
+        not understood."""
+        known = (subject, version)
+        if known in self._known:
+            number, schema, kind = self._known[known]
+            return number, schema, kind
+        number, text, kind = self.registry.read_version(subject, version)
+        schema = parse_schema(text) if kind == "PROTOBUF" else None
+        if schema is not None:
+            self._known[known] = number, schema, kind
+        return number, schema, kind
+
+
+class _Versions(Struct):
+    """What a subject has: id and fields of the version that is looked for, those of the same
+    message before it, the newest of another one with its name in another package, and the last
+    that is not understood or contradicts an earlier one."""
+
+    found: tuple[int, Fields] | None = None
+    same: list[Schema] = []
+    alike: Schema | None = None
+    strange: str = ""
+    clash: str = ""
+
+
+def _extend_newest(versions: _Versions, name: str, wanted: Fields) -> Schema:
+    if versions.same:
+        earlier = [schema.fields for schema in reversed(versions.same)]
+        return extend_schema(versions.same[-1], name, wanted, earlier)
+    if versions.alike is not None:
+        with suppress(TargetRefused):  # of another table, it may have columns of other types
+            return extend_schema(versions.alike, name, wanted)
+    return extend_schema(make_schema(name), name, wanted)
 
 
 def _build_columns(rows: pa.StructType) -> Fields:

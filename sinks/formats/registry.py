@@ -83,8 +83,8 @@ class Registry(Protocol):
         """Return the versions of a subject, the oldest first; none if there is no such subject.
         Raises as :meth:`register`."""
 
-    def read_version(self, subject: str, version: int) -> tuple[int, str]:
-        """Return id and text of a version of a subject. Raises as :meth:`register`."""
+    def read_version(self, subject: str, version: int) -> tuple[int, str, str]:
+        """Return id, text and kind of a version of a subject. Raises as :meth:`register`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +122,15 @@ class RegistryClient:
             return sorted(answer.numbers)
         raise self._make_refusal(subject, answer)
 
-    def read_version(self, subject: str, version: int) -> tuple[int, str]:
-        """Return id and text of a version of a subject."""
+    def read_version(self, subject: str, version: int) -> tuple[int, str, str]:
+        """Return id, text and kind of a version of a subject."""
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
         answer = self._ask_registry("GET", path)
         match answer.document:
             case {"id": int(number), "schema": str(text)} if (
                 answer.status == 200 and 0 <= number <= _ID_MAX
             ):
-                return number, text
+                return number, text, str(answer.document.get("schemaType", "AVRO"))
         raise self._make_refusal(subject, answer)
 
     def _check_id(self, number: int, subject: str, schema: str) -> None:

@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 
 from sinks.formats.avro_schema import make_avro_name
 from sinks.formats.binary_parts import join_parts
-from sinks.formats.protobuf_schema import (
-    Schema,
-    build_fields,
-    format_schema,
-    has_fields,
-    merge_fields,
-    parse_schema,
-)
+from sinks.formats.protobuf_schema import build_fields, find_clash, has_fields
+from sinks.formats.protobuf_text import Schema, extend_schema, make_schema
 from sinks.formats.protobuf_values import message_parts
 from tailer.errors import TargetRefused
 from tests.property.test_avro import same
@@ -67,7 +61,8 @@ def encoded(array: pa.Array, schema: Schema) -> list[bytes]:
 def schema_of(*fields: pa.Field, package: str = "a.b") -> Schema:
     """The schema of columns; nothing is tried of names that Protobuf can't tell apart."""
     try:
-        return Schema(f"{package}.Value", merge_fields({}, build_fields(fields)))
+        name = f"{package}.Value"
+        return extend_schema(make_schema(name), name, build_fields(fields))
     except TargetRefused:
         assume(False)
         raise
@@ -76,8 +71,7 @@ def schema_of(*fields: pa.Field, package: str = "a.b") -> Schema:
 @given(arrays())
 def test_any_value_is_read_back_by_another_library(array: pa.Array) -> None:
     schema = schema_of(pa.field("x", array.type))
-    text = format_schema(schema)
-    assert parse_schema(text) == schema
+    text = schema.text
     for data, value in zip(encoded(array, schema), array.to_pylist(), strict=True):
         assert same(read_message(text, data)["x"], as_read(value, array.type))
 
@@ -106,7 +100,7 @@ def test_any_value_is_read_back_by_another_library(array: pa.Array) -> None:
 )  # fmt: skip
 def test_the_ends_of_each_type(data_type: pa.DataType, values: list[Any]) -> None:
     schema = schema_of(pa.field("x", data_type))
-    text = format_schema(schema)
+    text = schema.text
     array = pa.array(values, data_type)
     for data, value in zip(encoded(array, schema), array.to_pylist(), strict=True):
         found = read_message(text, data)["x"]
@@ -120,21 +114,21 @@ def test_times_far_from_now_are_whole() -> None:
         micros = pa.array([-(2**63), 2**63 - 1, -1, 0], pa.int64())
         array = micros.cast(pa.timestamp("us")).view(data_type)
         schema = schema_of(pa.field("x", data_type))
-        found = [read_message(format_schema(schema), data)["x"] for data in encoded(array, schema)]
+        found = [read_message(schema.text, data)["x"] for data in encoded(array, schema)]
         assert found == micros.to_pylist()
 
 
 def test_nan_stays_nan() -> None:
     schema = schema_of(pa.field("x", pa.float32()))
     (data,) = encoded(pa.array([math.nan], pa.float32()), schema)
-    assert math.isnan(read_message(format_schema(schema), data)["x"])
+    assert math.isnan(read_message(schema.text, data)["x"])
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=6), types(1), min_size=1, max_size=5))
 def test_columns_may_have_any_names(columns: dict[str, tuple[pa.DataType, Any]]) -> None:
     fields = [pa.field(name, data_type) for name, (data_type, _) in columns.items()]
     schema = schema_of(*fields, package="google.protobuf")
-    assert read_message(format_schema(schema), b"") == dict.fromkeys(schema.fields)
+    assert read_message(schema.text, b"") == dict.fromkeys(schema.fields)
 
 
 def test_names_that_protoc_makes_itself_are_no_columns() -> None:
@@ -143,9 +137,9 @@ def test_names_that_protoc_makes_itself_are_no_columns() -> None:
     for names_ in (("_", "X"), ("a_", "_a"), ("_a_", "X_a"), ("Value_2_x", "x"), ("google", "x")):
         first, second = names_
         schema = schema_of(pa.field(first, pa.timestamp("us", "UTC")), pa.field(second, nested))
-        assert read_message(format_schema(schema), b"").keys() == set(names_)
+        assert read_message(schema.text, b"").keys() == set(names_)
         schema = schema_of(pa.field(first, pa.int64()), pa.field(second, nested))
-        assert read_message(format_schema(schema), b"").keys() == set(names_)
+        assert read_message(schema.text, b"").keys() == set(names_)
 
 
 @given(st.lists(st.lists(st.tuples(names, types(2)), min_size=1, max_size=4), min_size=2))
@@ -153,19 +147,20 @@ def test_numbers_never_change_their_meaning(
     tables: list[list[tuple[str, tuple[pa.DataType, Any]]]],
 ) -> None:
     """Whatever columns come, go and move: a name keeps its number, and what has been is kept."""
-    fields: dict[str, Any] = {}
+    schema = make_schema("Value")
+    earlier: list[Schema] = []
     for columns in tables:
         try:
             wanted = build_fields(pa.field(n, kind) for n, (kind, _) in columns)
-            merged = merge_fields(fields, wanted)
+            found = extend_schema(schema, "Value", wanted, [old.fields for old in earlier])
         except TargetRefused:
             continue
-        assert has_fields(merged, wanted)
-        assert merged.keys() == fields.keys() | wanted.keys()
-        assert all(merged[name].number == fields[name].number for name in fields)
-        assert len({field.number for field in merged.values()}) == len(merged)
-        assert merge_fields(merged, fields | wanted).keys() == merged.keys()
-        fields = merged
-    text = format_schema(Schema("Value", fields))
-    assert parse_schema(text) == Schema("Value", fields)
-    read_message(text, b"")
+        assert has_fields(found.fields, wanted)
+        assert found.fields.keys() == schema.fields.keys() | wanted.keys()
+        for old in (schema, *earlier):
+            assert not find_clash(old.fields, found.fields)
+            assert all(found.fields[name].number == old.fields[name].number for name in old.fields)
+        assert len({field.number for field in found.fields.values()}) == len(found.fields)
+        assert extend_schema(found, "Value", wanted).text == found.text
+        earlier, schema = [schema, *earlier], found
+    read_message(schema.text, b"")

@@ -143,7 +143,7 @@ class MemoryRegistry:
     def list_versions(self, subject: str) -> list[int]:
         return [i + 1 for i, (known, _) in enumerate(self.schemas) if known == subject]
 
-    def read_version(self, subject: str, version: int) -> tuple[int, str]:
+    def read_version(self, subject: str, version: int) -> tuple[int, str, str]:
         known, schema = self.schemas[version - 1]
         assert known == subject
-        return version, schema
+        return version, schema, "AVRO" if schema.startswith("{") else "PROTOBUF"

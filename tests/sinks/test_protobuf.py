@@ -14,11 +14,12 @@ import pytest
 
 from sinks.formats.binary_parts import varint_bytes
 from sinks.formats.load import load_encoder
-from sinks.formats.protobuf_schema import Field
+from sinks.formats.protobuf_schema import Field, find_clash
+from sinks.formats.protobuf_text import parse_schema
 from sinks.formats.protobuf_values import message_parts
 from sinks.formats.registry import RegistryClient
 from tailer.changes import ChangeBatch
-from tailer.errors import ConfigError, SinkRejected, TransientError
+from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientError
 from tailer.sink.encoder import Encoder, Records
 from tailer.testing.batches import change_batch
 from tests.hostile.lies import lies_of
@@ -263,20 +264,26 @@ def test_a_schema_of_your_own_is_used_if_it_has_the_columns() -> None:
     assert (found["id"], found["l"], found["extra"]) == (7, ["x", None], None)
     ((_, (value,)),) = encode_all(registry, [[*columns, TEXT]])
     assert read(registry, value)["v"] == "x"
-    assert "optional int64 id = 30;\n  optional string v = 31;" in registry.schemas[-1][1]
+    assert "L l = 7;\n  optional string v = 31; }\n" in registry.schemas[-1][1]
+
+
+HEAD = 'syntax = "proto3"; package feed.orders; '
 
 
 @pytest.mark.parametrize(
     "schema",
     [
-        'syntax = "proto3"; message Value { int64 id = 1; }',
-        'syntax = "proto3"; message Value { map<string, string> a = 1; }',
-        'syntax = "proto3"; message Value { oneof a { string b = 1; } }',
-        'syntax = "proto3"; message Value { reserved 1 to 7; }',
-        'syntax = "proto3"; message Value { optional Value a = 1; }',
-        'syntax = "proto3"; message Value { optional Missing a = 1; }',
-        'syntax = "proto3"; message Value { optional string a = 1',
-        'syntax = "proto3"; enum A { B = 0; }',
+        'syntax = "proto2"; package feed.orders; message Value { optional int64 id = 1; }',
+        "package feed.orders; message Value { optional int64 id = 1; }",
+        HEAD + "message Value { required int64 id = 1; }",
+        HEAD + "message Value { optional int64 id = 010; }",
+        HEAD + "message Value { optional int64 id = 0x10; }",
+        HEAD + "message Value { optional group G = 2 { optional int32 id = 1; } }",
+        HEAD + "message Value { reserved 1 to 07; }",
+        HEAD + "message Value { optional string a = 1",
+        HEAD + "message Value { optional string a = 1 }",
+        HEAD + "enum A { B = 0; }",
+        HEAD + "message Value " + "{ message A " * 3000 + "{}" + "}" * 3000,
         '{"type":"record","name":"V","fields":[]}',
         "",
     ],
@@ -284,9 +291,174 @@ def test_a_schema_of_your_own_is_used_if_it_has_the_columns() -> None:
 def test_what_a_feed_can_t_extend_is_refused_by_name(schema: str) -> None:
     registry = MemoryRegistry()
     registry.register("orders-value", schema)
-    with pytest.raises(SinkRejected, match="subject 'orders-value' is not one that a feed can"):
+    kind = "AVRO" if schema.startswith("{") else "PROTOBUF"
+    said = rf"^version 1 \({kind}\) of subject 'orders-value' is not one that a feed can"
+    with pytest.raises(SinkRejected, match=said):
         encode_all(registry, [[ID]])
     assert len(registry.schemas) == 1
+
+
+UPSERT = {"envelope": "upsert", "key": ["id"]}
+OTHERS = """
+  reserved 3, 10 to 11; reserved "old", 'older'; option deprecated = true;;
+  enum Kind { NONE = 0; }
+  oneof either { string x = 12; Kind y = 13; }
+  map<string, feed.orders.Spare> labels = 14 [deprecated = true];
+  string plain = 2; repeated Kind kinds = 4; Value parent = 15; google.protobuf.Any any = 16;
+"""
+
+
+@pytest.mark.parametrize("more", [*OTHERS.replace("to 11;", "to 11;;").split("\n"), OTHERS])
+def test_what_no_column_has_may_be_there_and_stays(more: str) -> None:
+    registry = MemoryRegistry()
+    own = f"""// ours
+        syntax = 'proto3'; import "google/protobuf/any.proto"; package feed.orders;
+        option (x).y = {{ a: "}}" b {{ c: 1; }} }};
+        message Value {{ optional int64 id = 9; {more} L l = 7; // the last
+          message L {{ repeated E element = 1; message E {{ optional string value = 3; }}
+          }} }}
+        message Spare {{ optional int64 q = 1; }}"""
+    registry.register("orders-value", own, kind="PROTOBUF")
+    columns = [ID, ("l", pa.list_(pa.string()))]
+    ((_, (value,)),) = encode_all(registry, [columns], **UPSERT)
+    assert value[1:5] == (1).to_bytes(4, "big")
+    with_more = [*columns, TEXT, ("at", pa.timestamp("us", "UTC")), ("s", struct(ID))]
+    ((_, (value,)),) = encode_all(registry, [with_more], **UPSERT)
+    text = registry.schemas[-1][1]
+    last = next(n for n in (16, 13, 4, 14, 2, 9) if f" = {n};" in own or f" = {n} " in own)
+    last = {16: 17, 13: 14, 14: 15}.get(last, 12 if "10 to 11" in more else 10)
+    assert f"optional string v = {last};" in text
+    assert f"google.protobuf.Timestamp at = {last + 1};" in text
+    rest = iter(text)
+    assert all(letter in rest for letter in own), "in this order"
+
+
+def test_reserved_and_last_numbers_are_never_given() -> None:
+    for body, columns, said in (
+        ("reserved 2 to max;", [TEXT], "can't have the number 536870912 .* last one is taken"),
+        ("optional bool b = 536870911;", [TEXT], "can't have the number 536870912"),
+        ('reserved "v";', [TEXT], "'v' can't have the number 2 .*, which reserves it"),
+        ("string v = 2;", [TEXT], "'v' is string, and plain string in an earlier schema"),
+        ("oneof o { string v = 2; }", [TEXT], "'v' is string, and plain string in an"),
+        ("optional string v_x = 2;", [("vX", pa.string())], "'v_x' and 'vX'"),
+    ):
+        registry = MemoryRegistry()
+        registry.register(
+            "orders-value", HEAD + f"message Value {{ optional int64 id = 1; {body} }}"
+        )
+        with pytest.raises(SinkRejected, match=said):
+            encode_all(registry, [[ID, *columns]], **UPSERT)
+        assert [subject for subject, _ in registry.schemas] == ["orders-value", "orders-key"]
+
+
+def test_types_are_found_where_protobuf_finds_them() -> None:
+    for name in (".feed.orders.E", ".feed.orders.Value.E", "E", "Value.E", "feed.orders.E"):
+        registry = MemoryRegistry()
+        own = f"""message Value {{ message E {{ optional string a = 3; }} optional int64 id = 1;
+            {name} e = 2; }} message E {{ optional string a = 7; }}"""
+        registry.register("orders-value", HEAD + own)
+        ((_, (value,)),) = encode_all(registry, [[ID, ("e", struct(("a", pa.string())))]], **UPSERT)
+        assert len(registry.schemas) == 2
+        assert read(registry, value) == {"id": 7, "e": {"a": "x"}}
+
+
+def test_messages_that_many_have_are_read_once() -> None:
+    for make in ("M{} a = 1; M{} b = 2;", "M{} a = 1; M{} id = 2;"):
+        messages = [f"message M{i} {{ {make.format(i + 1, i + 1)} }}" for i in range(40)]
+        text = HEAD + "\n".join([*messages, "message M40 { optional string x = 1; }"])
+        old, new = parse_schema(text), parse_schema(text)
+        assert old is not None
+        assert new is not None
+        assert not find_clash(old.fields, new.fields)
+
+
+def test_a_message_of_two_columns_gets_the_fields_of_both() -> None:
+    registry = MemoryRegistry()
+    own = "message Value { optional int64 id = 1; A a = 2; A b = 3; }"
+    registry.register("orders-value", f"{HEAD}{own} message A {{ optional int64 id = 1; }}")
+    columns = [ID, ("a", struct(ID, TEXT)), ("b", struct(ID, ("w", pa.bool_()), TEXT))]
+    ((_, (value,)),) = encode_all(registry, [columns], **UPSERT)
+    a = {"id": 7, "v": "x", "w": None}
+    assert read(registry, value) == {"id": 7, "a": a, "b": {**a, "w": True}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64()), "'v' is map, and array in an"),
+        (pa.map_(pa.string(), pa.int64()), struct(ID), "'v' is struct, and map in an"),
+        (struct(ID), pa.list_(pa.int64()), "'v' is array, and struct in an"),
+        (pa.date32(), pa.timestamp("us"), "'v' is sfixed64, and sint32 in an"),
+        (struct(TEXT), struct(("v", pa.bool_())), "'v.v' is bool, and string in an"),
+        (pa.bool_(), pa.int64(), "'v' is int64, and bool in an"),
+    ],
+)
+def test_a_column_of_another_kind_is_refused_before_it_is_registered(
+    old: pa.DataType, new: pa.DataType, said: str
+) -> None:
+    registry = MemoryRegistry()
+    encode_all(registry, [[ID, ("v", old)]])
+    for tables in ([[ID, ("v", new)]], [[ID], [ID, ("v", new)]]):
+        with pytest.raises(SinkRejected, match=said):
+            encode_all(registry, tables)
+        assert len(registry.schemas) == 1
+
+
+def test_numbers_go_on_when_a_message_was_another_for_a_while() -> None:
+    registry = MemoryRegistry()
+    columns = [ID, ("a", pa.int64()), TEXT]
+    encode_all(registry, [columns], **UPSERT)
+    encode_all(registry, [columns], envelope="debezium", key=["id"])
+    encode_all(registry, [[ID, TEXT, ("w", pa.bool_())]], **UPSERT)
+    assert "v = 3;\n  optional bool w = 4;" in registry.schemas[-1][1]
+
+
+def test_a_field_that_a_version_of_your_own_left_out_has_its_number_again() -> None:
+    registry = MemoryRegistry()
+    encode_all(registry, [[ID, ("a", pa.int64()), TEXT]], **UPSERT)
+    registry.register("orders-value", HEAD + "message Value { optional int64 id = 1; }")
+    encode_all(registry, [[ID, TEXT, ("w", pa.bool_())]], **UPSERT)
+    assert "id = 1;\n  optional string v = 3;\n  optional bool w = 4;" in registry.schemas[-1][1]
+
+
+def test_two_that_register_at_once_never_use_one_number_twice() -> None:
+    """Another process registers between the look at the versions and the schema."""
+    mine, others = [ID, ("b", pa.int64())], [ID, ("a", pa.int64())]
+
+    class Raced(MemoryRegistry):
+        raced = False
+
+        def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
+            if " b =" in schema and not self.raced:
+                self.raced = True
+                encode_all(self, [others], **UPSERT)
+            return super().register(subject, schema, kind=kind)
+
+    registry = Raced()
+    encode_all(registry, [[ID]], **UPSERT)
+    made = encoder(registry, **UPSERT)
+    said = r"version 4 .* contradicts version 3 \(the number 2 is a and b\)"
+    with pytest.raises(TransientError, match=said):
+        made.encode(batch_of(*mine))
+    (value,) = values(made.encode(batch_of(*mine)))
+    assert read(registry, value) == {"id": 7, "a": None, "b": 7}
+    assert encode_all(registry, [mine], **UPSERT)[0][1] == [value]
+    assert len(registry.schemas) == 5
+
+
+def test_versions_that_contradict_each_other_are_named_if_nothing_else_helps() -> None:
+    class Strict(MemoryRegistry):
+        def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
+            if len(self.schemas) == 3:
+                raise TargetRefused("it is incompatible")
+            return super().register(subject, schema, kind=kind)
+
+    registry = Strict()
+    encode_all(registry, [[ID, TEXT]], **UPSERT)
+    registry.register("orders-value", registry.schemas[-1][1].replace(" v ", " w "))
+    said = r"^it is incompatible; version 3 of subject 'orders-value' contradicts version 2 "
+    with pytest.raises(SinkRejected, match=said):
+        encode_all(registry, [[ID, ("w", pa.string())]], **UPSERT)
 
 
 @pytest.mark.parametrize(
@@ -420,9 +592,28 @@ def test_a_column_of_another_type_is_refused_by_name(
     made = encoder(backward(registry), topic=fresh())
     made.encode(batch_of(ID, ("v", pa.int64())))
     for _ in range(2):
-        with pytest.raises(SinkRejected, match=r"refuses the schema of subject .* as incompatible"):
+        with pytest.raises(SinkRejected, match=r"'v' is .*, and int64 in an earlier"):
             made.encode(batch_of(ID, ("v", other)))
     assert made.encode(batch_of(ID)).num_records == 1
+
+
+@pytest.mark.java
+@real
+def test_a_registry_takes_your_own_schema_with_more_columns(registry: Registry) -> None:
+    client, topic = backward(registry), fresh()
+    own = f"""// ours
+        syntax = "proto3"; package feed.orders; import "google/protobuf/any.proto";
+        message Value {{ {OTHERS} optional int64 id = 9; L l = 7;
+          message L {{ repeated E element = 1; message E {{ optional string value = 3; }} }} }}
+        message Spare {{ optional int64 q = 1; }}"""
+    assert client.register(f"{topic}-value", own, kind="PROTOBUF")
+    columns = [ID, ("l", pa.list_(struct(("value", pa.string())))), TEXT, ("s", struct(ID))]
+    with pytest.raises(SinkRejected, match=r"'l\.element\.value' is struct, and string"):
+        encode_all(client, [columns], topic=topic, **UPSERT)
+    columns[1] = ("l", pa.list_(pa.string()))
+    ((_, (value,)),) = encode_all(client, [columns], topic=topic, **UPSERT)
+    assert " v = 17;" in schema_of(registry, value)
+    assert client.list_versions(f"{topic}-value") == [1, 2]
 
 
 @pytest.mark.java
@@ -430,7 +621,7 @@ def test_a_column_of_another_type_is_refused_by_name(
 def test_a_date_does_not_become_a_time_unseen(registry: Registry) -> None:
     made = encoder(backward(registry), topic=fresh())
     made.encode(batch_of(("v", pa.date32())))
-    with pytest.raises(SinkRejected, match="as incompatible"):
+    with pytest.raises(SinkRejected, match="'v' is sfixed64, and sint32 in an earlier"):
         made.encode(batch_of(("v", pa.timestamp("us"))))
 
 
