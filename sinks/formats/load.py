@@ -121,8 +121,8 @@ def load_encoder(
     """Return the encoder of a format with its options (:func:`encoder_settings`).
 
     ``registry`` replaces the one that the options name; ``folder`` is what its files are relative
-    to. A ``dry`` one writes no value that is too large elsewhere. Raises :class:`ConfigError`
-    naming the invalid format or option.
+    to. A ``dry`` one registers no schema, and writes no value that is too large elsewhere. Raises
+    :class:`ConfigError` naming the invalid format or option.
     """
     settings = encoder_settings(format)
     taken = SettingTable(f"format {format!r}", settings).take(options)
@@ -131,7 +131,11 @@ def load_encoder(
     key = tuple(taken["key"])
     if taken.get("tombstones") and not key:
         raise ConfigError("tombstones need a key: name its columns in the option 'key'")
-    encoder = _make_encoder(format, key, taken, registry, folder)
+    if "registry" in taken and registry is None:
+        from sinks.formats.registry import load_registry
+
+        registry = load_registry(taken["registry"], folder, dry=dry)
+    encoder = _make_encoder(format, key, taken, registry)
     return oversize.limit_values(encoder, format, taken, dry=dry)
 
 
@@ -140,7 +144,6 @@ def _make_encoder(
     key: tuple[str, ...],
     taken: Mapping[str, Any],
     registry: Registry | None,
-    folder: Path | None,
 ) -> Encoder:
     if format == "upsert":
         from sinks.formats.upsert import UpsertEncoder
@@ -156,8 +159,8 @@ def _make_encoder(
         from sinks.formats.cloudevents import CloudEventsEncoder
 
         return CloudEventsEncoder(key, table=taken["table"], **common)
-    if format in ("avro", "json_schema", "protobuf"):
-        return _make_registry_encoder(format, key, taken, registry, folder)
+    if registry is not None and "registry" in taken:
+        return _make_registry_encoder(format, key, taken, registry)
     from sinks.formats.rows import RowsEncoder
 
     own = {name: taken[name] for name in ("ids", "own_prefix")}
@@ -168,15 +171,10 @@ def _make_registry_encoder(
     format: str,  # noqa: A002
     key: tuple[str, ...],
     taken: Mapping[str, Any],
-    registry: Registry | None,
-    folder: Path | None,
+    registry: Registry,
 ) -> Encoder:
-    from sinks.formats.registry import load_registry
-
     if taken["envelope"] == "upsert" and taken["tombstones"]:
         raise ConfigError("upserts have tombstones by themselves: leave 'tombstones' out")
-    if registry is None:
-        registry = load_registry(taken["registry"], folder)
     names = ("topic", "envelope", "subject_name_strategy", "tombstones", "name", "table")
     own = {name: taken[name] for name in names}
     if format == "json_schema":

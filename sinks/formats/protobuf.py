@@ -31,6 +31,7 @@ from sinks.formats.protobuf_values import (
     sized_parts,
     struct_parts,
 )
+from sinks.formats.registry import PLACEHOLDER
 from sinks.formats.schema_encoder import Framed, SchemaEncoder
 from tailer.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeBatch
 from tailer.changes import Part as FilePart
@@ -147,9 +148,11 @@ class ProtobufEncoder(SchemaEncoder):
             )
         schema = _extend_newest(versions, name, wanted)
         try:
-            self.registry.register(subject, schema.text, kind="PROTOBUF")
+            number = self.registry.register(subject, schema.text, kind="PROTOBUF")
         except TargetRefused as e:
             raise TargetRefused(f"{e}{versions.clash and '; ' + versions.clash}") from None
+        if number == PLACEHOLDER:
+            return number, schema.fields
         # What another process has registered meanwhile comes first on a replay, too.
         versions = self._search_versions(subject, name, wanted)
         if versions.found is None:

@@ -59,8 +59,11 @@ _NO_ACCESS = (401, 403)
 _NOT_IMPLEMENTED = 501
 #: Statuses of a look-up for which there is no right, or no way through a gateway.
 _NOT_TO_BE_READ = (401, 403, 404, 405, _NOT_IMPLEMENTED)
-#: How a registry says that it has no schema with an id, or no subject.
-_NO_SUCH_SCHEMA, _NO_SUCH_SUBJECT = 40403, 40401
+#: How a registry says that it has no schema with an id, no subject or no version.
+_NO_SUCH_SCHEMA, _NO_SUCH_SUBJECT, _NO_SUCH_VERSION = 40403, 40401, 40402
+_MISSING = (_NO_SUCH_SCHEMA, _NO_SUCH_SUBJECT, _NO_SUCH_VERSION)
+#: The id of a schema that only would be registered; registries count from 1.
+PLACEHOLDER = 0
 #: The wire format has four bytes for an id, and registries count in signed ones.
 _ID_MAX = 2**31 - 1
 _PROXY = ", and any proxy between it and this machine"
@@ -89,7 +92,8 @@ class Registry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegistryClient:
-    """Registers schemas, or only looks them up if ``auto_register`` is false.
+    """Registers schemas, or only looks them up if ``auto_register`` is false. A ``dry`` one looks
+    them up too, and returns :data:`PLACEHOLDER` if there is none.
 
     ``authorization`` is the value of that header, or None; ``tls`` the context of an https URL.
     """
@@ -99,18 +103,22 @@ class RegistryClient:
     tls: ssl.SSLContext | None = None
     auto_register: bool = True
     timeout_s: int = 10
+    dry: bool = False
 
     def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
         """Return the id of a schema under a subject, which is registered if it is not."""
         path = f"/subjects/{quote(subject, safe='')}"
-        if self.auto_register:
+        if self.auto_register and not self.dry:
             path += "/versions"
         answer = self._ask_registry("POST", path, {"schemaType": kind, "schema": schema})
         number = answer.document.get("id")
-        if answer.status == 200 and type(number) is int and 0 <= number <= _ID_MAX:
+        if answer.status == 200 and type(number) is int and PLACEHOLDER < number <= _ID_MAX:
             if kind != "PROTOBUF":  # of which the caller reads what is there
                 self._check_id(number, subject, schema)
             return number
+        missing = answer.document.get("error_code") in _MISSING
+        if missing and self.dry and self.auto_register:
+            return PLACEHOLDER
         raise self._make_refusal(subject, answer)
 
     def list_versions(self, subject: str) -> list[int]:
@@ -126,25 +134,36 @@ class RegistryClient:
         """Return id, text and kind of a version of a subject."""
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
         answer = self._ask_registry("GET", path)
+        if answer.document.get("error_code") in _MISSING:
+            raise TransientError(f"{self._where} lists version {version} of {subject!r} without it")
         match answer.document:
             case {"id": int(number), "schema": str(text)} if (
-                answer.status == 200 and 0 <= number <= _ID_MAX
+                answer.status == 200 and PLACEHOLDER < number <= _ID_MAX
             ):
-                return number, text, str(answer.document.get("schemaType", "AVRO"))
+                given = [answer.document.get(part) for part in ("subject", "version")]
+                if given[1] != version or not f":{given[0]}".endswith(f":{subject}"):
+                    raise TransientError(  # (a context comes before the name of a subject)
+                        f"{self._where} answers with version {given[1]} of {given[0]!r} for "
+                        f"version {version} of {subject!r}; check the registry{_PROXY}"
+                    )
+                kind = str(answer.document.get("schemaType", "AVRO"))
+                self._check_id(number, subject, text, kind)
+                return number, text, kind
         raise self._make_refusal(subject, answer)
 
-    def _check_id(self, number: int, subject: str, schema: str) -> None:
-        """Raise :class:`TransientError` if another schema has this id: nobody could read what is
-        written with it. Who may write need not have the right to read: then it is believed."""
+    def _check_id(self, number: int, subject: str, schema: str, kind: str = "") -> None:
+        """Raise :class:`TransientError` if another schema, or one of another ``kind``, has this id:
+        nobody could read what is written with it. Who may write need not have the right to read: then it is believed."""
         answer = self._ask_registry("GET", f"/schemas/ids/{number}")
         missing = answer.document.get("error_code") == _NO_SUCH_SCHEMA
         if answer.status in _NOT_TO_BE_READ and not missing:
             return
-        found = answer.document.get("schema")
+        found, found_kind = (answer.document.get(n) for n in ("schema", "schemaType"))
         if (
             answer.status != 200
             or not isinstance(found, str)
             or _find_shape(found) != _find_shape(schema)
+            or (kind and kind != (found_kind or "AVRO"))
         ):
             raise TransientError(
                 f"{self._where} gives subject {subject!r} the id {number}, under which it has "
@@ -264,11 +283,12 @@ class _Answer:
 
 
 def _find_shape(schema: str) -> object:
-    """Return what no registry rewrites in a schema: of Avro a record's name and its fields'."""
+    """Return what no registry rewrites in a schema: of Avro a record's name and its fields', of
+    Protobuf the words."""
     try:
         document = json.loads(schema)
     except (ValueError, RecursionError):
-        return None
+        return schema.split()
     match document:
         case {"name": name, "fields": [*fields]}:
             names = [field.get("name") if isinstance(field, dict) else None for field in fields]
@@ -284,7 +304,9 @@ def locate_files(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> RegistryClient:
+def load_registry(
+    options: Mapping[str, Any], folder: Path | None = None, *, dry: bool = False
+) -> RegistryClient:
     """Return the client of a configuration table (:data:`REGISTRY`); files are relative to
     ``folder``.
 
@@ -309,6 +331,7 @@ def load_registry(options: Mapping[str, Any], folder: Path | None = None) -> Reg
         authorization,
         tls,
         taken["auto_register"],
+        dry=dry,
     )
 
 

@@ -674,9 +674,57 @@ def test_what_no_registry_answers_may_heal(registry: Registry, lie: str, said: s
 
 @pytest.mark.java
 @real
-def test_a_version_that_is_gone_is_refused_by_name(registry: Registry) -> None:
+@pytest.mark.parametrize("error", [40401, 40402])
+def test_a_version_that_is_gone_is_looked_for_again(registry: Registry, error: int) -> None:
     client, topic = backward(registry), fresh()
     encode_all(client, [[ID]], topic=topic)
-    with pytest.raises(SinkRejected, match=r"refuses the schema of subject .*-value'"):
-        client.read_version(f"{topic}-value", 99)
+    gone = f"{topic}-value" if error == 40402 else fresh()
+    with pytest.raises(TransientError, match=r"lists version 99 of '.*' without it"):
+        client.read_version(gone, 99)
     assert client.list_versions(fresh()) == []
+
+
+@pytest.mark.java
+@real
+@pytest.mark.parametrize(
+    ("part", "answer", "said"),
+    [
+        ("/versions/1", {"subject": "another"}, "version 1 of 'another' for version 1 of"),
+        ("/versions/1", {"version": 2}, "answers with version 2 of"),
+        ("/versions/1", {"id": 987_654_321}, "the id 987654321, under which it has no schema"),
+        ("/versions/1", {"schema": "message A { }"}, "under which it has another schema"),
+        ("/versions/1", {"schemaType": "AVRO"}, "under which it has another schema"),
+        ("/versions/1", {"id": 0}, "status 200, without an id"),
+        ("/schemas/ids/", {"schema": "message A { }"}, "under which it has another schema"),
+    ],
+)
+def test_a_version_is_believed_if_its_id_has_it(
+    registry: Registry, part: str, answer: dict[str, Any], said: str
+) -> None:
+    """Behind a proxy that answers with others for a while; nothing of that is kept."""
+    topic = fresh()
+    first = encode_all(backward(registry), [[ID]], topic=topic)
+    lies = dict(answer)
+
+    class Proxied(RegistryClient):
+        def _ask_registry(self, method: str, path: str, body: Any = None) -> Any:
+            found = super()._ask_registry(method, path, body)
+            if part in path:
+                found.document.update(lies)
+            return found
+
+    made = encoder(Proxied(registry.url), topic=topic)
+    for _ in range(2):
+        with pytest.raises(TransientError, match=said):
+            made.encode(batch_of(ID))
+    lies.clear()
+    assert values(made.encode(batch_of(ID))) == first[0][1]
+
+
+@pytest.mark.java
+@real
+def test_a_subject_of_another_kind_is_said_so(registry: Registry) -> None:
+    client, topic = backward(registry), fresh()
+    assert client.register(f"{topic}-value", '"string"')
+    with pytest.raises(SinkRejected, match=r"^version 1 \(AVRO\) of subject .* can extend"):
+        encode_all(client, [[ID]], topic=topic)
