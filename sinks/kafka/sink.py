@@ -29,7 +29,7 @@ from tailer.errors import TargetRefused
 from tailer.setting_fields import settings_of
 from tailer.settings import Setting
 from tailer.sink import Sink, SinkTraits
-from tailer.sink.encoder import Records
+from tailer.sink.encoder import Encoder, Records
 
 
 class KafkaSink(Sink):
@@ -55,6 +55,8 @@ class KafkaSink(Sink):
         #: With at-least-once delivery: the topics that were written to, with their ids.
         self._written: dict[str, str] = {}
         self._targets = Targets()
+        #: The encoders of a preview, by topic.
+        self._previews: dict[str, Encoder] = {}
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], folder: Path) -> KafkaSink:
@@ -81,7 +83,9 @@ class KafkaSink(Sink):
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         for name, rows in self.options.split_by_topic(feed, batch):
             own = {**self.options.encoder, "name": feed, "topic": name}
-            yield name, load_encoder(self.options.format, own, dry=True).encode(rows)
+            if name not in self._previews:
+                self._previews[name] = load_encoder(self.options.format, own, dry=True)
+            yield name, self._previews[name].encode(rows)
 
     async def open(self, feed: str) -> Offset | None:
         """Return the offset to resume from, with exactly-once delivery."""

@@ -22,7 +22,7 @@ from tailer.changes import ChangeBatch, Notice, Offset
 from tailer.errors import TailerError, TargetRefused
 from tailer.settings import Setting
 from tailer.sink import Sink, SinkTraits
-from tailer.sink.encoder import Records
+from tailer.sink.encoder import Encoder, Records
 
 _MIB = 1024**2
 
@@ -75,6 +75,7 @@ class MessageSink(Sink):
         #: How many messages of the piece that is sent are durable, from its first one on.
         self._taken = 0
         self._threads: ThreadPoolExecutor | None = None
+        self._preview: Encoder | None = None
 
     @property
     def route(self) -> Route | None:
@@ -143,8 +144,9 @@ class MessageSink(Sink):
 
     def preview(self, feed: str, batch: ChangeBatch) -> Iterator[tuple[str, Records]]:
         self._feed = feed
-        encoder = load_encoder(self.format, {**self.options, "name": feed}, dry=True)
-        route = self.route
+        if self._preview is None:
+            self._preview = load_encoder(self.format, {**self.options, "name": feed}, dry=True)
+        encoder, route = self._preview, self.route
         for name, rows in route.split_rows(batch, {}) if route else ((self.place, batch),):
             yield self.format_place(name), encoder.encode(rows)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
+from sinks.formats.load import load_encoder
+from sinks.formats.registry import RegistryClient
 from tailer.cli.main import main
+from tailer.testing.batches import change_batch
 from tailer.testing.table import TableBuilder
 from tests.support.registry import Registry
 
@@ -88,21 +92,72 @@ def test_what_does_not_fit_is_one_sentence(
 
 @pytest.mark.java
 @pytest.mark.needs("registry")
-@pytest.mark.parametrize("format_", ["avro", "protobuf"])
-def test_records_of_bytes_are_shown_as_bytes(
+@pytest.mark.parametrize("format_", ["avro", "json_schema", "protobuf"])
+def test_records_with_a_schema_are_shown_and_nothing_is_registered(
     config: Path, capsys: pytest.CaptureFixture[str], registry: Registry, format_: str
 ) -> None:
     topic = f"preview-{format_}-{uuid4().hex}"
     more = f'format = "{format_}"\nregistry = {{ url = "{registry.url}" }}\n'
     config.write_text(config.read_text().replace("by.{country|none}", topic) + more)
+    _, before = registry.call("GET", "/subjects")
+    assert preview(config, capsys, "0")
+    assert registry.call("GET", "/subjects")[1] == before
+    options = {"topic": topic, "name": "orders", "key": ["id"]}
+    client = RegistryClient(registry.url)
+    rows = [{"id": 0, "country": "DE", "mail": "x"}]
+    batch = change_batch(SCHEMA, rows)
+    records = load_encoder(format_, {**options, "table": "t"}, client).encode(batch)
+    config.write_text(f'{config.read_text()}table = "t"\n')
+    number = dict(records.whole_headers())["_schema_id"].decode()
+    assert number != "0"
+    assert preview(config, capsys, number)
+    config.write_text(
+        config.read_text().replace("registry = {", "registry = {auto_register=false,")
+    )
+    assert preview(config, capsys, number)
+    config.write_text(config.read_text().replace(topic, topic + "-other"))
+    assert main(["preview", str(config), "orders", "--from", "1", "--to", "1"]) != 0
+    assert "register it first" in capsys.readouterr().err
+
+
+def preview(config: Path, capsys: pytest.CaptureFixture[str], number: str) -> int:
+    """How many records are shown, all of the schema with this id."""
     assert main(["preview", str(config), "orders", "--from", "1", "--to", "1", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for record in found:
-        number = int(record["headers"]["_schema_id"])
-        for part in ("key", "value"):
-            data = base64.b64decode(record[part]["base64"])
-            assert data[0] == 0
-        assert data[:5] == b"\0" + number.to_bytes(4, "big")
-        assert b"[REDACTED]" in data
-    assert main(["preview", str(config), "orders", "--from", "1", "--to", "1"]) == 0
-    assert capsys.readouterr().out.count("base64") == 2 * len(found)
+        assert record["headers"]["_schema_id"] == number
+        key, value = (
+            part.encode() if isinstance(part, str) else base64.b64decode(part["base64"])
+            for part in (record["key"], record["value"])
+        )
+        assert key[0] == 0
+        assert value[:5] == b"\0" + int(number).to_bytes(4, "big")
+        assert b"[REDACTED]" in value
+    return len(found)
+
+
+@pytest.mark.java
+@pytest.mark.needs("registry")
+def test_a_registry_is_asked_once_for_all_versions(
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A preview of many files asks no more than that of one."""
+    asked: list[str] = []
+
+    def count_requests(self: RegistryClient, method: str, path: str, body: Any = None) -> Any:
+        asked.append(path)
+        return ask_registry(self, method, path, body)
+
+    ask_registry = RegistryClient._ask_registry
+    monkeypatch.setattr(RegistryClient, "_ask_registry", count_requests)
+    more = f'format = "avro"\nregistry = {{ url = "{registry.url}" }}\n'
+    topic = f"preview-{uuid4().hex}"
+    config.write_text(config.read_text().replace("by.{country|none}", topic) + more)
+    for end in ("1", "2"):
+        asked.clear()
+        assert main(["preview", str(config), "orders", "--from", "1", "--to", end]) == 0
+        assert asked == [f"/subjects/{topic}-{part}" for part in ("key", "value")]
+    assert capsys.readouterr().out
