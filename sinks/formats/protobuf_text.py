@@ -7,7 +7,8 @@ and options are kept, and so is what no column has (enums, ``oneof``, ``reserved
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from msgspec import Struct, structs
 
@@ -27,6 +28,7 @@ _SCALARS = (
     "bool", "bytes", "double", "fixed32", "fixed64", "float", "int32", "int64", "sfixed32",
     "sfixed64", "sint32", "sint64", "string", "uint32", "uint64",
 )  # fmt: skip
+_QUOTES = "\"'"
 _IMPORT = "google/protobuf/timestamp.proto"
 #: Protobuf keeps these for itself.
 _RESERVED = range(19_000, 20_000)
@@ -37,16 +39,22 @@ _TOKENS = re.compile(
 
 
 class Members(dict[str, Field]):
-    """The fields of a message, its name, where its text ends (0 for a new one), the numbers and
-    names that it keeps free, and which of its fields are new."""
+    """The fields of a message, and what its text says besides: its name, where it ends (0 if it is
+    new), the messages in it (None for an enum), those in the scopes around it, and the numbers and
+    names that it keeps free; then which of the fields are new."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, around: tuple[Scope, ...] = ()) -> None:
         super().__init__()
-        self.name = name
-        self.end = 0
+        self.name, self.around, self.end = name, around, 0
+        self.inner: Scope = {}
         self.reserved: list[range] = []
         self.free: set[str] = set()
         self.added: list[str] = []
+        #: Whether the types of its fields are known; None meanwhile.
+        self.is_read: bool | None = False
+
+
+Scope: TypeAlias = dict[str, Members | None]
 
 
 class Schema(Struct, frozen=True):
@@ -59,22 +67,11 @@ class Schema(Struct, frozen=True):
     place: tuple[int, int]
 
 
-class _Block(Struct, eq=False):
-    """A message as it is written: its fields with the names of their types, the messages in it (or
-    None for an enum), and those around it."""
-
-    members: Members
-    around: tuple[dict[str, _Block | None], ...]
-    raw: dict[str, Field] = {}
-    inner: dict[str, _Block | None] = {}
-    is_read: bool | None = False  # None meanwhile
-
-
 def parse_schema(text: str) -> Schema | None:
     """Return the schema of a file; None for one that is not proto3, or not understood."""
     try:
         return _Parser(text).read_file()
-    except (LookupError, ValueError, RecursionError):
+    except (LookupError, ValueError, RecursionError, StopIteration):
         return None
 
 
@@ -84,34 +81,22 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = (found for found in _TOKENS.finditer(text) if found[1])
-        self._at = (0, 0)
+        self._at = self._place = (0, 0)
+        self._package = self._syntax = ""
 
     def read_file(self) -> Schema:
-        package, place, syntax = "", (0, 0), ""
-        messages: dict[str, _Block | None] = {}
-        while words := self._read_statement():
-            match words:
-                case ["syntax", "=", syntax, ";"]:
-                    place = (self._at[1], self._at[1])
-                case ["package", package, ";"]:
-                    place = self._at
-                case ["message", name, "{"]:
-                    messages[name] = self._read_message(name, (messages,))
-                case ["enum", name, "{"]:
-                    messages[name] = None
-                    self._skip_block()
-                case ["service" | "extend", *_, "{"]:
-                    self._skip_block()
-                case [";"] | ["import" | "option", *_, ";"]:
-                    pass
-                case _:
-                    raise ValueError("no statement")
-        first = next((block for block in messages.values() if block), None)
-        if syntax.strip("\"'") != "proto3" or first is None:
-            raise ValueError("no message of proto3")
-        fields = _resolve_fields(first, package)
-        whole = ".".join(filter(None, (package, fields.name)))
-        return Schema(whole, fields, self._text, place)
+        file = Members("")
+        if self._read_block(file) or self._syntax != "proto3":
+            raise ValueError("no file of proto3")
+        scopes: list[Scope] = []
+        for part in filter(None, reversed(self._package.split("."))):
+            package = Members(part)
+            package.inner = scopes[0] if scopes else file.inner
+            scopes.insert(0, {part: package})
+        first = next(message for message in file.inner.values() if message is not None)
+        _resolve_fields(first, tuple(scopes))
+        name = ".".join(filter(None, (self._package, first.name)))
+        return Schema(name, first, self._text, self._place)
 
     def _read_statement(self) -> list[str]:
         """Return the words of a statement with its `;` or the `{` of its block, or the `}` after
@@ -126,45 +111,48 @@ class _Parser:
                 self._at = (start, found.end())
                 return words
             depth += (word == "{") - (word == "}")
-        if words:
-            raise ValueError("half a statement")
         return words
 
-    def _read_block(self) -> Iterable[list[str]]:
-        """Yield the statements of a block."""
-        while (words := self._read_statement()) != ["}"]:
-            if not words or words[-1] == "}":
-                raise ValueError("half a block")
-            yield words
-
-    def _skip_block(self) -> None:
-        for words in self._read_block():
-            if words[-1] == "{":
-                self._skip_block()
-
-    def _read_message(self, name: str, around: tuple[dict[str, _Block | None], ...]) -> _Block:
-        block = _Block(Members(name), around)
-        for words in self._read_block():
+    def _read_block(self, message: Members, *, usable: bool = True) -> bool:
+        """Add what the statements of a block say to a message; return whether the block ends."""
+        while words := self._read_statement():
             match words:
-                case ["message", own, "{"]:
-                    block.inner[own] = self._read_message(own, (*around, block.inner))
-                case ["enum", own, "{"]:
-                    block.inner[own] = None
+                case ["}"]:
+                    message.end = self._at[0]
+                    return True
+                case ["syntax", "=", syntax, ";"]:
+                    self._syntax, self._place = syntax[1:-1], (self._at[1], self._at[1])
+                case ["package", package, ";"]:
+                    self._package, self._place = package, self._at
+                case ["message", name, "{"]:
+                    inner = Members(name, (*message.around, message.inner))
+                    message.inner[name] = inner
+                    self._end_block(inner)
+                case ["enum", name, "{"]:
+                    message.inner[name] = None
                     self._skip_block()
-                case ["extend", *_, "{"]:
+                case ["extend" | "service", *_, "{"]:
                     self._skip_block()
                 case ["oneof", _, "{"]:
-                    for inner in self._read_block():
-                        if inner[0] not in ("option", ";"):
-                            _add_field(block, inner, usable=False)
+                    self._end_block(message, usable=False)
                 case ["reserved", *what, ";"]:
-                    _reserve(block.members, what)
+                    _reserve(message, what)
                 case [";"] | ["option", *_, ";"]:
                     pass
+                case ["import", *_, path, ";"] if path[0] in _QUOTES:
+                    pass
                 case _:
-                    _add_field(block, words)
-        block.members.end = self._at[0]
-        return block
+                    _add_field(message, words, usable=usable)
+        return False
+
+    def _end_block(self, message: Members, *, usable: bool = True) -> None:
+        if not self._read_block(message, usable=usable):
+            raise ValueError("half a block")
+
+    def _skip_block(self) -> None:
+        while (words := self._read_statement()) != ["}"]:
+            if words[-1] == "{":
+                self._skip_block()
 
 
 def _parse_number(word: str) -> int:
@@ -174,67 +162,55 @@ def _parse_number(word: str) -> int:
     return int(word)
 
 
-def _reserve(members: Members, words: list[str]) -> None:
+def _reserve(message: Members, words: list[str]) -> None:
     for part in " ".join(words).split(" , "):
-        first, *rest = part.split(" ")
-        if first[0] in "\"'":
-            members.free.add(first[1:-1])
-            continue
-        last = rest[-1] if rest else first
-        number = _NUMBER_MAX if last == "max" else _parse_number(last)
-        members.reserved.append(range(_parse_number(first), number + 1))
+        first, *_, last = part.split(" ") * 2
+        if first[0] in _QUOTES:
+            message.free.add(first[1:-1])
+        else:
+            end = _NUMBER_MAX if last == "max" else _parse_number(last)
+            message.reserved.append(range(_parse_number(first), end + 1))
 
 
-def _add_field(block: _Block, words: list[str], *, usable: bool = True) -> None:
+def _add_field(message: Members, words: list[str], *, usable: bool) -> None:
     """Add a field, whose kind is the name of its type. Raises :class:`ValueError` for anything
     else."""
     label = words.pop(0) if words[0] in ("optional", "repeated") else ""
     equals = words.index("=")
     *kinds, name = words[:equals]
     number, *options, end = words[equals + 1 :]
-    plain = len(kinds) == 1 or (kinds[:2] == ["map", "<"] and kinds[-1] == ">")
-    if end != ";" or not plain or (options and (options[0], options[-1]) != ("[", "]")):
+    one = len(kinds) == 1 or (kinds[:2] == ["map", "<"] and kinds[-1] == ">")
+    if end != ";" or not one or (options and (options[0], options[-1]) != ("[", "]")):
         raise ValueError("no field")
     kind = "".join(kinds)
     usable = usable and bool(label or kind not in _SCALARS)
-    block.raw[name] = Field(kind, {}, _parse_number(number), label == "repeated", usable=usable)
+    message[name] = Field(kind, {}, _parse_number(number), label == "repeated", usable=usable)
 
 
-def _resolve_fields(block: _Block, package: str) -> Members:
-    """Return the fields of a message, each read once. One whose type is in another file, an enum,
-    or a message around it, has its name as a kind."""
-    if block.is_read is False:
-        block.is_read = None
-        for name, field in block.raw.items():
-            kind, members = field.kind, None
-            if kind not in _SCALARS:
-                target = _find_block(kind, (*block.around, block.inner), package)
-                if target is not None and target.is_read is not None:
-                    kind, members = "", _resolve_fields(target, package)
-                elif target is None and kind.removeprefix(".") == TIMESTAMP:
-                    kind = TIMESTAMP
-            known = {} if members is None else members
-            block.members[name] = structs.replace(field, kind=kind, members=known)
-        block.is_read = True
-    return block.members
+def _resolve_fields(message: Members, packages: tuple[Scope, ...]) -> None:
+    """Find the types of a message's fields. One in another file, an enum, or a message around it
+    has its name as a kind."""
+    message.is_read = None
+    for name, field in message.items():
+        found = None
+        if field.kind not in _SCALARS:
+            found = _find_message(field.kind, (*packages, *message.around, message.inner))
+        if found is not None and found.is_read is False:
+            _resolve_fields(found, packages)
+        if found is not None and found.is_read:
+            message[name] = structs.replace(field, kind="", members=found)
+        elif found is None and field.kind == f".{TIMESTAMP}":
+            message[name] = structs.replace(field, kind=TIMESTAMP)
+    message.is_read = True
 
 
-def _find_block(
-    kind: str, scopes: tuple[dict[str, _Block | None], ...], package: str
-) -> _Block | None:
+def _find_message(kind: str, scopes: Sequence[Scope]) -> Members | None:
     """Return the message of a name, whose first part is looked for from the inside out."""
-    path = kind.split(".")
-    if not path[0]:
-        if not f"{kind}.".startswith(f".{package}." if package else "."):
-            return None
-        path = kind[len(package) + 1 :].removeprefix(".").split(".")
-        scopes = scopes[:1]
-    scope = next((scope for scope in reversed(scopes) if path[0] in scope), None)
-    if scope is None:
-        return _find_block(f".{kind}", scopes, package) if path[0] and kind[0] != "." else None
-    found = scope[path[0]]
-    for part in path[1:]:
-        found = found.inner.get(part) if found else None
+    first, *rest = kind.removeprefix(".").split(".")
+    scopes = scopes[:1] if kind[0] == "." else scopes
+    found = next((scope[first] for scope in reversed(scopes) if first in scope), None)
+    for part in rest:
+        found = None if found is None else found.inner.get(part)
     return found
 
 
@@ -325,8 +301,8 @@ class _Extension:
             self._changed[members.end] = members
 
     def _make_message(self, members: Members, name: str, field: Field) -> Members:
-        """Return the new message of a field. It stands beside the others, and has their name, the
-        field's number and its name: no two have the same, whatever a column is called."""
+        """Return the new message of a field. It stands beside the others, and has the name of the
+        one it is in, the field's number and its name: so no two have the same."""
         own = name.title() if field.repeated else name  # Kafka Connect knows a map by `Entry`
         title = field.shared or f"{members.name}_{field.number}_{own}"
         if title not in self._messages:
@@ -372,8 +348,7 @@ def _write_fields(members: Members, root: str) -> str:
     for name in sorted(members.added, key=lambda name: members[name].number):
         field = members[name]
         label = "optional " if field.kind in _SCALARS else "repeated " if field.repeated else ""
-        kind = root + field.kind if field.kind == TIMESTAMP else field.kind
-        if isinstance(field.members, Members):
-            kind = field.members.name
+        kind = getattr(field.members, "name", field.kind)
+        kind = root + kind if kind == TIMESTAMP else kind
         lines.append(f"\n  {label}{kind} {name} = {field.number};")
     return "".join(lines)

@@ -153,7 +153,8 @@ class RegistryClient:
 
     def _check_id(self, number: int, subject: str, schema: str, kind: str = "") -> None:
         """Raise :class:`TransientError` if another schema, or one of another ``kind``, has this id:
-        nobody could read what is written with it. Who may write need not have the right to read: then it is believed."""
+        nobody could read what is written with it. Who may write need not have the right to read:
+        then it is believed."""
         answer = self._ask_registry("GET", f"/schemas/ids/{number}")
         missing = answer.document.get("error_code") == _NO_SUCH_SCHEMA
         if answer.status in _NOT_TO_BE_READ and not missing:
