@@ -150,6 +150,11 @@ class ProtobufEncoder(SchemaEncoder):
         try:
             number = self.registry.register(subject, schema.text, kind="PROTOBUF")
         except TargetRefused as e:
+            now = self._search_versions(subject, name, wanted)
+            if now.found is not None or len(now.same) > len(versions.same):
+                raise TransientError(
+                    f"another process registered a schema of subject {subject!r} meanwhile"
+                ) from e
             raise TargetRefused(f"{e}{versions.clash and '; ' + versions.clash}") from None
         if number == PLACEHOLDER:
             return number, schema.fields

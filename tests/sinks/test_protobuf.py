@@ -421,29 +421,47 @@ def test_a_field_that_a_version_of_your_own_left_out_has_its_number_again() -> N
     assert "id = 1;\n  optional string v = 3;\n  optional bool w = 4;" in registry.schemas[-1][1]
 
 
+RACED = [ID, ("b", pa.int64())]
+
+
+class Raced(MemoryRegistry):
+    """Another process registers a schema before that of :data:`RACED`."""
+
+    raced = refuses = False
+
+    def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
+        if " b =" in schema and not self.raced:
+            self.raced = True
+            encode_all(self, [[ID, ("a", pa.int64())]], **UPSERT)
+            if self.refuses:
+                raise TargetRefused("it is incompatible")
+        return super().register(subject, schema, kind=kind)
+
+
 def test_two_that_register_at_once_never_use_one_number_twice() -> None:
     """Another process registers between the look at the versions and the schema."""
-    mine, others = [ID, ("b", pa.int64())], [ID, ("a", pa.int64())]
-
-    class Raced(MemoryRegistry):
-        raced = False
-
-        def register(self, subject: str, schema: str, *, kind: str = "AVRO") -> int:
-            if " b =" in schema and not self.raced:
-                self.raced = True
-                encode_all(self, [others], **UPSERT)
-            return super().register(subject, schema, kind=kind)
-
     registry = Raced()
     encode_all(registry, [[ID]], **UPSERT)
     made = encoder(registry, **UPSERT)
     said = r"version 4 .* contradicts version 3 \(the number 2 is a and b\)"
     with pytest.raises(TransientError, match=said):
-        made.encode(batch_of(*mine))
-    (value,) = values(made.encode(batch_of(*mine)))
+        made.encode(batch_of(*RACED))
+    (value,) = values(made.encode(batch_of(*RACED)))
     assert read(registry, value) == {"id": 7, "a": None, "b": 7}
-    assert encode_all(registry, [mine], **UPSERT)[0][1] == [value]
+    assert encode_all(registry, [RACED], **UPSERT)[0][1] == [value]
     assert len(registry.schemas) == 5
+
+
+def test_a_schema_that_is_refused_as_another_was_faster_is_tried_again() -> None:
+    registry = Raced()
+    encode_all(registry, [[ID]], **UPSERT)
+    registry.refuses = True
+    made = encoder(registry, **UPSERT)
+    with pytest.raises(TransientError, match="another process registered a schema of subject"):
+        made.encode(batch_of(*RACED))
+    (value,) = values(made.encode(batch_of(*RACED)))
+    assert read(registry, value) == {"id": 7, "a": None, "b": 7}
+    assert len(registry.schemas) == 4
 
 
 def test_versions_that_contradict_each_other_are_named_if_nothing_else_helps() -> None:
