@@ -171,27 +171,23 @@ class ProtobufEncoder(SchemaEncoder):
         """Return the first version of a subject that has the fields, as far as it contradicts no
         earlier one, and what is before it."""
         versions = _Versions()
-        numbers: list[int] = []
         for version in self.registry.list_versions(subject):
             number, schema, kind = self._read_version(subject, version)
             if schema is None:
                 versions.strange = f"version {version} ({kind})"
-            elif schema.name == name:
-                clashes = (find_clash(old.fields, schema.fields) for old in versions.same)
-                found = next(((i, said) for i, said in enumerate(clashes) if said), None)
-                if found is not None:
-                    versions.clash = (
-                        f"version {version} of subject {subject!r} contradicts version "
-                        f"{numbers[found[0]]} ({found[1]}): delete it if no record has its id"
-                    )
-                    continue
-                versions.same.append(schema)
-                numbers.append(version)
+            elif schema.name != name:
+                if schema.name.rpartition(".")[2] == name.rpartition(".")[2]:
+                    versions.alike = schema
+            elif clash := _find_contradicted(versions.same, schema):
+                versions.clash = (
+                    f"version {version} of subject {subject!r} contradicts version {clash}: delete "
+                    "it if no record has its id"
+                )
+            else:
+                versions.same[version] = schema
                 if has_fields(schema.fields, wanted):
                     versions.found = number, schema.fields
                     break
-            elif schema.name.rpartition(".")[2] == name.rpartition(".")[2]:
-                versions.alike = schema
         return versions
 
     def _read_version(self, subject: str, version: int) -> tuple[int, Schema | None, str]:
@@ -214,16 +210,22 @@ class _Versions(Struct):
     that is not understood or contradicts an earlier one."""
 
     found: tuple[int, Fields] | None = None
-    same: list[Schema] = []
+    same: dict[int, Schema] = {}
     alike: Schema | None = None
     strange: str = ""
     clash: str = ""
 
 
+def _find_contradicted(earlier: Mapping[int, Schema], schema: Schema) -> str:
+    """Return which version a schema contradicts, and how; "" if it does none."""
+    clashes = ((number, find_clash(old.fields, schema.fields)) for number, old in earlier.items())
+    return next((f"{number} ({said})" for number, said in clashes if said), "")
+
+
 def _extend_newest(versions: _Versions, name: str, wanted: Fields) -> Schema:
     if versions.same:
-        earlier = [schema.fields for schema in reversed(versions.same)]
-        return extend_schema(versions.same[-1], name, wanted, earlier)
+        newest, *earlier = reversed(versions.same.values())
+        return extend_schema(newest, name, wanted, [schema.fields for schema in earlier])
     if versions.alike is not None:
         with suppress(TargetRefused):  # of another table, it may have columns of other types
             return extend_schema(versions.alike, name, wanted)
