@@ -28,7 +28,7 @@ from sinks.formats.protobuf_schema import ELEMENT, ENTRY, TIMESTAMP, Field, Fiel
 from tailer.changes import is_arrow_variant
 
 _SECOND = 1_000_000
-_PLACES_PLAIN, _DIGITS_MAX = 6, 38
+_DIGITS_MAX = 38
 _VARINT, _FIXED64, _SIZED = 0, 1, 2
 _WIRE_TYPES = {
     "bool": _VARINT, "int64": _VARINT, "sint32": _VARINT, "double": _FIXED64, "sfixed64": _FIXED64,
@@ -118,16 +118,17 @@ def _encode_values(field: Field, array: pa.Array) -> list[ValuePart]:
 
 
 def _write_decimals(array: pa.Array) -> pa.StringArray:
-    """Return all digits of decimals. Arrow writes small ones of more places with an exponent."""
-    scale = array.type.scale
-    if scale <= _PLACES_PLAIN:
-        return array.cast(pa.string())
+    """Return all digits of decimals. Arrow writes an exponent if six places or more are zeros."""
+    text = array.cast(pa.string())
+    small = pc.match_substring(text, "E")
+    if not pc.any(small).as_py():
+        return text
     whole = pa.decimal128(_DIGITS_MAX, 0)
     digits = pa.Array.from_buffers(whole, len(array), array.buffers(), offset=array.offset)
-    padded = pc.replace_substring_regex(
-        digits.cast(pa.string()), "^(-?)", "\\1" + "0" * (scale + 1)
-    )
-    return pc.replace_substring_regex(padded, rf"^(-?)0*(\d+)(\d{{{scale}}})$", r"\1\2.\3")
+    digits = digits.cast(pa.string())
+    places = pc.ascii_lpad(pc.ascii_ltrim(digits, "-"), array.type.scale, "0")
+    sign = pc.if_else(pc.starts_with(digits, "-"), "-0.", "0.")
+    return pc.if_else(small, pc.binary_join_element_wise(sign, places, ""), text)
 
 
 def _size_parts(parts: list[ValuePart], array: pa.Array) -> list[ValuePart]:
