@@ -86,7 +86,8 @@ class _Parser:
 
     def read_file(self) -> Schema:
         file = Members("")
-        if self._read_block(file) or self._syntax != "proto3":
+        self._read_block(file)
+        if self._syntax != "proto3":
             raise ValueError("no file of proto3")
         scopes: list[Scope] = []
         for part in filter(None, reversed(self._package.split("."))):
@@ -113,13 +114,13 @@ class _Parser:
             depth += (word == "{") - (word == "}")
         return words
 
-    def _read_block(self, message: Members, *, usable: bool = True) -> bool:
-        """Add what the statements of a block say to a message; return whether the block ends."""
+    def _read_block(self, message: Members, *, usable: bool = True) -> None:
+        """Add what the statements of a block, or of the file, say to a message."""
         while words := self._read_statement():
             match words:
-                case ["}"]:
+                case ["}"] if message.name:
                     message.end = self._at[0]
-                    return True
+                    return
                 case ["syntax", "=", syntax, ";"]:
                     self._syntax, self._place = syntax[1:-1], (self._at[1], self._at[1])
                 case ["package", package, ";"]:
@@ -127,26 +128,21 @@ class _Parser:
                 case ["message", name, "{"]:
                     inner = Members(name, (*message.around, message.inner))
                     message.inner[name] = inner
-                    self._end_block(inner)
+                    self._read_block(inner)
                 case ["enum", name, "{"]:
                     message.inner[name] = None
                     self._skip_block()
                 case ["extend" | "service", *_, "{"]:
                     self._skip_block()
                 case ["oneof", _, "{"]:
-                    self._end_block(message, usable=False)
+                    self._read_block(message, usable=False)
                 case ["reserved", *what, ";"]:
                     _reserve(message, what)
-                case [";"] | ["option", *_, ";"]:
-                    pass
-                case ["import", *_, path, ";"] if path[0] in _QUOTES:
+                case [";"] | ["option", *_, ";"] | ["import", _, ";"] | ["import", _, _, ";"]:
                     pass
                 case _:
                     _add_field(message, words, usable=usable)
-        return False
-
-    def _end_block(self, message: Members, *, usable: bool = True) -> None:
-        if not self._read_block(message, usable=usable):
+        if message.name:
             raise ValueError("half a block")
 
     def _skip_block(self) -> None:
