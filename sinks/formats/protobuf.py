@@ -178,7 +178,7 @@ class ProtobufEncoder(SchemaEncoder):
             elif schema.name != name:
                 if schema.name.rpartition(".")[2] == name.rpartition(".")[2]:
                     versions.alike = schema
-            elif clash := _find_contradicted(versions.same, schema):
+            elif clash := self._find_contradicted(subject, versions.same, version, schema):
                 versions.clash = (
                     f"version {version} of subject {subject!r} contradicts version {clash}: delete "
                     "it if no record has its id"
@@ -189,6 +189,16 @@ class ProtobufEncoder(SchemaEncoder):
                     versions.found = number, schema.fields
                     break
         return versions
+
+    def _find_contradicted(
+        self, subject: str, earlier: Mapping[int, Schema], version: int, schema: Schema
+    ) -> str:
+        """Return which version a schema contradicts, and how; "" if it does none."""
+        known = (subject, version, tuple(earlier))
+        if known not in self._known:
+            found = ((i, find_clash(old.fields, schema.fields)) for i, old in earlier.items())
+            self._known[known] = next((f"{i} ({said})" for i, said in found if said), "")
+        return str(self._known[known])
 
     def _read_version(self, subject: str, version: int) -> tuple[int, Schema | None, str]:
         """Return id, schema and kind of a version, which never change; without a schema if it is
@@ -214,12 +224,6 @@ class _Versions(Struct):
     alike: Schema | None = None
     strange: str = ""
     clash: str = ""
-
-
-def _find_contradicted(earlier: Mapping[int, Schema], schema: Schema) -> str:
-    """Return which version a schema contradicts, and how; "" if it does none."""
-    clashes = ((number, find_clash(old.fields, schema.fields)) for number, old in earlier.items())
-    return next((f"{number} ({said})" for number, said in clashes if said), "")
 
 
 def _extend_newest(versions: _Versions, name: str, wanted: Fields) -> Schema:

@@ -318,7 +318,7 @@ class _Extension:
             f"\nmessage {members.name} {{{_write_fields(members, root)}\n}}\n"
             for members in self._messages.values()
         ]
-        head = text[slice(*place)]
+        head = text[place[0] : place[1]]
         if self._schema.name.rpartition(".")[0] != package:
             head = ("" if head else "\n\n") + (f"package {package};" if package else "")
         imported = any(word[1:-1] == _IMPORT for word in self._words if word)
