@@ -319,7 +319,20 @@ class Postgres(Database):
                 copy.write(memoryview(out.getvalue()))
 
     def read_rows(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query."""
+        """Yield the rows of a query. Who does not take all of them may read on in the same
+        transaction."""
+        in_transaction = self._psycopg.pq.TransactionStatus.INTRANS
+        held = self._connection.info.transaction_status == in_transaction
+        if held:
+            self.execute("SAVEPOINT before_rows")
+        try:
+            yield from self._copy_out(query, schema)
+        except GeneratorExit:  # the server was told to stop, and takes no more in this state
+            if held:
+                self.execute("ROLLBACK TO SAVEPOINT before_rows")
+            raise
+
+    def _copy_out(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         types = {f.name: _find_read_type(f.type) for f in schema}
         with (
             self._translate_errors(),

@@ -86,6 +86,23 @@ def test_a_copy_is_compared_with_its_table(tmp_path: Path, target: SqlTarget) ->
     ]
 
 
+def test_a_copy_is_read_again_where_a_read_was_cut_off(tmp_path: Path, target: SqlTarget) -> None:
+    """As a comparison does whose memory was short."""
+    config, table = copied(tmp_path, target, "snapshot")
+    count = 40_000
+    table.commit(table.add([{"id": i, "string": f"{i:01000d}"} for i in range(count)]))
+    loaded = load_config(config)
+    anyio.run(lambda: run_feed(replace(assemble_feed(loaded, loaded.feeds["orders"]), last=1)))
+    sink = assemble_feed(loaded, loaded.feeds["orders"]).sink
+    schema = pa.schema([SCHEMA.field(name) for name in ("id", "string")])
+    with sink.read_mirror("orders") as copy:
+        for _ in range(2):
+            batches: Any = copy.rows(schema)
+            assert next(batches).num_rows
+            batches.close()
+        assert sum(batch.num_rows for batch in copy.rows(schema)) == count
+
+
 #: How a struct's decimal loses its last digit, and a map an entry that is null.
 LAST_DIGIT = {
     "sqlite": "s = replace(s, '345678}', '345679}')",
