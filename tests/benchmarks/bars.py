@@ -61,7 +61,7 @@ BARS: dict[str, Bar] = {
         Bar("derived-cancel", "derive", "changes derived by cancel-out", "the same scan", 2.5),
         Bar("derived-small", "derive", "300 versions of 20 changed rows, derived",
             "deltalake reads both versions, DuckDB's EXCEPT ALL", 1.5),
-        Bar("shape", "shape", "1 M rows to lines, a condition and two computed columns",
+        Bar("shape", "shape", "2 M rows to lines, a condition and two computed columns",
             "the rows as they are", 1.15),
         Bar("shape-memory", "shape", "the same, peak memory beyond", "", 64.0, "MiB"),
         Bar("shape-small", "shape", "the same of 5,000 versions of 100 rows",
