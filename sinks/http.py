@@ -190,7 +190,7 @@ class HttpSink(MessageSink):
 
     @property
     def place(self) -> str:
-        return self.kind if self.route is None else self._path
+        return self.kind  # a path may be a secret
 
     def format_place(self, place: str) -> str:
         return hide_secrets(self._place + place if self.route else place)

@@ -137,16 +137,12 @@ class RabbitmqSink(MessageSink):
         named = (self.fill_option(option) for option in options)
         return Route(_BETWEEN.join(named), options[-1], (), _NOT_IN_NAMES, bytes_max=255)
 
-    @property
-    def route(self) -> Route | None:
-        route = self._make_route("exchange", "routing_key")
-        return route if route.columns and self._given["exchange"] else None
+    def _build_route(self) -> Route | None:
+        return self._make_route("exchange", "routing_key") if self._given["exchange"] else None
 
     @property
     def place(self) -> str:
-        if not self._given["exchange"]:
-            return _BETWEEN + self.fill_option("queue")
-        return self._make_route("exchange", "routing_key").mask_columns("*")
+        return super().place if self._given["exchange"] else _BETWEEN + self.fill_option("queue")
 
     def format_place(self, place: str) -> str:
         exchange, key = place.split(_BETWEEN)

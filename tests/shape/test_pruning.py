@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tailer.changes import ChangeFile
 from tailer.delta.parquet_columns import ParquetColumns
 from tailer.shape import sql
 from tailer.shape.columns import TableColumns
-from tailer.shape.expressions import parse_condition
+from tailer.shape.expressions import Condition, parse_condition
 from tailer.shape.pruning import Pruning
 from tailer.testing.batches import change_batch
 
@@ -63,6 +64,30 @@ SHAPES = [
 ]  # fmt: skip
 
 
+CONDITIONS = st.builds(
+    lambda shape, one, other: parse_condition(shape.format(one, other)),
+    st.sampled_from(SHAPES), st.sampled_from(LITERALS), st.sampled_from(LITERALS),
+)  # fmt: skip
+
+
+def find_wanted(
+    database: sql.Database, rows: pa.RecordBatch, where: Condition
+) -> list[bool] | None:
+    """Which rows meet a condition; None if it can't be computed for one."""
+    try:
+        (found,) = database.compute_values(rows, [where.sql])
+    except sql.NotComputed:
+        return None
+    return [v is True for v in found.to_pylist()]
+
+
+def file_of(schema: pa.Schema, values: list[Any]) -> ChangeFile:
+    """A file of inserts with these values."""
+    batch = change_batch(schema, [{"c": v} for v in values])
+    assert batch.file is not None
+    return structs.replace(batch.file, change_type="insert", origin="files")
+
+
 def _number(value: Any) -> float:
     return value if isinstance(value, float) else 0.0
 
@@ -83,22 +108,13 @@ def test_a_file_that_is_left_out_has_no_row_that_is_wanted(kind: str) -> None:
     schema = pa.schema([("c", data_type)])
     database = sql.Database()
 
-    @given(
-        st.lists(drawn | st.none(), min_size=1, max_size=4), st.sampled_from(SHAPES),
-        st.sampled_from(LITERALS), st.sampled_from(LITERALS),
-    )  # fmt: skip
-    def check(values: list[Any], shape: str, one: str, other: str) -> None:
-        where = parse_condition(shape.format(one, other))
-        rows = pa.RecordBatch.from_arrays([pa.array(values, data_type)], schema=schema)
-        try:
-            (found,) = database.compute_values(rows, [where.sql])
-        except sql.NotComputed:
+    @given(st.lists(drawn | st.none(), min_size=1, max_size=4), CONDITIONS)
+    def check(values: list[Any], where: Condition) -> None:
+        rows = pa.record_batch([pa.array(values, data_type)], schema=schema)
+        if (wanted := find_wanted(database, rows, where)) is None:
             return
-        batch = change_batch(schema, [{"c": v} for v in values])
-        assert batch.file is not None
-        wanted = [v is True for v in found.to_pylist()]
         stats = statistics(values, write)
-        file = structs.replace(batch.file, stats=stats, change_type="insert", origin="files")
+        file = structs.replace(file_of(schema, values), stats=stats)
         may = Pruning(where, TableColumns()).find_results(file, statistics=True)
         if any(wanted):
             assert may.true, (where.text, values)
@@ -117,22 +133,13 @@ def test_a_row_group_that_is_left_out_has_no_row_that_is_wanted(kind: str) -> No
     schema = pa.schema([("c", data_type)])
     database = sql.Database()
 
-    @given(
-        st.lists(drawn | st.none(), min_size=3, max_size=7), st.sampled_from(SHAPES),
-        st.sampled_from(LITERALS), st.sampled_from(LITERALS),
-    )  # fmt: skip
-    def check(values: list[Any], shape: str, one: str, other: str) -> None:
-        where = parse_condition(shape.format(one, other))
-        rows = pa.RecordBatch.from_arrays([pa.array(values, data_type)], schema=schema)
-        try:
-            (found,) = database.compute_values(rows, [where.sql])
-        except sql.NotComputed:
+    @given(st.lists(drawn | st.none(), min_size=3, max_size=7), CONDITIONS)
+    def check(values: list[Any], where: Condition) -> None:
+        rows = pa.record_batch([pa.array(values, data_type)], schema=schema)
+        if (wanted := find_wanted(database, rows, where)) is None:
             return
-        batch = change_batch(schema, [{"c": v} for v in values])
-        assert batch.file is not None
-        file = structs.replace(batch.file, change_type="insert", origin="files")
+        file = file_of(schema, values)
         groups = Pruning(where, TableColumns()).find_unwanted_groups(file, in_groups(rows, 2))
-        wanted = [v is True for v in found.to_pylist()]
         for group in groups:
             assert not any(wanted[2 * group : 2 * group + 2]), (where.text, values, group)
 

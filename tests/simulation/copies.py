@@ -14,7 +14,7 @@ from tailer.errors import TransientError
 from tailer.sink import Sink, SinkTraits
 from tests.simulation.baton import wait_for
 from tests.simulation.judge import Delivered, HistoryRow
-from tests.simulation.model import LEAVING, Row
+from tests.simulation.model import Row
 from tests.simulation.sinks import (
     CopySink,
     InFlightSink,
@@ -31,13 +31,7 @@ class MirrorSink(TransactionalSink):
     """A mirror by key in a database: rows and offset in one transaction."""
 
     def _stored(self, events: list[Delivered]) -> None:
-        target, rows = self.target, self.target.rows
-        for event in events:
-            if event.kind in LEAVING:
-                rows.pop(event.row[0], None)
-            else:
-                rows[event.row[0]] = event.row
-        target.judge.copied(rows.values())
+        self.target.copy_rows(events)
 
     @contextmanager
     def read_mirror(self, feed: str) -> Iterator[Any]:  # noqa: ARG002  # one target, one feed

@@ -75,6 +75,15 @@ class Target:
         self.rows: dict[object, Row] = {}
         self.history: list[HistoryRow] = []
 
+    def copy_rows(self, events: list[Delivered]) -> None:
+        """Store events in the copy of the table, and judge it."""
+        for event in events:
+            if event.kind in LEAVING:
+                self.rows.pop(event.row[0], None)
+            else:
+                self.rows[event.row[0]] = event.row
+        self.judge.copied(self.rows.values())
+
     def damage(self) -> None:
         """Change a mirror's rows behind its feed's back."""
         rows, rng = self.rows, self.world.rng
@@ -243,14 +252,8 @@ class CopySink(TransactionalSink):
         return None
 
     def _stored(self, events: list[Delivered]) -> None:
-        target, rows = self.target, self.target.rows
-        target.epoch += 1
-        for event in events:
-            if event.kind in LEAVING:
-                rows.pop(event.row[0], None)
-            else:
-                rows[event.row[0]] = event.row
-        target.judge.copied(rows.values())
+        self.target.epoch += 1
+        self.target.copy_rows(events)
 
     def _done(self) -> None:
         self._epoch += 1
