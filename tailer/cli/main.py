@@ -54,7 +54,7 @@ def _parse_moment(text: str) -> str:
 _parse_zone = _make_argument_type(WRITER_TIMEZONE_SETTING)
 _parse_own_prefix = _make_argument_type(OWN_PREFIX_SETTING)
 _whole = _make_argument_type(Setting("whole", None, "", least=0))
-_positive = _make_argument_type(Setting("whole", None, ""))
+_mebibytes = _make_argument_type(Setting("whole", None, "", least=1024 * 1024))
 _seconds = _make_argument_type(Setting("number", None, "", unit="seconds"))
 
 
@@ -303,18 +303,7 @@ def _add_spark_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--available-now", action="store_true", help="read what there is, then end")
     p.add_argument(
-        "--interval-s",
-        type=_seconds,
-        default=0.5,
-        metavar="S",
-        help="pause between checks for a new version",
-    )
-    p.add_argument(
-        "--trigger-bytes-max", type=_positive, default=256 * 1024 * 1024, metavar="N",
-        help="bytes of data files in one job",
-    )  # fmt: skip
-    p.add_argument(
-        "--partition-bytes-max", type=_positive, default=32 * 1024 * 1024, metavar="N",
+        "--partition-bytes-max", type=_mebibytes, default=16 * 1024 * 1024, metavar="N",
         help="bytes of data files in one task",
     )  # fmt: skip
     p.add_argument(

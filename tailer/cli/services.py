@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import anyio
+
 from tailer.config.feeds import load_config
 from tailer.errors import ConfigError
 
@@ -37,8 +39,8 @@ async def check(arguments: argparse.Namespace) -> int:
 async def spark(arguments: argparse.Namespace) -> int:
     """Run the feeds on a Spark cluster; return the exit status."""
     try:
-        from tailer.cli.spark import run_cluster
-        from tailer.spark.pipeline.run import PipelineOptions
+        from tailer.spark.pipeline.cluster import Cluster, ClusterOptions
+        from tailer.spark.pipeline.run import ClusterReaders
     except ModuleNotFoundError as e:
         raise ConfigError(
             f"Spark is not installed ({e}); install the extra: pip install 'delta-tailer[spark]'"
@@ -47,16 +49,24 @@ async def spark(arguments: argparse.Namespace) -> int:
     for key, equals, _ in settings:
         if not equals:
             raise ConfigError(f"--conf {key!r} must be KEY=VALUE")
-    options = PipelineOptions(
-        available_now=arguments.available_now,
-        interval_s=arguments.interval_s,
-        trigger_bytes_max=arguments.trigger_bytes_max,
+    options = ClusterOptions(
         partition_bytes_max=arguments.partition_bytes_max,
         driver_bytes_max=arguments.driver_bytes_max,
         master=arguments.master,
         conf={key: value for key, _, value in settings},
     )
-    return await run_cluster(load_config(Path(arguments.config)), options)
+    config, cluster = load_config(Path(arguments.config)), Cluster(options)
+    try:
+        if arguments.available_now:
+            from tailer.daemon.once import OnceOptions, run_once
+
+            return await run_once(config, OnceOptions(), ClusterReaders(cluster))
+        from tailer.daemon.run import run_daemon
+
+        return await run_daemon(config, ClusterReaders(cluster))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await cluster.aclose()
 
 
 async def share(arguments: argparse.Namespace) -> int:

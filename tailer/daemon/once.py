@@ -15,11 +15,12 @@ from tailer.changes import Offset
 from tailer.config.feeds import Config
 from tailer.daemon.assembly import assemble_feed, check_targets, list_feed_configs
 from tailer.daemon.progress_log import ProgressLog
+from tailer.daemon.readers import Readers
 from tailer.daemon.runner import Runner
 from tailer.daemon.set_up import set_up_process
 from tailer.errors import ConfigError, OffsetHeld, TableError, TailerError, mistakes, printable
 from tailer.feed.progress import SlowSink
-from tailer.feed.read import ItemSender, read_in_process
+from tailer.feed.read import ItemSender
 from tailer.feed.read_context import ReadContext
 from tailer.log.same_table import check_table_exists
 from tailer.log.table import TableLog
@@ -57,7 +58,7 @@ class _Job:
         self._last: int | None = None
         self._stuck: tuple[Offset | None, float] | None = None
         feed = runner.feed
-        feed.read = self._read_to_end
+        self._read, feed.read = feed.read, self._read_to_end
         self._start, feed.start = feed.start, self._start_within
         self._log_retry, feed.on_retry = feed.on_retry, self._handle_retry
 
@@ -99,7 +100,7 @@ class _Job:
             context.observer.note_newest(newest)
             self._last = newest if until is None else min(newest, until)
             self._first = sent.at
-        await read_in_process(context, sent, self._last)
+        await self._read(context, sent, self._last)
 
     async def _find_newest(self, log: TableLog, at: Offset) -> int:
         """Return the table's newest version. One that is away for a while may come back."""
@@ -149,15 +150,18 @@ class _Job:
         return isinstance(self.error, ConfigError)
 
 
-async def run_once(config: Config, options: OnceOptions) -> int:
-    """Run all feeds to their ends, and print how each went; return the exit status.
+async def run_once(config: Config, options: OnceOptions, readers: Readers | None = None) -> int:
+    """Run all feeds to their ends by these readers, and print how each went; return the exit
+    status.
 
     0 if each has come to its end; if none has, 1, or 2 if every failure is an error in the
     configuration; 3 if some have. After a signal, the shell's status for it.
     """
     logger = set_up_process(config)
     with mistakes() as part:
-        jobs, refused = await _make_jobs(config, options, logger, part)
+        readers = readers or Readers()
+        config = await readers.complete_config(config)
+        jobs, refused = await _make_jobs(config, options, logger, part, readers)
     check_targets(config)
     log = ProgressLog(logger)
     progress = {job.runner.feed.name: job.runner.feed.progress for job in jobs}
@@ -184,7 +188,7 @@ class _Jobs(NamedTuple):
 
 
 async def _make_jobs(
-    config: Config, options: OnceOptions, logger: logging.Logger, part: Any
+    config: Config, options: OnceOptions, logger: logging.Logger, part: Any, readers: Readers
 ) -> _Jobs:
     refused: list[dict[str, Any]] = []
 
@@ -195,8 +199,9 @@ async def _make_jobs(
     jobs = []
     for feed in (await list_feed_configs(config, refuse)).values():
         with part():
-            runner = Runner(assemble_feed(config, feed), feed.sink.type, logger=logger)
-            jobs.append(_Job(runner, options))
+            parts = assemble_feed(config, feed)
+            parts.read = readers.make_reader(feed)
+            jobs.append(_Job(Runner(parts, feed.sink.type, logger=logger), options))
     return _Jobs(jobs, refused)
 
 

@@ -19,6 +19,7 @@ from tailer.config.feeds import Config, load_config
 from tailer.daemon.console import make_console_routes
 from tailer.daemon.http_api import make_api_routes, make_health_routes, serve_routes
 from tailer.daemon.metrics import MetricFamilies
+from tailer.daemon.readers import Readers
 from tailer.daemon.set_up import set_up_process
 from tailer.daemon.supervisor import Supervisor
 from tailer.errors import (
@@ -29,8 +30,8 @@ from tailer.process.signals import run_until_stopped
 from tailer.store.traffic import StoreMetrics
 
 
-async def run_daemon(config: Config) -> int:
-    """Run all feeds of a configuration; returns the exit status.
+async def run_daemon(config: Config, readers: Readers | None = None) -> int:
+    """Run all feeds of a configuration by these readers; returns the exit status.
 
     0 after a signal, 1 if a feed has failed, 2 if every failure is an error in the configuration.
     """
@@ -39,8 +40,18 @@ async def run_daemon(config: Config) -> int:
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     families = MetricFamilies(registry)
+    readers = readers or Readers()
+
+    async def load() -> Config:
+        return await readers.complete_config(load_config(config.path))
+
     supervisor = Supervisor(
-        config, lambda: load_config(config.path), families, StoreMetrics(registry), logger
+        await readers.complete_config(config),
+        load,
+        families,
+        StoreMetrics(registry),
+        logger,
+        readers,
     )
 
     async with _serve_daemon(config, registry, supervisor, logger):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,6 +22,7 @@ from tailer.daemon.discovery import is_pattern
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.parked import drop_parked, list_parked, replay_parked
 from tailer.daemon.progress_log import ProgressLog
+from tailer.daemon.readers import Readers
 from tailer.daemon.recent import SAMPLE_S
 from tailer.daemon.reload import find_feed_changes
 from tailer.daemon.rewind import rewind_feed
@@ -58,21 +59,24 @@ class Supervisor:
     """Runs feeds, starts and ends those of patterns, and follows its operator's orders.
 
     ``load`` reads the configuration again; feeds with an unchanged configuration are left alone.
+    ``readers`` make what reads their tables.
     """
 
     def __init__(
         self,
         config: Config,
-        load: Callable[[], Config],
+        load: Callable[[], Awaitable[Config]],
         families: MetricFamilies,
         traffic: Traffic | None,
         logger: logging.Logger,
+        readers: Readers | None = None,
     ) -> None:
         self.config = config
         self._load = load
         self._families = families
         self._traffic = traffic
         self._logger = logger
+        self._readers = readers or Readers()
         self._runners: dict[str, Runner] = {}
         self._configs: dict[str, FeedConfig] = {}
         self._tasks: Any = None
@@ -93,6 +97,7 @@ class Supervisor:
 
     def _make_runner(self, config: Config, feed: FeedConfig) -> Runner:
         parts = assemble_feed(config, feed, self._families, self._traffic)
+        parts.read = self._readers.make_reader(feed)
         runner = Runner(
             parts,
             feed.sink.type,
@@ -454,7 +459,7 @@ class Supervisor:
 
     async def _apply_config(self) -> dict[str, list[str]]:
         async with self._change:
-            config = self._restore_unchangeable(self._load())
+            config = self._restore_unchangeable(await self._load())
             changes = find_feed_changes(self._configs, self.config.feeds, config.feeds)
             for feed in config.feeds.values():
                 if not is_pattern(feed.table):

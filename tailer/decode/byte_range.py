@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailer.decode.vectors import RowSelection
 
 from msgspec import Struct
+
+#: The last part of a file is open-ended: its size in the log is not the sum of its row groups.
+OPEN_END = 2**63
+
+#: A file of one row group in this many exact parts is decoded at most two and a half times.
+_EXACT_PARTS_MAX = 4
 
 
 class ByteRange(Struct, frozen=True):
@@ -21,6 +29,11 @@ class ByteRange(Struct, frozen=True):
     first: int
     end: int
     exact: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether it goes to the end of the file, whatever its size is."""
+        return self.end == OPEN_END
 
     def has_row_group(self, first: int, rows: int, total: int, size: int) -> bool:
         """Return whether a row group with ``rows`` rows, from row ``first`` on, is in this range.
@@ -36,3 +49,15 @@ class ByteRange(Struct, frozen=True):
             return selection
         low, high = (min(total, total * edge // max(1, size)) for edge in (self.first, self.end))
         return selection.within(low, high)
+
+
+def divide_size(size: int, size_max: int) -> list[ByteRange]:
+    """Divide a file of ``size`` bytes into parts of at most about ``size_max`` bytes.
+
+    Up to a few parts are exact, because the file may have a single row group. With many exact
+    parts, that row group would be read too often.
+    """
+    count = math.ceil(size / size_max)
+    edges = [size * i // count for i in range(count)] + [OPEN_END]
+    exact = count <= _EXACT_PARTS_MAX
+    return [ByteRange(first, end, exact=exact) for first, end in itertools.pairwise(edges)]

@@ -17,7 +17,7 @@ from tailer.changes import ChangeFile, Notice, Offset
 from tailer.delta.commit import Commit
 from tailer.errors import DataLoss, FileGone, TableError
 from tailer.feed.policy import build_schema_notice, build_skip_notice, stop_for_schema
-from tailer.feed.read_context import Emit, ReadContext
+from tailer.feed.read_context import Emit, ReadContext, RemoteDecoder
 from tailer.feed.rows.span import FilePlan, Span, Version
 from tailer.feed.rows.span_reader import read_span
 from tailer.plan.commit import CommitPlan, plan_commit
@@ -181,6 +181,11 @@ async def commit_plan(context: ReadContext, commit: Commit) -> CommitPlan:
     return await plan_commit(context.log, commit, options.change_source, ineffective)
 
 
+def _is_large(rewrite: Rewrite, remote: RemoteDecoder) -> bool:
+    files = (*rewrite.leaving, *rewrite.coming)
+    return sum(file.size or 0 for file in files) > remote.here_bytes_max
+
+
 async def _derive_files(
     context: ReadContext, commit: Commit, rewrite: Rewrite
 ) -> Iterable[ChangeFile]:
@@ -192,7 +197,10 @@ async def _derive_files(
         leaving=[file for file in rewrite.leaving if wants(file)],
         coming=[file for file in rewrite.coming if wants(file)],
     )
+    remote = context.remote
     try:
+        if remote is not None and rewrite.needs_diff and _is_large(rewrite, remote):
+            return await remote.derive_changes(context, commit, rewrite)
         return await derive_changes(
             context.log.store,
             commit,

@@ -109,7 +109,7 @@ def _build_shaping_emit(context: ReadContext, emit: Emit) -> Emit:
     of a feed that publishes all of them. A batch without any is sent only if it ends a version.
     """
     shaper, change_types = context.shaper, context.options.selection.list_change_types()
-    if not context.delivers or (change_types is None and not shaper.is_needed):
+    if change_types is None and not shaper.is_needed:
         return emit
 
     async def emit_shaped(item: FeedItem) -> None:

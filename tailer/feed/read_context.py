@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import pyarrow as pa
 from msgspec import Struct, structs
@@ -29,6 +28,34 @@ from tailer.shape.pruning import Pruning
 from tailer.shape.shaper import Shaper
 from tailer.store import BlockingFiles
 from tailer.store.budget import Budget
+
+if TYPE_CHECKING:
+    from tailer.delta.commit import Commit
+    from tailer.feed.rows.decoding import Step
+    from tailer.feed.rows.span import SpanEntry
+    from tailer.plan.rules import Rewrite
+
+
+class RemoteDecoder(Protocol):
+    """Decodes files elsewhere, such as on a cluster. ``group_bytes`` are the encoded bytes that are
+    decoded in one go. What has no more than ``here_bytes_max`` is decoded in this process."""
+
+    group_bytes: int
+    here_bytes_max: int
+
+    async def start(self) -> int:
+        """Get ready; return how many groups are decoded at the same time."""
+
+    async def decode_group(
+        self, context: ReadContext, group: list[SpanEntry], use: Callable[[Step], Awaitable[None]]
+    ) -> None:
+        """Decode a group, and give the steps of :class:`tailer.feed.rows.decoding.SpanDecoder`."""
+
+    async def derive_changes(
+        self, context: ReadContext, commit: Commit, rewrite: Rewrite
+    ) -> list[ChangeFile]:
+        """Return what :func:`tailer.feed.derive.derive_changes` does, without kept rows."""
+
 
 #: What goes from the reader to the publisher.
 FeedItem: TypeAlias = ChangeBatch | Notice
@@ -69,13 +96,13 @@ class ReadContext(Struct, frozen=True):
     """What all versions that one feed reads have in common.
 
     ``decode`` are the options' decode options, for the columns that are needed and with the
-    observer notified of what is read. ``counted_by`` names the options that determine how changes
-    are counted. ``columns`` finds the table's columns by their names; ``pruning`` leaves out files,
-    and ``unread`` are those whose rows only count. ``shapes`` are what the files before were found
-    to look like. ``blocking_files`` are the store's files, if a thread may read them without the
-    event loop, and ``budget`` is what may be fetched ahead of time. ``part`` are the files of a
-    version that are read, by their numbers among the selected ones. ``delivers``: rows are shaped
-    before they are sent. ``fits`` raises for a schema that a sink can't have.
+    observer notified of what is read; ``remote`` decodes what is large, if it is not this process.
+    ``counted_by`` names the options that determine how changes are counted. ``columns`` finds the
+    table's columns by their names; ``pruning`` leaves out files, and ``unread`` are those whose
+    rows only count. ``shapes`` are what the files before were found to look like.
+    ``blocking_files`` are the store's files, if a thread may read them without the event loop, and
+    ``budget`` is what may be fetched ahead of time. ``fits`` raises for a schema that a sink can't
+    have.
     """
 
     log: TableLog
@@ -94,8 +121,7 @@ class ReadContext(Struct, frozen=True):
     shapes: Shapes
     blocking_files: BlockingFiles | None
     budget: Budget | None
-    part: slice
-    delivers: bool = True
+    remote: RemoteDecoder | None = None
     fits: Callable[[pa.Schema], None] = lambda _: None
 
     @classmethod
@@ -107,7 +133,6 @@ class ReadContext(Struct, frozen=True):
         orders: Orders | None = None,
         lost: LostFiles | None = None,
         live: LiveFiles | None = None,
-        part: slice = slice(None),
         columns: TableColumns | None = None,
     ) -> ReadContext:
         """Return how a table is read under the options of a feed."""
@@ -142,7 +167,6 @@ class ReadContext(Struct, frozen=True):
             shapes=Shapes(decode),
             blocking_files=store.blocking_files(),
             budget=store.ahead(),
-            part=part,
         )
 
     def is_selected(self, file: ChangeFile) -> bool:
@@ -151,7 +175,7 @@ class ReadContext(Struct, frozen=True):
 
     def select_files(self, files: Iterable[ChangeFile]) -> Iterator[ChangeFile]:
         """Yield a version's files that are read, in their order."""
-        return islice(filter(self.is_selected, files), self.part.start, self.part.stop)
+        return filter(self.is_selected, files)
 
     def check_state(self, state: TableState, version: int) -> None:
         """Raise :class:`TableError` for a state that can't be published as it is selected."""

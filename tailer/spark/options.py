@@ -53,8 +53,7 @@ class SourceOptions:
 
     ``start`` is None, a version, ``latest``, ``earliest``, ``snapshot`` or a time; ``start_offset``
     takes a daemon's offset instead. ``ending`` is a version or a time. ``store`` may hold secrets,
-    and so is never shown; ``in_session``: it is the session's access to the table. ``paired`` is
-    for the pipeline only: versions are never cut.
+    and so is never shown; ``in_session``: it is the session's access to the table.
     """
 
     table: str
@@ -72,7 +71,6 @@ class SourceOptions:
     on_schema_change: SchemaChange = "fail"
     columns: tuple[str, ...] | None = None
     with_ids: bool = False
-    paired: bool = False
     partition_bytes_max: int = 128 * _MIB
     partitions_min: int = 2
     diff: DiffOptions = field(default_factory=DiffOptions)

@@ -8,19 +8,17 @@ derives them with the daemon's engine, spilling to the executor's disk.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from tailer.changes import ChangeFile, Offset
+from tailer.changes import ChangeFile
 from tailer.compare.proofs import Numbers, group_independent_files
-from tailer.decode.byte_range import ByteRange
+from tailer.decode.byte_range import OPEN_END, ByteRange, divide_size
 from tailer.decode.options import SMALL_FILE_BYTES_MAX, Bucket
 from tailer.delta.commit import Commit, CommitHeader
-from tailer.plan.live_files import Ineffective
 from tailer.plan.rules import Rewrite, row_ids_hold
 
 #: The cost of opening a file, in bytes that could have been read meanwhile: Spark's own figure.
@@ -28,12 +26,6 @@ OPEN_COST_BYTES = 4 * 1024 * 1024
 
 #: The same for small files, many of which are decoded in one step.
 SMALL_OPEN_COST_BYTES = 256 * 1024
-
-#: The last part of a file is open-ended: its size in the log is not the sum of its row groups.
-_OPEN_END = 2**63
-
-#: A file of one row group in this many exact parts is decoded at most two and a half times.
-_EXACT_PARTS_MAX = 4
 
 #: Tasks among which the comparison of one rewrite is divided.
 FAN_OUT = 8
@@ -67,7 +59,7 @@ class FileOrder:
 
     def split_at(self, size: int) -> tuple[FileOrder, FileOrder]:
         """Divide it into the rows within its first ``size`` bytes, and the rest."""
-        whole = self.part or ByteRange(0, _OPEN_END, exact=True)
+        whole = self.part or ByteRange(0, OPEN_END, exact=True)
         edge = whole.first + size
         return replace(self, part=structs.replace(whole, end=edge)), replace(
             self, part=structs.replace(whole, first=edge)
@@ -100,37 +92,7 @@ class RewriteOrder:
         return sum(file.size or OPEN_COST_BYTES for file in files)
 
 
-@dataclass(frozen=True, slots=True)
-class VersionPart:
-    """Some of a version's files, by their numbers: from ``first`` up to ``end`` (exclusive; None:
-    the rest, with what comes after them). Notices come before a ``leading`` part."""
-
-    first: int
-    end: int | None
-    leading: bool
-
-
-@dataclass(frozen=True, slots=True)
-class VersionOrder:
-    """Whole versions, from ``start`` on up to version ``last``, for the pipeline's sinks.
-
-    The task reads them as the daemon does. ``cost`` is about how many bytes that takes, in
-    ``files`` files. ``ineffective`` are the file actions by version that change nothing, which the
-    driver has found (:mod:`tailer.plan.live_files`). With a ``part`` it is only some files of one
-    version, and the index of ``start`` counts from the first of them.
-    """
-
-    start: Offset
-    last: int
-    cost: int
-    files: int
-    skip: int = 0
-    take: int | None = None
-    ineffective: Mapping[int, Ineffective] = field(default_factory=dict, hash=False)
-    part: VersionPart | None = None
-
-
-Order = FileOrder | RewriteOrder | VersionOrder
+Order = FileOrder | RewriteOrder
 
 
 def _no_lines() -> Iterable[bytes]:
@@ -220,36 +182,22 @@ def _balance_costs(costs: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _divide_large_files(orders: Iterable[Order], size_max: int) -> Iterator[Order]:
-    """Yield the orders, with files beyond that size in parts.
-
-    Up to a few parts are exact, because the file may have a single row group. With many exact
-    parts, that row group would be read too often.
-    """
+    """Yield the orders, with files beyond that size in parts."""
     for order in orders:
         size = order.file.size if isinstance(order, FileOrder) else None
         whole = not isinstance(order, FileOrder) or order.skip or order.take is not None
         if whole or size is None or size <= size_max:
             yield order
             continue
-        count = math.ceil(size / size_max)
-        edges = [size * i // count for i in range(count)] + [_OPEN_END]
-        for first, end in itertools.pairwise(edges):
-            part = ByteRange(first, end, exact=count <= _EXACT_PARTS_MAX)
+        for part in divide_size(size, size_max):
             yield replace(order, part=part)  # type: ignore[arg-type]  # a FileOrder
 
 
-def pack_orders(
-    orders: Sequence[Order], bytes_max: int, shares_min: int, *, ordered: bool
-) -> list[list[Order]]:
-    """Pack the orders into shares of similar size, one for each task; none is empty.
-
-    ``ordered`` keeps the shares in the order of the changes, one after the other.
-    """
+def pack_orders(orders: Sequence[Order], bytes_max: int, shares_min: int) -> list[list[Order]]:
+    """Pack the orders into shares of similar size, one for each task; none is empty."""
     total = sum(map(_estimate_cost, orders))
     count = max(shares_min, math.ceil(total / bytes_max))
     target = max(OPEN_COST_BYTES, math.ceil(total / count))
-    if ordered:
-        return _pack_in_order(orders, target)
     parts = list(_divide_large_files(orders, target))
     shares = [
         [parts[n] for n in numbers]
@@ -303,15 +251,3 @@ def _find_divisible_file(share: Sequence[Order], size: int) -> FileOrder | None:
         and order.cost > size
     ]
     return max(files, key=lambda order: order.cost, default=None)
-
-
-def _pack_in_order(orders: Sequence[Order], target: int) -> list[list[Order]]:
-    shares: list[list[Order]] = []
-    load = target
-    for order in orders:
-        if load + _estimate_cost(order) / 2 > target:
-            shares.append([])
-            load = 0
-        shares[-1].append(order)
-        load += _estimate_cost(order)
-    return shares

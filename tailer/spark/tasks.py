@@ -26,7 +26,7 @@ from tailer.errors import ConfigError, TableError
 from tailer.feed.derive import derive_changes
 from tailer.feed.rows.fetch import Fetched, fetch_blocking, fetch_file
 from tailer.spark.options import SourceOptions
-from tailer.spark.orders import FileOrder, Order, RewriteOrder, VersionOrder
+from tailer.spark.orders import FileOrder, Order, RewriteOrder
 from tailer.spark.table_store import store_portal
 from tailer.spark.types import conform_array
 from tailer.store import Store
@@ -128,7 +128,6 @@ def spark_batches(
                 for rows in _decode_small_files(portal, store, order, small, decode):
                     yield _conform_columns(list(rows.batch.columns), schema)
                 continue
-            assert not isinstance(order, VersionOrder), "only the pipeline asks for those"
             for file, rows in decode_order(portal, store, order, options, decode):
                 yield _build_output(file, rows, options, schema)
 

@@ -45,11 +45,13 @@ def silent(setting: Setting) -> Iterator[None]:
 
 
 def supervisor_of(setting: Setting) -> Supervisor:
-    def load() -> Config:
+    async def load() -> Config:
         return load_config(setting.config)
 
     families = MetricFamilies(CollectorRegistry())
-    return Supervisor(load(), load, families, None, logging.getLogger("tailer"))
+    return Supervisor(
+        load_config(setting.config), load, families, None, logging.getLogger("tailer")
+    )
 
 
 @pytest.mark.usefixtures("silent")

@@ -299,25 +299,20 @@ def test_a_set_in_memory_is_as_exact_as_a_database(
 
 
 @pytest.mark.parametrize("source", ["cdf", "derived"])
-@pytest.mark.parametrize("paired", [False, True])
-def test_spark_plans_by_the_same_files(
-    table: TableBuilder, source: ChangeSource, *, paired: bool
-) -> None:
+def test_spark_plans_by_the_same_files(table: TableBuilder, source: ChangeSource) -> None:
     first, other = table.add(rows(1, 2)), table.add(rows(3))
     table.commit(first, other)
     table.commit(first, table.remove(other), table.remove(table.add(rows(9))))
 
     async def orders() -> list[Any]:
-        options = SourceOptions(str(table.folder), change_source=source, paired=paired)
+        options = SourceOptions(str(table.folder), change_source=source)
         planner = Planner(table_log(table), options)
         found = planner.plan_orders(Offset(2), Offset(3))
         async with aclosing(found):
             return [order async for _, several in found for order in several]
 
     (order,) = anyio.run(orders)
-    if paired:
-        assert [len(ineffective) for ineffective in order.ineffective.values()] == [2]
-    elif isinstance(order, FileOrder):
+    if isinstance(order, FileOrder):
         assert order.file.path == other["add"]["path"]
     else:
         assert isinstance(order, RewriteOrder)

@@ -206,7 +206,11 @@ class Daemons:
 
         async def main() -> None:
             families: Any = SimpleNamespace(forget_feed=lambda _: None)
-            supervisor = Supervisor(self._config(), self._config, families, None, self.logger)
+
+            async def load() -> Config:
+                return self._config()
+
+            supervisor = Supervisor(self._config(), load, families, None, self.logger)
             process.supervisor = supervisor
             with anyio.CancelScope() as process.scope:
                 await supervisor.run()

@@ -33,14 +33,14 @@ def bytes_of(share: list[Order]) -> int:
 
 
 def test_the_first_rows_of_a_file_go_where_there_is_less() -> None:
-    shares = pack_orders(files(*[32 * MIB] * 5), 128 * MIB, 2, ordered=False)
+    shares = pack_orders(files(*[32 * MIB] * 5), 128 * MIB, 2)
     assert len(shares) == 2
     assert sum(map(len, shares)) == 6, "one file is divided, once"
     assert [bytes_of(share) / (80 * MIB) for share in shares] == pytest.approx([1, 1], rel=0.05)
 
 
 def test_a_file_alone_is_divided_by_its_rows() -> None:
-    (first,), (second,) = pack_orders(files(100 * MIB), 128 * MIB, 2, ordered=False)
+    (first,), (second,) = pack_orders(files(100 * MIB), 128 * MIB, 2)
     assert isinstance(first, FileOrder)
     assert isinstance(second, FileOrder)
     assert first.part is not None
@@ -50,13 +50,13 @@ def test_a_file_alone_is_divided_by_its_rows() -> None:
 
 def test_small_files_and_many_of_one_size_stay_whole() -> None:
     for sizes, tasks in (([MIB] * 3, 2), ([32 * MIB] * 4, 2), ([10 * MIB] * 101, 100)):
-        shares = pack_orders(files(*sizes), 128 * MIB, tasks, ordered=False)
+        shares = pack_orders(files(*sizes), 128 * MIB, tasks)
         assert all(order.part is None for share in shares for order in share)  # type: ignore[union-attr]
 
 
 @given(st.lists(st.integers(1, 400 * MIB), min_size=1, max_size=20), st.integers(1, 16))
 def test_every_byte_is_in_one_task(sizes: list[int], tasks: int) -> None:
-    shares = pack_orders(files(*sizes), 128 * MIB, tasks, ordered=False)
+    shares = pack_orders(files(*sizes), 128 * MIB, tasks)
     assert all(shares)
     found: dict[str, list[tuple[int, int]]] = {}
     for order in (order for share in shares for order in share):

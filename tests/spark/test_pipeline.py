@@ -101,7 +101,7 @@ def test_the_lines_are_the_daemons_and_in_its_order(golden: GoldenCase, tmp_path
     feeds.append(only)
     later = {"name": "later", "table": golden("cdf_dv").table, "start": "latest"}
     on_spark = configured(tmp_path / "spark", *feeds, later)
-    ended = run_spark(on_spark, "--partition-bytes-max", "1")  # each file is a task
+    ended = run_spark(on_spark)
     assert ended.returncode == 0, ended.stderr[-3000:]
     for feed in feeds:
         name = str(feed["name"])
@@ -149,6 +149,7 @@ def test_no_spark_is_started_without_need(news: int, most: str, tmp_path: Path) 
     assert told[0] == f"INFO feed orders following {table.folder}"
     assert f"1 feeds delivered {news} events" in told[1] or not news
     assert len(told) == 2
+    assert done.stdout.startswith("orders: ")
     assert position_of(saved(config, "orders")) == next_offset(table).position
     found = [json.loads(line)["id"] for line in lines(config, "orders")]
     assert found == [1, 2, *range(3, 3 + news)]
@@ -174,7 +175,7 @@ def test_what_happens_is_logged_in_the_daemons_lines(tmp_path: Path) -> None:
             assert running.stop() == 0
             return lines()
 
-    daemon, spark = logged("run", config), logged("spark", config, "--available-now")
+    daemon, spark = logged("run", config), logged("spark", config)
     for kind in ("following", "retrying", "trouble", "ended"):
         (wanted, *_), (found, *_) = (
             [line for line in some if line.get("event") == kind] for some in (daemon, spark)
@@ -184,7 +185,7 @@ def test_what_happens_is_logged_in_the_daemons_lines(tmp_path: Path) -> None:
         if kind != "ended":
             assert found == wanted
     config.write_text(config.read_text().replace("[daemon]", '[daemon]\nlog_level = "warning"'))
-    levels = {line["level"] for line in logged("spark", config, "--available-now")}
+    levels = {line["level"] for line in logged("spark", config)}
     assert levels == {"warning"}
 
 
@@ -195,9 +196,10 @@ def test_what_is_much_needs_a_session(tmp_path: Path) -> None:
     config = configured(tmp_path / "here", {"name": "orders", "table": table.folder})
     table.insert(rows(1))
     failed = run_tailer("spark", config, "--available-now", "--driver-bytes-max", "0", *NO_SPARK)
-    assert failed.returncode == 1
-    told = failed.stderr.splitlines()[-1]
-    assert told.startswith("tailer: feed orders: Spark does not start (")
+    assert failed.returncode == 2
+    told = failed.stdout.splitlines()[-1]
+    assert told.startswith("orders: failed (")
+    assert "Spark does not start (" in told
     assert "check --master and --conf" in told
 
 
@@ -223,9 +225,9 @@ def test_losses_patterns_and_failures_are_as_in_the_daemon(tmp_path: Path) -> No
             text = text.replace(f"{named}\n", f'{named}\non_data_loss = "{policy}"\n')
         config.write_text(text)
     ended = run_spark(on_spark)
-    assert ended.returncode == 1
-    (failed,) = (line for line in ended.stderr.splitlines() if line.startswith("tailer: feed"))
-    assert failed.startswith("tailer: feed all/c: ")
+    assert ended.returncode == 3
+    (failed,) = (line for line in ended.stdout.splitlines() if ": failed (" in line)
+    assert failed.startswith("all/c: ")
     assert "the data file is gone" in failed
     assert {name: len(lines(on_spark, name)) for name in "abc"} == {"a": 2, "b": 2, "c": 1}
     run_daemon(in_daemon, "skip", next_offset(orders))

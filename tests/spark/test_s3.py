@@ -212,7 +212,7 @@ def run_pipeline(cluster: Cluster, accounts: Accounts, folder: Path) -> None:
         )
     )  # fmt: skip
     confs = [part for conf in cluster.settings().items() for part in ("--conf", "=".join(conf))]
-    more = ["--available-now", "--driver-bytes-max", "0", "--partition-bytes-max", "1"]
+    more = ["--available-now", "--driver-bytes-max", "0"]
     with (folder / "told" / "pipeline.log").open("wb") as log:
         done = subprocess.run(
             [sys.executable, "-m", "tailer", "spark", str(config), *more, *confs],

@@ -30,6 +30,7 @@ from msgspec import Struct, field, structs
 
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import iterate_kept_rows
+from tailer.decode.byte_range import ByteRange
 from tailer.decode.row_order import keep_pairs_whole
 from tailer.decode.rows import Passed, Skip, decode_file
 from tailer.decode.small_files import SmallFiles
@@ -166,7 +167,7 @@ class SpanDecoder:
         if file.kept is not None:  # finding the changes has decoded them
             found = iterate_kept_rows(file, self._skip)
         else:
-            found = self._decode_rows(opened or self._open_file(file), passed)
+            found = self._decode_rows(opened or self._open_file(file), passed, entry.part)
         for rows in found:
             if passed.count:
                 yield Decoded([(entry, passed.count)])
@@ -174,9 +175,12 @@ class SpanDecoder:
             yield Decoded([(entry, rows.batch.num_rows)], self._make_valid(rows))
         if passed.count:
             yield Decoded([(entry, passed.count)])
-        self._count_read_files([file])
+        if entry.part is None or entry.part.is_last:
+            self._count_read_files([file])
 
-    def _decode_rows(self, opened: Fetched, passed: Passed) -> Iterator[Rows]:
+    def _decode_rows(
+        self, opened: Fetched, passed: Passed, part: ByteRange | None
+    ) -> Iterator[Rows]:
         file, context = opened.file, self._context
         with opened.source:
             rows = decode_file(
@@ -185,6 +189,7 @@ class SpanDecoder:
                 opened.selection,
                 context.decode,
                 self._skip,
+                part,
                 shapes=context.shapes,
                 passed=passed,
             )

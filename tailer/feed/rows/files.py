@@ -51,12 +51,19 @@ class _Started(Struct, frozen=True, eq=False):
 
 
 class SpanFiles(AsyncIterator[list[SpanEntry]]):
-    """Yields the entries of a span in groups. ``finder`` finds the file to begin with."""
+    """Yields the entries of a span in groups. ``finder`` finds the file to begin with. Where
+    others decode them, it ``opens`` no file."""
 
-    def __init__(self, context: ReadContext, span: Span, finder: IndexFinder) -> None:
+    def __init__(
+        self, context: ReadContext, span: Span, finder: IndexFinder, *, opens: bool = True
+    ) -> None:
         self._context = context
         self._span = span
-        self._finder = finder
+        self.finder = finder
+        #: What is opened ahead; None if each thread opens its files itself, or others do.
+        self._budget = context.budget if opens else None
+        self._opens = opens and context.blocking_files is None
+        self._bytes_max = GROUP_BYTES if opens or not context.remote else context.remote.group_bytes
         self._entries = self._plan_entries()
         self._ended = False
         self._planned: deque[SpanEntry] = deque()  # not yet in a group
@@ -85,11 +92,11 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         while (entry := await self._peek_entry()) is not None:
             file = entry.file_to_read
             if file is not None:
-                if files >= _GROUP_FILES or size >= GROUP_BYTES:
+                if files >= _GROUP_FILES or size >= self._bytes_max:
                     return
                 files, size = files + 1, size + (file.size or 0)
             self._planned.popleft()
-            if file is not None and file.kept is None and self._context.blocking_files is None:
+            if file is not None and file.kept is None and self._opens:
                 entry.opened = await self._open_entry(entry, file)
             self._group.append(entry)
 
@@ -98,13 +105,13 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         unread = self._context.unread
         for version in self._span.versions:
             plan = version.plan
-            if plan.count is not None and not self._finder.skip.remaining:
+            if plan.count is not None and not self.finder.skip.remaining:
                 for file in plan.files:
                     yield SpanEntry(version, file, file in unread)
             else:
                 async with (
                     aclosing(one_by_one(plan.files)) as files,
-                    aclosing(self._finder.skip_to_index(files)) as following,
+                    aclosing(self.finder.skip_to_index(files)) as following,
                 ):
                     async for file in following:
                         yield SpanEntry(version, file, file in unread)
@@ -131,15 +138,15 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
     def _may_plan_next(self, last: SpanEntry) -> bool:
         """Return whether to plan the entry after the last one: only if the last one is a file that
         is being opened, or none."""
-        if self._context.budget is None or len(self._started) > _AHEAD_FILES:
+        if self._budget is None or len(self._started) > _AHEAD_FILES:
             return False
         begun = bool(self._started) and self._started[-1].entry is last
         return begun or last.file_to_read is None
 
     def _start_opening(self, entry: SpanEntry) -> None:
         """Begin to open a file, if the budget has room for it."""
-        file, budget = entry.file_to_read, self._context.budget
-        if budget is None or file is None or file.kept is not None or self._finder.skip.remaining:
+        file, budget = entry.file_to_read, self._budget
+        if budget is None or file is None or file.kept is not None or self.finder.skip.remaining:
             return
         whole = file.size is not None and file.size <= WHOLE_BYTES
         vectors = [dv for dv in (file.only, file.without) if dv is not None]
@@ -156,12 +163,12 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         return opened
 
     async def _fetch_file(self, file: ChangeFile) -> Fetched:
-        return await fetch_file(self._context.log.store, file, self._context.decode.on_read)
+        return await _fetch(self._context, file)
 
     def _forget_started(self, started: _Started) -> None:
         self._started.remove(started)
-        if self._context.budget is not None:
-            self._context.budget.give_back(started.size)
+        if self._budget is not None:
+            self._budget.give_back(started.size)
 
     async def aclose(self) -> None:
         """Close what was opened ahead and is in no group that was returned."""
@@ -176,3 +183,34 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
                     (await started.task).source.close()
         for entry in self._group:
             entry.close()
+
+
+async def open_files(context: ReadContext, group: list[SpanEntry]) -> Exception | None:
+    """Open the files of a group, where the thread that decodes them can't. After an error, which is
+    returned, the group ends before that file: its rows come first."""
+    if context.blocking_files is not None:
+        return None
+    waiting = [
+        place
+        for place, entry in enumerate(group)
+        if (file := entry.file_to_read) is not None and file.kept is None and entry.opened is None
+    ]
+    for at in range(0, len(waiting), _AHEAD_FILES):
+        places = waiting[at : at + _AHEAD_FILES]
+        fetches = (_fetch(context, group[place].file) for place in places)
+        found = await asyncio.gather(*fetches, return_exceptions=True)
+        for place, opened in zip(places, found, strict=True):
+            if isinstance(opened, Fetched):
+                group[place].opened = opened
+        for place, error in zip(places, found, strict=True):
+            if isinstance(error, Exception):
+                for entry in group[place:]:
+                    entry.close()
+                del group[place:]
+                return error
+    return None
+
+
+async def _fetch(context: ReadContext, file: ChangeFile | None) -> Fetched:
+    assert file is not None, "an entry that is read has a file"
+    return await fetch_file(context.log.store, file, context.decode.on_read)

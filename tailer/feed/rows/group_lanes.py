@@ -1,4 +1,4 @@
-"""Two groups of files decoded at the same time, and their chunks in order.
+"""Groups of files decoded at the same time, and their chunks in order.
 
 While the rows of one group are decoded, converted and used, those of the next group are decoded
 too. When a group is decoded before its turn has come, the one after it is begun. So both cores of
@@ -23,8 +23,8 @@ Chunk = TypeVar("Chunk")
 #: Takes a chunk, and returns when the next one may come.
 Use: TypeAlias = Callable[[Chunk], Awaitable[None]]
 
-#: Groups that are decoded at the same time, and those that wait after the one in use.
-_DECODED, _WAITING = 2, 1
+#: Groups that are decoded at the same time.
+_AT_ONCE = 2
 #: The chunks of all groups that wait have no more bytes, or each group has but one.
 WAITING_BYTES = 48 * 1024 * 1024
 
@@ -88,14 +88,16 @@ async def decode_in_lanes(
     decode: Callable[[Group, Use[Chunk]], Awaitable[None]],
     use: Use[Chunk],
     weigh: Callable[[Chunk], int],
+    at_once: int = _AT_ONCE,
 ) -> None:
-    """Decode all groups, two at the same time, and use their chunks in the order of the groups.
+    """Decode all groups, ``at_once`` at the same time, and use their chunks in the order of the
+    groups.
 
     ``weigh`` gives a chunk's size in bytes. ``groups`` is not closed here. The first error is
     raised unchanged, after the chunks before it were used.
     """
-    send, receive = anyio.create_memory_object_stream[_Lane[Chunk]](_WAITING - 1)
-    decoders, room = anyio.Semaphore(_DECODED), _Room()
+    send, receive = anyio.create_memory_object_stream[_Lane[Chunk]](at_once - 2)
+    decoders, room = anyio.Semaphore(at_once), _Room()
 
     async def one(group: Group, lane: _Lane[Chunk]) -> None:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from tailer.changes import ChangeFile, Offset
+from tailer.decode.byte_range import ByteRange
 from tailer.delta.snapshot import TableState
 from tailer.feed.rows.fetch import Fetched
 
@@ -86,18 +87,25 @@ class SpanEntry(Struct, eq=False):
     """A file of a span, or the end of a version, which follows its files and has no ``file``.
 
     The rows of a file that ``is_lost`` are counted as if they were delivered. ``opened`` is the
-    file's content, where it was opened ahead of decoding.
+    file's content, where it was opened ahead of decoding. With a ``part``, only the rows in it are
+    meant, and the entries of the other parts follow.
     """
 
     version: Version
     file: ChangeFile | None = None
     is_lost: bool = False
     opened: Fetched | None = None
+    part: ByteRange | None = None
 
     @property
     def file_to_read(self) -> ChangeFile | None:
         """Return the file; None if there is nothing to read."""
         return None if self.is_lost else self.file
+
+    def find_size(self) -> int:
+        """Return the encoded bytes of the file, if it is read."""
+        file = self.file_to_read
+        return 0 if file is None else file.size or 0
 
     def close(self) -> None:
         """Close the file, if it is open."""

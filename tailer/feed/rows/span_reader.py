@@ -14,27 +14,36 @@ decoded when it asks for a step. What is asked decides what is in memory.
   two threads that decode them wait for each other's turn and take longer than one, so groups of
   them take turns.
 - **Who closes:** the decoder closes the files of its group, :class:`SpanFiles` all others.
+- **Elsewhere:** groups of a large span may be decoded by other processes, which run the same
+  decoder (:class:`tailer.feed.read_context.RemoteDecoder`); the batches are made here, in order.
 - **What must never happen:** a second caller of ``decoder.decode_step`` while one is in a thread.
   The loop awaits each step before the next one, also when it is cancelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, nullcontext
 from operator import attrgetter
+from typing import TypeAlias
 
 import anyio
+from msgspec import structs
 
+from tailer.decode.byte_range import divide_size
 from tailer.decode.small_files import SmallFiles
 from tailer.errors import TableError
-from tailer.feed.read_context import EmitBatch, ReadContext
+from tailer.feed.read_context import EmitBatch, ReadContext, RemoteDecoder
 from tailer.feed.rows.batches import BatchAssembler
+from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.decoding import SpanDecoder, Step
-from tailer.feed.rows.files import GROUP_BYTES, SpanFiles
+from tailer.feed.rows.files import GROUP_BYTES, SpanFiles, open_files
 from tailer.feed.rows.group_lanes import Use, decode_in_lanes
 from tailer.feed.rows.span import Span, SpanEntry
 from tailer.process.threads import run_blocking
+
+#: Decodes a group, and gives its steps.
+Decode: TypeAlias = Callable[[list[SpanEntry], Use[Step]], Awaitable[None]]
 
 _TINY_BYTES = 8 * 1024
 
@@ -47,22 +56,6 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
     """
     finder = context.make_finder(span.first)
     assembler = BatchAssembler(context, finder, span.first, joins=joins)
-    small = SmallFiles(context.decode, context.shapes) if joins else None
-
-    async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
-        decoder = SpanDecoder(context, small, group, finder.skip)
-        in_place = decoder.is_quick()
-        try:
-            while True:
-                step = (
-                    decoder.decode_step() if in_place else await run_blocking(decoder.decode_step)
-                )
-                await use(step)
-                if step.is_last:  # another step in a thread would only find this out
-                    return
-                in_place = False
-        finally:
-            decoder.close()
 
     async def use(step: Step) -> None:
         for batch in assembler.add_step(step.decoded):
@@ -70,21 +63,127 @@ async def read_span(context: ReadContext, span: Span, emit: EmitBatch, *, joins:
         context.observer.count_fetched(step.files_read, step.bytes_read)
 
     try:
-        async with aclosing(SpanFiles(context, span, finder)) as groups:
-            known_bytes = span.known_bytes
-            if finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
-                async for group in groups:
-                    await decode(group, use)
-            else:
-                await decode_in_lanes(groups, _take_turns(decode), use, attrgetter("size"))
+        await decode_span(context, span, finder, use, joins=joins)
     except TableError as e:
         e.at(table=context.log.store.root)
         raise
 
 
-def _take_turns(
-    decode: Callable[[list[SpanEntry], Use[Step]], Awaitable[None]],
-) -> Callable[[list[SpanEntry], Use[Step]], Awaitable[None]]:
+async def decode_span(
+    context: ReadContext, span: Span, finder: IndexFinder, use: Use[Step], *, joins: bool
+) -> None:
+    """Decode the files of a span, and use the steps in their order."""
+    small = SmallFiles(context.decode, context.shapes) if joins else None
+
+    async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
+        await decode_group(SpanDecoder(context, small, group, finder.skip), use)
+
+    remote, known_bytes = context.remote, span.known_bytes
+    if known_bytes is not None and remote is not None and known_bytes <= remote.here_bytes_max:
+        remote = None
+    async with aclosing(SpanFiles(context, span, finder, opens=remote is None)) as groups:
+        if remote is not None:
+            await _decode_remotely(context, remote, groups, decode, use)
+        elif finder.skip.remaining or (known_bytes is not None and known_bytes <= GROUP_BYTES):
+            async for group in groups:
+                await decode(group, use)
+        else:
+            await decode_in_lanes(groups, _take_turns(decode), use, attrgetter("size"))
+
+
+async def decode_group(decoder: SpanDecoder, use: Use[Step]) -> None:
+    """Decode a group whose files are open, and close them."""
+    in_place = decoder.is_quick()
+    try:
+        while True:
+            step = decoder.decode_step() if in_place else await run_blocking(decoder.decode_step)
+            await use(step)
+            if step.is_last:  # another step in a thread would only find this out
+                return
+            in_place = False
+    finally:
+        decoder.close()
+
+
+async def _decode_remotely(
+    context: ReadContext,
+    remote: RemoteDecoder,
+    groups: SpanFiles,
+    decode: Decode,
+    use: Use[Step],
+) -> None:
+    """Decode a span elsewhere, unless it turns out to be small. Here is decoded what has been
+    decoded before, to find the changes, and the rest of a file that was delivered in part."""
+
+    async def decode_here(group: list[SpanEntry], use: Use[Step]) -> None:
+        error = await open_files(context, group)
+        await decode(group, use)
+        if error is not None:
+            raise error
+
+    async def decode_there(group: list[SpanEntry], use: Use[Step]) -> None:
+        if any(entry.file is not None and entry.file.kept is not None for entry in group):
+            await decode_here(group, use)
+        else:
+            await remote.decode_group(context, group, use)
+
+    first: list[list[SpanEntry]] = []
+    size, error = 0, None
+    try:
+        async for group in groups:
+            if groups.finder.skip.remaining:
+                await decode_here(group, use)
+                continue
+            first.append(group)
+            size += sum(entry.find_size() for entry in group)
+            if size > remote.here_bytes_max:
+                break
+    except Exception as e:  # noqa: BLE001 - raised after the groups before it
+        error = e
+    if size > remote.here_bytes_max:
+        divided = _divide_groups(first, groups, remote.group_bytes)
+        at_once = await remote.start()
+        await decode_in_lanes(divided, decode_there, use, attrgetter("size"), at_once)
+        return
+    for group in first:
+        await decode_here(group, use)
+    if error is not None:
+        raise error
+
+
+async def _divide_groups(
+    first: list[list[SpanEntry]], more: SpanFiles, size: int
+) -> AsyncIterator[list[SpanEntry]]:
+    """Yield groups, with those of large files in parts."""
+    for group in first:
+        for part in _divide_group(group, size):
+            yield part
+    async for group in more:
+        for part in _divide_group(group, size):
+            yield part
+
+
+def _divide_group(group: list[SpanEntry], size: int) -> Iterator[list[SpanEntry]]:
+    """Yield a group in parts, so that those of a large file are decoded at the same time."""
+    part: list[SpanEntry] = []
+    for entry in group:
+        file = entry.file_to_read
+        # Where a cdc file is divided, the two images of an update may not be together.
+        whole = file is None or file.change_type is None or file.rows is not None
+        if whole or entry.find_size() < 2 * size:
+            part.append(entry)
+            continue
+        if part:
+            yield part
+        *parts, last = divide_size(entry.find_size(), size)
+        for found in parts:
+            yield [structs.replace(entry, part=found)]
+        part = [structs.replace(entry, part=last)]
+    if part:
+        yield part
+
+
+def _take_turns(decode: Decode) -> Decode:
     """Return what decodes as ``decode`` does, but one tiny group at a time."""
     turns = anyio.Lock()
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from tailer.changes import ChangeFile, Offset
 from tailer.errors import TableError
-from tailer.spark.orders import FileOrder, Order, RewriteOrder
+from tailer.spark.orders import FileOrder, Order
 from tailer.store import Store
 
 #: The number of files whose changes are counted at the same time.
@@ -78,4 +78,4 @@ async def count_rows(store: Store, orders: Sequence[Order]) -> int:
 def _files_of(order: Order) -> Sequence[ChangeFile]:
     if isinstance(order, FileOrder):
         return [order.file]
-    return order.rewrite.leaving + order.rewrite.coming if isinstance(order, RewriteOrder) else ()
+    return order.rewrite.leaving + order.rewrite.coming

@@ -49,9 +49,7 @@ def tasks_of(
 ) -> list[TaskPartition]:
     """Return the tasks of these orders."""
     size, least = options.partition_bytes_max, options.partitions_min
-    return [
-        TaskPartition(share, removals) for share in pack_orders(orders, size, least, ordered=False)
-    ]
+    return [TaskPartition(share, removals) for share in pack_orders(orders, size, least)]
 
 
 class Driver:

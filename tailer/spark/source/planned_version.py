@@ -8,7 +8,7 @@ from itertools import chain
 
 from tailer.changes import ChangeFile, Offset
 from tailer.delta.snapshot import TableState
-from tailer.spark.orders import RewriteOrder, VersionOrder
+from tailer.spark.orders import RewriteOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Planned:
     offset: Offset
     next_offset: Offset
     files: list[ChangeFile] = field(default_factory=list)
-    rewrite: RewriteOrder | VersionOrder | None = None
+    rewrite: RewriteOrder | None = None
 
     @property
     def version(self) -> int:
@@ -32,6 +32,6 @@ class Planned:
 
     def all_files(self) -> Iterable[ChangeFile]:
         """Return the files whose rows are read, those of a comparison too."""
-        if isinstance(self.rewrite, RewriteOrder):
+        if self.rewrite is not None:
             return chain(self.rewrite.rewrite.leaving, self.rewrite.rewrite.coming)
         return self.files

@@ -10,7 +10,6 @@ on what a version has:
 | none | no ``files`` | before or after it |
 | the rows of files, also of a snapshot | ``files`` | also within it, between two files |
 | what a comparison of files finds | ``rewrite``, a ``RewriteOrder`` | before or after it |
-| any, for a sink of paired rows | ``rewrite``, a ``VersionOrder`` | before or after it |
 
 Spark calls twice for a batch: for its end (``advance``), and for its work (``plan_orders``). The
 planner remembers the versions in between, so that the log is read once:
@@ -64,7 +63,7 @@ from tailer.plan.commit import plan_commit
 from tailer.plan.live_files import LiveFiles
 from tailer.plan.rules import choose_snapshot_order, plan_snapshot
 from tailer.spark.options import QueryTarget, SourceOptions
-from tailer.spark.orders import FAN_OUT, FileOrder, Order, VersionOrder, fan_out, rewrite_order
+from tailer.spark.orders import FAN_OUT, FileOrder, Order, fan_out, rewrite_order
 from tailer.spark.source.counts import Counts
 from tailer.spark.source.planned_version import Planned
 from tailer.spark.source.query_schema import QuerySchema
@@ -145,8 +144,7 @@ class Planner:
         The first one's offset is ``start`` itself. With ``files=False``, they have no files. If
         the query accepts loss, versions that the log has no more are left out.
         """
-        if not self.options.paired:
-            start = start.resumable_with(self._counted_by)
+        start = start.resumable_with(self._counted_by)
         if start.snapshot:
             planned = await self._plan_snapshot(start, files=files)
             yield planned
@@ -183,8 +181,6 @@ class Planner:
         check_offset(self.log, start, snapshot.state)
         first = structs.replace(start, table_id=snapshot.state.table_id)
         planned = Planned(snapshot.state, first, first.next_version(timestamp))
-        if self.options.paired:
-            return replace(planned, rewrite=VersionOrder(first, first.version, 0, 1))
         if files:
             adds = [add async for add in self.log.live_files(snapshot, WITH_TIMES)]
             adds.sort(key=choose_snapshot_order(start))  # the order of the daemon's snapshot
@@ -204,14 +200,8 @@ class Planner:
         planned = Planned(commit.after, at, at.next_version(commit.timestamp_ms))
         if not files:
             return planned
-        options, source = self.options, self.options.change_source
+        source = self.options.change_source
         ineffective = await self._live.find_ineffective(self.log, commit, source)
-        if options.paired:
-            header = commit.header
-            count = header.cdcs or header.adds + header.removes
-            by_version = {commit.version: ineffective} if ineffective else {}
-            order = VersionOrder(at, at.version, header.file_bytes, count, ineffective=by_version)
-            return replace(planned, rewrite=order)
         if self._is_passed_over(commit):
             return planned
         plan = await plan_commit(self.log, commit, source, ineffective)
@@ -328,12 +318,9 @@ class Planner:
         return _Admitted(planned.next_offset, whole=True)
 
     async def plan_orders(
-        self, start: Offset, end: Offset, *, ordered: bool = False, same_table: bool = True
+        self, start: Offset, end: Offset, *, same_table: bool = True
     ) -> AsyncGenerator[tuple[Planned, list[Order]], None]:
-        """Yield the orders of the changes from ``start`` up to ``end`` (exclusive), by version.
-
-        ``ordered`` keeps a rewrite whole, so that its changes come in the daemon's order.
-        """
+        """Yield the orders of the changes from ``start`` up to ``end`` (exclusive), by version."""
         last = end.version if end.index or end.snapshot else end.version - 1
         planned_versions = self._replay_versions(start, end, last, same_table=same_table)
         async with aclosing(planned_versions) as versions:
@@ -341,7 +328,7 @@ class Planner:
                 until = end.index if _is_within(planned, end) else None
                 if until == 0:
                     return
-                yield planned, [o async for o in self._make_orders(planned, until, ordered=ordered)]
+                yield planned, [o async for o in self._make_orders(planned, until)]
                 if until is not None:
                     return
 
@@ -366,17 +353,14 @@ class Planner:
         return orders, await schema.find_removals(first, latest)
 
     async def _make_orders(
-        self, planned: Planned, until: int | None, *, ordered: bool
+        self, planned: Planned, until: int | None
     ) -> AsyncGenerator[Order, None]:
         """Yield a version's orders for its changes from its offset's index up to ``until``."""
         skip = planned.offset.index
-        if isinstance(planned.rewrite, VersionOrder):
-            yield planned.rewrite
-            return
         if planned.rewrite is not None:
             take = None if until is None else until - skip
             order = replace(planned.rewrite, skip=skip, take=take)
-            whole = ordered or skip or take is not None
+            whole = skip or take is not None
             shares = 1 if whole else FAN_OUT
             size = self.options.partition_bytes_max
             for share in fan_out(order, shares, size, self.options.key):

@@ -1,0 +1,155 @@
+"""Spark's session as the daemon's feeds use it: started when first needed, one job for each task.
+
+A feed decodes several groups of files at the same time, each as a job of one task. So rows come as
+soon as one task is done, and no more of them wait here than those of the tasks that run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+from pyspark.sql import SparkSession
+
+from tailer.errors import ConfigError, TailerError, TransientError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+#: Spark's messages when a process was too slow to start, or an executor is gone; and when two
+#: jobs that begin at one moment share a worker's environment while a task is being sent.
+_HEALING = (
+    "Python worker failed to connect back",
+    "ExecutorLostFailure",
+    "Python worker exited",
+    "TaskResultLost",
+    "java.io.OptionalDataException",
+    "java.util.ConcurrentModificationException",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """How feeds use a cluster. A task decodes about ``partition_bytes_max`` bytes of data files.
+    Up to ``driver_bytes_max`` bytes are no job: the driver decodes them. ``conf`` are settings of
+    Spark."""
+
+    partition_bytes_max: int = 16 * 1024 * 1024
+    driver_bytes_max: int = 16 * 1024 * 1024
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+class Cluster:
+    """The session, once a feed needs it."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self.options = options
+        self._starting = anyio.Lock()
+        self._session: SparkSession | None = None
+
+    async def ensure_session(self) -> SparkSession:
+        """Return the session, started by the first call. Raises :class:`ConfigError` if Spark
+        can't be started."""
+        async with self._starting:
+            if self._session is None:
+                try:
+                    self._session = await anyio.to_thread.run_sync(_start_session, self.options)
+                except Exception as e:
+                    # PySpark's frames hold the pipe to a JVM that is gone. It is closed now: at
+                    # its end, Python would warn of it.
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", ResourceWarning)
+                        traceback.clear_frames(e.__traceback__)
+                    raise ConfigError(
+                        f"Spark does not start ({_extract_cause(str(e))}); check --master and "
+                        "--conf, that there is Java 17 or newer, and what Spark has printed"
+                    ) from e
+                context = self._session.sparkContext
+                logging.getLogger("tailer").info(
+                    "Spark %s runs as %s on %s",
+                    context.version,
+                    context.applicationId,
+                    context.master,
+                )
+            return self._session
+
+    async def aclose(self) -> None:
+        """End the session, if it was started."""
+        if self._session is not None:
+            await anyio.to_thread.run_sync(self._session.stop)
+
+    async def run_task(self, name: str, work: Callable[[], Iterator[bytes]]) -> list[bytes]:
+        """Run ``work`` in a task, and return what it yields. ``name`` is for Spark's own pages.
+
+        On cancellation, the job is cancelled too. Raises :class:`TransientError` if the cluster has
+        failed in a way that may pass.
+        """
+        session = await self.ensure_session()
+        tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
+        try:
+            return await anyio.to_thread.run_sync(
+                partial(_run_job, session.sparkContext, tag, work), abandon_on_cancel=True
+            )
+        except anyio.get_cancelled_exc_class():
+            with suppress(Exception):  # the session may be gone
+                session.sparkContext.cancelJobsWithTag(tag)
+            raise
+        except Exception as e:
+            raise _convert_error(e) from e
+
+
+def _start_session(options: ClusterOptions) -> SparkSession:
+    """Return the session of ``spark-submit`` if there is one, else a new one."""
+    # The workers must be able to import this package, and the first python3 on the PATH may not.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("tailer")
+    if options.master is not None:
+        builder = builder.master(options.master)
+    # The daemon's log is on the terminal already.
+    for key, value in {"spark.ui.showConsoleProgress": "false", **options.conf}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _run_job(context: SparkContext, tag: str, work: Callable[[], Iterator[bytes]]) -> list[bytes]:
+    with _tag_jobs(context, tag):
+        return context.parallelize([0], 1).mapPartitions(lambda _: work()).collect()
+
+
+@contextmanager
+def _tag_jobs(context: SparkContext, tag: str) -> Iterator[None]:
+    """Tag the jobs that this thread starts within the block."""
+    context.addJobTag(tag)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the session may be gone
+            context.removeJobTag(tag)
+
+
+def _convert_error(error: Exception) -> TailerError:
+    """Return an error of the cluster as one of ours."""
+    text = str(error)
+    if any(sign in text for sign in _HEALING):
+        return TransientError(_extract_cause(text))
+    return TailerError(f"Spark's job has failed: {_extract_cause(text)}")
+
+
+def _extract_cause(text: str) -> str:
+    """Extract the cause from Spark's text of an error."""
+    # The last line of a Python traceback has the error; in other texts, the first line has it.
+    causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
+    lines = text.splitlines() or ["it did not say why"]
+    return causes[-1] if "Traceback" in text and causes else lines[0]

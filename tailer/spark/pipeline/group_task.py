@@ -1,0 +1,217 @@
+"""What a task of Spark does for a feed: decode a group of files, or compare those of a version.
+
+It is sent as it is, decodes with the daemon's own loop, and sends each step back: the counts of its
+entries, by their places in the group, and its rows as Arrow streams. An error of ours is sent too,
+after the steps before it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from queue import Queue
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pyarrow as pa
+from msgspec import Struct, structs
+
+from tailer.changes import ChangeFile, Rows
+from tailer.decode.options import DecodeOptions
+from tailer.decode.rows import Skip
+from tailer.decode.small_files import SmallFiles
+from tailer.errors import TailerError
+from tailer.feed.derive import derive_changes
+from tailer.feed.options import FeedOptions
+from tailer.feed.progress import Observer
+from tailer.feed.read_context import ReadContext
+from tailer.feed.rows.decoding import Decoded, SpanDecoder, Step
+from tailer.feed.rows.files import open_files
+from tailer.feed.rows.span import SpanEntry
+from tailer.feed.rows.span_reader import decode_group
+from tailer.log.table import TableLog
+from tailer.shape.columns import TableColumns
+from tailer.spark.options import SourceOptions
+from tailer.spark.orders import RewriteOrder
+from tailer.spark.table_store import store_portal
+
+_WRITE = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class Counts(Observer):
+    """What a task has read and met, which the driver counts as its own."""
+
+    def __init__(self) -> None:
+        self.read_bytes = self.texts = self.noops = 0
+
+    def count_read_bytes(self, count: int) -> None:
+        self.read_bytes += count
+
+    def count_replaced_texts(self, texts: int) -> None:
+        self.texts += texts
+
+    def count_noops(self, rows: int) -> None:
+        self.noops += rows
+
+    def add_to(self, observer: Observer) -> None:
+        """Count it all there."""
+        counts = {
+            observer.count_read_bytes: self.read_bytes,
+            observer.count_replaced_texts: self.texts,
+            observer.count_noops: self.noops,
+        }
+        for add, count in counts.items():
+            if count:
+                add(count)
+
+
+class PackedStep(Struct, frozen=True):
+    """A step without its entries: for each :class:`Decoded` the places of its entries with their
+    counts, and its rows, packed."""
+
+    decoded: list[tuple[list[tuple[int, int]], bytes | None]]
+    size: int
+    files_read: int
+    bytes_read: int
+
+    def unpack(self, group: Sequence[SpanEntry]) -> Step:
+        """Return the step, with the entries of the group at these places."""
+        decoded = [
+            Decoded(
+                [(group[place], count) for place, count in counts],
+                None if rows is None else _unpack_rows(rows),
+            )
+            for counts, rows in self.decoded
+        ]
+        return Step(decoded, self.size, self.files_read, self.bytes_read)
+
+
+#: What a task sends: steps or, of a comparison, the files; an error; and at last its counts.
+Sent = PackedStep | list[ChangeFile] | TailerError | Counts
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """How the tasks of one feed read its table. ``source`` names it; ``columns`` is what the feed
+    knows of its columns."""
+
+    source: SourceOptions
+    feed: FeedOptions
+    decode: DecodeOptions
+    columns: TableColumns = field(repr=False)
+
+    def open_context(self, log: TableLog, counts: Counts) -> ReadContext:
+        """Return the feed's own context, on this machine."""
+        context = ReadContext.from_options(log, self.feed, counts, columns=self.columns)
+        decode = structs.replace(self.decode, on_read=counts.count_read_bytes)
+        return structs.replace(context, decode=decode)
+
+
+@dataclass(frozen=True)
+class GroupTask:
+    """The task to decode a group, of entries without their versions."""
+
+    reader: TableReader
+    group: list[SpanEntry]
+
+    def run(self) -> Iterator[bytes]:
+        """Yield what is sent, each pickled."""
+        ready: Queue[Sent | None] = Queue(maxsize=1)
+        counts = Counts()
+
+        async def put(step: Step) -> None:
+            await anyio.to_thread.run_sync(ready.put, _pack_step(step, places))
+
+        async def read() -> None:
+            try:
+                context = reader.open_context(log, counts)
+                small = SmallFiles(context.decode, context.shapes) if reader.feed.spans else None
+                error = await open_files(context, group)
+                await decode_group(SpanDecoder(context, small, group, Skip(0)), put)
+                if error is not None:
+                    raise error
+            finally:
+                await anyio.to_thread.run_sync(ready.put, None)
+
+        reader, group = self.reader, list(self.group)
+        places = {id(entry): place for place, entry in enumerate(group)}
+        try:
+            with store_portal(reader.source) as (portal, store):
+                log = TableLog(store)
+                reading = portal.start_task_soon(read)
+                while (sent := ready.get()) is not None:
+                    yield pickle.dumps(sent)
+                reading.result()
+        except TailerError as e:
+            yield pickle.dumps(e)
+        yield pickle.dumps(counts)
+
+    @classmethod
+    def from_group(cls, reader: TableReader, group: Sequence[SpanEntry]) -> GroupTask:
+        """Return the task for a group of a span."""
+        nothing: Any = None  # counts are by places, so no task needs to know a version
+        return cls(reader, [structs.replace(entry, version=nothing) for entry in group])
+
+
+@dataclass(frozen=True)
+class CompareTask:
+    """The task to find what really changed in a version that rewrites files."""
+
+    reader: TableReader
+    order: RewriteOrder
+
+    def run(self) -> Iterator[bytes]:
+        """Yield what is sent, each pickled."""
+        counts, reader = Counts(), self.reader
+        try:
+            with store_portal(reader.source) as (portal, store):
+                files = portal.call(
+                    derive_changes, store, self.order.commit, self.order.rewrite, reader.decode,
+                    reader.feed.diff, reader.feed.key, counts.count_noops,
+                )  # fmt: skip
+                # Their rows are decoded by other tasks, as those of all files are.
+                yield pickle.dumps([structs.replace(file, kept=None) for file in files])
+        except TailerError as e:
+            yield pickle.dumps(e)
+        yield pickle.dumps(counts)
+
+
+def load_sent(sent: bytes) -> Sent:
+    """Return what a task has sent."""
+    # Our own executors made it, as they make all that Spark itself unpickles.
+    found: Any = pickle.loads(sent)  # noqa: S301
+    return found  # type: ignore[no-any-return]
+
+
+def _pack_step(step: Step, places: dict[int, int]) -> PackedStep:
+    decoded = [
+        (
+            [(places[id(entry)], count) for entry, count in each.counts],
+            None if each.rows is None else _pack_rows(each.rows),
+        )
+        for each in step.decoded
+    ]
+    return PackedStep(decoded, step.size, step.files_read, step.bytes_read)
+
+
+def _pack_rows(rows: Rows) -> bytes:
+    """Pack rows, and what belongs to each of them, into two Arrow streams."""
+    besides = {"positions": rows.positions}
+    if rows.row_ids is not None:
+        besides["row_ids"] = rows.row_ids
+    sink = pa.BufferOutputStream()
+    for part in (rows.batch, pa.RecordBatch.from_pydict(besides)):
+        with pa.ipc.new_stream(sink, part.schema, options=_WRITE) as writer:
+            writer.write_batch(part)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpack_rows(packed: bytes) -> Rows:
+    source = pa.BufferReader(packed)
+    # To its end, because the second stream begins there.
+    (batch,), (besides,) = ([*pa.ipc.open_stream(source)] for _ in range(2))
+    ids = besides.column("row_ids") if "row_ids" in besides.schema.names else None
+    return Rows(batch, besides.column("positions"), ids, utf8=True)

@@ -1,0 +1,279 @@
+"""Groups that others decode: a feed with them is the feed without.
+
+The tasks are sent and done as Spark does them; no Spark is started here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+import pytest
+from msgspec import structs
+
+from tailer.changes import ChangeBatch, Offset
+from tailer.config.feeds import FeedConfig, SinkConfig
+from tailer.decode.options import DiffOptions
+from tailer.decode.rows import DecodeOptions
+from tailer.errors import FileGone, TailerError, TransientError
+from tailer.feed.options import FeedOptions
+from tailer.feed.pipe import read_ahead
+from tailer.feed.policy import FeedPaused, LostFiles
+from tailer.feed.progress import FeedProgress
+from tailer.feed.read import read_in_process, send_items
+from tailer.feed.read_context import Emit, FeedItem, ReadContext
+from tailer.shape.expressions import parse_condition, parse_select
+from tailer.shape.selection import Selection
+from tailer.spark.pipeline.cluster import Cluster, ClusterOptions
+from tailer.spark.pipeline.run import ClusterDecoder
+from tailer.testing.table import TableBuilder
+from tests.feed.test_pair import POST, PRE, cdf_table, image
+from tests.golden.test_golden import GoldenCase
+from tests.spark.test_stream import SCHEMA, rows
+from tests.support.extent import rest_slow
+from tests.support.feeds import table_log
+
+#: Batches of few rows, and no rows that finding the changes has decoded already.
+PLAIN = FeedOptions(decode=DecodeOptions(batch_rows_max=2))
+
+
+class Travelling:
+    """A cluster whose tasks are done here, after they have travelled. ``tasks`` counts them."""
+
+    def __init__(self, partition_bytes_max: int = 400) -> None:
+        self.options = ClusterOptions(partition_bytes_max, driver_bytes_max=0)
+        self.tasks = 0
+
+    async def run_task(self, _: str, work: Callable[[], Any]) -> list[bytes]:
+        """Run a task."""
+        self.tasks += 1
+        travelled = pickle.loads(pickle.dumps(work))  # noqa: S301  # our own
+        return await anyio.to_thread.run_sync(lambda: list(travelled()))
+
+
+class Decoder(ClusterDecoder):
+    """With a session of three cores, which nobody asks."""
+
+    async def start(self) -> int:
+        return 4
+
+
+def read_feed(
+    table: Path,
+    start: Offset,
+    feed: FeedOptions = PLAIN,
+    lost: LostFiles | None = None,
+    *,
+    cluster: Travelling | None = None,
+    found: list[FeedItem] | None = None,
+    last: int | None = None,
+) -> list[FeedItem]:
+    """What a feed reads from an offset on, to the newest version; by a cluster, if there is one.
+    ``found`` has what came before an error."""
+    found = [] if found is None else found
+
+    async def read() -> None:
+        log = table_log(table)
+        until = await log.latest_version() if last is None else last
+        progress = FeedProgress("feed", _now)
+        context = ReadContext.from_options(log, feed, progress, lost=lost)
+        if cluster is not None:
+            config = FeedConfig("feed", str(table), None, feed, SinkConfig("jsonl", {}))
+            decoder = Decoder(cast(Cluster, cluster), config)
+            context = structs.replace(context, remote=decoder)
+
+        async def send(emit: Emit) -> None:
+            await send_items(context, start, until, emit, read_in_process)
+
+        async with aclosing(read_ahead(send)) as items:
+            async for item in items:
+                found.append(item)
+
+    anyio.run(read)
+    return found
+
+
+def _now() -> float:
+    return 0.0
+
+
+def events(batches: list[FeedItem]) -> list[str]:
+    """All events with their ids, offsets and preimages, in order; as text, in which NaN equals
+    NaN."""
+    found: list[Any] = []
+    for batch in batches:
+        if isinstance(batch, ChangeBatch):
+            before = [None] * batch.num_rows if batch.before is None else batch.before.to_pylist()
+            rows, ids = batch.rows.to_pylist(), batch.event_ids().to_pylist()
+            places = batch.row_indices().to_pylist()
+            found += zip(rows, ids, before, places, strict=True)
+    return [repr(event) for event in found]
+
+
+def told(items: list[FeedItem]) -> list[Any]:
+    """Events and notices, and where the last one leads."""
+    notices = [item.to_json() for item in items if not isinstance(item, ChangeBatch)]
+    return [*events(items), *notices, *(str(item.next_offset) for item in items[-1:])]
+
+
+def many_files(folder: Path, files: int, **options: Any) -> TableBuilder:
+    """A table whose version 1 has added several files of three rows."""
+    table = TableBuilder(folder, SCHEMA, **options)
+    table.create()
+    adds = [table.add(rows(*range(3 * n, 3 * n + 3))) for n in range(files)]
+    table.commit(*adds)
+    return table
+
+
+TABLES = ("cdf_dv", "plain_dv", "plain", "cdf_restore_dv", "rowtracking", "types", "variant")
+
+
+@pytest.mark.parametrize("spans", [False, True])
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("name", rest_slow(TABLES, "cdf_dv", "rowtracking"))
+def test_events_notices_and_offsets_are_the_feeds(
+    name: str,
+    paired: bool,  # noqa: FBT001  # a parameter of the test
+    spans: bool,  # noqa: FBT001  # a parameter of the test
+    golden: GoldenCase,
+) -> None:
+    table = golden(name).table
+    feed = FeedOptions(key=("id",), paired=paired, spans=spans)
+    for start in (Offset(0), Offset(2, snapshot=True)):
+        cluster = Travelling()
+        assert told(read_feed(table, start, feed, cluster=cluster)) == told(
+            read_feed(table, start, feed)
+        )
+        assert cluster.tasks
+
+
+@pytest.mark.parametrize("kind", ["commit", "snapshot"])
+@pytest.mark.parametrize("delivered", [0, 2], ids=["all", "after files of a query of Spark"])
+def test_a_feed_goes_on_from_any_offset(kind: str, delivered: int, tmp_path: Path) -> None:
+    table = many_files(tmp_path, 5).folder
+    start = Offset(1, snapshot=kind == "snapshot", delivered_files=delivered)
+    batches = [item for item in read_feed(table, start) if isinstance(item, ChangeBatch)]
+    places = [index for index in (0, 2, 3, 5, 6, 8, 9, 11, 12, 14) if index < 15 - 3 * delivered]
+    assert [batch.offset.index for batch in batches if batch.num_rows] == places
+    for batch in batches:
+        found = read_feed(table, batch.offset, cluster=Travelling())
+        assert told(found) == told(read_feed(table, batch.offset))
+
+
+def test_large_files_are_decoded_in_parts(tmp_path: Path) -> None:
+    table = many_files(tmp_path, 2).folder
+    cluster, wanted = Travelling(200), read_feed(table, Offset(1))
+    assert told(read_feed(table, Offset(1), cluster=cluster)) == told(wanted)
+    assert cluster.tasks > 2, "of two files"
+
+
+@pytest.mark.parametrize("operations", [("delete",), ("insert", "update_postimage")])
+def test_operations_are_chosen_after_all_are_counted(operations: Any, golden: GoldenCase) -> None:
+    table = golden("cdf_dv").table
+    wanted = structs.replace(PLAIN, selection=Selection(operations=operations))
+    for version in range(1 + anyio.run(table_log(table).latest_version)):
+        found = read_feed(table, Offset(version), wanted, cluster=Travelling())
+        assert told(found) == told(read_feed(table, Offset(version), wanted)), version
+
+
+def test_a_selection_sees_columns_that_are_not_selected(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, SCHEMA, partition_by=["name"])
+    table.create()
+    named = [(n, "ab"[n % 2]) for n in range(8)]
+    adds = [table.add([{"id": n, "name": of}], partition={"name": of}) for n, of in named]
+    table.commit(*adds)
+    selection = Selection(
+        where=parse_condition("name = 'b' and id > 2"), select=parse_select(["id"])
+    )
+    feed = FeedOptions(selection=selection)
+    for start in (Offset(1), Offset(1, snapshot=True)):
+        found = read_feed(tmp_path, start, feed, cluster=Travelling())
+        assert told(found) == told(read_feed(tmp_path, start, feed))
+        assert len(events(found)) == 3
+
+
+def test_a_gone_file_leaves_what_came_before_it_and_is_passed_over_when_it_is_known(
+    tmp_path: Path,
+) -> None:
+    table = many_files(tmp_path, 4)
+    adds = [action["add"]["path"] for action in table.actions() if "add" in action]
+    whole = events(read_feed(table.folder, Offset(1)))
+    (table.folder / adds[2]).unlink()
+    found: list[FeedItem] = []
+    with pytest.raises(FileGone) as gone:
+        read_feed(table.folder, Offset(1), cluster=Travelling(), found=found)
+    assert events(found) == whole[:6], "of the two files before it"
+    assert found[-1].next_offset.index == 6
+    lost = LostFiles()
+    lost.record_loss(1, gone.value)
+    at = found[-1].next_offset
+    rest = read_feed(table.folder, at, lost=lost, cluster=Travelling())
+    assert told(rest) == told(read_feed(table.folder, at, lost=lost))
+    assert events(rest) == whole[9:]
+
+
+@pytest.mark.parametrize("keep", [0, 1 << 20], ids=["read again", "kept"])
+def test_comparisons_find_the_same_in_the_same_order(keep: int, tmp_path: Path) -> None:
+    diff = DiffOptions(keep_bytes_max=keep)
+    feed = FeedOptions(change_source="derived", key=("id",), diff=diff)
+    table = many_files(tmp_path, 3)
+    old = [action for action in table.actions() if "add" in action]
+    table.commit(*map(table.remove, old), *(table.add(rows(n, n + 20)) for n in range(3)))
+    cluster = Travelling()
+    found = read_feed(tmp_path, Offset(2), feed, cluster=cluster)
+    assert told(found) == told(read_feed(tmp_path, Offset(2), feed))
+    assert cluster.tasks > 1
+
+
+def test_an_update_of_the_key_has_both_its_images(tmp_path: Path) -> None:
+    table = cdf_table(tmp_path)
+    table.commit(table.cdc([image(PRE, 1, "a"), image(POST, 2, "b")]))
+    feed = FeedOptions(key=("id",), paired=True)
+    both = (read_feed(table.folder, Offset(0), feed, cluster=c) for c in (None, Travelling()))
+    partners = [
+        [b.partner.to_pylist() for b in one if isinstance(b, ChangeBatch) and b.partner is not None]
+        for one in both
+    ]
+    assert partners[0] == partners[1] == [[{"id": 2, "v": "b"}, {"id": 1, "v": "a"}]]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FeedPaused("waiting", 3),
+        FileGone("gone", table="t", version=3, path="p", hint="look"),
+        TransientError("later", 2.5),
+    ],
+)
+def test_an_error_travels_whole(error: TailerError) -> None:
+    travelled = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    assert (type(travelled), str(travelled), vars(travelled)) == (
+        type(error), str(error), vars(error)
+    )  # fmt: skip
+
+
+def test_what_tasks_have_read_counts_as_the_feeds(tmp_path: Path) -> None:
+    table = many_files(tmp_path, 3).folder
+    counted = []
+    for cluster in (None, Travelling(2000)):
+        progress = FeedProgress("feed", _now)
+
+        async def read(cluster: Travelling | None, progress: FeedProgress) -> None:
+            context = ReadContext.from_options(table_log(table), PLAIN, progress)
+            if cluster is not None:
+                config = FeedConfig("feed", str(table), None, PLAIN, SinkConfig("jsonl", {}))
+                context = structs.replace(context, remote=Decoder(cast(Cluster, cluster), config))
+
+            async def drop(_: FeedItem) -> None: ...
+
+            await send_items(context, Offset(1), 1, drop)
+
+        anyio.run(read, cluster, progress)
+        counted.append({name: total.value for name, total in progress.totals.items()})
+    assert counted[0] == counted[1]
+    assert counted[0][("files",)] == 3
