@@ -1,15 +1,17 @@
-"""What choosing and computing costs, and what a condition saves: `tailer read` of rows to lines.
+"""What choosing and computing costs a feed to JSON lines, and what a condition saves a read.
 
     python -m tests.benchmarks.bench_shape [--rounds 5] [--quick]
 
-A condition on a number and two computed columns, beside the same rows as they are, for a large
-version and for many small ones; and a condition that one of a hundred files can meet, beside the
-whole table and beside load_cdf with the same condition, in pyarrow and in DuckDB. All are whole
-processes, by turns; a first round is not counted.
+A condition on a number and two computed columns, beside a feed of the same rows as they are, for
+large versions and for many small ones, by `tailer run --once`; and a condition that one of a
+hundred files can meet, for `tailer read`, beside the whole table and beside load_cdf with the same
+condition, in pyarrow and in DuckDB. All are whole processes, by turns; a first round is not
+counted.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,21 +31,49 @@ FEW = ("5", "20")
 SMALL = ("amount >= 0", "* replace (upper(name) as name, round(amount * 2, 3) as amount)")
 
 
-def read_lines(table: Path, output: Path, where: str = "", select: str = "") -> list[str]:
+FEED = """
+[daemon]
+http = ""
+state = "{name}-state"
+[feeds.{name}]
+table = "{table}"
+from = "1"
+{chosen}
+[feeds.{name}.sink]
+type = "jsonl"
+path = "{name}.jsonl"
+"""
+
+
+def read_lines(table: Path, output: Path, where: str = "") -> list[str]:
     """The command line of a read of all changes to lines."""
     chosen = ("--where", where) if where else ()
-    computed = ("--select", select) if select else ()
-    asked = ("--from", 1, "--output", output, *chosen, *computed)
-    return python("tailer", "read", table, *asked)
+    return python("tailer", "read", table, "--from", 1, "--output", output, *chosen)
+
+
+def run_feed(table: Path, folder: Path, name: str, chosen: str = "") -> list[str]:
+    """The command line of a run of a feed to lines, until its end."""
+    config = folder / f"{name}.toml"
+    config.write_text(FEED.format(name=name, table=table, chosen=chosen))
+    return python("tailer", "run", config, "--once")
 
 
 def compare(
     table: Path, chosen: tuple[str, str], folder: Path, name: str, rounds: int
 ) -> dict[str, Cost]:
     """The same rows as they are, and chosen and computed."""
-    plain, shaped = folder / "plain.jsonl", folder / "shaped.jsonl"
-    found = {"plain": read_lines(table, plain), "shaped": read_lines(table, shaped, *chosen)}
-    costs = by_turns(found, rounds, before=lambda _: _remove(plain, shaped))
+    where, select = chosen
+    shape = f'where = "{where}"\nselect = ["{select}"]'
+    found = {
+        "plain": run_feed(table, folder, "plain"),
+        "shaped": run_feed(table, folder, "shaped", shape),
+    }
+
+    def forget(name: str) -> None:
+        _remove(folder / f"{name}.jsonl")
+        shutil.rmtree(folder / f"{name}-state", ignore_errors=True)
+
+    costs = by_turns(found, rounds, before=forget)
     print_costs(costs, name)
     return costs
 
