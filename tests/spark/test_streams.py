@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailer.cli.checkpoint import read_checkpoint
 from tailer.spark import foreach_batch
 from tailer.spark.error_sentence import TailerSourceError
+from tailer.spark.frames import compiled
 from tailer.spark.source import TailerSource
 from tailer.store.local import LocalStore
 from tailer.testing.table import TableBuilder
@@ -266,3 +268,11 @@ def test_a_place_that_the_table_lacks_ends_the_query(
 ) -> None:
     writer = by_batch(spark, table.folder, tmp_path / "c", Sink(), startingVersion=9)
     failed(started(writer), "the starting version is 9, and the newest is 2")
+
+
+def test_java_is_compiled_once_for_all_threads(spark: SparkSession) -> None:
+    """Py4J would call a method of one class for an object of another one of that name."""
+    compiled._compile_maker.cache_clear()
+    with ThreadPoolExecutor(8) as threads:
+        makers = [*threads.map(lambda _: compiled.maker_of(spark, "PlannedFiles"), range(8))]
+    assert len({maker._target_id for maker in makers}) == 1

@@ -6,10 +6,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib.resources import files
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: One thread compiles: Java's side of Python tells classes apart by their names alone, so that a
+#: second class of one name would break whoever has used the first.
+_compiling = Lock()
 
 
 def java_session(spark: SparkSession) -> Any:
@@ -19,7 +25,8 @@ def java_session(spark: SparkSession) -> Any:
 
 def maker_of(spark: SparkSession, name: str) -> Any:
     """Return a ``Maker`` of the class ``name``, which is compiled once for a Java process."""
-    return _compile_maker(spark.sparkContext._jvm, name)  # noqa: SLF001  # as Spark's own modules reach Java
+    with _compiling:
+        return _compile_maker(spark.sparkContext._jvm, name)  # noqa: SLF001  # as Spark's own modules reach Java
 
 
 @lru_cache(maxsize=4)
