@@ -96,7 +96,7 @@ class DuckdbFile(Database):
             if not read_only:
                 make_folder(self.path.parent)
             self._check_kind()
-            self._connection = duckdb.connect(os.fspath(self.path), read_only=read_only)
+            self._connection = self._open(read_only=read_only)
             for name, value in self._settings.items():
                 self._connection.execute(f"SET {name} = '{value}'")
             self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
@@ -104,6 +104,12 @@ class DuckdbFile(Database):
             self._written = self._written or not read_only
             if not read_only:
                 self._file.note_opened_file()
+
+    def _open(self, *, read_only: bool) -> Any:
+        try:
+            return duckdb.connect(os.fspath(self.path), read_only=read_only)
+        except duckdb.ConnectionException:  # this process has it open to be written
+            return duckdb.connect(os.fspath(self.path))
 
     def _check_kind(self) -> None:
         """Refuse a file of another kind: DuckDB would make a view of Parquet or CSV."""

@@ -94,6 +94,7 @@ class Mysql(Database):
     """A MySQL or MariaDB database, by PyMySQL."""
 
     ddl_in_transactions = False
+    has_row_locks = True
     makes_in_rehearsal = False
     names = NameRules("MySQL", characters_max=64, columns_max=1017, blank_end=False, plane_0=True)
     numbering = "BIGINT AUTO_INCREMENT PRIMARY KEY"

@@ -97,6 +97,7 @@ class Postgres(Database):
     faults = _FAULTS
     claim_types = ("text", "text", "bigint", "bytea")
     lock = " FOR UPDATE"
+    has_row_locks = True
 
     def __init__(
         self, dsn: str, schema: str, *, timeout_s: float = 60, user: str = "", password: str = "",

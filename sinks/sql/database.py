@@ -72,6 +72,8 @@ class Database(ABC):
     enforces_keys: ClassVar[bool] = True
     #: The table's columns change within transactions.
     ddl_in_transactions: ClassVar[bool] = True
+    #: Whether two connections write rows of one table without one failing because of the other.
+    has_row_locks: ClassVar[bool] = False
     #: What names it takes.
     names: ClassVar[NameRules]
     #: It does not tell names of columns apart that differ in case alone.

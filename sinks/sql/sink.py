@@ -92,6 +92,7 @@ class SqlSink(Sink):
             keeps_offset=True,
             copies=mode != "log",
             keeps_versions=mode == "history",
+            repaired_beside=database.has_row_locks,
         )
         self.faults = database.faults
         self._database = database

@@ -11,18 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import anyio
+
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig, SinkConfig
 from tailer.daemon.discovery import discover_tables, is_pattern
 from tailer.errors import ConfigError
+from tailer.feed.copy_repairs import RepairCopy, RepairCounts
 from tailer.feed.parked_file import ParkedFile
-from tailer.feed.progress import FeedProgress
+from tailer.feed.progress import FeedProgress, Observer
 from tailer.feed.run import Feed
 from tailer.log.starts import find_start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.offsets.document import make_document_name
 from tailer.offsets.owner import keep_place
+from tailer.shape.expressions import Condition
 from tailer.sink import OWN_PREFIX, Sink, make_sink
 from tailer.storage import is_url, open_offset_store, open_store, storage_of
 from tailer.store.traffic import Traffic
@@ -209,6 +213,29 @@ def _make_progress(feed: str) -> FeedProgress:
     return TracedProgress(feed, time.time)
 
 
+def _make_repair(
+    config: Config, feed: FeedConfig, sink: Sink, traffic: Traffic | None
+) -> RepairCopy | None:
+    """Return what sets a copy right beside its feed; None for a sink that keeps none."""
+    if not sink.traits.copies or sink.traits.keeps_versions:
+        return None
+
+    async def repair(where: Condition | None, observer: Observer) -> RepairCounts:
+        from tailer.verify.repair import repair_mirror  # loads on demand, with the engine
+
+        log, copy = make_table_log(config, feed, traffic), make_feed_sink(config, feed)
+        options = feed.options.for_sink(copy)
+        try:
+            return (
+                await repair_mirror(log, copy, feed.name, options, observer, where=where)
+            ).counts
+        finally:
+            with anyio.CancelScope(shield=True):
+                await log.store.aclose()
+
+    return repair
+
+
 def assemble_feed(
     config: Config,
     feed: FeedConfig,
@@ -240,6 +267,7 @@ def assemble_feed(
         options=feed.options,
         park=make_park_sink(config, feed),
         parked=_make_parked_file(config, feed),
+        repair=_make_repair(config, feed, sink, traffic),
     )
 
 

@@ -9,13 +9,14 @@ from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig
 from tailer.daemon.assembly import find_parked_file, make_table_log
 from tailer.errors import ConfigError, TargetRefused
+from tailer.feed.copy_repairs import RepairCounts
 from tailer.feed.parked_rows import read_parked, remove_parked
 from tailer.log.starts import find_start_to_keep
 from tailer.log.times import last_version
 from tailer.offsets import OffsetStore
 from tailer.process.threads import run_blocking
 from tailer.sink import Sink
-from tailer.verify.repair import RepairCounts, rewind_mirror
+from tailer.verify.repair import rewind_mirror
 
 
 async def save_offset(

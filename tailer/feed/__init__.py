@@ -39,6 +39,7 @@ rows/span_reader, rows/files, rows/decoding, rows/batches, publish.
 | derive, pairing | changes of a rewrite; an update's two images as one row |
 | snapshots | rows of a whole version, and reading them again while changes continue |
 | selection, policy, options | what is published, and what happens when the table changes |
+| copy_repairs | a resnapshot of a copy: what differs is set right, and nothing is read for it |
 | orders | what the operator wants: pause, skip, accept a schema, read again |
 | pipe, publish | the hand-over, the write and the saved offset |
 """

@@ -213,6 +213,13 @@ class FeedProgress(Observer):
             self.snapshots[-1].files_read += 1
             self.snapshots[-1].bytes_read += size
 
+    def begin_comparison(self) -> None:
+        self.snapshots.clear()  # one that is compared is read more than once
+
+    def count_compared(self, rows: int) -> None:
+        if self.snapshots:
+            self.snapshots[-1].count_rows(rows, self.clock())
+
     def note_loss(self, notice: Notice) -> None:
         versions = notice.next_offset.version - notice.offset.version
         if versions:

@@ -15,7 +15,15 @@ import anyio
 from msgspec import structs
 
 from tailer.changes import ChangeBatch, Offset
-from tailer.errors import SinkRejected, TableError, TailerError, TransientError, healing
+from tailer.errors import (
+    SinkRejected,
+    TableError,
+    TailerError,
+    TransientError,
+    first_error,
+    healing,
+)
+from tailer.feed.copy_repairs import CopyRepairs, RepairCopy
 from tailer.feed.fitting import Fitting
 from tailer.feed.options import FeedOptions
 from tailer.feed.orders import Orders
@@ -41,11 +49,11 @@ class Feed:
 
     ``last`` ends the feed after that version; None follows forever. ``jitter`` gives numbers in [0,
     1). ``park`` takes the rows that the sink refuses, where ``on_reject`` is park; ``parked`` is
-    its file, if that has a limit. ``lost``, ``live``, ``saver`` and ``apart`` are what a retry
-    needs from the attempts before it: with ``apart``, a span was refused, and its versions are
-    written one by one, so that those before the one at fault are delivered. ``read`` does the
-    context. ``on_retry`` is called with each temporary error, and ``on_park`` with the rows of a
-    batch that were parked.
+    its file, if that has a limit. ``repair`` carries out the resnapshots of a copy. ``lost``,
+    ``live``, ``saver`` and ``apart`` are what a retry needs from the attempts before it: with
+    ``apart``, a span was refused, and its versions are written one by one, so that those before the
+    one at fault are delivered. ``read`` does the context. ``on_retry`` is called with each
+    temporary error, and ``on_park`` with the rows of a batch that were parked.
     """
 
     name: str
@@ -60,6 +68,7 @@ class Feed:
     orders: Orders = field(default_factory=Orders)
     park: Sink | None = None
     parked: ParkedFile | None = None
+    repair: RepairCopy | None = None
     lost: LostFiles = field(default_factory=LostFiles)
     live: LiveFiles = field(default_factory=LiveFiles)
     saver: Saver = field(default_factory=Saver)
@@ -143,8 +152,9 @@ async def _run_attempt(feed: Feed) -> bool:
         if (delivered or kept is not None) and delivery != feed.orders.delivery:
             # The options accept it, this once; or a process ended between a write and this.
             await publisher.save_delivery()
+        repairs = _make_repairs(feed, publisher)
         context = ReadContext.from_options(
-            feed.log, options, feed.progress, orders=feed.orders, lost=feed.lost, live=feed.live
+            feed.log, options, feed.progress, repairs.select_orders(), feed.lost, feed.live
         )
         context = structs.replace(context, fits=fitting.check_schema)
         items = partial(send_items, context, offset, feed.last, read=feed.read)
@@ -158,17 +168,20 @@ async def _run_attempt(feed: Feed) -> bool:
         async def publish(item: FeedItem) -> None:
             if isinstance(item, ChangeBatch):
                 fitting.check_batch(item)
-            await publisher.publish(item)
+            await repairs.publish(item)
 
         idle: tuple[float, Callable[[], FeedItem]] = (
             options.heartbeat_s or math.inf,
             publisher.make_heartbeat,
         )
         try:
-            await pipe_items(read_all, publish, idle)
-        except (SinkRejected, TableError):
-            if not publisher.refused_span:
-                raise
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(repairs.run)
+                await pipe_items(read_all, publish, idle)
+        except BaseExceptionGroup as group:
+            refused = isinstance(error := first_error(group), SinkRejected | TableError)
+            if not (refused and publisher.refused_span):
+                raise error from None
             feed.apart = True
             return False
         return True
@@ -191,6 +204,11 @@ def _make_publisher(feed: Feed, calls: SinkCalls, delivery: Mapping[str, Any]) -
         delivery=delivery,
         lost=feed.lost,
     )
+
+
+def _make_repairs(feed: Feed, publisher: Publisher) -> CopyRepairs:
+    backoff, parks = feed.options.retry.make_backoff(feed.jitter), feed.park is not None
+    return CopyRepairs(publisher, feed.repair, backoff, feed.on_retry, parks=parks)
 
 
 async def _check_new_feed(feed: Feed, fitting: Fitting) -> None:

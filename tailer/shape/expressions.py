@@ -109,6 +109,13 @@ def parse_condition(text: str) -> Condition:
     return Condition(text, sql.print_tree(trees[0]), _find_columns(trees[0], text))
 
 
+def join_conditions(first: Condition | None, second: Condition) -> Condition:
+    """Return the condition that both are met; ``first`` may be none."""
+    if first is None:
+        return second
+    return parse_condition(f"({first.sql}) AND ({second.sql})")
+
+
 def parse_select(parts: str | Sequence[str]) -> Select | None:
     """Parse a list of expressions as after SELECT, or one in several parts; None if it is empty.
 

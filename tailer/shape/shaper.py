@@ -131,6 +131,29 @@ class Shaper:
                 version=batch.version,
             ) from None
 
+    def list_unchanged(self, where: Condition, state: TableState) -> list[str] | None:
+        """Return the columns that another condition needs, if sinks get all of them as the table
+        has them; None if they do not."""
+        with self._lock:
+            inputs = self._planner.plan_condition(self._open_database(), where, state)
+        outputs = dict(self._find_plan(state).outputs)
+        found = [each.column for each in inputs.columns if each.column is not None]
+        passed = all(outputs.get(n) == n and n.lower() not in self._masks for n in found)
+        return found if passed and len(found) == len(inputs.columns) else None
+
+    def find_met(
+        self, where: Condition, state: TableState, rows: pa.RecordBatch
+    ) -> pa.BooleanArray:
+        """Return which rows meet a condition of :meth:`list_unchanged`; all of them if it can't be
+        computed for one."""
+        data = dict(zip(rows.schema.names, rows.columns, strict=True))
+        with self._lock:
+            inputs = self._planner.plan_condition(self._open_database(), where, state)
+        try:
+            return self._find_matching(where, inputs, data, rows.num_rows)
+        except sql.NotComputed:
+            return make_flags([True] * rows.num_rows)
+
     def _sees_masked(self, where: Inputs) -> bool:
         """Return whether a condition sees values that are masked: what DuckDB says of it may show
         them."""

@@ -65,7 +65,8 @@ class SinkTraits(Struct, frozen=True):
     with what was written, so a target without an offset has nothing of the feed, and a feed that
     has written before stops there. ``copies``: the target is a copy of the table, so a feed that
     begins, begins with a snapshot. ``keeps_versions``: it has the rows of each version, and
-    :meth:`Sink.set_offset` takes it back to the version before.
+    :meth:`Sink.set_offset` takes it back to the version before. ``repaired_beside``: a copy is read
+    and repaired (:meth:`Sink.repair_mirror`) while its feed writes, and neither disturbs the other.
     """
 
     paired: bool = False
@@ -77,6 +78,7 @@ class SinkTraits(Struct, frozen=True):
     keeps_offset: bool = False
     copies: bool = False
     keeps_versions: bool = False
+    repaired_beside: bool = False
 
 
 class MirrorCopy(typing.Protocol):

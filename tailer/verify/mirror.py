@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import anyio.lowlevel
 import pyarrow as pa
 from anyio.from_thread import BlockingPortal
+from msgspec import structs
 
 from tailer.changes import METADATA_FIELDS, ChangeBatch, Offset
 from tailer.compare.engine import Engine
@@ -22,7 +24,9 @@ from tailer.errors import ConfigError, TableReplaced, TransientError
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
+from tailer.feed.read_context import ReadContext
 from tailer.log.table import TableLog
+from tailer.shape.expressions import Condition, join_conditions
 from tailer.sink import MirrorCopy, Sink
 from tailer.sink.pulling import pull_batches
 from tailer.verify.table import compare_rows, run_in_engine_thread
@@ -142,7 +146,9 @@ class MirrorRows:
     """The rows of a mirror and of its table, the key's columns first.
 
     ``version`` is the table's, ``state`` what it was then, ``count`` how many rows of the mirror
-    were read.
+    were read. With ``where``, rows of both sides that do not meet it are left out. Where a column
+    of it is masked, not selected, or of another type in the mirror, the mirror's rows can't tell
+    whether they meet it, and all rows of both sides are compared.
     """
 
     def __init__(
@@ -153,6 +159,7 @@ class MirrorRows:
         version: int,
         options: FeedOptions,
         observer: Observer,
+        where: Condition | None = None,
     ) -> None:
         self.portal = portal
         self.log = log
@@ -160,6 +167,7 @@ class MirrorRows:
         self.version = version
         self.options = options
         self.count = 0
+        self._where: Condition | None = None
         self.state = portal.call(log.load_snapshot, self.version).state
         if copy.offset is not None and copy.offset.table_id not in (None, self.state.table_id):
             raise TableReplaced(
@@ -175,7 +183,18 @@ class MirrorRows:
         held = (copy.as_held(f.name, pa.array([], f.type)).type for f in self.table)
         numbered = [pa.field(f"c{i}", data_type) for i, data_type in enumerate(held)]
         self.schema = pa.schema([*REF_FIELDS, *numbered])
+        self._shaper = ReadContext.from_options(log, options).shaper
+        if where is not None and self._can_tell(where):
+            self._where = where
         self.observer = observer
+
+    def _can_tell(self, where: Condition) -> bool:
+        """Return whether the mirror has what a condition is about as the table has it."""
+        needed = self._shaper.list_unchanged(where, self.state)
+        return needed is not None and all(
+            self.copy.as_held(name, pa.array([], kind)).type == kind
+            for name, kind in ((name, self.table.field(name).type) for name in needed)
+        )
 
     def compare(self, engine: Engine) -> MirrorVerdict:
         """Return the verdict; the engine's table ``unbalanced`` then has the rows that differ."""
@@ -189,13 +208,21 @@ class MirrorRows:
         self.observer.begin_comparison()
         return RowStream(self.schema, self._sign_batches())
 
-    def read_snapshot(self) -> AsyncGenerator[ChangeBatch, None]:
-        """Return the table's rows, as inserts."""
-        start = Offset(self.version, snapshot=True)
-        return read_changes(self.log, start, self.version, self.options, self.observer)
+    def read_snapshot(self, *, whole: bool = False) -> AsyncGenerator[ChangeBatch, None]:
+        """Return the table's rows, as inserts; the ``whole`` table's also under a condition."""
+        start, options = Offset(self.version, snapshot=True), self.options
+        if self._where is not None and not whole:
+            where = join_conditions(options.selection.where, self._where)
+            selection = structs.replace(options.selection, where=where)
+            options = structs.replace(options, selection=selection)
+        return read_changes(self.log, start, self.version, options, self.observer)
 
     def _sign_batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self.copy.rows(self.table):
+            self.portal.call(anyio.lowlevel.checkpoint)  # nothing else here ends with the caller
+            if self._where is not None:
+                met = self._shaper.find_met(self._where, self.state, batch)
+                batch = batch.filter(met)  # noqa: PLW2901  # of the others nothing is asked
             yield _sign_rows(1, batch.columns, self.count, self.schema)
             self.count += batch.num_rows
             self.observer.count_compared(batch.num_rows)

@@ -40,10 +40,12 @@ from tailer.changes import ChangeBatch, Offset, concat_batches
 from tailer.compare.engine import Engine
 from tailer.compare.stream import REF_FIELDS, RowStream
 from tailer.errors import ConfigError, SinkRejected, TargetRefused, TransientError
+from tailer.feed.copy_repairs import RepairCounts
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import Observer
 from tailer.feed.read import read_changes
 from tailer.log.table import TableLog
+from tailer.shape.expressions import Condition
 from tailer.sink import MirrorRepair, Sink
 from tailer.sink.pulling import pull_batches
 from tailer.verify.mirror import MirrorRows, MirrorVerdict, check_passed, find_held_version
@@ -52,18 +54,6 @@ from tailer.verify.table import run_in_engine_thread
 #: How much is written, and how many keys are removed, in one transaction.
 _ROWS_MAX = 50_000
 _BYTES_MAX = 64 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class RepairCounts:
-    """What was written: rows, keys that were removed without another row, transactions. ``refused``
-    counts the rows that the target does not take, and ``reason`` says why the first one."""
-
-    rows: int = 0
-    removed: int = 0
-    transactions: int = 0
-    refused: int = 0
-    reason: str = ""
 
 
 class Repair(NamedTuple):
@@ -80,6 +70,15 @@ class _Back(NamedTuple):
     move: Callable[[], Awaitable[None]]
 
 
+class _Extent(NamedTuple):
+    """What is repaired: rows that meet a condition, or all; against the version that the mirror
+    has, or an earlier one; or nothing, and counted alone."""
+
+    where: Condition | None = None
+    back: _Back | None = None
+    dry_run: bool = False
+
+
 async def repair_mirror(
     log: TableLog,
     sink: Sink,
@@ -87,15 +86,18 @@ async def repair_mirror(
     options: FeedOptions,
     observer: Observer | None = None,
     *,
+    where: Condition | None = None,
     dry_run: bool = False,
 ) -> Repair:
     """Compare the mirror of a feed with its table, and settle the keys that differ.
 
-    ``observer`` is told of the rows that are read. With ``dry_run``, nothing is written, and the
-    counts are what would be. Raises the errors of :func:`~tailer.verify.mirror.verify_mirror` and
+    ``observer`` is told of the rows that are read. ``where`` leaves out keys of which neither the
+    table's row nor the mirror's meets it. With ``dry_run``, nothing is written, and the counts are
+    what would be. Raises the errors of :func:`~tailer.verify.mirror.verify_mirror` and
     of the sink; what was written until then stays.
     """
-    repair = partial(_repair_copy, log, sink, feed, options, observer, dry_run=dry_run)
+    extent = _Extent(where, None, dry_run)
+    repair = partial(_repair_copy, log, sink, feed, options, observer or Observer(), extent)
     return await run_in_engine_thread(repair)
 
 
@@ -114,7 +116,8 @@ async def rewind_mirror(
     Raises :class:`ConfigError` for a version that the mirror has not passed, or whose columns are
     others, and the errors of the table if it no longer has the version.
     """
-    back = partial(_repair_copy, log, sink, feed, options, None, back=_Back(version, move))
+    extent = _Extent(back=_Back(version, move))
+    back = partial(_repair_copy, log, sink, feed, options, Observer(), extent)
     return (await run_in_engine_thread(back)).counts
 
 
@@ -123,12 +126,11 @@ def _repair_copy(
     sink: Sink,
     feed: str,
     options: FeedOptions,
-    observer: Observer | None,
+    observer: Observer,
+    extent: _Extent,
     portal: BlockingPortal,
-    *,
-    back: _Back | None = None,
-    dry_run: bool = False,
 ) -> Repair:
+    back = extent.back
     with Engine(options.diff) as engine:
         with sink.read_mirror(feed) as copy:
             if back is None:
@@ -136,13 +138,13 @@ def _repair_copy(
             else:
                 version = back.version
                 _check_passed(portal, log, feed, copy.offset, version)
-            rows = MirrorRows(portal, log, copy, version, options, observer or Observer())
+            rows = MirrorRows(portal, log, copy, version, options, observer, extent.where)
             verdict = rows.compare(engine)
         if back is not None:
             portal.call(back.move)
         counts = RepairCounts()
         if not verdict.exact:
-            if dry_run:
+            if extent.dry_run:
                 _Settling(engine, rows, _DryRun(copy.offset), copy.offset, counts).run()
             else:
                 with sink.repair_mirror(feed) as mirror:
@@ -217,7 +219,9 @@ class _Settling:
         """Yield the table's rows of the keys that differ, enough of them for a transaction."""
         waiting: list[ChangeBatch] = []
         count = size = 0
-        with closing(pull_batches(self._rows.portal, self._rows.read_snapshot())) as batches:
+        # Also a row that does not meet the condition, if the mirror's row of its key does.
+        rows = self._rows.read_snapshot(whole=True)
+        with closing(pull_batches(self._rows.portal, rows)) as batches:
             self._rows.observer.begin_comparison()
             for batch in batches:
                 self._rows.observer.count_compared(batch.num_rows)

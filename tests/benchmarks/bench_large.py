@@ -3,8 +3,9 @@
     python -m tests.benchmarks.bench_large [--rows 100000000] [--only duckdb] [--kills 3]
 
 Shows rows a second over all runs, what the kills cost included, and the daemon's highest resident
-memory. PostgreSQL and DuckDB have a copy by the key `id`, which `verify` compares with the table;
-then each hundredth row is changed and each hundredth removed, and `verify --repair` sets it right.
+memory. PostgreSQL, MySQL and DuckDB have a copy by the key `id`, which `verify` compares with the
+table; then each hundredth row is changed and each hundredth removed, and `verify --repair` sets it
+right. The seconds of each are shown, with its highest resident memory.
 Files and Kafka have a log, of which rows and the sums of their columns are counted. Not a part of
 `make bench`: it takes an hour.
 """
@@ -33,9 +34,10 @@ from confluent_kafka import Consumer
 
 from tailer.testing.table import TableBuilder
 from tests.benchmarks.feed_tables import CDF, kept_table
-from tests.benchmarks.measure import environment, python
+from tests.benchmarks.measure import Peak, environment, python
 from tests.kafka.broker import Broker
 from tests.support.components import free_port
+from tests.support.mysql import Mysql
 from tests.support.postgres import Postgres
 
 FILE_ROWS = 1_000_000
@@ -117,6 +119,19 @@ def postgres(_: Path) -> Iterator[Target]:
 
 
 @contextmanager
+def mysql(_: Path) -> Iterator[Target]:
+    with Mysql() as server:
+        database = server.database()
+        url = server.url(database)
+        options = {"url": url, "tls": False, "key": ["id"], "mode": "mirror", "table": "copy"}
+
+        def ask(text: str) -> list[tuple[Any, ...]]:
+            return server.query(text.format(f"{database}.copy"))
+
+        yield Target(options, lambda: find_totals(ask(TOTALS)), ask)
+
+
+@contextmanager
 def duckdb_file(folder: Path) -> Iterator[Target]:
     path = folder / "copy.duckdb"
 
@@ -161,7 +176,13 @@ def count_records(bootstrap: str) -> tuple[int, int, int]:
     return total, ids, quantities
 
 
-TARGETS = {"postgres": postgres, "duckdb": duckdb_file, "files": files, "kafka": kafka}
+TARGETS = {
+    "postgres": postgres,
+    "mysql": mysql,
+    "duckdb": duckdb_file,
+    "files": files,
+    "kafka": kafka,
+}
 
 
 class Runs:
@@ -227,15 +248,24 @@ def write_config(folder: Path, table: Path, kind: str, options: Mapping[str, Any
     return Runs(config, address)
 
 
-def prove(config: Path, wanted: int, *more: str) -> float:
-    """Run `verify`, which must end with a status; return its seconds."""
+def prove(config: Path, wanted: int, *more: str) -> tuple[float, float]:
+    """Run `verify`, which must end with a status; return its seconds, and its peak in MiB."""
     started = time.perf_counter()
     command = python("tailer", "verify", config, "large", *more)
-    done = subprocess.run(command, env=environment(), capture_output=True, check=False)
-    if done.returncode != wanted:
-        said = (done.stdout + done.stderr).decode(errors="replace")[-2000:]
-        sys.exit(f"verify {' '.join(more)} ended with {done.returncode}: {said}")
-    return time.perf_counter() - started
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, env=environment(), stdout=said, stderr=said) as process,
+    ):
+        peak = Peak(process.pid)
+        peak.start()
+        process.wait()
+        seconds = time.perf_counter() - started
+        peak.stop()
+        if process.returncode != wanted:
+            said.seek(0)
+            text = said.read().decode(errors="replace")[-2000:]
+            sys.exit(f"verify {' '.join(more)} ended with {process.returncode}: {text}")
+    return seconds, peak.bytes / 2**20
 
 
 def measure_target(kind: str, table: Path, rows: int, kills: int) -> None:
@@ -262,8 +292,8 @@ def measure_target(kind: str, table: Path, rows: int, kills: int) -> None:
                 target.change(statement)
             steps = (("differs", (), 1), ("repair", ("--repair",), 0), ("verify", (), 0))
             for step, more, wanted in steps:
-                seconds = prove(folder / "tailer.toml", wanted, *more)
-                print(f"{kind:9} {step}: {seconds:.0f} s", flush=True)
+                seconds, mib = prove(folder / "tailer.toml", wanted, *more)
+                print(f"{kind:9} {step}: {seconds:.0f} s, {mib:.0f} MiB", flush=True)
 
 
 def main() -> None:

@@ -30,6 +30,8 @@ _NAMES = HistoryNames.with_prefix("_")
 class MirrorSink(TransactionalSink):
     """A mirror by key in a database: rows and offset in one transaction."""
 
+    traits = SinkTraits(spans=True, repaired_beside=True)
+
     def _stored(self, events: list[Delivered]) -> None:
         self.target.copy_rows(events)
 
@@ -42,6 +44,12 @@ class MirrorSink(TransactionalSink):
     def repair_mirror(self, feed: str) -> Iterator[Any]:  # noqa: ARG002
         """See :class:`tailer.sink.Sink`."""
         yield _Repair(self.target)
+
+
+class FileMirrorSink(MirrorSink):
+    """A mirror in a database that is a file: one connection writes it at a time."""
+
+    traits = SinkTraits(spans=True)
 
 
 class _Copy:

@@ -20,8 +20,9 @@ from tailer.daemon.rewind import rewind_feed
 from tailer.daemon.supervisor import Supervisor
 from tailer.decode.options import DecodeOptions, DiffOptions
 from tailer.errors import OffsetError, TailerError
+from tailer.feed.copy_repairs import RepairCounts
 from tailer.feed.options import FeedOptions, RetryOptions
-from tailer.feed.progress import FeedProgress
+from tailer.feed.progress import FeedProgress, Observer
 from tailer.feed.run import Feed
 from tailer.log.follow import FollowOptions
 from tailer.log.starts import find_start_to_keep
@@ -30,14 +31,14 @@ from tailer.offsets import OffsetStore
 from tailer.offsets.document import decode_document
 from tailer.offsets.leased import LeasedOffsetStore
 from tailer.offsets.local import LocalOffsetStore
-from tailer.shape.expressions import parse_condition
+from tailer.shape.expressions import Condition, parse_condition
 from tailer.shape.selection import Selection
 from tailer.sink import Sink
 from tailer.store import Store
 from tailer.verify.repair import repair_mirror
 from tests.simulation.bucket import Bucket, DiskStore, ReadAheadStore
 from tests.simulation.catalog import SimulatedCatalog, catalog_store
-from tests.simulation.copies import SINKS, MirrorSink
+from tests.simulation.copies import SINKS, FileMirrorSink, MirrorSink
 from tests.simulation.disk import Disk, DiskPath
 from tests.simulation.loop import PROCESS
 from tests.simulation.offset_object import SimulatedObject
@@ -157,6 +158,8 @@ class Daemons:
         return LeasedOffsetStore(found, name, standby=standby, lease_s=self.plan.lease_s)
 
     def _sink(self) -> Sink:
+        if self.plan.sink == "mirror" and self.plan.offsets == "local":
+            return FileMirrorSink(self.around.target)
         return SINKS[self.plan.sink](self.around.target)
 
     def _feed(self) -> Feed:
@@ -165,6 +168,17 @@ class Daemons:
 
         log = TableLog(self._store())
         target = self.around.target
+
+        async def repair(where: Condition | None, observer: Observer) -> RepairCounts:
+            copy, sink = TableLog(self._store()), MirrorSink(target)
+            try:
+                found = await repair_mirror(
+                    copy, sink, "feed", self._options, observer, where=where
+                )
+            finally:
+                await copy.store.aclose()
+            return found.counts
+
         parks = self.plan.policies.on_reject == "park"
         return Feed(
             name="feed",
@@ -176,6 +190,7 @@ class Daemons:
             progress=FeedProgress("feed", self.world.clock),
             jitter=self.world.rng.random,
             options=self._options,
+            repair=repair if self.plan.sink == "mirror" else None,
         )
 
     def _config(self) -> Config:
