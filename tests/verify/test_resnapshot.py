@@ -4,7 +4,9 @@ rows that the table does not have among it."""
 from __future__ import annotations
 
 import datetime as dt
+import json
 import tempfile
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -251,3 +253,35 @@ def test_what_is_removed_is_what_the_table_does_not_have(
         assert found == right
 
     check()
+
+
+@pytest.mark.needs("clickhouse")
+@pytest.mark.parametrize("kind", ["bucket", "clickhouse", "redis", "search"])
+def test_a_copy_that_can_not_be_read_while_it_is_written_is_repaired_between_versions(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """By any condition: such a copy has its values as JSON, or as other types."""
+    if kind == "redis":
+        url = request.getfixturevalue("redis_server").url()
+        lines = {"type": kind, "url": url, "mode": "mirror", "prefix": f"t{uuid.uuid4().hex}:"}
+    elif kind == "bucket":
+        url = request.getfixturevalue("nats_server").url()
+        lines = {"type": "nats", "servers": [url], "mode": "mirror", "bucket": uuid.uuid4().hex}
+    elif kind == "search":
+        url = request.getfixturevalue("opensearch").url
+        lines = {"type": kind, "url": url, "index": f"t{uuid.uuid4().hex}"}
+    else:
+        server = request.getfixturevalue("clickhouse")
+        lines = {"type": kind, "url": server.url, "database": server.database()}
+    options = "\n".join(f"{name} = {json.dumps(value)}" for name, value in lines.items())
+    copy = make_copy_of(tmp_path, f'{options}\nkey = ["id"]', NUMBERS)
+    copy.table.create()
+    copy.table.insert([{"id": n, "n": 0} for n in range(5)])
+    copy.table.insert([{"id": n, "n": 1} for n in range(5, 9)])
+    copy.deliver(2)
+    copy.move_back(2)
+    resnapshot(copy, 1, "n = 1")
+    assert copy.verify() == 0
+    copy.deliver(2)
+    resnapshot(copy, 2)
+    assert copy.verify() == 0
