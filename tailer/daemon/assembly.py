@@ -30,6 +30,7 @@ from tailer.shape.expressions import Condition
 from tailer.sink import OWN_PREFIX, Sink, make_sink
 from tailer.storage import is_url, open_offset_store, open_store, storage_of
 from tailer.store.traffic import Traffic
+from tailer.verify.repair import repair_mirror
 
 if TYPE_CHECKING:
     from tailer.daemon.metrics import MetricFamilies
@@ -221,8 +222,6 @@ def _make_repair(
         return None
 
     async def repair(where: Condition | None, observer: Observer) -> RepairCounts:
-        from tailer.verify.repair import repair_mirror  # loads on demand, with the engine
-
         log, copy = make_table_log(config, feed, traffic), make_feed_sink(config, feed)
         options = feed.options.for_sink(copy)
         try:

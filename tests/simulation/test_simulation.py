@@ -50,9 +50,9 @@ FOUND_BY = {
     "a folder counts as at rest right after a change": 26,
     "a staged commit is read before it is ratified": 36,
     "a version is taken twice, staged and published": 4,
-    "requests in flight do not mind the rows' keys": 100,
+    "requests in flight do not mind the rows' keys": 1180,
     "what is on its way counts as taken": 100,
-    "a repair races the feed by one version": 250,
+    "a repair races the feed by one version": 1600,
     "a rewind forgets the fence of its topic": 7600,
     "a row of a history ends twice": 0,
 }

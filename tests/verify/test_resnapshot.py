@@ -285,3 +285,25 @@ def test_a_copy_that_can_not_be_read_while_it_is_written_is_repaired_between_ver
     copy.deliver(2)
     resnapshot(copy, 2)
     assert copy.verify() == 0
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.3, 0.6])
+def test_a_repair_that_is_cancelled_ends_and_leaves_its_order(
+    tmp_path: Path, seconds: float
+) -> None:
+    copy = damaged("sqlite", tmp_path, None, NUMBERS)  # type: ignore[arg-type]  # a file
+    copy.table.insert([{"id": n, "n": 0} for n in range(100_000)])
+    copy.deliver(1)
+    copy.update("n", "1", "id % 2 = 0")
+    feed = replace(ordered(copy, 1, None), last=None)
+
+    async def run() -> bool:
+        with anyio.move_on_after(seconds) as ended:
+            await run_feed(feed)
+        return ended.cancelled_caught
+
+    assert anyio.run(run)
+    if seconds < 0.1:
+        assert len(feed.orders.resnapshots) == 1
+    resnapshot(copy, 1)
+    assert copy.verify() == 0
