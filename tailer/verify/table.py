@@ -146,15 +146,25 @@ async def _verify_in_schema(
 async def run_in_engine_thread(work: Callable[[BlockingPortal], T]) -> T:
     """Run blocking work in a thread, which reads the table through the portal that it is given."""
     try:
-        async with BlockingPortal() as portal:
+        async with BlockingPortal() as portal, anyio.create_task_group() as tasks:
+            tasks.start_soon(_stop_when_cancelled, portal)
             try:
                 result = await anyio.to_thread.run_sync(work, portal)
-            except CancelledError:  # the thread's: what it waited for here was cancelled
+            except (CancelledError, RuntimeError):  # the thread's: its portal was stopped
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise
+            tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise first_error(group) from None
     return result
+
+
+async def _stop_when_cancelled(portal: BlockingPortal) -> None:
+    """Take no more calls of the thread: within a cancelled scope they would never end."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        await portal.stop(cancel_remaining=True)
 
 
 class Rows(Protocol):

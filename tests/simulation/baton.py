@@ -33,6 +33,9 @@ class WaitingPortal:
     async def __aexit__(self, *_: object) -> None:
         return None
 
+    async def stop(self, *, cancel_remaining: bool = False) -> None:
+        """Do nothing: what is cancelled raises in the thread."""
+
     def call(self, func: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Have the loop run an async function to its end."""
         self._asked = func(*args)
