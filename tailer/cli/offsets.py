@@ -7,15 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from msgspec import structs
-
 from tailer.changes import Offset
 from tailer.cli.feeds import find_feed
 from tailer.config.feeds import Config, FeedConfig, load_config
 from tailer.daemon.assembly import make_feed_sink, make_offset_store, make_table_log
-from tailer.daemon.rewind import rewind_feed, save_offset
+from tailer.daemon.rewind import find_offset, rewind_feed, save_offset
 from tailer.errors import ConfigError
-from tailer.log.starts import find_start_to_keep
 from tailer.log.table import TableLog
 from tailer.offsets import OffsetStore
 from tailer.storage import open_store, storage_of
@@ -83,13 +80,11 @@ async def _choose_offset(
     """Return the offset to save; None to forget it. ``kept`` has the one of the feed now."""
     if arguments.action == "reset":
         return None
+    if arguments.action == "set":
+        return await find_offset(config, feed, arguments.start, arguments.index)
     log = make_table_log(config, feed)
     try:
-        if arguments.action == "import":
-            return await _import_offset(arguments, config, feed, log, kept, copies=copies)
-        return structs.replace(
-            await find_start_to_keep(log, arguments.start), index=arguments.index
-        )
+        return await _import_offset(arguments, config, feed, log, kept, copies=copies)
     finally:
         await log.store.aclose()
 

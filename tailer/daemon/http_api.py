@@ -19,6 +19,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tailer.daemon.supervisor import Supervisor
+from tailer.delta.actions import LONG_MAX
 from tailer.errors import ConfigError, TailerError, TransientError, printable
 from tailer.http_server.serving import Bounds, read_body, serve_application
 
@@ -33,7 +34,7 @@ _UNREAD_MAX = 50
 
 _ORDERS = (
     "pause", "resume", "stop", "start", "skip", "unskip", "resnapshot", "stop-resnapshot", "rewind",
-    "replay-parked", "drop-parked",
+    "set-offset", "reset-offset", "replay-parked", "drop-parked",
 )  # fmt: skip
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -184,6 +185,14 @@ def _make_orders(
             raise ConfigError('to must be a version or a time, as in {"to": 120}')
         await supervisor.rewind(feed, str(to))
 
+    async def set_offset(feed: str, body: dict[str, Any]) -> None:
+        start, index = body.get("from"), body.get("index", 0)
+        if isinstance(start, bool) or not isinstance(start, str | int):
+            raise ConfigError('from must be a version, a time or a place, as in {"from": 120}')
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= LONG_MAX:
+            raise ConfigError('index must be a number of changes, as in {"from": 120, "index": 7}')
+        await supervisor.set_offset(feed, str(start), index)
+
     return {
         "pause": lambda feed, _: supervisor.pause(feed),
         "resume": lambda feed, _: supervisor.resume(feed),
@@ -194,6 +203,8 @@ def _make_orders(
         "resnapshot": resnapshot,
         "stop-resnapshot": lambda feed, _: supervisor.stop_resnapshots(feed),
         "rewind": rewind,
+        "set-offset": set_offset,
+        "reset-offset": lambda feed, _: supervisor.set_offset(feed, None),
         "replay-parked": lambda feed, body: supervisor.replay_parked(feed, _read_ids(body)),
         "drop-parked": lambda feed, body: supervisor.drop_parked(feed, _read_ids(body)),
     }

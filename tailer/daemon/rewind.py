@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec import structs
+
 from tailer.changes import Offset
 from tailer.config.feeds import Config, FeedConfig
 from tailer.daemon.assembly import find_parked_file, make_table_log
@@ -17,6 +19,15 @@ from tailer.offsets import OffsetStore
 from tailer.process.threads import run_blocking
 from tailer.sink import Sink
 from tailer.verify.repair import rewind_mirror
+
+
+async def find_offset(config: Config, feed: FeedConfig, start: str, index: int) -> Offset:
+    """Return the offset of a change of a table, by the place that ``start`` names."""
+    log = make_table_log(config, feed)
+    try:
+        return structs.replace(await find_start_to_keep(log, start), index=index)
+    finally:
+        await log.store.aclose()
 
 
 async def save_offset(

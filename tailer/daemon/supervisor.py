@@ -25,7 +25,7 @@ from tailer.daemon.progress_log import ProgressLog
 from tailer.daemon.readers import Readers
 from tailer.daemon.recent import SAMPLE_S
 from tailer.daemon.reload import find_feed_changes
-from tailer.daemon.rewind import rewind_feed
+from tailer.daemon.rewind import find_offset, rewind_feed, save_offset
 from tailer.daemon.runner import FeedStatus, Runner
 from tailer.errors import (
     ConfigError,
@@ -351,6 +351,18 @@ class Supervisor:
         async with self._hold_feed(feed) as (runner, configured, store):
             sink = make_feed_sink(self.config, configured)
             offset, _ = await rewind_feed(self.config, configured, store, sink, to)
+            runner.feed.progress.note_saved_offset(offset)
+            await runner.measure_parked()
+
+    async def set_offset(self, feed: str, start: str | None, index: int = 0) -> None:
+        """Let a feed go on at change ``index`` of another place, as ``from`` names it; None: where
+        it began. Raises as :meth:`rewind`."""
+        async with self._hold_feed(feed) as (runner, configured, store):
+            offset = None
+            if start is not None:
+                offset = await find_offset(self.config, configured, start, index)
+            sink = make_feed_sink(self.config, configured)
+            await save_offset(self.config, offset, configured, store, sink)
             runner.feed.progress.note_saved_offset(offset)
             await runner.measure_parked()
 

@@ -349,9 +349,12 @@ class FeedProgress(Observer):
 
     # Called by those who look at the table and the offset without running the feed
 
-    def note_saved_offset(self, offset: Offset) -> None:
-        """Note the saved offset of a feed that does not run here, or has not begun."""
+    def note_saved_offset(self, offset: Offset | None) -> None:
+        """Note the saved offset of a feed that does not run here, or has not begun; None if it
+        has none any more."""
         self.saved = offset
+        if offset is None:
+            self.offset = None
 
     def note_unread(
         self,

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,4 +104,39 @@ def test_a_resnapshot_of_a_copy_removes_rows_beside_its_stream(setting: Setting)
         program.wait_for(lambda: setting.status("orders")["resnapshots"] == 0)
         assert copied(setting) == [0, 1, 2, 3]
         assert json.dumps(setting.status("orders")["snapshot"]) == "null"
+        assert program.stop() == 0
+
+
+@pytest.mark.parametrize("kept", ["file", "database"])
+def test_a_stopped_feed_is_put_at_another_place(setting: Setting, kept: str) -> None:
+    if kept == "file":
+        setting.feed("orders")
+    else:
+        keep_copy(setting)
+    with setting.program() as program:
+        wait_for_version(program, setting, 3)
+        status, answer = setting.order("orders", "set-offset", **{"from": 2})
+        assert (status, "stop it first" in answer["error"]) == (400, True)
+        setting.order("orders", "stop")
+        wait_for_state(program, setting, "stopped")
+        wrongs: list[dict[str, Any]] = [{}, {"from": None}, {"from": True}, {"from": [1]},
+            {"from": 99}, {"from": "never"}, {"from": 2, "index": -1}, {"from": 2, "index": "1"},
+            {"from": 2, "index": True}, {"from": 2, "index": 2**64}]  # fmt: skip
+        for wrong in wrongs:
+            status, answer = setting.order("orders", "set-offset", **wrong)
+            assert (status in (400, 409), bool(answer["error"])) == (True, True), (wrong, answer)
+            assert setting.status("orders")["offset"]["version"] == 3, wrong
+        assert setting.order("orders", "set-offset", **{"from": 2})[0] == 202
+        assert setting.status("orders")["offset"]["version"] == 2
+        if kept == "file":
+            assert setting.order("orders", "start")[0] == 202
+            wait_for_version(program, setting, 3)
+            assert setting.ids("orders") == [0, 1, 2, 3, 3]
+            setting.order("orders", "stop")
+            wait_for_state(program, setting, "stopped")
+            assert setting.order("orders", "reset-offset")[0] == 202
+            assert setting.status("orders")["offset"] is None
+            assert setting.order("orders", "start")[0] == 202
+            wait_for_version(program, setting, 3)
+            assert setting.ids("orders") == [0, 1, 2, 3, 3, 0, 1, 2, 3]
         assert program.stop() == 0
