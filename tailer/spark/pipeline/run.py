@@ -40,6 +40,10 @@ from tailer.spark.pipeline.group_task import (
 from tailer.spark.session_access import session_access
 
 
+#: The most groups whose rows may wait here: the driver does not use them faster.
+_AT_ONCE_MAX = 9
+
+
 class ClusterReaders(Readers):
     """Read each feed's table with a cluster's help."""
 
@@ -78,7 +82,7 @@ class ClusterDecoder(RemoteDecoder):
     async def start(self) -> int:
         session = await self._cluster.ensure_session()
         # One more, so that nobody waits while the rows of one are used.
-        return session.sparkContext.defaultParallelism + 1
+        return min(_AT_ONCE_MAX, 2 * session.sparkContext.defaultParallelism + 1)
 
     async def decode_group(
         self, context: ReadContext, group: list[SpanEntry], use: Callable[[Step], Awaitable[None]]
