@@ -39,7 +39,6 @@ from tailer.spark.pipeline.group_task import (
 )
 from tailer.spark.session_access import session_access
 
-
 #: The most groups whose rows may wait here: the driver does not use them faster.
 _AT_ONCE_MAX = 9
 
