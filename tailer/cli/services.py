@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import anyio
 
-from tailer.config.feeds import load_config
+from tailer.config.feeds import Config, load_config
+from tailer.config.readers import Readers
 from tailer.errors import ConfigError
 
 
@@ -16,17 +18,25 @@ async def run(arguments: argparse.Namespace) -> int:
     once = {"--until": arguments.until, "--give-up-after": arguments.patience_s}
     once["--json"] = arguments.json or None
     if arguments.once:
-        from tailer.daemon.once import OnceOptions, run_once
-
         limits = {} if arguments.patience_s is None else {"patience_s": arguments.patience_s}
         until = None if arguments.until == "now" else arguments.until
-        options = OnceOptions(until, as_json=arguments.json, **limits)
-        return await run_once(load_config(Path(arguments.config)), options)
+        config = load_config(Path(arguments.config))
+        return await _run_once(config, None, until=until, as_json=arguments.json, **limits)
     if given := [name for name, value in once.items() if value is not None]:
         raise ConfigError(f"{given[0]} is for a run that ends; add --once")
+    return await _run_daemon(load_config(Path(arguments.config)), None)
+
+
+async def _run_daemon(config: Config, readers: Readers | None) -> int:
     from tailer.daemon.run import run_daemon
 
-    return await run_daemon(load_config(Path(arguments.config)))
+    return await run_daemon(config, readers)
+
+
+async def _run_once(config: Config, readers: Readers | None, **options: Any) -> int:
+    from tailer.daemon.once import OnceOptions, run_once
+
+    return await run_once(config, OnceOptions(**options), readers)
 
 
 async def check(arguments: argparse.Namespace) -> int:
@@ -57,13 +67,8 @@ async def spark(arguments: argparse.Namespace) -> int:
     )
     config, cluster = load_config(Path(arguments.config)), Cluster(options)
     try:
-        if arguments.available_now:
-            from tailer.daemon.once import OnceOptions, run_once
-
-            return await run_once(config, OnceOptions(), ClusterReaders(cluster))
-        from tailer.daemon.run import run_daemon
-
-        return await run_daemon(config, ClusterReaders(cluster))
+        run_feeds = _run_once if arguments.available_now else _run_daemon
+        return await run_feeds(config, ClusterReaders(cluster))
     finally:
         with anyio.CancelScope(shield=True):
             await cluster.aclose()

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from tailer.changes import Offset
 from tailer.config.feeds import Config
+from tailer.config.readers import Readers
 from tailer.daemon.assembly import assemble_feed, check_targets, list_feed_configs
 from tailer.daemon.progress_log import ProgressLog
-from tailer.daemon.readers import Readers
 from tailer.daemon.runner import Runner
 from tailer.daemon.set_up import set_up_process
 from tailer.errors import ConfigError, OffsetHeld, TableError, TailerError, mistakes, printable

@@ -16,10 +16,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from tailer.config.feeds import Config, load_config
+from tailer.config.readers import Readers
 from tailer.daemon.console import make_console_routes
 from tailer.daemon.http_api import make_api_routes, make_health_routes, serve_routes
 from tailer.daemon.metrics import MetricFamilies
-from tailer.daemon.readers import Readers
 from tailer.daemon.set_up import set_up_process
 from tailer.daemon.supervisor import Supervisor
 from tailer.errors import (

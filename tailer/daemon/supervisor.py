@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 
 from tailer.config.feeds import Config, FeedConfig
+from tailer.config.readers import Readers
 from tailer.daemon.assembly import (
     assemble_feed,
     check_targets,
@@ -22,7 +23,6 @@ from tailer.daemon.discovery import is_pattern
 from tailer.daemon.metrics import MetricFamilies
 from tailer.daemon.parked import drop_parked, list_parked, replay_parked
 from tailer.daemon.progress_log import ProgressLog
-from tailer.daemon.readers import Readers
 from tailer.daemon.recent import SAMPLE_S
 from tailer.daemon.reload import find_feed_changes
 from tailer.daemon.rewind import find_offset, rewind_feed, save_offset

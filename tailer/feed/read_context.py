@@ -31,8 +31,7 @@ from tailer.store.budget import Budget
 
 if TYPE_CHECKING:
     from tailer.delta.commit import Commit
-    from tailer.feed.rows.decoding import Step
-    from tailer.feed.rows.span import SpanEntry
+    from tailer.feed.rows.span import SpanEntry, Step
     from tailer.plan.rules import Rewrite
 
 

@@ -16,9 +16,9 @@ from tailer.errors import FileGone
 from tailer.feed.options import FeedOptions
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.batches import BatchAssembler
-from tailer.feed.rows.decoding import SpanDecoder, Step
+from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import SpanFiles
-from tailer.feed.rows.span import FilePlan, Span, SpanEntry, Version
+from tailer.feed.rows.span import FilePlan, Span, SpanEntry, Step, Version
 from tailer.testing.table import TableBuilder
 from tests.support.feeds import ID, table_log
 

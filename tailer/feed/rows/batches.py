@@ -25,8 +25,7 @@ from tailer.changes import ChangeBatch, Offset, Part, Rows, concat_batches
 from tailer.errors import OffsetError
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
-from tailer.feed.rows.decoding import Decoded
-from tailer.feed.rows.span import Version
+from tailer.feed.rows.span import Decoded, Version
 
 
 class BatchAssembler:

@@ -26,7 +26,7 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
-from msgspec import Struct, field, structs
+from msgspec import structs
 
 from tailer.changes import ChangeFile, Rows
 from tailer.compare.row_cache import iterate_kept_rows
@@ -37,31 +37,11 @@ from tailer.decode.small_files import SmallFiles
 from tailer.decode.vectors import ALL_ROWS
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.fetch import Fetched, fetch_blocking
-from tailer.feed.rows.span import SpanEntry
+from tailer.feed.rows.span import Decoded, SpanEntry, Step
 
 #: A file of so few rows and encoded bytes takes no longer than a hop into a thread.
 _QUICK_ROWS = 100
 _QUICK_BYTES = 16 * 1024
-
-
-class Decoded(Struct, frozen=True):
-    """Consecutive entries of a span, each with the number of its changes that are meant here, and
-    the rows of all of them; None if they have none: a lost file, row groups that are left out, the
-    end of a version."""
-
-    counts: list[tuple[SpanEntry, int]]
-    rows: Rows | None = None
-
-
-class Step(Struct):
-    """What one step decodes. ``size`` are the bytes of all rows; ``files_read`` and ``bytes_read``
-    the number and the size of the files that were read to their ends."""
-
-    decoded: list[Decoded] = field(default_factory=list)
-    size: int = 0
-    files_read: int = 0
-    bytes_read: int = 0
-    is_last: bool = False
 
 
 class SpanDecoder:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from tailer.changes import ChangeFile, Offset
+from tailer.changes import ChangeFile, Offset, Rows
 from tailer.decode.byte_range import ByteRange
 from tailer.delta.snapshot import TableState
 from tailer.feed.rows.fetch import Fetched
@@ -111,3 +111,23 @@ class SpanEntry(Struct, eq=False):
         """Close the file, if it is open."""
         if self.opened is not None:
             self.opened.source.close()
+
+
+class Decoded(Struct, frozen=True):
+    """Consecutive entries of a span, each with the number of its changes that are meant here, and
+    the rows of all of them; None if they have none: a lost file, row groups that are left out, the
+    end of a version."""
+
+    counts: list[tuple[SpanEntry, int]]
+    rows: Rows | None = None
+
+
+class Step(Struct):
+    """What one step decodes. ``size`` are the bytes of all rows; ``files_read`` and ``bytes_read``
+    the number and the size of the files that were read to their ends."""
+
+    decoded: list[Decoded] = field(default_factory=list)
+    size: int = 0
+    files_read: int = 0
+    bytes_read: int = 0
+    is_last: bool = False

@@ -36,10 +36,10 @@ from tailer.errors import TableError
 from tailer.feed.read_context import EmitBatch, ReadContext, RemoteDecoder
 from tailer.feed.rows.batches import BatchAssembler
 from tailer.feed.rows.counting import IndexFinder
-from tailer.feed.rows.decoding import SpanDecoder, Step
+from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import GROUP_BYTES, SpanFiles, open_files
 from tailer.feed.rows.group_lanes import Use, decode_in_lanes
-from tailer.feed.rows.span import Span, SpanEntry
+from tailer.feed.rows.span import Span, SpanEntry, Step
 from tailer.process.threads import run_blocking
 
 #: Decodes a group, and gives its steps.

@@ -27,9 +27,9 @@ from tailer.feed.derive import derive_changes
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import Observer
 from tailer.feed.read_context import ReadContext
-from tailer.feed.rows.decoding import Decoded, SpanDecoder, Step
+from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import open_files
-from tailer.feed.rows.span import SpanEntry
+from tailer.feed.rows.span import Decoded, SpanEntry, Step
 from tailer.feed.rows.span_reader import decode_group
 from tailer.log.table import TableLog
 from tailer.shape.columns import TableColumns

@@ -16,13 +16,12 @@ from msgspec import structs
 
 from tailer.changes import ChangeFile
 from tailer.config.feeds import Config, FeedConfig
-from tailer.daemon.readers import Readers
+from tailer.config.readers import Readers
 from tailer.delta.commit import Commit
 from tailer.errors import TailerError
 from tailer.feed.read import ItemSender, ReadOn, read_in_process
 from tailer.feed.read_context import ReadContext, RemoteDecoder
-from tailer.feed.rows.decoding import Step
-from tailer.feed.rows.span import SpanEntry
+from tailer.feed.rows.span import SpanEntry, Step
 from tailer.plan.rules import Rewrite
 from tailer.process.threads import run_blocking
 from tailer.spark.hadoop_access import is_hadoop_address

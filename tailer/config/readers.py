@@ -1,4 +1,4 @@
-"""What reads the tables of a daemon's feeds: this process, or others that it asks."""
+"""What reads the tables of a configuration's feeds: this process, or others that it asks."""
 
 from __future__ import annotations
 
