@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 600
 SERVERS = {
     "spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres", "pgvector",
-    "opensearch", "clickhouse",
+    "opensearch", "clickhouse", "hdfs",
 }  # fmt: skip
 
 STORES = {"azurite", "gcs_server", "s3_server"}
@@ -62,6 +62,7 @@ NEEDS = {
     "pgvector": "pgvector",
     "clickhouse": "clickhouse",
     "pubsub": "pubsub",
+    "hdfs": "hdfs",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}

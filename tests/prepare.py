@@ -31,6 +31,7 @@ from tests.support.components import DELTA, SPARK_CLASSES, Component, NotMade
 from tests.support.connect import CONNECT
 from tests.support.crate import CRATE
 from tests.support.flink import FLINK
+from tests.support.hdfs import HDFS
 from tests.support.opensearch import OPENSEARCH
 from tests.support.postgres import PGVECTOR
 from tests.support.pubsub_server import PUBSUB
@@ -39,7 +40,7 @@ from tests.support.registry import REGISTRY
 #: What the tests of `make test` need, and what only the `slow` ones do.
 EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, OPENSEARCH, CHDB,
-    PGVECTOR, PUBSUB, AXE,
+    PGVECTOR, PUBSUB, AXE, HDFS,
 )  # fmt: skip
 SLOW = (CONNECT, FLINK, HELM, SPARK_CLASSES)
 TORTURE = (OLDER_KAFKA, *OTHERS.values())

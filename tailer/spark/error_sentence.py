@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from tailer.errors import TailerError
+from tailer.spark.hadoop_store import READ_FILE, find_fault
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,5 +93,9 @@ def _find_sentence(error: Exception) -> str | None:
         return f"[{error.family}] {error}"
     if isinstance(error, TailerSourceError):
         return str(error)
-    match = _SENTENCE.search(str(error))
-    return None if match is None else match[1]
+    text = str(error)
+    if match := _SENTENCE.search(text):
+        return match[1]
+    file = READ_FILE.search(text)  # by Spark's own reader
+    fault = None if file is None else find_fault(text, file[1])
+    return None if fault is None else f"[{fault.family}] {fault}"

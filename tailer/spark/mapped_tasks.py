@@ -14,6 +14,7 @@ import pyarrow as pa
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.options import QueryTarget, SourceOptions
 from tailer.spark.source.driver import TaskPartition
+from tailer.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,12 +33,14 @@ class Decoder:
         self._schema = schema
 
     @one_sentence
-    def decode_task(self, task: TaskPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows."""
+    def decode_task(
+        self, task: TaskPartition, given: Store | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows; ``given`` is a store that has its files, if not the table's own."""
         decode = self._options.make_decode_options(self._target, task.removals)
         from tailer.spark.tasks import spark_batches  # on demand: planning decodes nothing
 
-        return spark_batches(task.orders, self._options, decode, self._schema)
+        return spark_batches(task.orders, self._options, decode, self._schema, given)
 
 
 def rows_of_tasks(

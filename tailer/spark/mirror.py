@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import anyio
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from tailer.changes import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS
-from tailer.errors import ConfigError, SinkRejected
+from tailer.errors import ConfigError, SinkRejected, TransientError
 from tailer.log.table import TableLog
 from tailer.spark.error_sentence import begin_with_sentence
+from tailer.spark.hadoop_store import find_fault
 from tailer.spark.session_access import session_access
 from tailer.spark.types import quote_name
 from tailer.storage import open_store
@@ -145,9 +147,11 @@ def _reword_refusals(target: str) -> Iterator[None]:
     """Turn what Spark or Delta refuses into one sentence."""
     try:
         yield
-    except PySparkException as e:
+    except (PySparkException, Py4JJavaError) as e:
         if "TailerSourceError: " in str(e):  # the reading failed, and says why
             raise
+        if isinstance(fault := find_fault(str(e), target), TransientError):
+            raise fault from e
         cause = next((line.strip() for line in str(e).splitlines() if line.strip()), "no reason")
         raise SinkRejected(f"{target}: the changes can't be merged into the mirror: {cause}") from e
 

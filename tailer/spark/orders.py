@@ -193,17 +193,20 @@ def _divide_large_files(orders: Iterable[Order], size_max: int) -> Iterator[Orde
             yield replace(order, part=part)  # type: ignore[arg-type]  # a FileOrder
 
 
-def pack_orders(orders: Sequence[Order], bytes_max: int, shares_min: int) -> list[list[Order]]:
-    """Pack the orders into shares of similar size, one for each task; none is empty."""
+def pack_orders(
+    orders: Sequence[Order], bytes_max: int, shares_min: int, *, divides: bool = True
+) -> list[list[Order]]:
+    """Pack the orders into shares of similar size, one for each task; none is empty. Unless it
+    ``divides``, each file is in one share."""
     total = sum(map(_estimate_cost, orders))
     count = max(shares_min, math.ceil(total / bytes_max))
     target = max(OPEN_COST_BYTES, math.ceil(total / count))
-    parts = list(_divide_large_files(orders, target))
+    parts = list(_divide_large_files(orders, target)) if divides else list(orders)
     shares = [
         [parts[n] for n in numbers]
         for numbers in _balance_costs([_estimate_cost(p) for p in parts], count)
     ]
-    return _even_out_shares(shares) if len(shares) == count else shares
+    return _even_out_shares(shares) if divides and len(shares) == count else shares
 
 
 def _estimate_cost(order: Order) -> int:

@@ -30,6 +30,8 @@ from pyspark.sql import SparkSession
 from tailer.errors import ConfigError, TailerError
 from tailer.spark.error_sentence import in_worker
 from tailer.spark.hadoop_access import Options, hadoop_options, is_hadoop_address
+from tailer.spark.hadoop_store import find_hadoop_address, serve_by_hadoop
+from tailer.storage import storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,12 +54,14 @@ class Access(NamedTuple):
 
 def session_access(table: str, session: SparkSession | None = None) -> Access:
     """Return what the session says of a table: where it is, if the session's catalog knows it by
-    this name, and how its storage is reached. Without a session it is the driver's.
+    this name, and how its storage is reached. Without a session it is the driver's. Where only
+    the session's Hadoop leads, this process can open the table from now on.
 
     Nothing is said where no session can be asked, as in a client of Spark Connect. Raises
     :class:`ConfigError` for a way of access that our stores do not have.
     """
-    if "://" not in table and not _is_name(table):
+    place = find_hadoop_address(table)
+    if "://" not in table and place is None and not _is_name(table):
         return Access(table, {})
     if session is None and in_worker():
         return _ask_driver(table)
@@ -65,7 +69,10 @@ def session_access(table: str, session: SparkSession | None = None) -> Access:
     java = getattr(found, "_jsparkSession", None)
     if java is None or found is None:
         return Access(table, {})
-    address = table if "://" in table else _find_location(table, found)
+    address = table if "://" in table or place is not None else _find_location(table, found)
+    place = find_hadoop_address(address)
+    if place is not None and serve_by_hadoop(place, found):
+        return Access(place, {})
     return Access(address, hadoop_options(address, _SessionConf(found.sparkContext._jvm, java)))  # noqa: SLF001
 
 
@@ -166,6 +173,12 @@ class _Answer(socketserver.StreamRequestHandler):
         table = json.loads(self.rfile.readline())
         try:
             answer: Any = session_access(table, self.server.session)
+            if find_hadoop_address(answer.address) is not None:
+                storage_of(answer.address)  # which says so if Hadoop has none either
+                answer = (
+                    f"{answer.address} is read through Spark's driver, for which format tailer has "
+                    "no way: use changes or foreach_batch of tailer.spark"
+                )
         except TailerError as e:
             answer = str(e)
         except Exception:  # noqa: BLE001  # the session has ended

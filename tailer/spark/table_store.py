@@ -24,10 +24,13 @@ def open_table(options: SourceOptions) -> Store:
 
 
 @contextmanager
-def store_portal(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
-    """Provide the table's store, and the event loop that serves it, while the block runs."""
+def store_portal(
+    options: SourceOptions, store: Store | None = None
+) -> Iterator[tuple[BlockingPortal, Store]]:
+    """Provide the table's store, or the one given for it, and the event loop that serves it, while
+    the block runs."""
     with _run_loop() as portal:
-        store = open_table(options)
+        store = store or open_table(options)
         try:
             yield portal, store
         finally:

@@ -107,9 +107,11 @@ def _ignore_count(_: int) -> None:
 
 
 @contextmanager
-def _open_task_store(options: SourceOptions) -> Iterator[tuple[BlockingPortal, Store]]:
+def _open_task_store(
+    options: SourceOptions, given: Store | None
+) -> Iterator[tuple[BlockingPortal, Store]]:
     """Provide the table's store, and name the table in the block's errors."""
-    with store_portal(options) as (portal, store):
+    with store_portal(options, given) as (portal, store):
         try:
             yield portal, store
         except TableError as e:
@@ -117,11 +119,16 @@ def _open_task_store(options: SourceOptions) -> Iterator[tuple[BlockingPortal, S
 
 
 def spark_batches(
-    orders: Iterable[Order], options: SourceOptions, decode: DecodeOptions, schema: pa.Schema
+    orders: Iterable[Order],
+    options: SourceOptions,
+    decode: DecodeOptions,
+    schema: pa.Schema,
+    given: Store | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a task's rows in exactly the Arrow schema that Spark compares with."""
+    """Yield a task's rows in exactly the Arrow schema that Spark compares with. ``given`` is a
+    store that has the task's files, if it is not the table's own."""
     small = None if options.with_ids else SmallFiles(decode, Shapes(decode))
-    with _open_task_store(options) as (portal, store):
+    with _open_task_store(options, given) as (portal, store):
         for order in _group_small_files(orders, small):
             if isinstance(order, list):
                 assert small is not None

@@ -31,11 +31,13 @@ __all__ = [
     "GROUP",
     "Storage",
     "is_local",
+    "is_served",
     "is_url",
     "open_offset_store",
     "open_store",
     "open_target",
     "remote_schemes",
+    "serve_scheme",
     "storage_named",
     "storage_of",
     "take_also",
@@ -63,6 +65,8 @@ _KINDS = {
     **dict.fromkeys(("gs", "gcs"), "tailer.storage.objects:GcsStorage"),
     **_CATALOGS,
 }
+#: Storage that only this process can reach, by scheme.
+_SERVED: dict[str, Storage] = {}
 
 
 class Storage(Contract, ABC):
@@ -151,7 +155,8 @@ def open_store(
     :class:`ConfigError` for an address that no store serves, or an option that its store does not
     have.
     """
-    check_address(table)
+    if _find_scheme(table) not in _SERVED:
+        check_address(table)
     return storage_of(table).open_store(table, options or {}, traffic)
 
 
@@ -185,6 +190,18 @@ def is_local(table: str) -> bool:
     return _find_scheme(table) == "file"
 
 
+def is_served(address: str) -> bool:
+    """Return whether a kind of storage has the scheme of an address, in every process."""
+    scheme = _find_scheme(address)
+    return scheme in _KINDS or scheme in installed_points(GROUP)
+
+
+def serve_scheme(scheme: str, storage: Storage) -> None:
+    """Let a storage serve a scheme that no kind has, in this process: what it reads by is here
+    alone. A later one takes its place."""
+    _SERVED[scheme] = storage
+
+
 def is_url(address: str) -> bool:
     """Return whether an address is a URL, in which names are encoded: one of a sink's server, or a
     storage's address of the web. The keys of other storage are plain text, as paths are."""
@@ -192,7 +209,7 @@ def is_url(address: str) -> bool:
     if not separator or not scheme.isalpha():
         return False
     kind = _find_scheme(address)
-    is_storage = kind != "file" and (kind in _KINDS or kind in installed_points(GROUP))
+    is_storage = kind != "file" and is_served(address)
     return scheme.lower() == "https" or not is_storage
 
 
@@ -207,7 +224,8 @@ def remote_schemes(*, catalogs: bool = True) -> list[str]:
 
 def storage_of(address: str) -> Storage:
     """Return the storage that serves an address. Raises :class:`ConfigError` if there is none."""
-    found = _load_storage(_find_scheme(address))
+    scheme = _find_scheme(address)
+    found = _SERVED.get(scheme) or _load_storage(scheme)
     if found is None:
         schemes = "".join(f", {scheme}://" for scheme in remote_schemes())
         raise ConfigError(

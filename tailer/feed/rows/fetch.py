@@ -49,7 +49,7 @@ async def fetch_file(store: Store, file: ChangeFile, on_read: OnRead | None = No
     file's. Raises :class:`FileGone` for a missing file, :class:`CorruptLog` for a deletion vector
     that fails its checks; both name version and file.
     """
-    vectors = _find_stored_vectors(store, file)
+    vectors = find_stored_vectors(store, file)
     for where in (file.location, *vectors.values()):
         await store.expect(where, file.version, snapshot=file.origin == "snapshot")
     stored: dict[DeletionVectorDescriptor, bytes] = {}
@@ -68,7 +68,7 @@ def fetch_blocking(
 ) -> Fetched:
     """Do what :func:`fetch_file` does, in the calling thread."""
     stored: dict[DeletionVectorDescriptor, bytes] = {}
-    for dv, where in _find_stored_vectors(store, file).items():
+    for dv, where in find_stored_vectors(store, file).items():
         with _name_vector(store, file, dv):
             offset, length = find_stored_range(dv)
             stored[dv], _ = store.read_here(where, offset, length)
@@ -78,7 +78,7 @@ def fetch_blocking(
     return Fetched(file, _check_file_size(store, file, source), selection)
 
 
-def _find_stored_vectors(
+def find_stored_vectors(
     store: Store | BlockingFiles, file: ChangeFile
 ) -> dict[DeletionVectorDescriptor, str]:
     """Return the deletion vectors to read, with their files; none where the rows are known."""
@@ -152,7 +152,7 @@ def _name_data_file(store: Store | BlockingFiles, file: ChangeFile) -> Iterator[
         yield
     except FileNotFoundError:
         kind = "cdc" if file.change_type is None else "data"
-        raise _make_gone_error(store, file, file.path, kind) from None
+        raise make_gone_error(store, file, file.path, kind) from None
     except TableError as e:
         raise e.at(version=file.version) from None
 
@@ -167,14 +167,15 @@ def _name_vector(
         where = find_dv_location(dv)
         yield
     except FileNotFoundError:
-        raise _make_gone_error(store, file, str(where), "deletion vector") from None
+        raise make_gone_error(store, file, str(where), "deletion vector") from None
     except TableError as e:
         raise e.at(table=store.root, version=file.version, path=where or file.path) from None
 
 
-def _make_gone_error(
+def make_gone_error(
     store: Store | BlockingFiles, file: ChangeFile, path: str, kind: str
 ) -> FileGone:
+    """Return the error for a file of a ``kind`` that a change needs, and that is not there."""
     error = FileGone(
         f"the {kind} file is gone",
         table=store.root,

@@ -8,17 +8,24 @@ import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.paths.SparkPath;
+import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.FileSourceOptions;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.EvalMode;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.execution.datasources.FilePartition;
+import org.apache.spark.sql.execution.datasources.FileScanRDD;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.NoopCache$;
 import org.apache.spark.sql.execution.datasources.PartitionPath;
 import org.apache.spark.sql.execution.datasources.PartitionSpec;
+import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
+import org.apache.spark.sql.execution.datasources.binaryfile.BinaryFileFormat;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.sources.And;
 import org.apache.spark.sql.sources.EqualNullSafe;
@@ -51,7 +58,8 @@ import scala.jdk.javaapi.CollectionConverters;
 /**
  * Files that were planned, for Spark's own Parquet reader: each is a partition whose values are its
  * facts. Spark lists nothing, reads the facts once a file, and leaves out files by conditions on
- * them. A file that has two sets of facts is two partitions.
+ * them. A file that has two sets of facts is two partitions. And such files whole, for tasks that
+ * decode them.
  *
  * <p>Compiled in the driver by the compiler that Spark has for its queries: see planned_files.py. It
  * stays there, so it is the plainest Java, without generic types.
@@ -118,6 +126,57 @@ public final class PlannedFiles extends PartitioningAwareFileIndex {
           scala.collection.immutable.Map$.MODULE$.from(
               CollectionConverters.asScala((Map) json.readValue(options, Map.class))),
           spark);
+    }
+
+    /**
+     * Return the bytes of files, after which their facts come: one partition of the frame for each
+     * of the tasks, which are a list of such files.
+     */
+    public Dataset contents(SparkSession session, String factsSchema, String options, String tasks)
+        throws Exception {
+      ObjectMapper json = new ObjectMapper();
+      org.apache.spark.sql.classic.SparkSession spark =
+          (org.apache.spark.sql.classic.SparkSession) session;
+      StructType facts = (StructType) DataType.fromJson(factsSchema);
+      StructType content = new StructType().add("content", "binary");
+      scala.collection.immutable.Map none = scala.collection.immutable.Map$.MODULE$.empty();
+      scala.collection.immutable.Map given =
+          scala.collection.immutable.Map$.MODULE$.from(
+              CollectionConverters.asScala((Map) json.readValue(options, Map.class)));
+      List all = (List) json.readValue(tasks, List.class);
+      List partitions = new ArrayList();
+      for (int task = 0; task < all.size(); task++) {
+        List planned = (List) all.get(task);
+        PartitionedFile[] files = new PartitionedFile[planned.size()];
+        for (int at = 0; at < files.length; at++) {
+          List file = (List) planned.get(at);
+          SparkPath path = SparkPath.fromPath(new Path((String) file.get(0)));
+          long size = ((Number) file.get(1)).longValue();
+          InternalRow values = row(facts, (List) file.get(3));
+          files[at] = new PartitionedFile(values, path, 0L, size, new String[0], 0L, size, none);
+        }
+        partitions.add(new FilePartition(task, files));
+      }
+      scala.collection.immutable.Seq nothing =
+          CollectionConverters.asScala(new ArrayList()).toSeq();
+      Configuration conf = spark.sessionState().newHadoopConf();
+      StructType schema = BinaryFileFormat.schema();
+      scala.Function1 read =
+          new BinaryFileFormat()
+              .buildReaderWithPartitionValues(spark, schema, facts, content, nothing, given, conf);
+      for (int at = 0; at < facts.length(); at++) {
+        content = content.add(facts.fields()[at]);
+      }
+      FileScanRDD rows =
+          new FileScanRDD(
+              spark,
+              read,
+              CollectionConverters.asScala(partitions).toSeq(),
+              content,
+              nothing,
+              none,
+              new FileSourceOptions(given));
+      return spark.internalCreateDataFrame(rows, content, false);
     }
   }
 

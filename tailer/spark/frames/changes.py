@@ -23,6 +23,8 @@ from tailer.errors import ConfigError
 from tailer.spark.error_sentence import one_sentence
 from tailer.spark.frames.compiled import java_session
 from tailer.spark.frames.spark_reader import SparkFiles
+from tailer.spark.frames.task_files import rows_of_carried_tasks
+from tailer.spark.hadoop_store import HadoopStore, find_hadoop_address
 from tailer.spark.mapped_tasks import Decoder, rows_of_tasks
 from tailer.spark.orders import FileOrder, Order
 from tailer.spark.python import use_this_python
@@ -79,9 +81,13 @@ def frame_of(
     files = _spark_files(spark, reader, orders, removals, spark_reader)
     if files is not None:
         orders = files.take_orders(orders)
-    tasks = tasks_of(reader.options, orders, removals)
+    by_hadoop = find_hadoop_address(reader.options.table) is not None
+    store = open_table(reader.options) if by_hadoop else None
+    tasks = tasks_of(reader.options, orders, removals, divides=not by_hadoop)
     frames = [] if files is None else files.build_frames(spark)
-    if tasks or not frames:
+    if tasks and isinstance(store, HadoopStore):
+        frames.append(rows_of_carried_tasks(spark, store, reader, tasks))
+    elif tasks or not frames:
         decoder = Decoder(reader.options, reader.target, reader.arrow_schema)
         frames.append(rows_of_tasks(spark, tasks, decoder.decode_task, reader.schema))
     return reduce(lambda one, other: one.unionAll(other), frames)
@@ -130,6 +136,8 @@ def _spark_files(
     store = open_table(options)
     if isinstance(store, LocalStore):
         place: str | None = f"file://{store.root}"
+    elif isinstance(store, HadoopStore):
+        place = store.root
     elif options.in_session:
         place = reached_by_hadoop(options.table, first.location, spark)
     else:

@@ -7,7 +7,7 @@ kinds of partitions are folders; one of files is a class in Java (``PlannedFiles
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailer.spark.frames.compiled import java_session, maker_of
@@ -62,3 +62,19 @@ def frame_of_files(
         json.dumps([*planned]),
     )
     return Frame(session.baseRelationToDataFrame(relation), spark)
+
+
+def frame_of_contents(
+    spark: SparkSession,
+    facts: StructType,
+    options: Mapping[str, str],
+    tasks: Sequence[Sequence[PlannedFile]],
+) -> DataFrame:
+    """Return the files' bytes as the column ``content``, then their facts: a partition for each
+    task, which reads its files."""
+    from pyspark.sql.classic.dataframe import DataFrame as Frame
+
+    maker, session = maker_of(spark, "PlannedFiles"), java_session(spark)
+    return Frame(
+        maker.contents(session, facts.json(), json.dumps(options), json.dumps(tasks)), spark
+    )

@@ -31,7 +31,8 @@ from tailer.decode.options import DecodeOptions
 from tailer.decode.rows import EARLY_KINDS
 from tailer.delta.partitions import find_partition_text, parse_partition_value
 from tailer.delta.snapshot import TableState
-from tailer.errors import FileGone, TableError
+from tailer.errors import TableError
+from tailer.feed.rows.fetch import make_gone_error
 from tailer.native.parquet import native
 from tailer.spark.frames.file_columns import FileColumns, char_columns, file_columns
 from tailer.spark.frames.planned_files import Columns, PlannedFile, frame_of_files
@@ -52,7 +53,7 @@ _SMALL_FILES_MAX = 200
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9_.\-=+@%& ]+)*/[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 #: The settings of the session are not to hide what is lost, or to move old dates.
-_READ_OPTIONS = {
+READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
@@ -61,7 +62,7 @@ _READ_OPTIONS = {
 
 #: Several reads of a file at once are for stores that are far away: with local files, a scan waits
 #: for its helpers.
-_READ_LOCAL = {**_READ_OPTIONS, "parquet.hadoop.vectored.io.enabled": "false"}
+_READ_LOCAL = {**READ_OPTIONS, "parquet.hadoop.vectored.io.enabled": "false"}
 
 #: The change type of a file whose rows have none of their own.
 _KIND = "__tailer_kind"
@@ -124,7 +125,8 @@ class SparkFiles:
         if columns is None or file.location.startswith("/"):
             return False
         path = f"{self._place}/{file.location}"
-        if not _PLAIN_PATH.fullmatch(f"/{path.partition('://')[2].lstrip('/')}"):
+        below_server = path.partition("://")[2].partition("/")[2].lstrip("/")
+        if not _PLAIN_PATH.fullmatch(f"/{below_server}"):
             return False
         size, changed_ms = self._stat_file(file)
         if not size:  # Spark would pass over it
@@ -141,7 +143,8 @@ class SparkFiles:
         try:
             stat: os.stat_result = self._store.path(file.location).stat()
         except (FileNotFoundError, NotADirectoryError):
-            raise _make_file_gone(self._store, file) from None
+            kind = "cdc" if file.change_type is None else "data"
+            raise make_gone_error(self._store, file, file.path, kind) from None
         return stat.st_size, stat.st_mtime_ns // 1_000_000
 
     def _find_columns(self, file: ChangeFile) -> FileColumns | None:
@@ -200,7 +203,7 @@ class SparkFiles:
         for name, _ in columns.partitions:
             facts.add(name, spark_type(self._target[name]))
         scanned = Columns(own, read, facts, by_id=columns.by_id)
-        options = _READ_LOCAL if isinstance(self._store, LocalStore) else _READ_OPTIONS
+        options = _READ_LOCAL if isinstance(self._store, LocalStore) else READ_OPTIONS
         rows = frame_of_files(spark, scanned, options, layout.files)
         padded = {name: self._padded[name] for name in columns.names if name in self._padded}
         if not padded and [*own.names, *facts.names] == self._schema.names:
@@ -245,15 +248,3 @@ def _checked_kind() -> str:
 
 
 _CHECKED_KIND = _checked_kind()
-
-
-def _make_file_gone(store: Store, file: ChangeFile) -> FileGone:
-    kind = "cdc" if file.change_type is None else "data"
-    return FileGone(
-        f"the {kind} file is gone",
-        table=store.root,
-        version=file.version,
-        path=file.path,
-        hint="VACUUM or a lifecycle rule removed it before it was read; start after this version, "
-        "or with a snapshot",
-    )

@@ -25,6 +25,7 @@ from tailer.feed.rows.span import SpanEntry, Step
 from tailer.plan.rules import Rewrite
 from tailer.process.threads import run_blocking
 from tailer.spark.hadoop_access import is_hadoop_address
+from tailer.spark.hadoop_store import HadoopStore, find_hadoop_address
 from tailer.spark.options import SourceOptions
 from tailer.spark.orders import rewrite_order
 from tailer.spark.pipeline.cluster import Cluster
@@ -52,18 +53,21 @@ class ClusterReaders(Readers):
         """Return the feeds with the session's access to tables whose store has no options."""
         feeds = dict(config.feeds)
         for name, feed in config.feeds.items():
-            if not feed.store and is_hadoop_address(feed.table):
+            by_hadoop = find_hadoop_address(feed.table) is not None
+            if by_hadoop or (not feed.store and is_hadoop_address(feed.table)):
                 session = await self._cluster.ensure_session()
                 access = await anyio.to_thread.run_sync(session_access, feed.table, session)
-                feeds[name] = replace(feed, store=access.options)
+                feeds[name] = replace(feed, store={**access.options, **feed.store})
         return replace(config, feeds=feeds)
 
     def make_reader(self, feed: FeedConfig) -> ReadOn:
         """Return what reads the table of a feed."""
 
         async def read(context: ReadContext, sent: ItemSender, last: int | None) -> None:
-            decoder = ClusterDecoder(self._cluster, feed)
-            await read_in_process(structs.replace(context, remote=decoder), sent, last)
+            if not isinstance(context.log.store, HadoopStore):  # whose files tasks can't reach
+                decoder = ClusterDecoder(self._cluster, feed)
+                context = structs.replace(context, remote=decoder)
+            await read_in_process(context, sent, last)
 
         return read
 

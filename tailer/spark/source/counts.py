@@ -60,7 +60,7 @@ async def count_rows(store: Store, orders: Sequence[Order]) -> int:
         if isinstance(order, FileOrder) and order.take is not None:
             total += order.take
             continue
-        for file in _files_of(order):
+        for file in files_of(order):
             logged = file.logged_rows()
             total += logged or 0
             if logged is None:
@@ -75,7 +75,8 @@ async def count_rows(store: Store, orders: Sequence[Order]) -> int:
     return total
 
 
-def _files_of(order: Order) -> Sequence[ChangeFile]:
+def files_of(order: Order) -> Sequence[ChangeFile]:
+    """Return the files of an order."""
     if isinstance(order, FileOrder):
         return [order.file]
     return order.rewrite.leaving + order.rewrite.coming

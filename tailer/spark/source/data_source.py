@@ -29,6 +29,7 @@ from tailer.decode.options import DecodeOptions
 from tailer.errors import ConfigError, TableError
 from tailer.log.times import parse_timestamp, version_at_or_after, version_at_or_before
 from tailer.spark.error_sentence import TailerSourceError, in_worker, one_sentence
+from tailer.spark.hadoop_store import find_hadoop_address
 from tailer.spark.options import QueryTarget, SourceOptions, source_options
 from tailer.spark.orders import Order
 from tailer.spark.python import use_this_python
@@ -97,10 +98,10 @@ class TailerSource(DataSource):
     def _parse_options(self, given: Mapping[str, str]) -> SourceOptions:
         """Return the options; without any of the store, it has the session's access."""
         options = source_options(given)
-        if options.store:
+        if options.store and find_hadoop_address(options.table) is None:
             return options
-        access = session_access(options.table, self._session)
-        return replace(options, table=access.address, store=access.options, in_session=True)
+        address, store = session_access(options.table, self._session)
+        return replace(options, table=address, store={**store, **options.store}, in_session=True)
 
     def _find_given_options(self) -> dict[str, str]:
         return own_options(self.options) if in_catalog(self.options) else dict(self.options)

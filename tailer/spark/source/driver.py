@@ -45,11 +45,17 @@ class TaskPartition(InputPartition):
 
 
 def tasks_of(
-    options: SourceOptions, orders: Sequence[Order], removals: Sequence[Removal]
+    options: SourceOptions,
+    orders: Sequence[Order],
+    removals: Sequence[Removal],
+    *,
+    divides: bool = True,
 ) -> list[TaskPartition]:
-    """Return the tasks of these orders."""
+    """Return the tasks of these orders; without ``divides``, no file is divided among
+    them."""
     size, least = options.partition_bytes_max, options.partitions_min
-    return [TaskPartition(share, removals) for share in pack_orders(orders, size, least)]
+    shares = pack_orders(orders, size, least, divides=divides)
+    return [TaskPartition(share, removals) for share in shares]
 
 
 class Driver:

@@ -26,6 +26,8 @@ func main() {
 	backend, err := posix.New(folder, meta.XattrMeta{}, posix.PosixOpts{
 		NewDirPerm:  0o755,
 		Concurrency: 5000,
+		// As S3: otherwise it refuses every copy, and so the renames of Hadoop's client.
+		CopyObjectThreshold: 5 << 30,
 	})
 	if err != nil {
 		log.Fatal(err)
