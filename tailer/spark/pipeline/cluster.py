@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import traceback
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -97,7 +98,8 @@ class Cluster:
         failed in a way that may pass.
         """
         session = await self.ensure_session()
-        tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
+        # Its own one: to cancel this job, and no other of this feed or of one with a like name.
+        tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}-{uuid.uuid4().hex}"
         try:
             return await anyio.to_thread.run_sync(
                 partial(_run_job, session.sparkContext, tag, work), abandon_on_cancel=True

@@ -165,10 +165,11 @@ class CompareTask:
     def run(self) -> Iterator[bytes]:
         """Yield what is sent, each pickled."""
         counts, reader = Counts(), self.reader
+        decode = structs.replace(reader.decode, on_read=counts.count_read_bytes)
         try:
             with store_portal(reader.source) as (portal, store):
                 files = portal.call(
-                    derive_changes, store, self.order.commit, self.order.rewrite, reader.decode,
+                    derive_changes, store, self.order.commit, self.order.rewrite, decode,
                     reader.feed.diff, reader.feed.key, counts.count_noops,
                 )  # fmt: skip
                 # Their rows are decoded by other tasks, as those of all files are.
