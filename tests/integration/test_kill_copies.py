@@ -16,7 +16,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,14 @@ import duckdb
 import psycopg
 import pymysql
 import pytest
+import redis
 
 from sinks.files.manifest import FOLDER
 from tailer.changes import Offset
 from tailer.testing.conformance.sink import Event
 from tests.integration.killing import rows_left, rows_of_files, writing
 from tests.integration.test_kill import Writer
-from tests.support.brokers import Nats
+from tests.support.brokers import Nats, Redis
 from tests.support.clickhouse import ClickHouse
 from tests.support.forking import Process
 from tests.support.iceberg import Lake
@@ -44,6 +45,7 @@ from tests.support.message_targets import (
     nats_last,
     nats_offset,
 )
+from tests.support.opensearch import OpenSearch
 from tests.support.outcomes import record_outcome
 from tests.support.programs import running_daemon
 from tests.support.published import manifest
@@ -166,7 +168,39 @@ def clickhouse_target(server: ClickHouse) -> Target:
     return Target(options, offset, rows, offset)
 
 
-def bucket_target(server: Nats) -> Target:
+def search_target(server: OpenSearch) -> Target:
+    index = f"t{uuid.uuid4().hex}"
+
+    def offset() -> Offset | None:
+        found = server.call("GET", f"/delta-tailer/_doc/{index}")[1].get("_source", {})
+        return Offset.from_json(json.loads(found["offset"])) if found.get("offset") else None
+
+    def rows() -> list[dict[str, Any]]:
+        return sorted(server.documents(index).values(), key=lambda row: row["id"])
+
+    options = f'type = "search"\nurl = "{server.url}"\nindex = "{index}"\nkey = ["id"]'
+    return Target(options, offset, rows, offset)
+
+
+def redis_mirror_target(server: Redis) -> Target:
+    prefix = f"t{uuid.uuid4().hex}:"
+
+    def offset() -> Offset | None:
+        with closing(redis.Redis.from_url(server.url())) as client:
+            found: Any = client.hget(f"delta-tailer:{{{prefix}}}:{prefix}mirror", "offset")
+        return Offset.from_json(json.loads(found)) if found else None
+
+    def rows() -> list[dict[str, Any]]:
+        with closing(redis.Redis.from_url(server.url())) as client:
+            names: Any = client.keys(f"{prefix}*")
+            found = [json.loads(client.get(name)) for name in names]
+        return sorted(found, key=lambda row: row["id"])
+
+    options = f'url = "{server.url()}"\nprefix = "{prefix}"\nkey = ["id"]'
+    return Target(f'type = "redis"\nmode = "mirror"\n{options}', offset, rows, offset)
+
+
+def nats_mirror_target(server: Nats) -> Target:
     bucket = f"t{uuid.uuid4().hex}"
     stream = f"KV_{bucket}"
 
@@ -197,8 +231,12 @@ def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target
     match kind:
         case "clickhouse":
             return clickhouse_target(request.getfixturevalue("clickhouse"))
-        case "bucket":
-            return bucket_target(request.getfixturevalue("nats_server"))
+        case "nats-mirror":
+            return nats_mirror_target(request.getfixturevalue("nats_server"))
+        case "search":
+            return search_target(request.getfixturevalue("opensearch"))
+        case "redis-mirror":
+            return redis_mirror_target(request.getfixturevalue("redis_server"))
         case "files":
             return Target(
                 'type = "files"\npath = "out"',
@@ -284,10 +322,15 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.needs("clickhouse", "pubsub")
+@pytest.mark.needs("clickhouse", "opensearch", "pubsub")
 @pytest.mark.timeout(300 + 20 * ROUNDS)
 @pytest.mark.parametrize(
-    "kind", ["bucket", "clickhouse", "files", "delta", "iceberg", *SQL_SINKS, *MESSAGE_SINKS]
+    "kind",
+    [
+        *("clickhouse", "delta", "files", "iceberg", "nats-mirror", "redis-mirror", "search"),
+        *SQL_SINKS,
+        *MESSAGE_SINKS,
+    ],
 )
 def test_the_target_is_exact_when_daemons_are_killed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

@@ -27,8 +27,9 @@ KILLS = {
     "duckdb": "P1, P5, P6",
     "postgres": "P1, P5, P6",
     "mysql": "P1, P5, P6",
+    **dict.fromkeys(("clickhouse", "iceberg", "search"), "P1, P5, P6"),
     "files": "P1, P3, P5, P6",
-    **dict.fromkeys(("nats", "redis"), "P1, P5, P6"),
+    **dict.fromkeys(("nats", "nats-mirror", "redis", "redis-mirror"), "P1, P5, P6"),
     **dict.fromkeys(("http", "pubsub", "rabbitmq", "firehose", "kinesis", "sns", "sqs"), "P1, P4"),
 }
 #: Random histories, with what must hold.

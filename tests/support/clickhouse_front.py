@@ -81,6 +81,8 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+    #: As the server has it: else each answer on a kept connection waits for a client's late ACK.
+    disable_nagle_algorithm = True
     server: Front
 
     def do_GET(self) -> None:  # the name is the library's
