@@ -26,7 +26,9 @@ from tests.benchmarks.feed_tables import many_files, small_versions
 from tests.benchmarks.measure import Cost, measure, median_cost, python, tree_s
 from tests.benchmarks.results import Results, options
 from tests.support.brokers import Nats, RabbitMq, Redis
+from tests.support.clickhouse import ClickHouse
 from tests.support.mysql import Mysql
+from tests.support.opensearch import OpenSearch
 from tests.support.postgres import Postgres
 from tests.support.pubsub import Pubsub
 from tests.support.servers import Server
@@ -59,6 +61,11 @@ SERVERS: dict[str, tuple[type[Any], Callable[[Any], dict[str, Any]]]] = {
     "redis": (Redis, lambda server: {"url": server.url()}),
     "nats": (Nats, lambda server: {"servers": [server.url()]}),
     "pubsub": (Pubsub, lambda server: server.options("orders")),
+    "clickhouse": (
+        ClickHouse,
+        lambda server: {"url": server.url, "database": server.database(), "key": ["id"]},
+    ),
+    "search": (OpenSearch, lambda server: {"url": server.url, "index": "copy", "key": ["id"]}),
     "http": (Receiver, lambda server: {"url": f"http://127.0.0.1:{server.port}/"}),
 }
 #: The options of sinks that need no server. The bare scan has no event ids to write.

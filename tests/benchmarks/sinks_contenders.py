@@ -18,6 +18,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ import pyarrow as pa
 PIECE_ROWS = 10_000
 #: Events of a request, as the sink `http` sends them.
 REQUEST_ROWS = 1_000
+#: Documents of a request, as the sink `search` sends them.
+BULK_ROWS = 5_000
 
 
 async def sink(kind: str, table: Path, folder: Path, options: dict[str, Any]) -> None:
@@ -255,6 +258,41 @@ def pubsub(table: Path, _: Path, options: dict[str, Any]) -> None:
     client.stop()
 
 
+def clickhouse(table: Path, _: Path, options: dict[str, Any]) -> None:
+    """Insert a bare scan by the client of ClickHouse's makers into a table with the same key, whose
+    rows are on disk when they are answered."""
+    import clickhouse_connect
+
+    address = {"dsn": options["url"], "database": options["database"]}
+    with clickhouse_connect.get_client(
+        **address, compress="lz4", autogenerate_session_id=False
+    ) as client:
+        client.command(
+            "CREATE TABLE bench (id Int64, quantity Nullable(Int32), score Nullable(Float64),"
+            " token Nullable(String), status Nullable(String), changed_at"
+            " Nullable(DateTime64(6, 'UTC')), amount Nullable(Decimal(22, 2))) ENGINE ="
+            " ReplacingMergeTree ORDER BY id SETTINGS fsync_after_insert=1, fsync_part_directory=1"
+        )
+        for batch in batches(table):
+            client.insert_arrow("bench", pa.table(batch))
+
+
+def search(table: Path, _: Path, options: dict[str, Any]) -> None:
+    """Index ready documents by OpenSearch's own client, four requests at a time."""
+    import opensearchpy
+
+    lines, times = pieces(table)
+    engine = opensearchpy.OpenSearch(options["url"], timeout=60)
+
+    def send(first: int) -> None:
+        named = enumerate(lines[first % len(lines) :][:BULK_ROWS], first)
+        body = "".join(f'{{"index":{{"_id":{n}}}}}\n{line.decode()}\n' for n, line in named)
+        assert not engine.bulk(body, index="bare")["errors"]
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(send, range(0, times * len(lines), BULK_ROWS)))
+
+
 def http(table: Path, _: Path, options: dict[str, Any]) -> None:
     """POST ready batches of as many events as the sink's."""
     import aiohttp
@@ -302,6 +340,8 @@ CLIENTS = (
     redis,
     nats,
     pubsub,
+    clickhouse,
+    search,
     http,
     jsonl,
 )
