@@ -29,6 +29,8 @@ import pyarrow as pa
 PIECE_ROWS = 10_000
 #: Events of a request, as the sink `http` sends them.
 REQUEST_ROWS = 1_000
+#: Rows of a feed's batch.
+FEED_ROWS = 131_072
 #: Documents of a request, as the sink `search` sends them.
 BULK_ROWS = 5_000
 
@@ -62,13 +64,13 @@ async def sink(kind: str, table: Path, folder: Path, options: dict[str, Any]) ->
     )
 
 
-def batches(table: Path) -> Iterator[pa.RecordBatch]:
+def batches(table: Path, count: int = 65_536) -> Iterator[pa.RecordBatch]:
     """The rows of the table's files."""
     import pyarrow.parquet as pq
 
     for path in sorted(table.glob("*.parquet")):
         with pq.ParquetFile(path) as parquet:
-            yield from parquet.iter_batches(batch_size=65_536)
+            yield from parquet.iter_batches(batch_size=count)
 
 
 def pieces(table: Path) -> tuple[list[bytes], int]:
@@ -259,8 +261,8 @@ def pubsub(table: Path, _: Path, options: dict[str, Any]) -> None:
 
 
 def clickhouse(table: Path, _: Path, options: dict[str, Any]) -> None:
-    """Insert a bare scan by the client of ClickHouse's makers into a table with the same key, whose
-    rows are on disk when they are answered."""
+    """Insert a bare scan, in requests as large as the sink's, by the client of ClickHouse's makers,
+    into a table with the same key, whose rows are on disk when they are answered."""
     import clickhouse_connect
 
     address = {"dsn": options["url"], "database": options["database"]}
@@ -273,7 +275,7 @@ def clickhouse(table: Path, _: Path, options: dict[str, Any]) -> None:
             " Nullable(DateTime64(6, 'UTC')), amount Nullable(Decimal(22, 2))) ENGINE ="
             " ReplacingMergeTree ORDER BY id SETTINGS fsync_after_insert=1, fsync_part_directory=1"
         )
-        for batch in batches(table):
+        for batch in batches(table, FEED_ROWS):
             client.insert_arrow("bench", pa.table(batch))
 
 

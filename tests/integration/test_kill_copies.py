@@ -176,7 +176,9 @@ def search_target(server: OpenSearch) -> Target:
         return Offset.from_json(json.loads(found["offset"])) if found.get("offset") else None
 
     def rows() -> list[dict[str, Any]]:
-        found = ({**row, "amount": float(row["amount"])} for row in server.documents(index).values())
+        found = (
+            {**row, "amount": float(row["amount"])} for row in server.documents(index).values()
+        )
         return sorted(found, key=lambda row: row["id"])
 
     options = f'type = "search"\nurl = "{server.url}"\nindex = "{index}"\nkey = ["id"]'
