@@ -289,7 +289,7 @@ def search(table: Path, _: Path, options: dict[str, Any]) -> None:
     def send(first: int) -> None:
         named = enumerate(lines[first % len(lines) :][:BULK_ROWS], first)
         body = "".join(f'{{"index":{{"_id":{n}}}}}\n{line.decode()}\n' for n, line in named)
-        assert not engine.bulk(body, index="bare")["errors"]
+        assert not engine.bulk(body=body, index="bare")["errors"]
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(send, range(0, times * len(lines), BULK_ROWS)))
