@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio.to_thread
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
@@ -23,9 +24,9 @@ from tailer.errors import ConfigError, FileGone, TableError, TailerError, Transi
 from tailer.spark.frames.compiled import java_session, maker_of
 from tailer.storage import Storage, is_served, serve_scheme, take_also
 from tailer.store import WHOLE_BYTES, Entries, FileStatus, Found, Store, make_outside_error
+from tailer.store.ranged import RangedFile, RangedReader
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from tailer.store.traffic import Traffic
@@ -135,7 +136,7 @@ class HadoopStore(Store):
     def find_files(self, locations: Sequence[str]) -> list[FoundFile | None]:
         """Return the addresses of files and their bytes; None for one that is not there."""
         found = json.loads(self._call_java("files", json.dumps(locations)))
-        return [FoundFile(*one) if one else None for one in found]
+        return [FoundFile(one[0], one[1]) if one else None for one in found]
 
     async def list(self, folder: str, start_after: str = "") -> AsyncGenerator[FileStatus, None]:
         text = await _wait_for(partial(self._call_java, "list", folder, start_after))
@@ -166,7 +167,8 @@ class HadoopStore(Store):
             with tempfile.NamedTemporaryFile() as file:
                 answer = self._call_java("read", location, at, most, file.name)
                 part = answer[_HEAD.size :] or file.read()
-            status = _make_status(location.rpartition("/")[2], *_HEAD.unpack_from(answer))
+            size, mtime_ms = _HEAD.unpack_from(answer)
+            status = _make_status(location.rpartition("/")[2], size, mtime_ms)
             if first is not None and status != first:
                 raise TransientError(f"{self._root}, {location} was replaced while it was read")
             first = status
@@ -177,10 +179,6 @@ class HadoopStore(Store):
 
     async def open(self, location: str, size: int | None) -> pa.NativeFile:
         """See :class:`tailer.store.Store`. A small file is read whole."""
-        import pyarrow as pa
-
-        from tailer.store.ranged import RangedFile, RangedReader  # on demand: it loads pyarrow
-
         is_small = size is None or size <= WHOLE_BYTES
         data, opened = await self.read(location, 0, WHOLE_BYTES if is_small else 0)
         if len(data) == opened.size:

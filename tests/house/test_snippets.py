@@ -213,7 +213,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("from", MIRRORS),
         ("before", f"{SPARK}the_frames_of_the_guide"),
         ("from", MIRRORS),
-        ("changes", NotRun("tests/spark/test_s3.py reads with these options, a table of its own")),
+        ("account", NotRun("tests/spark/test_s3.py reads with these options, a table of its own")),
         ("tailer", NotRun("tests/spark/test_pipeline.py runs it; the last line wants YARN")),
         ("tailer", NotRun("tests/spark/test_pipeline.py moves offsets both ways")),
     ],

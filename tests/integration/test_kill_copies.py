@@ -196,7 +196,8 @@ def redis_mirror_target(server: Redis) -> Target:
     def rows() -> list[dict[str, Any]]:
         with closing(redis.Redis.from_url(server.url())) as client:
             names: Any = client.keys(f"{prefix}*")
-            found = [json.loads(client.get(name)) for name in names]
+            values: list[Any] = [client.get(name) for name in names]
+        found = [json.loads(value) for value in values]
         return sorted(found, key=lambda row: row["id"])
 
     options = f'url = "{server.url()}"\nprefix = "{prefix}"\nkey = ["id"]'

@@ -3,18 +3,24 @@ session's own Delta, or of the same table here, and what goes wrong there is one
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import IntegerType, StructType
 
 from tailer.spark import changes, foreach_batch
 from tailer.spark.error_sentence import TailerSourceError
+from tailer.spark.frames.planned_files import PlannedFile, frame_of_pieces
+from tailer.spark.frames.spark_reader import READ_OPTIONS
 from tailer.spark.mirror import mirror_into
 from tailer.spark.source import TailerSource
+from tailer.testing.table import TableBuilder
 from tests.clouds.copies import Original, unpacked
 from tests.spark.test_frames import plan
 from tests.spark.test_pipeline import configured, lines, run_spark
@@ -28,6 +34,7 @@ ODD = ("a b", "x%y", "ü/é", "c:d", "plain")
 FEED = "delta.enableChangeDataFeed = true"
 VECTORS = "delta.enableDeletionVectors = true"
 MAPPING = "delta.columnMapping.mode = 'name'"
+FACTS = StructType().add("file", IntegerType())
 OFTEN = "delta.checkpointInterval = 3"
 #: Hadoop's own time-outs, for a test that waits for one.
 IMPATIENT = {
@@ -204,6 +211,27 @@ def test_what_is_not_a_table_is_said(spark: SparkSession, hdfs: Hdfs, orders: st
     spark.conf.set("fs.defaultFS", hdfs.url)
     spark.conf.set("fs.hdfs.impl.disable.cache", "true")  # those clients know no default
     assert changes(spark, short, startingVersion=0).count() == 5
+
+
+def test_other_file_systems_of_hadoops_are_read_too(spark: SparkSession, tmp_path: Path) -> None:
+    """Bytes come to the tasks as they are, also where a file ends as a line does."""
+    table = TableBuilder(tmp_path / "orders", pa.schema([("id", pa.int64()), ("b", pa.binary())]))
+    table.create()
+    table.insert([{"id": n, "b": bytes(range(n, 256)) + b"\r\n\n\0"} for n in range(200)])
+    spark.conf.set("fs.viewfs.mounttable.lake.link./orders", (tmp_path / "orders").as_uri())
+    spark.conf.set("fs.viewfs.impl.disable.cache", "true")
+    options: dict[str, Any] = {"startingVersion": 0, "withIds": True}
+    here = changes(spark, tmp_path / "orders", **options)
+    there = changes(spark, "viewfs://lake/orders", **options)
+    assert sorted_rows(there.collect()) == sorted_rows(here.collect())
+    lines = tmp_path / "orders" / "lines"
+    for content in (b"", b"a\n\n", b"\n", b"\r\xff\n\0", os.urandom(100_000)):
+        lines.write_bytes(content)
+        file = PlannedFile(lines.as_uri(), len(content), 0, ("1",))
+        frame = frame_of_pieces(spark, FACTS, READ_OPTIONS, [[file]])
+        found = b"".join(bytes(row.piece) for row in frame.collect())
+        assert found[: len(content)] == content
+        assert len(found) <= len(content) + 1
 
 
 def test_a_lost_file_and_a_lacking_right_are_one_sentence(

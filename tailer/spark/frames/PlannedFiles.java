@@ -25,8 +25,8 @@ import org.apache.spark.sql.execution.datasources.PartitionPath;
 import org.apache.spark.sql.execution.datasources.PartitionSpec;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
-import org.apache.spark.sql.execution.datasources.binaryfile.BinaryFileFormat;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
+import org.apache.spark.sql.execution.datasources.text.TextFileFormat;
 import org.apache.spark.sql.sources.And;
 import org.apache.spark.sql.sources.EqualNullSafe;
 import org.apache.spark.sql.sources.EqualTo;
@@ -58,8 +58,8 @@ import scala.jdk.javaapi.CollectionConverters;
 /**
  * Files that were planned, for Spark's own Parquet reader: each is a partition whose values are its
  * facts. Spark lists nothing, reads the facts once a file, and leaves out files by conditions on
- * them. A file that has two sets of facts is two partitions. And such files whole, for tasks that
- * decode them.
+ * them. A file that has two sets of facts is two partitions. And the bytes of such files, for
+ * tasks that decode them.
  *
  * <p>Compiled in the driver by the compiler that Spark has for its queries: see planned_files.py. It
  * stays there, so it is the plainest Java, without generic types.
@@ -129,16 +129,17 @@ public final class PlannedFiles extends PartitioningAwareFileIndex {
     }
 
     /**
-     * Return the bytes of files, after which their facts come: one partition of the frame for each
-     * of the tasks, which are a list of such files.
+     * Return the lines of files as Spark's text reader has them, each with the facts of its file:
+     * one partition of the frame for each of the tasks, which are a list of such files.
      */
-    public Dataset contents(SparkSession session, String factsSchema, String options, String tasks)
+    public Dataset lines(SparkSession session, String factsSchema, String options, String tasks)
         throws Exception {
       ObjectMapper json = new ObjectMapper();
       org.apache.spark.sql.classic.SparkSession spark =
           (org.apache.spark.sql.classic.SparkSession) session;
       StructType facts = (StructType) DataType.fromJson(factsSchema);
-      StructType content = new StructType().add("content", "binary");
+      StructType line = new StructType().add("value", "string");
+      StructType schema = line;
       scala.collection.immutable.Map none = scala.collection.immutable.Map$.MODULE$.empty();
       scala.collection.immutable.Map given =
           scala.collection.immutable.Map$.MODULE$.from(
@@ -160,23 +161,22 @@ public final class PlannedFiles extends PartitioningAwareFileIndex {
       scala.collection.immutable.Seq nothing =
           CollectionConverters.asScala(new ArrayList()).toSeq();
       Configuration conf = spark.sessionState().newHadoopConf();
-      StructType schema = BinaryFileFormat.schema();
       scala.Function1 read =
-          new BinaryFileFormat()
-              .buildReaderWithPartitionValues(spark, schema, facts, content, nothing, given, conf);
+          new TextFileFormat()
+              .buildReaderWithPartitionValues(spark, line, facts, line, nothing, given, conf);
       for (int at = 0; at < facts.length(); at++) {
-        content = content.add(facts.fields()[at]);
+        schema = schema.add(facts.fields()[at]);
       }
       FileScanRDD rows =
           new FileScanRDD(
               spark,
               read,
               CollectionConverters.asScala(partitions).toSeq(),
-              content,
+              schema,
               nothing,
               none,
               new FileSourceOptions(given));
-      return spark.internalCreateDataFrame(rows, content, false);
+      return spark.internalCreateDataFrame(rows, schema, false);
     }
   }
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailer.spark.frames.compiled import java_session, maker_of
+from tailer.spark.types import quote_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,8 +49,6 @@ def frame_of_files(
 ) -> DataFrame:
     """Return the files' rows: the columns that the files have, then their facts. ``options`` are
     those of Spark's Parquet reader."""
-    from pyspark.sql.classic.dataframe import DataFrame as Frame
-
     session = java_session(spark)
     maker = maker_of(spark, "PlannedFiles")
     relation = maker.relation(
@@ -61,20 +60,30 @@ def frame_of_files(
         json.dumps(options),
         json.dumps([*planned]),
     )
-    return Frame(session.baseRelationToDataFrame(relation), spark)
+    return _wrap_frame(spark, session.baseRelationToDataFrame(relation))
 
 
-def frame_of_contents(
+def frame_of_pieces(
     spark: SparkSession,
     facts: StructType,
     options: Mapping[str, str],
     tasks: Sequence[Sequence[PlannedFile]],
 ) -> DataFrame:
-    """Return the files' bytes as the column ``content``, then their facts: a partition for each
-    task, which reads its files."""
+    """Return the files' facts, and the column ``piece`` with their bytes in their order, perhaps
+    with a line's end after the last: a partition for each task, which reads its files.
+
+    Spark's reader of whole files holds each several times in memory. Its text reader holds a line,
+    and leaves its bytes as they are, but for the mark that text may begin with, and no file of a
+    table does: there is no other one that reads a file in pieces.
+    """
+    given = json.dumps({**options, "lineSep": "\n"})
+    maker = maker_of(spark, "PlannedFiles")
+    lines = maker.lines(java_session(spark), facts.json(), given, json.dumps(tasks))
+    piece = "concat(CAST(value AS BINARY), X'0A') AS piece"
+    return _wrap_frame(spark, lines).selectExpr(*map(quote_name, facts.names), piece)
+
+
+def _wrap_frame(spark: SparkSession, java: Any) -> DataFrame:
     from pyspark.sql.classic.dataframe import DataFrame as Frame
 
-    maker, session = maker_of(spark, "PlannedFiles"), java_session(spark)
-    return Frame(
-        maker.contents(session, facts.json(), json.dumps(options), json.dumps(tasks)), spark
-    )
+    return Frame(java, spark)

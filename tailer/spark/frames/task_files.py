@@ -1,8 +1,5 @@
 """The files of tasks whose executors can't reach the table: Spark reads them, and each task gets
 its own, whole, in a folder of its executor's.
-
-Spark hands a file to Python in pieces, so that neither holds all of it in a batch; but Java holds
-the file.
 """
 
 from __future__ import annotations
@@ -11,15 +8,15 @@ import os
 import tempfile
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as s
 
 from tailer.changes import ChangeFile
-from tailer.errors import TableError
 from tailer.feed.rows.fetch import find_stored_vectors, make_gone_error
-from tailer.spark.frames.planned_files import PlannedFile, frame_of_contents
+from tailer.spark.frames.planned_files import PlannedFile, frame_of_pieces
 from tailer.spark.frames.spark_reader import READ_OPTIONS
 from tailer.spark.hadoop_store import FoundFile, HadoopStore
 from tailer.spark.mapped_tasks import Decoder, map_in_arrow
@@ -33,15 +30,13 @@ if TYPE_CHECKING:
     from tailer.spark.source.data_source import ChangeReader
     from tailer.spark.source.reader import ChangeStreamReader
 
-#: What a row of Spark's can have, less what a row needs itself.
-_FILE_BYTES_MAX = 2**31 - 64
-_PIECE_BYTES = 8 * 1024 * 1024
-_PIECES = (
-    f"explode(transform(sequence(0, greatest(0, octet_length(content) - 1) div {_PIECE_BYTES}), "
-    f"at -> substring(content, int(at * {_PIECE_BYTES} + 1), {_PIECE_BYTES}))) AS content"
-)
+_FACTS = s.StructType().add("file", s.IntegerType())
 
-_FACTS = s.StructType().add("task", s.IntegerType()).add("location", s.StringType())
+
+class _CarriedFile(NamedTuple):
+    task: int
+    location: str
+    size: int
 
 
 class TaskFiles(Store):
@@ -89,58 +84,61 @@ def rows_of_carried_tasks(
 ) -> DataFrame:
     """Return the rows of these tasks: each is a partition of the frame, with its files.
 
-    Raises :class:`FileGone` for a file that is not there, and :class:`TableError` for one that is
-    too large.
+    Raises :class:`FileGone` for a file that is not there.
     """
     decoder = Decoder(reader.options, reader.target, reader.arrow_schema)
     root, spill_folder = store.root, reader.options.diff.spill_folder
+    carried: list[_CarriedFile] = []
+    planned: list[list[PlannedFile]] = []
+    found = _find_files(store, tasks)
+    for number, task in enumerate(tasks):
+        planned.append([])
+        for location in _list_needed_files(store, task):
+            address, size = found[location]
+            planned[-1].append(PlannedFile(address, size, 0, (str(len(carried)),)))
+            carried.append(_CarriedFile(number, location, size))
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
         with tempfile.TemporaryDirectory(dir=spill_folder or local or None) as folder:
-            paths: dict[str, Path] = {}
+            paths: dict[int, Path] = {}
             for batch in batches:
-                for number, location, content in zip(*batch.columns, strict=True):
-                    task = tasks[number.as_py()]
-                    path = paths.setdefault(location.as_py(), Path(folder, str(len(paths))))
+                for number in pc.unique(batch.column(0)).to_pylist():
+                    pieces = batch.filter(pc.equal(batch.column(0), number)).column(1)
+                    path = paths[number] = Path(folder, str(number))
                     with path.open("ab") as file:
-                        file.write(content.as_buffer())
+                        file.writelines(pieces.to_pylist())
+            for number, path in paths.items():
+                if path.stat().st_size > carried[number].size:  # the end of the last line
+                    os.truncate(path, carried[number].size)
             if paths:
-                yield from decoder.decode_task(task, TaskFiles(root, paths))
+                files = {carried[number].location: path for number, path in paths.items()}
+                task = tasks[carried[min(paths)].task]
+                yield from decoder.decode_task(task, TaskFiles(root, files))
 
-    frame = frame_of_contents(spark, _FACTS, READ_OPTIONS, _plan_files(store, tasks))
-    return map_in_arrow(frame.selectExpr("task", "location", _PIECES), read, reader.schema)
+    frame = frame_of_pieces(spark, _FACTS, READ_OPTIONS, planned)
+    return map_in_arrow(frame, read, reader.schema)
 
 
-def _plan_files(store: HadoopStore, tasks: Sequence[TaskPartition]) -> list[list[PlannedFile]]:
-    """Return each task's files."""
-    needed: list[dict[str, ChangeFile]] = [{} for _ in tasks]
-    for locations, task in zip(needed, tasks, strict=True):
-        for file in (file for order in task.orders for file in files_of(order)):
-            for location in (file.location, *find_stored_vectors(store, file).values()):
-                locations.setdefault(location, file)
-    every = {location: file for locations in needed for location, file in locations.items()}
-    planned: dict[str, FoundFile] = {}
-    for (location, file), found in zip(every.items(), store.find_files([*every]), strict=True):
-        if found is None:
+def _list_needed_files(store: HadoopStore, task: TaskPartition) -> dict[str, ChangeFile]:
+    """Return the locations of what a task reads, each with the file that needs it."""
+    needed: dict[str, ChangeFile] = {}
+    for file in (file for order in task.orders for file in files_of(order)):
+        for location in (file.location, *find_stored_vectors(store, file).values()):
+            needed.setdefault(location, file)
+    return needed
+
+
+def _find_files(store: HadoopStore, tasks: Sequence[TaskPartition]) -> dict[str, FoundFile]:
+    """Return where the tasks' files are, by location."""
+    needed: dict[str, ChangeFile] = {}
+    for task in tasks:
+        needed.update(_list_needed_files(store, task))
+    found: dict[str, FoundFile] = {}
+    for (location, file), one in zip(needed.items(), store.find_files([*needed]), strict=True):
+        if one is None:
             data = "cdc" if file.change_type is None else "data"
             kind = data if location == file.location else "deletion vector"
             raise make_gone_error(store, file, location, kind)
-        if found.size > _FILE_BYTES_MAX:
-            raise TableError(
-                f"the file has {found.size} bytes, and Spark hands a file of at most 2 GiB to a "
-                "task that must decode it",
-                table=store.root,
-                version=file.version,
-                path=location,
-                hint="rewrite the table's files smaller, or read it where the store is mounted",
-            )
-        planned[location] = found
-    return [
-        [
-            PlannedFile(found.address, found.size, 0, (str(number), location))
-            for location in locations
-            for found in [planned[location]]
-        ]
-        for number, locations in enumerate(needed)
-    ]
+        found[location] = one
+    return found
