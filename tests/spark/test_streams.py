@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -270,9 +272,19 @@ def test_a_place_that_the_table_lacks_ends_the_query(
     failed(started(writer), "the starting version is 9, and the newest is 2")
 
 
-def test_java_is_compiled_once_for_all_threads(spark: SparkSession) -> None:
+def test_java_is_compiled_once_for_all_threads(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Py4J would call a method of one class for an object of another one of that name."""
-    compiled._compile_maker.cache_clear()
+    made: list[str] = []
+
+    @lru_cache
+    def compile_slowly(_: Any, name: str) -> object:
+        made.append(name)
+        time.sleep(0.05)
+        return object()
+
+    monkeypatch.setattr(compiled, "_compile_maker", compile_slowly)
     with ThreadPoolExecutor(8) as threads:
-        makers = [*threads.map(lambda _: compiled.maker_of(spark, "PlannedFiles"), range(8))]
-    assert len({maker._target_id for maker in makers}) == 1
+        makers = {*threads.map(lambda _: compiled.maker_of(spark, "PlannedFiles"), range(8))}
+    assert (len(makers), made) == (1, ["PlannedFiles"])
