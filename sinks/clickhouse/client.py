@@ -59,9 +59,12 @@ _EVERY = {
 #: The answer comes when all is done, so that its status counts.
 _WHOLE = {"wait_end_of_query": "1"}
 #: Of an insert: it is durable when it is answered; a block that was there before is written
-#: again, for its rows may be gone meanwhile; and null stays null.
-_INSERT = {"async_insert": "0", "insert_deduplicate": "0", "input_format_null_as_default": "0",
-    "optimize_on_insert": "0"}  # fmt: skip
+#: again, for its rows may be gone meanwhile; null stays null; and no keys are merged, for a batch
+#: has each once.
+_INSERT = {
+    "async_insert": "0", "insert_deduplicate": "0", "input_format_null_as_default": "0",
+    "optimize_on_insert": "0",
+}  # fmt: skip
 #: Of a read: texts are bytes, which need not be UTF-8.
 _READ = {"output_format_arrow_string_as_string": "0"}
 

@@ -102,18 +102,12 @@ BARS: dict[str, Bar] = {
                 ("delta", "a bare scan that deltalake appends", 1.5),
                 ("postgres", "COPY of a bare scan", 1.3),
                 ("clickhouse", "a bare scan that ClickHouse's own client inserts", 1.5),
-                ("search", "ready documents by OpenSearch's own client", 1.5),
-                ("nats", "ready messages by nats-py", 1.5),
-                ("pubsub", "ready messages by Google's own publisher", 1.5),
             )
         ),
         *(
             Bar(f"sink-{kind}-small", "sinks", f"10,000 versions of 100 rows to the sink `{kind}`",
                 "one version of as many rows", 3.0)
-            for kind in (
-                *("files", "duckdb", "delta", "postgres"),
-                *("clickhouse", "search", "nats", "pubsub"),
-            )
+            for kind in ("files", "duckdb", "delta", "postgres", "clickhouse")
         ),
         *(
             Bar(f"growth-{what}", "growth", f"growth: {what}, doubled four times",

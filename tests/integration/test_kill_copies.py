@@ -196,7 +196,7 @@ def redis_mirror_target(server: Redis) -> Target:
     def rows() -> list[dict[str, Any]]:
         with closing(redis.Redis.from_url(server.url())) as client:
             names: Any = client.keys(f"{prefix}*")
-            values: list[Any] = [client.get(name) for name in names]
+            values: Any = client.mget(names) if names else []
         found = [json.loads(value) for value in values]
         return sorted(found, key=lambda row: row["id"])
 
