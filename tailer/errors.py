@@ -85,6 +85,18 @@ class TailerError(Exception):
     def __str__(self) -> str:
         return printable(super().__str__())
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let every error travel between processes, whatever it is made with."""
+        return _remake_error, (type(self), self.args, self.__dict__)
+
+
+def _remake_error(
+    kind: type[TailerError], args: tuple[object, ...], state: dict[str, object]
+) -> TailerError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class TransientError(TailerError):
     """An error that may pass by itself: a time-out, a 5xx answer, an incomplete file.

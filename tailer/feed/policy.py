@@ -78,9 +78,6 @@ class FeedPaused(TailerError):
         super().__init__(what)
         self.version = version
 
-    def __reduce__(self) -> tuple[type[FeedPaused], tuple[str, int]]:
-        return type(self), (self.args[0], self.version)
-
 
 def build_schema_notice(
     before: TableState, after: TableState, at: Offset, timestamp_ms: int

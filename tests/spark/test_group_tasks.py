@@ -22,13 +22,15 @@ from tailer.decode.options import DiffOptions
 from tailer.decode.rows import DecodeOptions
 from tailer.errors import FileGone, TailerError, TransientError
 from tailer.feed.options import FeedOptions
+from tailer.feed.orders import Orders, ResnapshotRequest
 from tailer.feed.pipe import read_ahead
-from tailer.feed.policy import FeedPaused, LostFiles
+from tailer.feed.policy import LostFiles
 from tailer.feed.progress import FeedProgress
 from tailer.feed.read import read_in_process, send_items
 from tailer.feed.read_context import Emit, FeedItem, ReadContext
 from tailer.shape.expressions import parse_condition, parse_select
 from tailer.shape.selection import Selection
+from tailer.spark.pipeline import group_task
 from tailer.spark.pipeline.cluster import Cluster, ClusterOptions
 from tailer.spark.pipeline.run import ClusterDecoder
 from tailer.testing.table import TableBuilder
@@ -72,6 +74,7 @@ def read_feed(
     cluster: Travelling | None = None,
     found: list[FeedItem] | None = None,
     last: int | None = None,
+    orders: Orders | None = None,
 ) -> list[FeedItem]:
     """What a feed reads from an offset on, to the newest version; by a cluster, if there is one.
     ``found`` has what came before an error."""
@@ -81,7 +84,7 @@ def read_feed(
         log = table_log(table)
         until = await log.latest_version() if last is None else last
         progress = FeedProgress("feed", _now)
-        context = ReadContext.from_options(log, feed, progress, lost=lost)
+        context = ReadContext.from_options(log, feed, progress, orders, lost)
         if cluster is not None:
             config = FeedConfig("feed", str(table), None, feed, SinkConfig("jsonl", {}))
             decoder = Decoder(cast(Cluster, cluster), config)
@@ -242,19 +245,57 @@ def test_an_update_of_the_key_has_both_its_images(tmp_path: Path) -> None:
     assert partners[0] == partners[1] == [[{"id": 2, "v": "b"}, {"id": 1, "v": "a"}]]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        FeedPaused("waiting", 3),
-        FileGone("gone", table="t", version=3, path="p", hint="look"),
-        TransientError("later", 2.5),
-    ],
-)
-def test_an_error_travels_whole(error: TailerError) -> None:
+def list_errors(kind: type[TailerError] = TailerError) -> list[type[TailerError]]:
+    return [kind, *(one for each in kind.__subclasses__() for one in list_errors(each))]
+
+
+@pytest.mark.parametrize("kind", list_errors(), ids=lambda kind: kind.__name__)
+def test_every_error_travels_whole(kind: type[TailerError]) -> None:
+    error = kind.__new__(kind, "gone")
+    error.__dict__.update(version=3, hint="look", retry_after_s=2.5)
     travelled = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
-    assert (type(travelled), str(travelled), vars(travelled)) == (
-        type(error), str(error), vars(error)
-    )  # fmt: skip
+    assert (type(travelled), travelled.args, vars(travelled)) == (kind, ("gone",), vars(error))
+
+
+def test_a_snapshot_again_sees_columns_that_are_not_selected(tmp_path: Path) -> None:
+    table = many_files(tmp_path, 2).folder
+    feed = FeedOptions(selection=Selection(select=parse_select(["id"])))
+    found = []
+    for cluster in (None, Travelling()):
+        orders = Orders(resnapshots=[ResnapshotRequest(parse_condition("name = 'n3'"))])
+        found.append(read_feed(table, Offset(2), feed, cluster=cluster, orders=orders))
+    assert told(found[0]) == told(found[1])
+    assert len(events(found[1])) == 1
+
+
+def test_a_task_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+    table = many_files(tmp_path, 3).folder
+    cluster = Unread()
+    read_feed(table, Offset(1), cluster=cluster)
+    assert cluster.tasks
+
+
+class Unread(Travelling):
+    """A cluster whose consumer leaves after the first thing that a task sends, and comes again."""
+
+    async def run_task(self, name: str, work: Callable[[], Any]) -> list[bytes]:
+        sent = work()
+        next(sent)
+        await anyio.to_thread.run_sync(sent.close)
+        return await super().run_task(name, work)
+
+
+def test_a_lack_of_memory_in_a_task_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = many_files(tmp_path, 1).folder
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(group_task, "_pack_step", fail)
+    with pytest.raises(TransientError, match="a task can't go on"):
+        read_feed(table, Offset(1), cluster=Travelling())
 
 
 def test_what_tasks_have_read_counts_as_the_feeds(tmp_path: Path) -> None:

@@ -197,11 +197,13 @@ async def open_files(context: ReadContext, group: list[SpanEntry]) -> Exception 
     ]
     for at in range(0, len(waiting), _AHEAD_FILES):
         places = waiting[at : at + _AHEAD_FILES]
-        fetches = (_fetch(context, group[place].file) for place in places)
-        found = await asyncio.gather(*fetches, return_exceptions=True)
-        for place, opened in zip(places, found, strict=True):
-            if isinstance(opened, Fetched):
-                group[place].opened = opened
+        fetches = (_open_here(context, group[place]) for place in places)
+        try:
+            found = await asyncio.gather(*fetches, return_exceptions=True)
+        except BaseException:
+            for entry in group:
+                entry.close()
+            raise
         for place, error in zip(places, found, strict=True):
             if isinstance(error, Exception):
                 for entry in group[place:]:
@@ -209,6 +211,10 @@ async def open_files(context: ReadContext, group: list[SpanEntry]) -> Exception 
                 del group[place:]
                 return error
     return None
+
+
+async def _open_here(context: ReadContext, entry: SpanEntry) -> None:
+    entry.opened = await _fetch(context, entry.file)
 
 
 async def _fetch(context: ReadContext, file: ChangeFile | None) -> Fetched:

@@ -9,7 +9,7 @@ decoded when it asks for a step. What is asked decides what is in memory.
   in a worker thread. Only a step that takes no longer than the hop into one, such as the first step
   of a single small local file, is taken in the event loop. All else in this file runs in the event
   loop.
-- **Lanes:** of a large span, three groups are decoded at the same time, each by this loop, and
+- **Lanes:** of a large span, two groups are decoded at the same time, each by this loop, and
   their batches are made in the groups' order. Files of a few KiB are mostly the interpreter's work:
   two threads that decode them wait for each other's turn and take longer than one, so groups of
   them take turns.

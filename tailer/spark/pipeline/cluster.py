@@ -17,16 +17,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from threading import Event
 
 import anyio
 import anyio.to_thread
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tailer.errors import ConfigError, TailerError, TransientError
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 #: Spark's messages when a process was too slow to start, or an executor is gone; and when two
 #: jobs that begin at one moment share a worker's environment while a task is being sent.
@@ -38,6 +37,10 @@ _HEALING = (
     "java.io.OptionalDataException",
     "java.util.ConcurrentModificationException",
 )
+#: The same when the session has ended, or its Java has.
+_LOST = ("SparkContext was shut down", "stopped SparkContext")
+#: The most jobs at a time, of all feeds.
+_JOBS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Cluster:
         self.options = options
         self._starting = anyio.Lock()
         self._session: SparkSession | None = None
+        #: Threads that wait for jobs are none of those in which rows are decoded and written.
+        self._waiting = anyio.CapacityLimiter(_JOBS_MAX)
 
     async def ensure_session(self) -> SparkSession:
         """Return the session, started by the first call. Raises :class:`ConfigError` if Spark
@@ -89,7 +94,7 @@ class Cluster:
     async def aclose(self) -> None:
         """End the session, if it was started."""
         if self._session is not None:
-            await anyio.to_thread.run_sync(self._session.stop)
+            await anyio.to_thread.run_sync(_stop_session, self._session)
 
     async def run_task(self, name: str, work: Callable[[], Iterator[bytes]]) -> list[bytes]:
         """Run ``work`` in a task, and return what it yields. ``name`` is for Spark's own pages.
@@ -100,16 +105,24 @@ class Cluster:
         session = await self.ensure_session()
         # Its own one: to cancel this job, and no other of this feed or of one with a like name.
         tag = f"tailer-{re.sub(r'[^A-Za-z0-9_-]', '-', name)}-{uuid.uuid4().hex}"
+        gone = Event()
+        job = partial(_run_job, session.sparkContext, tag, work, gone)
         try:
             return await anyio.to_thread.run_sync(
-                partial(_run_job, session.sparkContext, tag, work), abandon_on_cancel=True
+                job, abandon_on_cancel=True, limiter=self._waiting
             )
         except anyio.get_cancelled_exc_class():
+            gone.set()
             with suppress(Exception):  # the session may be gone
                 session.sparkContext.cancelJobsWithTag(tag)
             raise
         except Exception as e:
-            raise _convert_error(e) from e
+            if not _is_session_lost(e):
+                raise _convert_error(e) from e
+            if self._session is session:  # the next try starts another one
+                self._session = None
+                await anyio.to_thread.run_sync(_stop_session, session)
+            raise TransientError(f"Spark's session is gone ({_extract_cause(str(e))})") from e
 
 
 def _start_session(options: ClusterOptions) -> SparkSession:
@@ -125,9 +138,29 @@ def _start_session(options: ClusterOptions) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _run_job(context: SparkContext, tag: str, work: Callable[[], Iterator[bytes]]) -> list[bytes]:
+def _stop_session(session: SparkSession) -> None:
+    """Stop a session, whose Java may be gone: then the next one needs another."""
+    try:
+        session.stop()
+    except Exception:  # noqa: BLE001  # whatever is left of it
+        SparkSession._instantiatedSession = None  # noqa: SLF001  # or it would be given again
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        SparkContext._active_spark_context = None  # noqa: SLF001
+
+
+def _is_session_lost(error: Exception) -> bool:
+    return isinstance(error, OSError | Py4JNetworkError) or any(
+        sign in str(error) for sign in _LOST
+    )
+
+
+def _run_job(
+    context: SparkContext, tag: str, work: Callable[[], Iterator[bytes]], gone: Event
+) -> list[bytes]:
+    """Run a job, unless nobody waits for it any more."""
+    rows = context.parallelize([0], 1).mapPartitions(lambda _: work())
     with _tag_jobs(context, tag):
-        return context.parallelize([0], 1).mapPartitions(lambda _: work()).collect()
+        return [] if gone.is_set() else rows.collect()
 
 
 @contextmanager
@@ -154,4 +187,6 @@ def _extract_cause(text: str) -> str:
     # The last line of a Python traceback has the error; in other texts, the first line has it.
     causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
     lines = text.splitlines() or ["it did not say why"]
-    return causes[-1] if "Traceback" in text and causes else lines[0]
+    if "Traceback" in text and causes:
+        return str(causes[-1])
+    return next((line[2:] for line in lines if line.startswith(": ")), lines[0])

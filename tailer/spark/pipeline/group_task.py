@@ -7,22 +7,22 @@ after the steps before it.
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from queue import Queue
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import pyarrow as pa
+from anyio.from_thread import BlockingPortal
 from msgspec import Struct, structs
 
 from tailer.changes import ChangeFile, Rows
 from tailer.decode.options import DecodeOptions
+from tailer.decode.output import Shapes
 from tailer.decode.rows import Skip
 from tailer.decode.small_files import SmallFiles
-from tailer.errors import TailerError
+from tailer.errors import TailerError, healing
 from tailer.feed.derive import derive_changes
 from tailer.feed.options import FeedOptions
 from tailer.feed.progress import Observer
@@ -30,7 +30,6 @@ from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.decoding import SpanDecoder
 from tailer.feed.rows.files import open_files
 from tailer.feed.rows.span import Decoded, SpanEntry, Step
-from tailer.feed.rows.span_reader import decode_group
 from tailer.log.table import TableLog
 from tailer.shape.columns import TableColumns
 from tailer.spark.options import SourceOptions
@@ -88,7 +87,7 @@ class PackedStep(Struct, frozen=True):
         return Step(decoded, self.size, self.files_read, self.bytes_read)
 
 
-#: What a task sends: steps or, of a comparison, the files; an error; and at last its counts.
+#: What a task sends: steps or, of a comparison, the files; its counts; and at last an error.
 Sent = PackedStep | list[ChangeFile] | TailerError | Counts
 
 
@@ -102,11 +101,11 @@ class TableReader:
     decode: DecodeOptions
     columns: TableColumns = field(repr=False)
 
-    def open_context(self, log: TableLog, counts: Counts) -> ReadContext:
+    async def open_context(self, log: TableLog, counts: Counts) -> ReadContext:
         """Return the feed's own context, on this machine."""
         context = ReadContext.from_options(log, self.feed, counts, columns=self.columns)
         decode = structs.replace(self.decode, on_read=counts.count_read_bytes)
-        return structs.replace(context, decode=decode)
+        return structs.replace(context, decode=decode, shapes=Shapes(decode))
 
 
 @dataclass(frozen=True)
@@ -118,35 +117,23 @@ class GroupTask:
 
     def run(self) -> Iterator[bytes]:
         """Yield what is sent, each pickled."""
-        ready: Queue[Sent | None] = Queue(maxsize=1)
-        counts = Counts()
+        return _send_all(self.reader, self._decode)
 
-        async def put(step: Step) -> None:
-            await anyio.to_thread.run_sync(ready.put, _pack_step(step, places))
-
-        async def read() -> None:
-            try:
-                context = reader.open_context(log, counts)
-                small = SmallFiles(context.decode, context.shapes) if reader.feed.spans else None
-                error = await open_files(context, group)
-                await decode_group(SpanDecoder(context, small, group, Skip(0)), put)
-                if error is not None:
-                    raise error
-            finally:
-                await anyio.to_thread.run_sync(ready.put, None)
-
-        reader, group = self.reader, list(self.group)
+    def _decode(self, portal: BlockingPortal, log: TableLog, counts: Counts) -> Iterator[Sent]:
+        group = list(self.group)
         places = {id(entry): place for place, entry in enumerate(group)}
+        context = portal.call(self.reader.open_context, log, counts)
+        error = portal.call(open_files, context, group)
+        small = SmallFiles(context.decode, context.shapes) if self.reader.feed.spans else None
+        decoder = SpanDecoder(context, small, group, Skip(0))
         try:
-            with store_portal(reader.source) as (portal, store):
-                log = TableLog(store)
-                reading = portal.start_task_soon(read)
-                while (sent := ready.get()) is not None:
-                    yield pickle.dumps(sent)
-                reading.result()
-        except TailerError as e:
-            yield pickle.dumps(e)
-        yield pickle.dumps(counts)
+            while not (step := decoder.decode_step()).is_last:
+                yield _pack_step(step, places)
+            yield _pack_step(step, places)
+        finally:
+            decoder.close()
+        if error is not None:
+            raise error
 
     @classmethod
     def from_group(cls, reader: TableReader, group: Sequence[SpanEntry]) -> GroupTask:
@@ -164,19 +151,38 @@ class CompareTask:
 
     def run(self) -> Iterator[bytes]:
         """Yield what is sent, each pickled."""
-        counts, reader = Counts(), self.reader
+        return _send_all(self.reader, self._compare)
+
+    def _compare(self, portal: BlockingPortal, log: TableLog, counts: Counts) -> Iterator[Sent]:
+        reader, diff = self.reader, self.reader.feed.diff
         decode = structs.replace(reader.decode, on_read=counts.count_read_bytes)
-        try:
-            with store_portal(reader.source) as (portal, store):
-                files = portal.call(
-                    derive_changes, store, self.order.commit, self.order.rewrite, decode,
-                    reader.feed.diff, reader.feed.key, counts.count_noops,
-                )  # fmt: skip
-                # Their rows are decoded by other tasks, as those of all files are.
-                yield pickle.dumps([structs.replace(file, kept=None) for file in files])
-        except TailerError as e:
-            yield pickle.dumps(e)
-        yield pickle.dumps(counts)
+        if diff.spill_folder is not None and not os.access(diff.spill_folder, os.W_OK):
+            diff = structs.replace(diff, spill_folder=None)  # it is the driver's machine's
+        files = portal.call(
+            derive_changes, log.store, self.order.commit, self.order.rewrite, decode, diff,
+            reader.feed.key, counts.count_noops,
+        )  # fmt: skip
+        # Their rows are decoded by other tasks, as those of all files are.
+        yield [structs.replace(file, kept=None) for file in files]
+
+
+def _send_all(
+    reader: TableReader, work: Callable[[BlockingPortal, TableLog, Counts], Iterator[Sent]]
+) -> Iterator[bytes]:
+    """Yield what a task's work sends, then its counts, then its error, each pickled."""
+    counts, failed = Counts(), None
+    try:
+        with (
+            healing(f"{reader.source.table}: a task can't go on"),
+            store_portal(reader.source) as (portal, store),
+        ):
+            for sent in work(portal, TableLog(store), counts):
+                yield pickle.dumps(sent)
+    except TailerError as e:
+        failed = e
+    yield pickle.dumps(counts)
+    if failed is not None:
+        yield pickle.dumps(failed)
 
 
 def load_sent(sent: bytes) -> Sent:

@@ -117,11 +117,14 @@ class ClusterDecoder(RemoteDecoder):
             store=self._feed.store,
         )
         decode = structs.replace(context.decode, on_read=None)
-        return TableReader(source, context.options, decode, context.columns)
+        # Masks are for the driver: tasks need the names of their columns, and no key.
+        selection = structs.replace(context.options.selection, mask_key=b"")
+        options = structs.replace(context.options, selection=selection)
+        return TableReader(source, options, decode, context.columns)
 
 
 def _take_end(found: object, context: ReadContext) -> None:
-    """Take what a task sends last: an error, and what it has counted."""
+    """Take what a task sends last: what it has counted, and an error."""
     if isinstance(found, TailerError):
         raise found
     assert isinstance(found, Counts)
