@@ -93,7 +93,8 @@ class TailerError(Exception):
 def _remake_error(
     kind: type[TailerError], args: tuple[object, ...], state: dict[str, object]
 ) -> TailerError:
-    error = kind.__new__(kind, *args)
+    error = kind.__new__(kind)
+    error.args = args
     error.__dict__.update(state)
     return error
 

@@ -251,7 +251,7 @@ def list_errors(kind: type[TailerError] = TailerError) -> list[type[TailerError]
 
 @pytest.mark.parametrize("kind", list_errors(), ids=lambda kind: kind.__name__)
 def test_every_error_travels_whole(kind: type[TailerError]) -> None:
-    error = kind.__new__(kind, "gone")
+    error = kind.__new__(kind, "gone")  # as its own __init__ leaves it
     error.__dict__.update(version=3, hint="look", retry_after_s=2.5)
     travelled = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
     assert (type(travelled), travelled.args, vars(travelled)) == (kind, ("gone",), vars(error))
