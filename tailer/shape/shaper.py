@@ -152,7 +152,7 @@ class Shaper:
         try:
             return self._find_matching(where, inputs, data, rows.num_rows)
         except sql.NotComputed:
-            return make_flags([True] * rows.num_rows)
+            return pa.repeat(pa.scalar(True), rows.num_rows)  # a value
 
     def _sees_masked(self, where: Inputs) -> bool:
         """Return whether a condition sees values that are masked: what DuckDB says of it may show

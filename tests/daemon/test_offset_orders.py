@@ -42,12 +42,17 @@ def wait_for_version(program: Program, setting: Setting, version: int) -> None:
     program.wait_for(lambda: setting.version("orders") == version)
 
 
-@pytest.mark.parametrize("kept", ["file", "database"])
-def test_a_feed_goes_back_and_no_wrong_order_moves_it(setting: Setting, kept: str) -> None:
-    if kept == "file":
+@pytest.fixture(params=["file", "database"])
+def kept(request: pytest.FixtureRequest, setting: Setting) -> str:
+    """Where the offset of the feed is kept."""
+    if request.param == "file":
         setting.feed("orders")
     else:
         keep_copy(setting)
+    return str(request.param)
+
+
+def test_a_feed_goes_back_and_no_wrong_order_moves_it(setting: Setting, kept: str) -> None:
     with setting.program() as program:
         wait_for_version(program, setting, 3)
         back = {"to": 1}
@@ -107,12 +112,7 @@ def test_a_resnapshot_of_a_copy_removes_rows_beside_its_stream(setting: Setting)
         assert program.stop() == 0
 
 
-@pytest.mark.parametrize("kept", ["file", "database"])
 def test_a_stopped_feed_is_put_at_another_place(setting: Setting, kept: str) -> None:
-    if kept == "file":
-        setting.feed("orders")
-    else:
-        keep_copy(setting)
     with setting.program() as program:
         wait_for_version(program, setting, 3)
         status, answer = setting.order("orders", "set-offset", **{"from": 2})

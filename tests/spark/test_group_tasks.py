@@ -168,9 +168,10 @@ def test_a_feed_goes_on_from_any_offset(kind: str, delivered: int, tmp_path: Pat
         assert told(found) == told(read_feed(table, batch.offset))
 
 
-def test_large_files_are_decoded_in_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [120, 200, 310])
+def test_large_files_are_decoded_in_parts(size: int, tmp_path: Path) -> None:
     table = many_files(tmp_path, 2).folder
-    cluster, wanted = Travelling(200), read_feed(table, Offset(1))
+    cluster, wanted = Travelling(size), read_feed(table, Offset(1))
     assert told(read_feed(table, Offset(1), cluster=cluster)) == told(wanted)
     assert cluster.tasks > 2, "of two files"
 

@@ -132,7 +132,8 @@ class SpanDecoder:
         while end < len(self._group):
             entry = self._group[end]
             if entry.file is not None:
-                if entry.is_lost or not self._small.can_take(entry.file):
+                whole = entry.part is None and not entry.is_lost
+                if not (whole and self._small.can_take(entry.file)):
                     break
                 files += 1
             elif not files:

@@ -22,13 +22,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tailer.changes import ChangeFile
+from tailer.decode.byte_range import divide_size
 from tailer.feed.read_context import ReadContext
 from tailer.feed.rows.counting import IndexFinder
 from tailer.feed.rows.fetch import Fetched, fetch_file
-from tailer.feed.rows.span import Span, SpanEntry
+from tailer.feed.rows.span import Span, SpanEntry, Version
 from tailer.process.threads import one_by_one
 from tailer.store import WHOLE_BYTES
 
@@ -52,7 +53,7 @@ class _Started(Struct, frozen=True, eq=False):
 
 class SpanFiles(AsyncIterator[list[SpanEntry]]):
     """Yields the entries of a span in groups. ``finder`` finds the file to begin with. Where
-    others decode them, it ``opens`` no file."""
+    others decode them, it ``opens`` no file, and divides large ones among groups."""
 
     def __init__(
         self, context: ReadContext, span: Span, finder: IndexFinder, *, opens: bool = True
@@ -63,6 +64,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         #: What is opened ahead; None if each thread opens its files itself, or others do.
         self._budget = context.budget if opens else None
         self._opens = opens and context.blocking_files is None
+        self._divides = not opens
         self._bytes_max = GROUP_BYTES if opens or not context.remote else context.remote.group_bytes
         self._entries = self._plan_entries()
         self._ended = False
@@ -94,7 +96,7 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
             if file is not None:
                 if files >= _GROUP_FILES or size >= self._bytes_max:
                     return
-                files, size = files + 1, size + (file.size or 0)
+                files, size = files + 1, size + entry.find_size()
             self._planned.popleft()
             if file is not None and file.kept is None and self._opens:
                 entry.opened = await self._open_entry(entry, file)
@@ -102,20 +104,33 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
 
     async def _plan_entries(self) -> AsyncGenerator[SpanEntry, None]:
         """Yield the files to read, from the offset's on, and each version's end after its files."""
-        unread = self._context.unread
         for version in self._span.versions:
             plan = version.plan
             if plan.count is not None and not self.finder.skip.remaining:
                 for file in plan.files:
-                    yield SpanEntry(version, file, file in unread)
+                    for entry in self._make_entries(version, file):
+                        yield entry
             else:
                 async with (
                     aclosing(one_by_one(plan.files)) as files,
                     aclosing(self.finder.skip_to_index(files)) as following,
                 ):
                     async for file in following:
-                        yield SpanEntry(version, file, file in unread)
+                        for entry in self._make_entries(version, file):
+                            yield entry
             yield SpanEntry(version)
+
+    def _make_entries(self, version: Version, file: ChangeFile) -> list[SpanEntry]:
+        """Return the entry of a file, or those of its parts."""
+        entry = SpanEntry(version, file, file in self._context.unread)
+        size = entry.find_size()
+        # Where a cdc file is divided, the two images of an update may not be together; and what is
+        # skipped is counted in a whole file.
+        whole = file.change_type is None or file.rows is not None or self.finder.skip.remaining
+        if whole or not self._divides or size < 2 * self._bytes_max:
+            return [entry]
+        parts = divide_size(size, self._bytes_max)
+        return [structs.replace(entry, part=part) for part in parts]
 
     async def _peek_entry(self) -> SpanEntry | None:
         """Return the next entry, with those after it being opened as far as the budget goes."""
@@ -153,17 +168,15 @@ class SpanFiles(AsyncIterator[list[SpanEntry]]):
         size = (file.size or 0) if whole else _END_BYTES
         size += sum(dv.size_in_bytes for dv in vectors)
         if budget.try_take(size):
-            self._started.append(_Started(entry, size, asyncio.create_task(self._fetch_file(file))))
+            task = asyncio.create_task(_fetch(self._context, file))
+            self._started.append(_Started(entry, size, task))
 
     async def _open_entry(self, entry: SpanEntry, file: ChangeFile) -> Fetched:
         if not self._started or self._started[0].entry is not entry:
-            return await self._fetch_file(file)
+            return await _fetch(self._context, file)
         opened = await self._started[0].task
         self._forget_started(self._started[0])
         return opened
-
-    async def _fetch_file(self, file: ChangeFile) -> Fetched:
-        return await _fetch(self._context, file)
 
     def _forget_started(self, started: _Started) -> None:
         self._started.remove(started)

@@ -103,9 +103,10 @@ class SpanEntry(Struct, eq=False):
         return None if self.is_lost else self.file
 
     def find_size(self) -> int:
-        """Return the encoded bytes of the file, if it is read."""
+        """Return the encoded bytes that are read."""
         file = self.file_to_read
-        return 0 if file is None else file.size or 0
+        size = 0 if file is None else file.size or 0
+        return size if self.part is None else min(size, self.part.end) - self.part.first
 
     def close(self) -> None:
         """Close the file, if it is open."""

@@ -22,15 +22,13 @@ decoded when it asks for a step. What is asked decides what is in memory.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, nullcontext
 from operator import attrgetter
 from typing import TypeAlias
 
 import anyio
-from msgspec import structs
 
-from tailer.decode.byte_range import divide_size
 from tailer.decode.small_files import SmallFiles
 from tailer.errors import TableError
 from tailer.feed.read_context import EmitBatch, ReadContext, RemoteDecoder
@@ -76,7 +74,19 @@ async def decode_span(
     small = SmallFiles(context.decode, context.shapes) if joins else None
 
     async def decode(group: list[SpanEntry], use: Use[Step]) -> None:
-        await decode_group(SpanDecoder(context, small, group, finder.skip), use)
+        decoder = SpanDecoder(context, small, group, finder.skip)
+        in_place = decoder.is_quick()
+        try:
+            while True:
+                step = (
+                    decoder.decode_step() if in_place else await run_blocking(decoder.decode_step)
+                )
+                await use(step)
+                if step.is_last:  # another step in a thread would only find this out
+                    return
+                in_place = False
+        finally:
+            decoder.close()
 
     remote, known_bytes = context.remote, span.known_bytes
     if known_bytes is not None and remote is not None and known_bytes <= remote.here_bytes_max:
@@ -89,20 +99,6 @@ async def decode_span(
                 await decode(group, use)
         else:
             await decode_in_lanes(groups, _take_turns(decode), use, attrgetter("size"))
-
-
-async def decode_group(decoder: SpanDecoder, use: Use[Step]) -> None:
-    """Decode a group whose files are open, and close them."""
-    in_place = decoder.is_quick()
-    try:
-        while True:
-            step = decoder.decode_step() if in_place else await run_blocking(decoder.decode_step)
-            await use(step)
-            if step.is_last:  # another step in a thread would only find this out
-                return
-            in_place = False
-    finally:
-        decoder.close()
 
 
 async def _decode_remotely(
@@ -127,6 +123,12 @@ async def _decode_remotely(
         else:
             await remote.decode_group(context, group, use)
 
+    async def all_groups() -> AsyncIterator[list[SpanEntry]]:
+        for group in first:
+            yield group
+        async for group in groups:
+            yield group
+
     first: list[list[SpanEntry]] = []
     size, error = 0, None
     try:
@@ -141,46 +143,13 @@ async def _decode_remotely(
     except Exception as e:  # noqa: BLE001 - raised after the groups before it
         error = e
     if size > remote.here_bytes_max:
-        divided = _divide_groups(first, groups, remote.group_bytes)
         at_once = await remote.start()
-        await decode_in_lanes(divided, decode_there, use, attrgetter("size"), at_once)
+        await decode_in_lanes(all_groups(), decode_there, use, attrgetter("size"), at_once)
         return
     for group in first:
         await decode_here(group, use)
     if error is not None:
         raise error
-
-
-async def _divide_groups(
-    first: list[list[SpanEntry]], more: SpanFiles, size: int
-) -> AsyncIterator[list[SpanEntry]]:
-    """Yield groups, with those of large files in parts."""
-    for group in first:
-        for part in _divide_group(group, size):
-            yield part
-    async for group in more:
-        for part in _divide_group(group, size):
-            yield part
-
-
-def _divide_group(group: list[SpanEntry], size: int) -> Iterator[list[SpanEntry]]:
-    """Yield a group in parts, so that those of a large file are decoded at the same time."""
-    part: list[SpanEntry] = []
-    for entry in group:
-        file = entry.file_to_read
-        # Where a cdc file is divided, the two images of an update may not be together.
-        whole = file is None or file.change_type is None or file.rows is not None
-        if whole or entry.find_size() < 2 * size:
-            part.append(entry)
-            continue
-        if part:
-            yield part
-        *parts, last = divide_size(entry.find_size(), size)
-        for found in parts:
-            yield [structs.replace(entry, part=found)]
-        part = [structs.replace(entry, part=last)]
-    if part:
-        yield part
 
 
 def _take_turns(decode: Decode) -> Decode:

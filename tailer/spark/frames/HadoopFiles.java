@@ -134,21 +134,6 @@ public final class HadoopFiles {
     return Arrays.copyOf(found, HEAD);
   }
 
-  /** Return the bytes of files, whose locations are a JSON list, as one; null for one not there. */
-  public String sizes(String locations) throws IOException {
-    List all = (List) new ObjectMapper().readValue(locations, List.class);
-    List found = new ArrayList();
-    for (int at = 0; at < all.size(); at++) {
-      Path path = find((String) all.get(at));
-      try {
-        found.add(Long.valueOf(path.getFileSystem(conf).getFileStatus(path).getLen()));
-      } catch (FileNotFoundException e) {
-        found.add(null);
-      }
-    }
-    return new ObjectMapper().writeValueAsString(found);
-  }
-
   /**
    * Return the addresses and the bytes of files, whose locations are a JSON list, as lists in one;
    * null for a file that is not there.

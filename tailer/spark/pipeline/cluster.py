@@ -119,9 +119,10 @@ class Cluster:
         except Exception as e:
             if not _is_session_lost(e):
                 raise _convert_error(e) from e
-            if self._session is session:  # the next try starts another one
-                self._session = None
-                await anyio.to_thread.run_sync(_stop_session, session)
+            async with self._starting:
+                if self._session is session:  # the next try starts another one
+                    self._session = None
+                    await anyio.to_thread.run_sync(_stop_session, session)
             raise TransientError(f"Spark's session is gone ({_extract_cause(str(e))})") from e
 
 
@@ -184,7 +185,8 @@ def _convert_error(error: Exception) -> TailerError:
 
 def _extract_cause(text: str) -> str:
     """Extract the cause from Spark's text of an error."""
-    # The last line of a Python traceback has the error; in other texts, the first line has it.
+    # The last line of a Python traceback has the error; of Java's, the line after Py4J's own; in
+    # other texts, the first line.
     causes = re.findall(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
     lines = text.splitlines() or ["it did not say why"]
     if "Traceback" in text and causes:

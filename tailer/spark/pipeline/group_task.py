@@ -139,7 +139,14 @@ class GroupTask:
     def from_group(cls, reader: TableReader, group: Sequence[SpanEntry]) -> GroupTask:
         """Return the task for a group of a span."""
         nothing: Any = None  # counts are by places, so no task needs to know a version
-        return cls(reader, [structs.replace(entry, version=nothing) for entry in group])
+        files = (e.file and structs.replace(e.file, stats=None) for e in group)
+        return cls(
+            reader,
+            [
+                structs.replace(entry, version=nothing, file=file)
+                for entry, file in zip(group, files, strict=True)
+            ],
+        )
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class ClusterDecoder(RemoteDecoder):
 
     async def start(self) -> int:
         session = await self._cluster.ensure_session()
-        # One more, so that nobody waits while the rows of one are used.
+        # Twice as many as there are cores: some wait while the rows of another are used.
         return min(_AT_ONCE_MAX, 2 * session.sparkContext.defaultParallelism + 1)
 
     async def decode_group(
