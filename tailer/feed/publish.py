@@ -42,7 +42,8 @@ class Saver:
         ``delivered``: the feed has written to this sink before. Raises :class:`SinkRejected` for a
         target that lacks what it has written.
         """
-        offset = kept or await offsets.load()
+        saved = await offsets.load()
+        offset = kept or saved
         if offset is not None and sink.lacks_beginning:
             await sink.set_offset(feed, None)  # or the next start would find it begun
             raise _make_target_lost(offset)
@@ -51,7 +52,9 @@ class Saver:
             # Resolved once: after a failure or a restart, "latest" is another version, and commits
             # made meanwhile would be skipped.
             offset, self._unsaved = await start(), True
-        if self._unsaved:
+        if self._unsaved or offset != saved:
+            # A process that was killed behind the sink's commit saved nothing; and what reads the
+            # saved offset without the sink would see it behind for as long as nothing is written.
             await self.save(offsets, offset)
         return offset
 

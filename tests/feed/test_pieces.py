@@ -103,6 +103,22 @@ async def test_a_sink_that_keeps_the_offset_is_not_written_in_pieces(tmp_path: P
     assert saved.index == 0
 
 
+async def test_a_saved_offset_that_is_behind_its_sink_is_saved_at_the_start(tmp_path: Path) -> None:
+    """A process was killed between the sink's commit and this one; the table has nothing new."""
+    rig = with_rows(tmp_path)
+    await run_feed(feed_to(rig, InPieces({})))
+    end = await rig.offsets.load()
+
+    class Keeper(InPieces):
+        async def open(self, feed: str) -> Offset | None:
+            return end
+
+    assert end is not None
+    await rig.offsets.save(Offset(0, table_id=end.table_id))
+    await run_feed(feed_to(rig, Keeper({})))
+    assert await rig.offsets.load() == end
+
+
 async def test_rows_are_parked_behind_pieces_that_were_taken(tmp_path: Path) -> None:
     rig = with_rows(tmp_path)
     park = make_sink("jsonl", {"path": str(tmp_path / "parked.jsonl")}, Path())
