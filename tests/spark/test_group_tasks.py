@@ -44,6 +44,15 @@ from tests.support.feeds import table_log
 PLAIN = FeedOptions(decode=DecodeOptions(batch_rows_max=2))
 
 
+@pytest.fixture(
+    params=["as much as a task may", pytest.param("a step", marks=pytest.mark.slow)], autouse=True
+)
+def sent_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much a task sends before it leaves the rest of its group to another one."""
+    if request.param == "a step":
+        monkeypatch.setattr(group_task, "SENT_BYTES_MAX", 1)
+
+
 class Travelling:
     """A cluster whose tasks are done here, after they have travelled. ``tasks`` counts them."""
 
@@ -174,6 +183,36 @@ def test_large_files_are_decoded_in_parts(size: int, tmp_path: Path) -> None:
     cluster, wanted = Travelling(size), read_feed(table, Offset(1))
     assert told(read_feed(table, Offset(1), cluster=cluster)) == told(wanted)
     assert cluster.tasks > 2, "of two files"
+
+
+@pytest.mark.parametrize("spans", [False, True])
+@pytest.mark.parametrize("most", [1, 100])
+def test_what_is_too_much_for_a_task_is_left_to_the_next_one(
+    most: int,
+    spans: bool,  # noqa: FBT001  # a parameter of the test
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_task, "SENT_BYTES_MAX", most)
+    table = cdf_table(tmp_path)
+
+    def add(*ids: int, **how: Any) -> Any:
+        return table.add([{"id": n, "v": f"v{n}"} for n in ids], **how)
+
+    large = add(*range(20), row_group_size=13)
+    table.commit(add(50, 51, 52), large, add(60), add(61))
+    table.commit(*table.delete_rows(large, {0, 1, 5, 12, 13, 19}))
+    table.commit({"commitInfo": {"operation": "nothing"}})
+    images = [image(kind, n, "v") for n in range(5) for kind in (PRE, POST)]
+    table.commit(table.cdc(images), add(*range(70, 75), dataChange=False))
+    table.commit(add(80, 81))
+    feed, cluster = structs.replace(PLAIN, spans=spans), Travelling(partition_bytes_max=1 << 20)
+    wanted = read_feed(table.folder, Offset(0), feed)
+    starts = [Offset(0), *(b.offset for b in wanted if isinstance(b, ChangeBatch) and b.num_rows)]
+    for start in starts:
+        found = read_feed(table.folder, start, feed, cluster=cluster)
+        assert told(found) == told(read_feed(table.folder, start, feed))
+    assert cluster.tasks > 3 * len(starts), "of one group each"
 
 
 @pytest.mark.parametrize("operations", [("delete",), ("insert", "update_postimage")])
@@ -317,5 +356,7 @@ def test_what_tasks_have_read_counts_as_the_feeds(tmp_path: Path) -> None:
 
         anyio.run(read, cluster, progress)
         counted.append({name: total.value for name, total in progress.totals.items()})
+    if group_task.SENT_BYTES_MAX == 1:  # the same bytes are read again for the rest
+        assert counted[1].pop(("read_bytes",)) > counted[0].pop(("read_bytes",))
     assert counted[0] == counted[1]
     assert counted[0][("files",)] == 3

@@ -100,6 +100,12 @@ class SpanDecoder:
         self._read = Step()
         return step
 
+    @property
+    def next_entry(self) -> SpanEntry | None:
+        """The entry whose rows, or whose further rows, the next step begins with; None after the
+        last one, and if the next one raises."""
+        return None if self._held is None or self._error else self._held.counts[0][0]
+
     def close(self) -> None:
         """Close the files of the group. Not to be called while a step is decoded."""
         self._rest.close()

@@ -36,6 +36,9 @@ from tailer.spark.options import SourceOptions
 from tailer.spark.orders import RewriteOrder
 from tailer.spark.table_store import store_portal
 
+#: A task that has decoded so many bytes leaves the rest to another one: what a task sends is in the
+#: driver's memory as a whole, Java's too, and one row group may have a gigabyte.
+SENT_BYTES_MAX = 64 * 1024 * 1024
 _WRITE = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -87,8 +90,17 @@ class PackedStep(Struct, frozen=True):
         return Step(decoded, self.size, self.files_read, self.bytes_read)
 
 
-#: What a task sends: steps or, of a comparison, the files; its counts; and at last an error.
-Sent = PackedStep | list[ChangeFile] | TailerError | Counts
+class Rest(Struct, frozen=True):
+    """What is left of a group: the entries from this place on, but for the first one's first
+    ``skip`` changes."""
+
+    place: int
+    skip: int
+
+
+#: What a task sends: steps, and what is left of its group or, of a comparison, the files; its
+#: counts; and at last an error.
+Sent = PackedStep | Rest | list[ChangeFile] | TailerError | Counts
 
 
 @dataclass(frozen=True)
@@ -110,10 +122,12 @@ class TableReader:
 
 @dataclass(frozen=True)
 class GroupTask:
-    """The task to decode a group, of entries without their versions."""
+    """The task to decode a group, of entries without their versions, but for the first ``skip``
+    changes."""
 
     reader: TableReader
     group: list[SpanEntry]
+    skip: int = 0
 
     def run(self) -> Iterator[bytes]:
         """Yield what is sent, each pickled."""
@@ -125,18 +139,31 @@ class GroupTask:
         context = portal.call(self.reader.open_context, log, counts)
         error = portal.call(open_files, context, group)
         small = SmallFiles(context.decode, context.shapes) if self.reader.feed.spans else None
-        decoder = SpanDecoder(context, small, group, Skip(0))
+        decoder = SpanDecoder(context, small, group, Skip(self.skip))
+        sent = {id(entry): 0 for entry in group} | {id(group[0]): self.skip}
+        size = 0
         try:
-            while not (step := decoder.decode_step()).is_last:
+            while True:
+                step = decoder.decode_step()
                 yield _pack_step(step, places)
-            yield _pack_step(step, places)
+                if step.is_last:
+                    break
+                size += step.size
+                for entry, count in (each for decoded in step.decoded for each in decoded.counts):
+                    sent[id(entry)] += count
+                following = decoder.next_entry
+                if size >= SENT_BYTES_MAX and following is not None:
+                    yield Rest(places[id(following)], sent[id(following)])
+                    return
         finally:
             decoder.close()
         if error is not None:
             raise error
 
     @classmethod
-    def from_group(cls, reader: TableReader, group: Sequence[SpanEntry]) -> GroupTask:
+    def from_group(
+        cls, reader: TableReader, group: Sequence[SpanEntry], skip: int = 0
+    ) -> GroupTask:
         """Return the task for a group of a span."""
         nothing: Any = None  # counts are by places, so no task needs to know a version
         files = (e.file and structs.replace(e.file, stats=None) for e in group)
@@ -146,6 +173,7 @@ class GroupTask:
                 structs.replace(entry, version=nothing, file=file)
                 for entry, file in zip(group, files, strict=True)
             ],
+            skip,
         )
 
 

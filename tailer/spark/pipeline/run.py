@@ -34,6 +34,7 @@ from tailer.spark.pipeline.group_task import (
     Counts,
     GroupTask,
     PackedStep,
+    Rest,
     TableReader,
     load_sent,
 )
@@ -89,13 +90,20 @@ class ClusterDecoder(RemoteDecoder):
     async def decode_group(
         self, context: ReadContext, group: list[SpanEntry], use: Callable[[Step], Awaitable[None]]
     ) -> None:
-        task = GroupTask.from_group(self._make_table_reader(context), group)
-        for sent in await self._cluster.run_task(self._feed.name, task.run):
-            found = await run_blocking(load_sent, sent)
-            if isinstance(found, PackedStep):
-                await use(await run_blocking(found.unpack, group))
-            else:
-                _take_end(found, context)
+        reader = self._make_table_reader(context)
+        rest: Rest | None = Rest(0, 0)
+        while rest is not None:
+            group = group[rest.place :]
+            task = GroupTask.from_group(reader, group, rest.skip)
+            rest = None
+            for sent in await self._cluster.run_task(self._feed.name, task.run):
+                found = await run_blocking(load_sent, sent)
+                if isinstance(found, PackedStep):
+                    await use(await run_blocking(found.unpack, group))
+                elif isinstance(found, Rest):
+                    rest = found
+                else:
+                    _take_end(found, context)
 
     async def derive_changes(
         self, context: ReadContext, commit: Commit, rewrite: Rewrite
