@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 600
 SERVERS = {
     "spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres", "pgvector",
-    "opensearch", "clickhouse", "hdfs",
+    "opensearch", "clickhouse", "hdfs", "yarn",
 }  # fmt: skip
 
 STORES = {"azurite", "gcs_server", "s3_server"}
@@ -63,6 +63,7 @@ NEEDS = {
     "clickhouse": "clickhouse",
     "pubsub": "pubsub",
     "hdfs": "hdfs",
+    "yarn": "yarn",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}

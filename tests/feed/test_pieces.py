@@ -111,6 +111,7 @@ async def test_a_saved_offset_that_is_behind_its_sink_is_saved_at_the_start(tmp_
 
     class Keeper(InPieces):
         async def open(self, feed: str) -> Offset | None:
+            del feed
             return end
 
     assert end is not None

@@ -40,7 +40,7 @@ PIPELINE = "tests/spark/test_declarative.py::test_the_guides_pipeline_goes_on_wh
 BUCKET = "tests/sinks/nats_mirror/test_rows.py::test_the_page_s_reader_gets_and_watches_rows"
 CATALOG = "tests/catalog/test_commands.py::test_"
 EXAMPLES = NotRun("tests/kafka/test_examples.py runs each program, with topics of its own")
-NO_CLUSTER = NotRun("it wants a cluster of Kubernetes or YARN, as the page says")
+NO_CLUSTER = NotRun("it wants a cluster of Kubernetes, as the page says")
 
 #: By page: how the first line of each block begins, and what runs the block.
 SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
@@ -214,7 +214,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("before", f"{SPARK}the_frames_of_the_guide"),
         ("from", MIRRORS),
         ("account", NotRun("tests/spark/test_s3.py reads with these options, a table of its own")),
-        ("tailer", NotRun("tests/spark/test_pipeline.py runs it; the last line wants YARN")),
+        ("tailer", NotRun("tests/spark/test_pipeline.py and test_yarn.py run such")),
         ("tailer", NotRun("tests/spark/test_pipeline.py moves offsets both ways")),
     ],
     "docs/spark-details.md": [
@@ -224,7 +224,7 @@ SNIPPETS: dict[str, list[tuple[str, str | NotRun]]] = {
         ("pip", PACKAGES),
         ("# Dockerfile", NO_CLUSTER),
         ("spark-submit", NO_CLUSTER),
-        ("spark-submit", NO_CLUSTER),
+        ("spark-submit", NotRun("tests/spark/test_yarn.py runs it")),
         ("-Darrow", NotRun("options of Java; `python -m tests.benchmarks.bench_spark` has them")),
         ("#!/bin/sh", NotRun("`python -m tests.benchmarks.bench_spark --python` writes it")),
         ("cd", NotRun("`python -m tests.benchmarks.bench_spark --compiled` does it")),

@@ -82,11 +82,11 @@ def package_file(folder: Path) -> dict[str, str]:
     return {"PYSPARK_PYTHON": str(folder / "node/bin/python")}
 
 
-def commands(part: str) -> list[str]:
+def commands(part: str, language: str = "sh") -> list[str]:
     """The commands of the guide's block with this part."""
     (block,) = (
         block
-        for block in blocks("docs/spark-details.md", "sh")
+        for block in blocks("docs/spark-details.md", language)
         if part in block.text and "spark-submit" in block.text
     )
     return block.lines

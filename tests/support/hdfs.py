@@ -18,29 +18,31 @@ _PROGRAM = Path(__file__).with_name("MiniHdfs.java")
 _SUPERUSER = "hdfs"
 
 
-def _spark_jars() -> Path:
+def find_spark_jars() -> Path:
+    """The folder of PySpark's jars."""
     spark = find_spec("pyspark")
     assert spark is not None
     assert spark.origin is not None
     return Path(spark.origin).parent / "jars"
 
 
-def _version() -> str:
-    (client,) = _spark_jars().glob("hadoop-client-api-*.jar")
+def find_hadoop_version() -> str:
+    """The version of Hadoop that PySpark has."""
+    (client,) = find_spark_jars().glob("hadoop-client-api-*.jar")
     return client.stem.removeprefix("hadoop-client-api-")
 
 
 def _make(home: Path) -> None:
-    cluster = f"org.apache.hadoop:hadoop-client-minicluster:{_version()}"
+    cluster = f"org.apache.hadoop:hadoop-client-minicluster:{find_hadoop_version()}"
     run_maven("dependency:copy", f"-Dartifact={cluster}", f"-DoutputDirectory={home}")
-    classes = f"{home}/*:{_spark_jars()}/*"
+    classes = f"{home}/*:{find_spark_jars()}/*"
     run_maker(["javac", "-nowarn", "-cp", classes, "-d", home, _PROGRAM])
 
 
 HDFS = Component(
     "hdfs",
     "Hadoop's HDFS, by Maven,",
-    home=lambda: f"hdfs-{_version()}",
+    home=lambda: f"hdfs-{find_hadoop_version()}",
     make=_make,
     missing=no_java,
 )
@@ -58,7 +60,7 @@ class Hdfs(Server):
     def start(self) -> None:
         java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
         options = ["-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        classes = ["-cp", f"{self.home}:{self.home}/*:{_spark_jars()}/*", "MiniHdfs"]
+        classes = ["-cp", f"{self.home}:{self.home}/*:{find_spark_jars()}/*", "MiniHdfs"]
         user = f"-DHADOOP_USER_NAME={_SUPERUSER}"
         (self.folder / "log").write_text("")
         self.launch(java, *options, user, *classes, str(self.port), self.folder / "data")
