@@ -36,6 +36,7 @@ from tests.support.opensearch import OPENSEARCH
 from tests.support.postgres import PGVECTOR
 from tests.support.pubsub_server import PUBSUB
 from tests.support.registry import REGISTRY
+from tests.support.s3a import S3A
 from tests.support.yarn import YARN
 
 #: What the tests of `make test` need, and what only the `slow` ones do.
@@ -43,7 +44,7 @@ EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, OPENSEARCH, CHDB,
     PGVECTOR, PUBSUB, AXE, HDFS,
 )  # fmt: skip
-SLOW = (CONNECT, FLINK, HELM, SPARK_CLASSES, YARN)
+SLOW = (CONNECT, FLINK, HELM, SPARK_CLASSES, YARN, S3A)
 TORTURE = (OLDER_KAFKA, *OTHERS.values())
 COMPONENTS = {component.name: component for component in (*EVERY_RUN, *SLOW, *TORTURE)}
 

@@ -348,10 +348,16 @@ def with_byte_code(folder: Path, python: Path | None = None) -> Path:
     return script
 
 
-def start_spark(folder: Path, python: str = sys.executable, *, small: bool = True) -> SparkSession:
+def start_spark(
+    folder: Path,
+    python: str = sys.executable,
+    *,
+    small: bool = True,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
     """A local Spark with Delta, which keeps whatever it writes in ``folder``; its Python processes
     are begun by ``python``. ``small`` sets it up for the tables of tests; otherwise it is as a user
-    has it, with the memory for benchmarks.
+    has it, with the memory for benchmarks. ``settings`` are further ones.
     """
     from pyspark.sql import SparkSession
 
@@ -359,7 +365,7 @@ def start_spark(folder: Path, python: str = sys.executable, *, small: bool = Tru
     # Workers would otherwise take the first python3 of the PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     builder = SparkSession.builder.appName("delta-tailer tests")
-    for key, value in _settings(folder, small=small).items():
+    for key, value in {**_settings(folder, small=small), **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
