@@ -31,20 +31,24 @@ if TYPE_CHECKING:
     from tests.support.aws import Aws
     from tests.support.brokers import Nats, RabbitMq, Redis
     from tests.support.clickhouse import ClickHouse
+    from tests.support.elasticsearch import Elasticsearch
     from tests.support.mysql import Mysql
     from tests.support.opensearch import OpenSearch
     from tests.support.postgres import Postgres
     from tests.support.pubsub import Pubsub
     from tests.support.registry import Registry
+    from tests.support.search_engine import SearchEngine
 
 # The first test that uses one of these waits for its start.
 START_TIMEOUT_S = 600
 SERVERS = {
     "spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres", "pgvector",
-    "opensearch", "clickhouse", "hdfs", "yarn",
+    "opensearch", "elasticsearch", "clickhouse", "hdfs", "yarn",
 }  # fmt: skip
 
+# Of each kind, a test that is for several is quick with one of them.
 STORES = {"azurite", "gcs_server", "s3_server"}
+ENGINES = {"opensearch", "elasticsearch"}
 
 # What a test's fixtures need from `prepare.py`; other tests are marked `needs` themselves.
 NEEDS = {
@@ -59,6 +63,7 @@ NEEDS = {
     "azurite": "azurite",
     "gcs_server": "gcs",
     "opensearch": "opensearch",
+    "elasticsearch": "elasticsearch",
     "pgvector": "pgvector",
     "clickhouse": "clickhouse",
     "pubsub": "pubsub",
@@ -103,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     start. The tests of what was changed come first."""
     _leave_other_servers_to_slow(items)
     for item in items:
-        used = set(getattr(item, "fixturenames", ()))
+        used = {*getattr(item, "fixturenames", ()), *(ENGINES & _list_texts(item))}
         if "spark" in used or item.path.is_relative_to(SPARK_FOLDER):
             item.add_marker(pytest.mark.spark)
         if JAVA & used or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
@@ -126,13 +131,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _leave_other_servers_to_slow(items: list[pytest.Item]) -> None:
-    """A test that is for the servers of several object stores is quick with one of them, which its
-    name chooses, and slow with the others."""
+    """A test that is for the servers of several object stores, or for several search engines, is
+    quick with one of them, which its name chooses, and slow with the others."""
     cases: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        params = callspec.params.values() if callspec else ()
-        for server in STORES.intersection(p for p in params if isinstance(p, str)):
+        for server in (STORES | ENGINES) & _list_texts(item):
             cases.setdefault(item.nodeid.replace(server, ""), {})[server] = item
     for name, by_server in cases.items():
         servers = sorted(by_server)
@@ -140,6 +143,13 @@ def _leave_other_servers_to_slow(items: list[pytest.Item]) -> None:
         for server in servers:
             if server != chosen:
                 by_server[server].add_marker(pytest.mark.slow)
+
+
+def _list_texts(item: pytest.Item) -> set[str]:
+    """A test's parameters that are texts."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params.values() if callspec else ()
+    return {each for each in params if isinstance(each, str)}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -372,6 +382,22 @@ def opensearch() -> Iterator[OpenSearch]:
 
     with OpenSearch() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def elasticsearch() -> Iterator[Elasticsearch]:
+    """One real Elasticsearch for all tests that do not stop it; each uses indices of its own."""
+    from tests.support.elasticsearch import Elasticsearch
+
+    with Elasticsearch() as server:
+        yield server
+
+
+@pytest.fixture(params=sorted(ENGINES))
+def search_engine(request: pytest.FixtureRequest) -> SearchEngine:
+    """Each of the search engines."""
+    engine: SearchEngine = request.getfixturevalue(request.param)
+    return engine
 
 
 @pytest.fixture(scope="session")

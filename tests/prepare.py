@@ -30,6 +30,7 @@ from tests.support.clickhouse import CHDB
 from tests.support.components import DELTA, SPARK_CLASSES, Component, NotMade
 from tests.support.connect import CONNECT
 from tests.support.crate import CRATE
+from tests.support.elasticsearch import ELASTICSEARCH
 from tests.support.flink import FLINK
 from tests.support.hdfs import HDFS
 from tests.support.opensearch import OPENSEARCH
@@ -42,7 +43,7 @@ from tests.support.yarn import YARN
 #: What the tests of `make test` need, and what only the `slow` ones do.
 EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, OPENSEARCH, CHDB,
-    PGVECTOR, PUBSUB, AXE, HDFS,
+    PGVECTOR, PUBSUB, AXE, HDFS, ELASTICSEARCH,
 )  # fmt: skip
 SLOW = (CONNECT, FLINK, HELM, SPARK_CLASSES, YARN, S3A)
 TORTURE = (OLDER_KAFKA, *OTHERS.values())

@@ -16,7 +16,7 @@ from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
 from tests.conformance.faults import asked
 from tests.support.json_rows import typed_rows
-from tests.support.opensearch import OpenSearch
+from tests.support.search_engine import SearchEngine
 
 pytestmark = pytest.mark.usefixtures("one_attempt")
 
@@ -27,7 +27,7 @@ def name() -> str:
     return f"t{uuid.uuid4().hex}"
 
 
-def search_faults(server: OpenSearch, options: dict[str, Any]) -> TargetFaults:
+def search_faults(server: SearchEngine, options: dict[str, Any]) -> TargetFaults:
     """Those of a search engine."""
     index = options["index"]
 
@@ -61,21 +61,21 @@ def search_faults(server: OpenSearch, options: dict[str, Any]) -> TargetFaults:
 
 class TestSearchMirror(MirrorConformance):
     @pytest.fixture
-    def options(self, opensearch: OpenSearch, name: str) -> dict[str, Any]:
-        return {"url": opensearch.url, "index": name, "key": ["id"]}
+    def options(self, search_engine: SearchEngine, name: str) -> dict[str, Any]:
+        return {"url": search_engine.url, "index": name, "key": ["id"]}
 
     @pytest.fixture
-    def target_faults(self, opensearch: OpenSearch, options: dict[str, Any]) -> TargetFaults:
-        return search_faults(opensearch, options)
+    def target_faults(self, search_engine: SearchEngine, options: dict[str, Any]) -> TargetFaults:
+        return search_faults(search_engine, options)
 
     @pytest.fixture
     def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("search", options, Path())
 
     @pytest.fixture
-    def read_rows(self, opensearch: OpenSearch, name: str) -> ReadRows:
+    def read_rows(self, search_engine: SearchEngine, name: str) -> ReadRows:
         def read() -> Sequence[dict[str, Any]]:
-            return typed_rows(list(opensearch.documents(name).values()))
+            return typed_rows(list(search_engine.documents(name).values()))
 
         return read
 
@@ -94,21 +94,21 @@ class TestSearchMirror(MirrorConformance):
 
 class TestSearchLog(SinkConformance):
     @pytest.fixture
-    def options(self, opensearch: OpenSearch, name: str) -> dict[str, Any]:
-        return {"url": opensearch.url, "index": name, "mode": "log"}
+    def options(self, search_engine: SearchEngine, name: str) -> dict[str, Any]:
+        return {"url": search_engine.url, "index": name, "mode": "log"}
 
     @pytest.fixture
-    def target_faults(self, opensearch: OpenSearch, options: dict[str, Any]) -> TargetFaults:
-        return search_faults(opensearch, options)
+    def target_faults(self, search_engine: SearchEngine, options: dict[str, Any]) -> TargetFaults:
+        return search_faults(search_engine, options)
 
     @pytest.fixture
     def make_sink(self, options: dict[str, Any]) -> MakeSink:
         return lambda: made_sink("search", options, Path())
 
     @pytest.fixture
-    def read_events(self, opensearch: OpenSearch, name: str) -> ReadEvents:
+    def read_events(self, search_engine: SearchEngine, name: str) -> ReadEvents:
         def read() -> Sequence[Event]:
-            found = opensearch.documents(name).items()
+            found = search_engine.documents(name).items()
             return [
                 Event(event_id, row["_change_type"], row["_commit_version"], row)
                 for event_id, row in sorted(found, key=lambda each: each[1]["_seq"])

@@ -45,10 +45,10 @@ from tests.support.message_targets import (
     nats_last,
     nats_offset,
 )
-from tests.support.opensearch import OpenSearch
 from tests.support.outcomes import record_outcome
 from tests.support.programs import running_daemon
 from tests.support.published import manifest
+from tests.support.search_engine import SearchEngine
 from tests.support.sql_targets import SQL_SINKS, SqlTarget, sql_target
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -168,7 +168,7 @@ def clickhouse_target(server: ClickHouse) -> Target:
     return Target(options, offset, rows, offset)
 
 
-def search_target(server: OpenSearch) -> Target:
+def search_target(server: SearchEngine) -> Target:
     index = f"t{uuid.uuid4().hex}"
 
     def offset() -> Offset | None:
@@ -239,6 +239,8 @@ def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target
             return nats_mirror_target(request.getfixturevalue("nats_server"))
         case "search":
             return search_target(request.getfixturevalue("opensearch"))
+        case "elasticsearch":
+            return search_target(request.getfixturevalue("elasticsearch"))
         case "redis-mirror":
             return redis_mirror_target(request.getfixturevalue("redis_server"))
         case "files":
@@ -326,12 +328,13 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.needs("clickhouse", "opensearch", "pubsub")
+@pytest.mark.needs("clickhouse", "opensearch", "elasticsearch", "pubsub")
 @pytest.mark.timeout(300 + 20 * ROUNDS)
 @pytest.mark.parametrize(
     "kind",
     [
         *("clickhouse", "delta", "files", "iceberg", "nats-mirror", "redis-mirror", "search"),
+        "elasticsearch",
         *SQL_SINKS,
         *MESSAGE_SINKS,
     ],

@@ -27,7 +27,7 @@ KILLS = {
     "duckdb": "P1, P5, P6",
     "postgres": "P1, P5, P6",
     "mysql": "P1, P5, P6",
-    **dict.fromkeys(("clickhouse", "iceberg", "search"), "P1, P5, P6"),
+    **dict.fromkeys(("clickhouse", "elasticsearch", "iceberg", "search"), "P1, P5, P6"),
     "files": "P1, P3, P5, P6",
     **dict.fromkeys(("nats", "nats-mirror", "redis", "redis-mirror"), "P1, P5, P6"),
     **dict.fromkeys(("http", "pubsub", "rabbitmq", "firehose", "kinesis", "sns", "sqs"), "P1, P4"),

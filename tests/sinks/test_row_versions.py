@@ -17,13 +17,13 @@ from tailer.errors import ConfigError, SinkRejected, TargetRefused
 from tailer.sink import Sink, make_sink
 from tailer.testing.batches import change_batch, change_span
 from tests.support.clickhouse import ClickHouse
-from tests.support.opensearch import OpenSearch
+from tests.support.search_engine import SearchEngine
 from tests.support.sinks import NAMED, named, rows, write
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.usefixtures("one_attempt"),
-    pytest.mark.needs("clickhouse", "opensearch"),
+    pytest.mark.needs("clickhouse"),
 ]
 
 
@@ -42,7 +42,7 @@ class Copy:
         return make_sink(options.pop("type"), options, Path())
 
 
-def of_search(server: OpenSearch) -> Copy:
+def of_search(server: SearchEngine) -> Copy:
     index = f"t{uuid.uuid4().hex}"
     options = {"type": "search", "url": server.url, "index": index, "key": ["id"]}
 
@@ -66,10 +66,10 @@ def of_clickhouse(server: ClickHouse) -> Copy:
     return Copy(options, names, "_progress")
 
 
-@pytest.fixture(params=["search", "clickhouse"])
+@pytest.fixture(params=["opensearch", "elasticsearch", "clickhouse"])
 def copy(request: pytest.FixtureRequest) -> Copy:
-    if request.param == "search":
-        return of_search(request.getfixturevalue("opensearch"))
+    if request.param != "clickhouse":
+        return of_search(request.getfixturevalue(request.param))
     return of_clickhouse(request.getfixturevalue("clickhouse"))
 
 

@@ -256,7 +256,7 @@ def test_what_is_removed_is_what_the_table_does_not_have(
 
 
 @pytest.mark.needs("clickhouse")
-@pytest.mark.parametrize("kind", ["bucket", "clickhouse", "redis", "search"])
+@pytest.mark.parametrize("kind", ["bucket", "clickhouse", "redis", "opensearch", "elasticsearch"])
 def test_a_copy_that_can_not_be_read_while_it_is_written_is_repaired_between_versions(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -267,9 +267,9 @@ def test_a_copy_that_can_not_be_read_while_it_is_written_is_repaired_between_ver
     elif kind == "bucket":
         url = request.getfixturevalue("nats_server").url()
         lines = {"type": "nats", "servers": [url], "mode": "mirror", "bucket": uuid.uuid4().hex}
-    elif kind == "search":
-        url = request.getfixturevalue("opensearch").url
-        lines = {"type": kind, "url": url, "index": f"t{uuid.uuid4().hex}"}
+    elif kind in ("opensearch", "elasticsearch"):
+        url = request.getfixturevalue(kind).url
+        lines = {"type": "search", "url": url, "index": f"t{uuid.uuid4().hex}"}
     else:
         server = request.getfixturevalue("clickhouse")
         lines = {"type": kind, "url": server.url, "database": server.database()}

@@ -1,4 +1,4 @@
-"""An index of OpenSearch a test."""
+"""An index of each search engine a test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailer.sink import Sink, make_sink
-from tests.support.opensearch import OpenSearch
+from tests.support.search_engine import SearchEngine
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def index() -> str:
 
 
 @pytest.fixture
-def options(opensearch: OpenSearch, index: str) -> dict[str, Any]:
-    return {"url": opensearch.url, "index": index, "key": ["id"]}
+def options(search_engine: SearchEngine, index: str) -> dict[str, Any]:
+    return {"url": search_engine.url, "index": index, "key": ["id"]}
 
 
 def new(options: dict[str, Any], **more: Any) -> Sink:

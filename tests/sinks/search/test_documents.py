@@ -18,7 +18,7 @@ from tailer.changes import ChangeBatch
 from tailer.errors import ConfigError, RowsRefused, TargetRefused
 from tailer.testing.batches import change_batch
 from tests.sinks.search.conftest import new
-from tests.support.opensearch import OpenSearch
+from tests.support.search_engine import SearchEngine
 from tests.support.sinks import named, rows, write
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_attempt")]
@@ -69,22 +69,22 @@ def test_every_key_of_several_columns_has_an_id_of_its_own(values: list[tuple[st
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
 async def test_a_key_of_each_type(
-    opensearch: OpenSearch, options: dict[str, Any], values: pa.Array, ids: list[str]
+    search_engine: SearchEngine, options: dict[str, Any], values: pa.Array, ids: list[str]
 ) -> None:
     schema = pa.schema([("id", values.type), ("name", pa.string())])
     found = [{"id": value, "name": "a"} for value in values.to_pylist()]
     await write(new(options), change_batch(schema, found, last=True))
-    assert list(opensearch.documents(options["index"])) == ids
+    assert list(search_engine.documents(options["index"])) == ids
     gone = [{**row, "_change_type": "delete"} for row in found]
     await write(new(options), change_batch(schema, gone, version=2, last=True))
-    assert opensearch.documents(options["index"]) == {}
+    assert search_engine.documents(options["index"]) == {}
 
 
 # Names and values
 
 
 async def test_names_that_a_document_can_have_are_kept(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     names = [
         "a b",
@@ -102,10 +102,12 @@ async def test_names_that_a_document_can_have_are_kept(
     schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in names)])
     row: dict[str, Any] = {"id": 1, **{name: name for name in names}}
     await write(new(options), change_batch(schema, [row], last=True))
-    assert opensearch.documents(options["index"]) == {"1": row}
+    assert search_engine.documents(options["index"]) == {"1": row}
 
 
-@pytest.mark.parametrize("name", ["", " ", "a.b", ".a", "a.", "_id", "_source", "_version"])
+@pytest.mark.parametrize(
+    "name", ["", " ", "a.b", ".a", "a.", "_id", "_source", "_version", "_index_mode"]
+)
 async def test_names_that_no_document_can_have_are_refused(
     options: dict[str, Any], name: str
 ) -> None:
@@ -119,7 +121,7 @@ async def test_names_that_no_document_can_have_are_refused(
 
 
 async def test_values_that_no_field_can_have_cost_no_row(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     """They are in the document, and a search does not find them."""
     schema = pa.schema(
@@ -135,13 +137,15 @@ async def test_values_that_no_field_can_have_cost_no_row(
         {"id": 4, "none": {}, "date": -(10**6)},
     ]
     await write(new(options), change_batch(schema, found, last=True))
-    documents = opensearch.documents(options["index"])
+    documents = search_engine.documents(options["index"])
     assert set(documents) == {"1", "2", "3", "4"}
     assert documents["1"]["number"] == "NaN"
     assert documents["3"]["map"] == {"a.b": "c", "": "d", " ": "e"}
 
 
-async def test_what_is_asked_for_is_found(opensearch: OpenSearch, options: dict[str, Any]) -> None:
+async def test_what_is_asked_for_is_found(
+    search_engine: SearchEngine, options: dict[str, Any]
+) -> None:
     schema = pa.schema(
         {"id": pa.int64(), "name": pa.string(), "price": pa.decimal128(10, 2),
          "at": pa.timestamp("us", "UTC"), "of": pa.struct({"city": pa.string()}),
@@ -151,13 +155,13 @@ async def test_what_is_asked_for_is_found(opensearch: OpenSearch, options: dict[
     row = {"id": 1, "name": "Green Tea", "price": Decimal("9.99"), "at": at,
            "of": {"city": "Bonn"}, "tags": ["a", "b"]}  # fmt: skip
     await write(new(options), change_batch(schema, [row, {"id": 2, "name": "Coffee"}], last=True))
-    opensearch.call("POST", f"/{options['index']}/_refresh")
+    search_engine.call("POST", f"/{options['index']}/_refresh")
     for query in (
         {"match": {"name": "tea"}}, {"term": {"name.keyword": "Green Tea"}},
         {"range": {"price": {"gt": 9.5, "lt": 10}}}, {"range": {"at": {"gte": "2026-05-01"}}},
         {"term": {"of.city.keyword": "Bonn"}}, {"term": {"tags.keyword": "b"}},
     ):  # fmt: skip
-        _, found = opensearch.call("POST", f"/{options['index']}/_search", {"query": query})
+        _, found = search_engine.call("POST", f"/{options['index']}/_search", {"query": query})
         assert [hit["_id"] for hit in found["hits"]["hits"]] == ["1"], query
 
 
@@ -165,7 +169,7 @@ async def test_what_is_asked_for_is_found(opensearch: OpenSearch, options: dict[
 
 
 async def test_a_process_that_stood_still_asks_before_it_writes(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     old = new(options)
     assert isinstance(old, SearchSink)
@@ -176,29 +180,31 @@ async def test_a_process_that_stood_still_asks_before_it_writes(
     with pytest.raises(ConfigError, match="another process writes the index"):
         await old.write(rows((9, "late"), version=2))
     await old.aclose()
-    assert set(opensearch.documents(options["index"])) == {"1"}
+    assert set(search_engine.documents(options["index"])) == {"1"}
 
 
 async def test_what_another_program_has_written_is_written_over_behind_a_set_back(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     first, second = rows((1, "a")), rows((1, "b"), kind="update_postimage", version=2)
     await write(new(options), first, second)
-    opensearch.call("PUT", f"/{options['index']}/_doc/1", {"id": 1, "name": "of another program"})
+    search_engine.call(
+        "PUT", f"/{options['index']}/_doc/1", {"id": 1, "name": "of another program"}
+    )
     await new(options).set_offset("orders", first.offset)
     assert await new(options).look("orders") == first.offset
     await write(new(options), first, second)
-    assert opensearch.documents(options["index"])["1"]["name"] == "b"
+    assert search_engine.documents(options["index"])["1"]["name"] == "b"
 
 
 async def test_what_another_program_writes_does_not_hide_the_next_version(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     await write(new(options), rows((1, "a")))
     for _ in range(9):
-        opensearch.call("PUT", f"/{options['index']}/_doc/1", {"id": 1, "name": "x"})
+        search_engine.call("PUT", f"/{options['index']}/_doc/1", {"id": 1, "name": "x"})
     await write(new(options), rows((1, "a"), kind="delete", version=2))
-    assert opensearch.documents(options["index"]) == {}
+    assert search_engine.documents(options["index"]) == {}
 
 
 async def test_a_document_that_is_too_large_is_named(options: dict[str, Any]) -> None:
@@ -217,7 +223,9 @@ def with_columns(version: int, found: list[dict[str, Any]], **columns: Any) -> C
     return change_batch(schema, found, version=version, last=True)
 
 
-async def test_columns_that_come_and_go(opensearch: OpenSearch, options: dict[str, Any]) -> None:
+async def test_columns_that_come_and_go(
+    search_engine: SearchEngine, options: dict[str, Any]
+) -> None:
     wide = pa.struct({"a": pa.int64(), "b": pa.string()})
     await write(
         new(options),
@@ -225,9 +233,9 @@ async def test_columns_that_come_and_go(opensearch: OpenSearch, options: dict[st
         with_columns(2, [{"id": 2, "s": {"a": 2, "b": "x"}, "n": "new"}], s=wide, n=pa.string()),
         with_columns(3, [{"id": 3, "n": "only"}], n=pa.string()),
     )
-    opensearch.call("POST", f"/{options['index']}/_refresh")
+    search_engine.call("POST", f"/{options['index']}/_refresh")
     for query in ({"term": {"s.b.keyword": "x"}}, {"term": {"n.keyword": "new"}}):
-        _, found = opensearch.call("POST", f"/{options['index']}/_search", {"query": query})
+        _, found = search_engine.call("POST", f"/{options['index']}/_search", {"query": query})
         assert [hit["_id"] for hit in found["hits"]["hits"]] == ["2"], query
 
 

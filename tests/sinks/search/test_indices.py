@@ -12,7 +12,7 @@ from sinks.search.sink import SearchSink
 from tailer.errors import ConfigError, TargetRefused, TransientError
 from tailer.testing.batches import change_span
 from tests.sinks.search.conftest import new
-from tests.support.opensearch import OpenSearch
+from tests.support.search_engine import SearchEngine
 from tests.support.sinks import NAMED, named, rows, write
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_attempt")]
@@ -22,36 +22,36 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_attempt")]
 
 
 async def test_an_index_with_documents_is_no_place_for_a_copy(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
-    opensearch.call("PUT", f"/{options['index']}/_doc/1?refresh=true", {"id": 1})
+    search_engine.call("PUT", f"/{options['index']}/_doc/1?refresh=true", {"id": 1})
     with pytest.raises(TargetRefused, match="it has documents already, and a copy begins empty"):
         await new(options).open("orders")
 
 
 async def test_an_index_of_its_user_keeps_its_mappings(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     """Under an alias, also behind a reset, which empties it."""
     made = f"{options['index']}-2026"
     mappings = {"properties": {"name": {"type": "keyword"}}}
-    opensearch.call("PUT", f"/{made}", {"mappings": mappings, "aliases": {options["index"]: {}}})
+    search_engine.call("PUT", f"/{made}", {"mappings": mappings, "aliases": {options["index"]: {}}})
     await write(new(options), named())
     await new(options).set_offset("orders", None)
-    assert opensearch.documents(made) == {}
+    assert search_engine.documents(made) == {}
     assert await new(options).look("orders") is None
     await write(new(options), named())
-    _, found = opensearch.call("GET", f"/{made}/_mapping")
+    _, found = search_engine.call("GET", f"/{made}/_mapping")
     assert found[made]["mappings"]["properties"]["name"] == {"type": "keyword"}
-    assert set(opensearch.documents(made)) == {"0", "1"}
+    assert set(search_engine.documents(made)) == {"0", "1"}
 
 
 async def test_an_index_of_its_user_is_emptied_as_often_as_it_is_asked_for(
-    opensearch: OpenSearch, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    search_engine: SearchEngine, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was deleted just now has versions, which new documents must win over."""
     index = options["index"]
-    opensearch.call("PUT", f"/{index}", {})
+    search_engine.call("PUT", f"/{index}", {})
     await write(new(options), named(count=5))
     sink = new(options)
     assert isinstance(sink, SearchSink)
@@ -66,23 +66,23 @@ async def test_an_index_of_its_user_is_emptied_as_often_as_it_is_asked_for(
         await new(options).open("orders")
     for _ in range(2):
         await new(options).set_offset("orders", None)
-    assert opensearch.documents(index) == {}
+    assert search_engine.documents(index) == {}
     await write(new(options), named(count=5))
-    assert len(opensearch.documents(index)) == 5
+    assert len(search_engine.documents(index)) == 5
 
 
 async def test_documents_that_no_search_finds_yet_are_there(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     index = options["index"]
-    opensearch.call("PUT", f"/{index}", {"settings": {"index.refresh_interval": "-1"}})
-    opensearch.call("PUT", f"/{index}/_doc/1", {"id": 1})
+    search_engine.call("PUT", f"/{index}", {"settings": {"index.refresh_interval": "-1"}})
+    search_engine.call("PUT", f"/{index}/_doc/1", {"id": 1})
     with pytest.raises(TargetRefused, match="has documents already"):
         await new(options).open("orders")
 
 
 async def test_a_request_that_comes_twice_is_no_other_process(
-    options: dict[str, Any], opensearch: OpenSearch, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], search_engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients and proxies send a PUT again whose connection was cut."""
     sink = new(options)
@@ -99,7 +99,7 @@ async def test_a_request_that_comes_twice_is_no_other_process(
     await sink.write(named())
     await sink.write(named(5, version=2))
     await sink.aclose()
-    assert len(opensearch.documents(options["index"])) == 4
+    assert len(search_engine.documents(options["index"])) == 4
 
 
 async def test_each_attempt_asks_whether_it_is_late(
@@ -129,13 +129,13 @@ async def test_each_attempt_asks_whether_it_is_late(
 
 
 async def test_an_index_that_is_removed_under_a_feed(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     """An engine makes it again for the next request: what is lost is not passed by."""
     sink, first = new(options), named()
     await sink.open("orders")
     await sink.write(first)
-    opensearch.call("DELETE", f"/{options['index']}")
+    search_engine.call("DELETE", f"/{options['index']}")
     with pytest.raises(TargetRefused, match=r"is missing|was deleted and made again"):
         await sink.write(named(5, version=2))
     await sink.aclose()
@@ -173,9 +173,11 @@ def test_options_are_checked(options: dict[str, Any], more: dict[str, Any], said
         new(options, **more)
 
 
-async def test_a_rehearsal_leaves_nothing(opensearch: OpenSearch, options: dict[str, Any]) -> None:
+async def test_a_rehearsal_leaves_nothing(
+    search_engine: SearchEngine, options: dict[str, Any]
+) -> None:
     await new(options).rehearse("orders", NAMED)
-    _, indices = opensearch.call("GET", "/_cat/indices?format=json")
+    _, indices = search_engine.call("GET", "/_cat/indices?format=json")
     assert not any(row["index"].startswith(options["index"]) for row in indices)
     assert await new(options).look("orders") is None
 
@@ -195,7 +197,7 @@ async def test_a_copy_is_not_compared_while_it_is_written(
 
 
 async def test_a_version_that_is_half_written_is_repaired_and_written_again(
-    options: dict[str, Any], opensearch: OpenSearch, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], search_engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The feed has stopped between its documents and their offset."""
     monkeypatch.setattr("sinks.search.copy._SETTLE_S", 0.1)
@@ -219,29 +221,31 @@ async def test_a_version_that_is_half_written_is_repaired_and_written_again(
     assert sorted(held["name"].to_pylist()) == ['"name 1"', '"new"']
     with new(options).repair_mirror("orders") as mirror:
         mirror.replace(rows((0, "name 0")))
-    assert opensearch.documents(options["index"])["0"]["name"] == "name 0"
+    assert search_engine.documents(options["index"])["0"]["name"] == "name 0"
     await write(new(options), second)
-    assert opensearch.documents(options["index"])["0"]["name"] == "new"
+    assert search_engine.documents(options["index"])["0"]["name"] == "new"
 
 
 async def test_documents_of_others_are_removed_by_a_repair(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     await write(new(options), named())
-    opensearch.call("PUT", f"/{options['index']}/_doc/stray?refresh=true", {"id": 1, "name": "x"})
+    search_engine.call(
+        "PUT", f"/{options['index']}/_doc/stray?refresh=true", {"id": 1, "name": "x"}
+    )
     with new(options).repair_mirror("orders") as mirror:
         mirror.replace(rows((1, "name 1")))
-    assert opensearch.documents(options["index"]) == {
+    assert search_engine.documents(options["index"]) == {
         "0": {"id": 0, "name": "name 0"}, "1": {"id": 1, "name": "name 1"},
     }  # fmt: skip
 
 
 async def test_a_document_with_a_version_of_somebody_else_is_named(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     await write(new(options), named())
     path = f"/{options['index']}/_doc/1?version={2**62}&version_type=external"
-    opensearch.call("PUT", path, {"id": 1, "name": "x"})
+    search_engine.call("PUT", path, {"id": 1, "name": "x"})
     with (
         new(options).repair_mirror("orders") as mirror,
         pytest.raises(TargetRefused, match="have a later version than the feed's"),
@@ -250,7 +254,7 @@ async def test_a_document_with_a_version_of_somebody_else_is_named(
 
 
 async def test_a_log_has_the_order_of_the_events(
-    opensearch: OpenSearch, options: dict[str, Any]
+    search_engine: SearchEngine, options: dict[str, Any]
 ) -> None:
     log = {name: value for name, value in options.items() if name != "key"}
     batch = change_span(
@@ -259,7 +263,7 @@ async def test_a_log_has_the_order_of_the_events(
     await write(new(log, mode="log"), batch)
     await new(log, mode="log").set_offset("orders", batch.offset)
     await write(new(log, mode="log"), batch)
-    found = sorted(opensearch.documents(options["index"]).values(), key=lambda row: row["_seq"])
+    found = sorted(search_engine.documents(options["index"]).values(), key=lambda row: row["_seq"])
     assert [row["id"] for row in found] == [0, 1, 2, 9]
     assert found[0]["_event_id"] == batch.event_ids()[0].as_py()
 
