@@ -15,7 +15,7 @@ from yarl import URL
 
 from sinks.messages.http_failures import explain_http_failure
 from sinks.messages.http_session import open_session
-from tailer.errors import ConfigError, TailerError, TransientError
+from tailer.errors import ConfigError, TailerError, TargetRefused, TransientError
 from tailer.network.http_answers import Oversize, read_whole_body
 from tailer.secrets import hide_secrets, keep_secrets
 from tailer.secrets.urls import Url
@@ -74,27 +74,23 @@ class SearchClient:
         """Return an answer; None if it has a status of ``absent``. ``body`` is JSON, or bytes that
         are sent as they are."""
         status, answer = await self.send(method, path, body, **query)
-        try:
-            found = msgspec.json.decode(answer)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            found = None
-        if not isinstance(found, dict):
-            raise self._explain_status(status, answer.decode(errors="replace"))
-        if status in absent:
+        if status in absent and _decode_object(answer) is not None:
             return None
         if not 200 <= status < 300:
-            kind, reason = read_error(found.get("error"))
-            raise self.make_error(kind or str(status), f"{kind or status}: {reason}")
+            kind, reason = read_answer(status, answer)
+            raise self.make_error(kind, reason, has_rows=isinstance(body, bytes))
+        found = _decode_object(answer)
+        if found is None:
+            raise TransientError(f"{self.location}: an answer that is no JSON object")
         return found
 
     async def create_index(self, name: str, body: Any) -> None:
         """Create an index, if it is not there: the request may come twice."""
         status, answer = await self.send("PUT", quote(name, ""), body)
-        if status == 400 and b"resource_already_exists_exception" in answer:
-            return
         if not 200 <= status < 300:
-            said = answer.decode(errors="replace")
-            raise self.make_error(str(status), f"the index {name!r}: {said}")
+            kind, reason = read_answer(status, answer)
+            if kind != "resource_already_exists_exception":
+                raise self.make_error(kind, f"the index {name!r}: {reason}")
 
     async def send(
         self, method: str, path: str, body: Any = None, **query: str
@@ -116,23 +112,38 @@ class SearchClient:
         except (aiohttp.ClientError, OSError) as e:
             raise explain_http_failure(self.location, e) from e
 
-    def make_error(self, code: str, what: str) -> TailerError:
-        """Return our error of one of the engine's; what it says may repeat a secret."""
+    def make_error(self, code: str, what: str, *, has_rows: bool = False) -> TailerError:
+        """Return our error of one of the engine's; what it says may repeat a secret. What has no
+        rows is not refused for them."""
         said = f"{self.location}: {hide_secrets(' '.join(what.split()))[:_SAID_CHARACTERS]}"
         if code in ("401", "403", "security_exception"):
             return ConfigError(f"{said}; check the user, the password and the role's rights")
+        if not has_rows and FAULTS.verdict(code) in ("rows", "unclear"):
+            return TargetRefused(said)
         return FAULTS.error(code, said)
-
-    def _explain_status(self, status: int, said: str) -> TailerError:
-        if 200 <= status < 300:
-            return TransientError(f"{self.location}: an answer that is no JSON object")
-        return self.make_error(str(status), f"answered {status} ({said})")
 
 
 def _encode_login(login: tuple[str, str]) -> str:
     pair = b64encode(":".join(login).encode()).decode()
     keep_secrets((pair,))
     return f"Basic {pair}"
+
+
+def _decode_object(answer: bytes) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_answer(status: int, answer: bytes) -> tuple[str, str]:
+    """Return the type of the error in an answer, or its status, and what it says."""
+    found = _decode_object(answer)
+    if found is None:
+        return str(status), f"answered {status} ({answer.decode(errors='replace')})"
+    kind, reason = read_error(found.get("error"))
+    return kind or str(status), f"{kind or status}: {reason}"
 
 
 def read_error(error: Any) -> tuple[str, str]:

@@ -17,7 +17,7 @@ _FIELDS_LEAST = 1000
 _TAKEN = (
     "_id", "_index", "_source", "_routing", "_type", "_version", "_seq_no", "_primary_term",
     "_ignored", "_ignored_source", "_field_names", "_nested_path", "_doc_count", "_size", "_tier",
-    "_feature", "_data_stream_timestamp",
+    "_feature", "_data_stream_timestamp", "_index_mode",
 )  # fmt: skip
 #: Kept, and not searched: any JSON may stand there.
 _KEPT = {"type": "object", "enabled": False}

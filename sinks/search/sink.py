@@ -286,7 +286,7 @@ class SearchSink(MessageSink):
             for place, kind, reason in refused:
                 version, name = request.versions[place].as_py(), request.ids[place].as_py()
                 what = f"table {request.table}, version {version}: the document {name!r}"
-                raise self.client.make_error(kind, f"{what}: {reason}")
+                raise self.client.make_error(kind, f"{what}: {reason}", has_rows=True)
 
         await retry_attempts(attempt, Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
@@ -403,5 +403,5 @@ class SearchSink(MessageSink):
         """Send actions; return whether a document has a later version than that of its action."""
         refused, conflicts = await self._send_bulk(b"".join(actions), len(actions))
         for _, kind, reason in refused:
-            raise self.client.make_error(kind, reason)
+            raise self.client.make_error(kind, reason, has_rows=True)
         return conflicts
