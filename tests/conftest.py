@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tests.support.brokers import Nats, RabbitMq, Redis
     from tests.support.clickhouse import ClickHouse
     from tests.support.elasticsearch import Elasticsearch
+    from tests.support.iceberg_rest import RestCatalog
     from tests.support.mysql import Mysql
     from tests.support.opensearch import OpenSearch
     from tests.support.postgres import Postgres
@@ -43,12 +44,13 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 600
 SERVERS = {
     "spark", "s3_server", "azurite", "gcs_server", "kafka", "brokers", "postgres", "pgvector",
-    "opensearch", "elasticsearch", "clickhouse", "hdfs", "yarn",
+    "opensearch", "elasticsearch", "clickhouse", "hdfs", "yarn", "rest_catalog",
 }  # fmt: skip
 
 # Of each kind, a test that is for several is quick with one of them.
 STORES = {"azurite", "gcs_server", "s3_server"}
 ENGINES = {"opensearch", "elasticsearch"}
+CATALOGS = {"sql_catalog", "rest_catalog"}
 
 # What a test's fixtures need from `prepare.py`; other tests are marked `needs` themselves.
 NEEDS = {
@@ -69,6 +71,7 @@ NEEDS = {
     "pubsub": "pubsub",
     "hdfs": "hdfs",
     "yarn": "yarn",
+    "rest_catalog": "iceberg-rest",
 }
 # What starts Java: fixtures, and folders whose tests may also start some of their own.
 JAVA = {"spark", "kafka", "brokers"}
@@ -108,7 +111,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     start. The tests of what was changed come first."""
     _leave_other_servers_to_slow(items)
     for item in items:
-        used = {*getattr(item, "fixturenames", ()), *(ENGINES & _list_texts(item))}
+        used = {*getattr(item, "fixturenames", ()), *((ENGINES | CATALOGS) & _list_texts(item))}
         if "spark" in used or item.path.is_relative_to(SPARK_FOLDER):
             item.add_marker(pytest.mark.spark)
         if JAVA & used or any(map(item.path.is_relative_to, JAVA_FOLDERS)):
@@ -131,11 +134,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _leave_other_servers_to_slow(items: list[pytest.Item]) -> None:
-    """A test that is for the servers of several object stores, or for several search engines, is
-    quick with one of them, which its name chooses, and slow with the others."""
+    """A test that is for the servers of several object stores, search engines or catalogs is quick
+    with one of them, which its name chooses, and slow with the others."""
     cases: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
-        for server in (STORES | ENGINES) & _list_texts(item):
+        for server in (STORES | ENGINES | CATALOGS) & _list_texts(item):
             cases.setdefault(item.nodeid.replace(server, ""), {})[server] = item
     for name, by_server in cases.items():
         servers = sorted(by_server)
@@ -398,6 +401,16 @@ def search_engine(request: pytest.FixtureRequest) -> SearchEngine:
     """Each of the search engines."""
     engine: SearchEngine = request.getfixturevalue(request.param)
     return engine
+
+
+@pytest.fixture(scope="session")
+def rest_catalog() -> Iterator[RestCatalog]:
+    """One real REST catalog of Iceberg for all tests; each uses a namespace of its own. Who ends it
+    starts it again."""
+    from tests.support.iceberg_rest import RestCatalog
+
+    with RestCatalog() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

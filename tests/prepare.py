@@ -33,6 +33,7 @@ from tests.support.crate import CRATE
 from tests.support.elasticsearch import ELASTICSEARCH
 from tests.support.flink import FLINK
 from tests.support.hdfs import HDFS
+from tests.support.iceberg_rest import ICEBERG_REST
 from tests.support.opensearch import OPENSEARCH
 from tests.support.postgres import PGVECTOR
 from tests.support.pubsub_server import PUBSUB
@@ -43,7 +44,7 @@ from tests.support.yarn import YARN
 #: What the tests of `make test` need, and what only the `slow` ones do.
 EVERY_RUN = (
     CRATE, S3_SERVER, AZURITE, GCS, DELTA, KAFKA, REGISTRY, OFFICIAL_CLIENT, MOTO, OPENSEARCH, CHDB,
-    PGVECTOR, PUBSUB, AXE, HDFS, ELASTICSEARCH,
+    PGVECTOR, PUBSUB, AXE, HDFS, ELASTICSEARCH, ICEBERG_REST,
 )  # fmt: skip
 SLOW = (CONNECT, FLINK, HELM, SPARK_CLASSES, YARN, S3A)
 TORTURE = (OLDER_KAFKA, *OTHERS.values())

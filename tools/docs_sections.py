@@ -14,6 +14,7 @@ from tests.spark.others import OTHER_LINES, OWN
 from tests.support.clickhouse import ENGINE_VERSION
 from tests.support.components import DELTA_VERSION
 from tests.support.elasticsearch import VERSION as ELASTICSEARCH_VERSION
+from tests.support.iceberg_rest import VERSION as ICEBERG_REST_VERSION
 from tests.support.opensearch import VERSION as OPENSEARCH_VERSION
 from tests.support.source import ROOT
 from tests.versions import supported_pythons
@@ -32,6 +33,7 @@ _SERVERS = (
     ("RabbitMQ", "3.10 or newer", "3.10, 3.12"),
     ("OpenSearch", "2 or newer", OPENSEARCH_VERSION),
     ("Elasticsearch", "8 or newer", ELASTICSEARCH_VERSION),
+    ("Iceberg's REST catalogs", "those that pyiceberg supports", ICEBERG_REST_VERSION),
     ("ClickHouse", "24.8 or newer", f"the engine of {ENGINE_VERSION}, as chdb"),
 )
 # Extras that only who changes the code installs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -22,14 +23,15 @@ from tailer.settings import REQUIRED, Setting
 
 
 def _parse_name(text: str) -> str:
-    if "." not in text or not all(text.split(".")) or "\0" in text:
+    # The package takes a table's place for a URL: what follows ? or # in it would get lost.
+    if "." not in text or not all(text.split(".")) or re.search(r"[\0?#]", text):
         raise ValueError(text)
     return text
 
 
 SETTINGS: dict[str, Setting] = {
-    "table": Setting("text", REQUIRED, "The target table, in a namespace.", form="namespace.name",
-        parse=_parse_name),
+    "table": Setting("text", REQUIRED, "The target table, in a namespace.",
+        form="namespace.name, without ? and #", parse=_parse_name),
     **make_settings(("mirror", "log")),
     "catalog": Setting(
         "table", {}, "The catalog, by pyiceberg's properties: `name`, `type`, `uri`, `warehouse`, "

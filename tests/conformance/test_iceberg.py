@@ -10,12 +10,12 @@ import pytest
 from tailer.testing.conformance import MirrorConformance, SinkConformance, TargetFaults
 from tailer.testing.conformance.mirror import ReadRows
 from tailer.testing.conformance.sink import Event, MakeSink, ReadEvents
-from tests.support.iceberg import Lake
+from tests.support.iceberg import Lake, make_lake
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+@pytest.fixture(params=["sql_catalog", "rest_catalog"])
+def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
+    return make_lake(tmp_path, request)
 
 
 class TestIcebergMirror(MirrorConformance):

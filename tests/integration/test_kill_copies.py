@@ -37,6 +37,7 @@ from tests.support.brokers import Nats, Redis
 from tests.support.clickhouse import ClickHouse
 from tests.support.forking import Process
 from tests.support.iceberg import Lake
+from tests.support.iceberg_rest import RestCatalog
 from tests.support.message_targets import (
     MESSAGE_SINKS,
     MessageTarget,
@@ -230,6 +231,14 @@ def times(*paths: Path) -> list[tuple[int, int]]:
     return found
 
 
+def iceberg_target(lake: Lake, at: Path) -> Target:
+    return Target(
+        lake.toml(key=["id"]), lake.offset,
+        lambda: sorted(lake.rows(), key=lambda row: row["id"]),
+        lambda: times(at / "catalog.db"),
+    )  # fmt: skip
+
+
 def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target:
     out = folder / "out"
     match kind:
@@ -255,12 +264,10 @@ def target_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Target
                 lambda: times(out / "_delta_log"),
             )  # fmt: skip
         case "iceberg":
-            lake = Lake(out)
-            return Target(
-                lake.toml(key=["id"]), lake.offset,
-                lambda: sorted(lake.rows(), key=lambda row: row["id"]),
-                lambda: times(out / "catalog.db"),
-            )  # fmt: skip
+            return iceberg_target(Lake(out), out)
+        case "iceberg-rest":
+            server: RestCatalog = request.getfixturevalue("rest_catalog")
+            return iceberg_target(Lake(out, server.url, f"lake{uuid.uuid4().hex}"), server.folder)
     if kind in MESSAGE_SINKS:
         to = message_target(kind, folder, request)
         offset = to.offset or (lambda: state_offset(folder))
@@ -328,13 +335,13 @@ def kill(daemons: Daemons, moments: random.Random, number: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.needs("clickhouse", "opensearch", "elasticsearch", "pubsub")
+@pytest.mark.needs("clickhouse", "opensearch", "elasticsearch", "pubsub", "iceberg-rest")
 @pytest.mark.timeout(300 + 20 * ROUNDS)
 @pytest.mark.parametrize(
     "kind",
     [
         *("clickhouse", "delta", "files", "iceberg", "nats-mirror", "redis-mirror", "search"),
-        "elasticsearch",
+        *("elasticsearch", "iceberg-rest"),
         *SQL_SINKS,
         *MESSAGE_SINKS,
     ],

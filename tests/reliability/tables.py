@@ -11,6 +11,7 @@ from tests.support.source import ROOT
 
 DATA = ROOT / "docs" / "reliability.json"
 
+_DATABASES = ("clickhouse", "elasticsearch", "iceberg", "iceberg-rest", "search")
 #: What is killed, in the order of the page, with what must hold.
 KILLS = {
     "JSON lines, local, two daemons": "P1, P4, P6, P9",
@@ -27,7 +28,7 @@ KILLS = {
     "duckdb": "P1, P5, P6",
     "postgres": "P1, P5, P6",
     "mysql": "P1, P5, P6",
-    **dict.fromkeys(("clickhouse", "elasticsearch", "iceberg", "search"), "P1, P5, P6"),
+    **dict.fromkeys(_DATABASES, "P1, P5, P6"),
     "files": "P1, P3, P5, P6",
     **dict.fromkeys(("nats", "nats-mirror", "redis", "redis-mirror"), "P1, P5, P6"),
     **dict.fromkeys(("http", "pubsub", "rabbitmq", "firehose", "kinesis", "sns", "sqs"), "P1, P4"),

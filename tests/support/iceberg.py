@@ -1,14 +1,16 @@
-"""A catalog of Iceberg tables in a folder, and what is in a table of it."""
+"""A catalog of Iceberg tables, and what is in a table of it."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
@@ -17,17 +19,36 @@ from pyiceberg.table import Table
 
 from tailer.changes import Offset
 from tailer.sink import Sink, make_sink
+from tests.support.iceberg_rest import RestCatalog
+
+
+def make_lake(folder: Path, request: pytest.FixtureRequest) -> Lake:
+    """Return one in the catalog that a fixture's parameter names."""
+    if request.param == "sql_catalog":
+        return Lake(folder)
+    server: RestCatalog = request.getfixturevalue(request.param)
+    return Lake(folder, server.url, f"lake{uuid.uuid4().hex}")
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A catalog in SQLite and its warehouse, both in a folder."""
+    """A catalog in SQLite and its warehouse, both in a folder; or a REST catalog with a ``url``,
+    where others have other namespaces."""
 
     folder: Path
+    url: str = ""
+    namespace: str = "lake"
+
+    @property
+    def name(self) -> str:
+        """Return the name of the table."""
+        return f"{self.namespace}.orders"
 
     @property
     def properties(self) -> dict[str, str]:
         """Return what pyiceberg takes for it."""
+        if self.url:
+            return {"type": "rest", "uri": self.url}
         self.folder.mkdir(exist_ok=True)
         return {
             "type": "sql",
@@ -39,19 +60,24 @@ class Lake:
         """Return a catalog of its own."""
         return load_catalog("default", **self.properties)
 
+    @property
+    def kind(self) -> type[Catalog]:
+        """Return the class of the catalog."""
+        return type(self.open())
+
     def make_sink(self, **more: Any) -> Sink:
-        """Return the sink of the table ``lake.orders``."""
-        options = {"table": "lake.orders", "catalog": self.properties}
+        """Return the sink of the table."""
+        options = {"table": self.name, "catalog": self.properties}
         return make_sink("iceberg", {**options, **more}, self.folder)
 
     def table(self) -> Table:
         """Return that table."""
-        return self.open().load_table("lake.orders")
+        return self.open().load_table(self.name)
 
     def toml(self, **more: Any) -> str:
         """Return the sink's lines of a configuration."""
         catalog = ", ".join(f"{name} = {json.dumps(v)}" for name, v in self.properties.items())
-        lines = {"type": "iceberg", "table": "lake.orders", **more}
+        lines = {"type": "iceberg", "table": self.name, **more}
         words = [f"{name} = {json.dumps(value)}" for name, value in lines.items()]
         return "\n".join([*words, f"catalog = {{{catalog}}}"])
 
@@ -72,9 +98,9 @@ class Lake:
         changed: Any = duckdb.sql(query)
         table.overwrite(changed.to_arrow_table().cast(held.schema), where)
 
-    def rows(self, name: str = "lake.orders") -> list[dict[str, Any]]:
+    def rows(self, name: str = "") -> list[dict[str, Any]]:
         """Return its rows in the order of their commits; none if there is no table."""
-        catalog = self.open()
+        catalog, name = self.open(), name or self.name
         if not catalog.table_exists(name):
             return []
         table = catalog.load_table(name)

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 
 def pom(name: str, artifacts: Iterable[str]) -> str:
-    """The project file of a component of these artifacts, each as `group:artifact:version`."""
-    keys = ("groupId", "artifactId", "version")
+    """The project file of a component of these artifacts, each as `group:artifact:version`, and
+    `:classifier` where it is not the main one of them."""
+    keys = ("groupId", "artifactId", "version", "classifier")
     wanted = (
-        "".join(f"<{k}>{v}</{k}>" for k, v in zip(keys, artifact.split(":"), strict=True))
+        "".join(f"<{k}>{v}</{k}>" for k, v in zip(keys, artifact.split(":"), strict=False))
         for artifact in artifacts
     )
     dependencies = "".join(f"<dependency>{each}</dependency>" for each in wanted)

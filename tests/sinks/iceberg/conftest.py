@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.iceberg import Lake
+from tests.support.iceberg import Lake, make_lake
 
 KEY = ["id"]
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+@pytest.fixture(params=["sql_catalog", "rest_catalog"])
+def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
+    return make_lake(tmp_path, request)
 
 
 def held(lake: Lake) -> list[dict[str, Any]]:

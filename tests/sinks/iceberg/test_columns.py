@@ -143,7 +143,7 @@ async def test_a_type_that_would_change_values_is_refused(lake: Lake) -> None:
         await sink.write(change_batch(other, [{"id": 2, "name": 2}], version=2))
     before = lake.rows()
     await sink.aclose()
-    sink = lake.make_sink(mode="log", table="lake.log")
+    sink = lake.make_sink(mode="log", table=f"{lake.namespace}.log")
     await sink.open("orders")
     dates, times = (pa.schema([("at", kind)]) for kind in (pa.date32(), pa.timestamp("us")))
     await sink.write(change_batch(dates, [{"at": dt.date(2020, 1, 1)}], last=True))
