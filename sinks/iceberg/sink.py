@@ -29,13 +29,36 @@ def _parse_name(text: str) -> str:
     return text
 
 
+def _parse_properties(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties by their names. TOML makes of `s3.endpoint = "..."` a table `s3`, of
+    which the package takes no notice: rows would go to another store."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _TABLES:
+            more = {name: value}
+        elif isinstance(value, Mapping):
+            more = {f"{name}.{inner}": each for inner, each in _parse_properties(value).items()}
+        elif isinstance(value, bool):
+            more = {name: str(value).lower()}
+        elif isinstance(value, str | int | float):
+            more = {name: str(value)}
+        else:
+            raise ValueError(name)
+        if more.keys() & found.keys():
+            raise ValueError(name)
+        found |= more
+    return found
+
+
+#: Properties of a REST catalog that are tables for the package too.
+_TABLES = ("auth", "ssl")
 SETTINGS: dict[str, Setting] = {
     "table": Setting("text", REQUIRED, "The target table, in a namespace.",
         form="namespace.name, without ? and #", parse=_parse_name),
     **make_settings(("mirror", "log")),
     "catalog": Setting(
         "table", {}, "The catalog, by pyiceberg's properties: `name`, `type`, `uri`, `warehouse`, "
-        "and those of its store; all strings.", secret=True,
+        "and those of its store.", secret=True, parse=_parse_properties,
         unset="pyiceberg's own configuration",
     ),
 }  # fmt: skip
@@ -78,6 +101,6 @@ class IcebergSink(TableSink):
 patch_pyiceberg()
 
 
-def _open_catalog(properties: dict[str, str]) -> Catalog:
+def _open_catalog(properties: dict[str, Any]) -> Catalog:
     named = dict(properties)
     return load_catalog(named.pop("name", "default"), **named)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -32,6 +34,8 @@ class Between(WebFront):
         self.upstream, self.port = upstream, free_port()
         self.of, self.passed = "", True
         self.said: tuple[int, str] | None = None
+        #: The name that the last request gave itself.
+        self.who = ""
 
     @contextmanager
     def lying(self, of: str, said: tuple[int, str] | None, *, passed: bool) -> Iterator[None]:
@@ -41,6 +45,7 @@ class Between(WebFront):
         self.of = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.who = request.headers.get("X-Who", "")
         body, lies = await request.read(), bool(self.of) and request.method == "POST"
         lies = lies and request.path.endswith(self.of)
         status, found = 200, b""
@@ -66,6 +71,21 @@ def say(status: int, kind: str) -> tuple[int, str]:
 @pytest.fixture
 def lake(tmp_path: Path, rest_catalog: RestCatalog) -> Lake:
     return Lake(tmp_path, rest_catalog.url, f"lake{tmp_path.name}".lower())
+
+
+async def test_names_of_properties_have_dots(lake: Lake) -> None:
+    """As TOML has them, too, where they make tables of it."""
+    with running_front(Between(lake.url)) as front:
+        for spelt in ('header.X-Who = "me"', '"header.X-Who" = "me"', "header.X-Who = true"):
+            text = f'catalog = {{type = "rest", uri = "{front.url}", {spelt}}}'
+            await lake.make_sink(key=KEY, **tomllib.loads(text)).open("orders")
+            assert front.who == ("true" if "true" in spelt else "me")
+
+
+@pytest.mark.parametrize("more", [{"a": ["b"]}, {"a.b": "c", "a": {"b": "c"}}, {"a": {"b": None}}])
+def test_properties_that_nothing_can_have_are_refused(lake: Lake, more: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="option 'catalog' of sink 'iceberg'"):
+        lake.make_sink(key=KEY, catalog={"type": "rest", **more})
 
 
 async def test_a_catalog_that_is_gone_is_waited_for(lake: Lake, rest_catalog: RestCatalog) -> None:
