@@ -11,6 +11,7 @@ import anyio
 from tailer.config.feeds import Config, load_config
 from tailer.config.readers import Readers
 from tailer.errors import ConfigError
+from tailer.process.signals import leave_process
 
 
 async def run(arguments: argparse.Namespace) -> int:
@@ -68,10 +69,13 @@ async def spark(arguments: argparse.Namespace) -> int:
     config, cluster = load_config(Path(arguments.config)), Cluster(options)
     try:
         run_feeds = _run_once if arguments.available_now else _run_daemon
-        return await run_feeds(config, ClusterReaders(cluster))
+        status = await run_feeds(config, ClusterReaders(cluster))
     finally:
         with anyio.CancelScope(shield=True):
-            await cluster.aclose()
+            has_ended = await cluster.aclose()
+    if not has_ended:
+        leave_process(status)
+    return status
 
 
 async def share(arguments: argparse.Namespace) -> int:

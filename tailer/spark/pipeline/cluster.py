@@ -7,6 +7,7 @@ soon as one task is done, and no more of them wait here than those of the tasks 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import sys
@@ -41,6 +42,9 @@ _HEALING = (
 _LOST = ("SparkContext was shut down", "stopped SparkContext")
 #: The most jobs at a time, of all feeds.
 _JOBS_MAX = 32
+#: How long Java is waited for when a job is cancelled, and at the end. It may hang.
+_CANCEL_S = 5.0
+_STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class Cluster:
         self._session: SparkSession | None = None
         #: Threads that wait for jobs are none of those in which rows are decoded and written.
         self._waiting = anyio.CapacityLimiter(_JOBS_MAX)
+        #: Those that end something do not wait for the ones that wait for Java.
+        self._ending = anyio.CapacityLimiter(math.inf)
 
     async def ensure_session(self) -> SparkSession:
         """Return the session, started by the first call. Raises :class:`ConfigError` if Spark
@@ -91,10 +97,19 @@ class Cluster:
                 )
             return self._session
 
-    async def aclose(self) -> None:
-        """End the session, if it was started."""
-        if self._session is not None:
-            await anyio.to_thread.run_sync(_stop_session, self._session)
+    async def aclose(self) -> bool:
+        """End the session, if it was started. Returns False if its Java does not answer: a thread
+        waits for it then, and would keep this process."""
+        if self._session is None:
+            return True
+        stop = partial(_stop_session, self._session)
+        with anyio.move_on_after(_STOP_S) as waiting:
+            await anyio.to_thread.run_sync(stop, abandon_on_cancel=True, limiter=self._ending)
+        if waiting.cancelled_caught:
+            logging.getLogger("tailer").warning(
+                "Spark's Java has not answered for %g s and is left behind", _STOP_S
+            )
+        return not waiting.cancelled_caught
 
     async def run_task(self, name: str, work: Callable[[], Iterator[bytes]]) -> list[bytes]:
         """Run ``work`` in a task, and return what it yields. ``name`` is for Spark's own pages.
@@ -113,8 +128,10 @@ class Cluster:
             )
         except anyio.get_cancelled_exc_class():
             gone.set()
-            with suppress(Exception):  # the session may be gone
-                session.sparkContext.cancelJobsWithTag(tag)
+            # In a thread: while Java hangs, the feeds, the lease and the HTTP answers go on.
+            cancel = partial(_cancel_jobs, session.sparkContext, tag)
+            with anyio.move_on_after(_CANCEL_S, shield=True):
+                await anyio.to_thread.run_sync(cancel, abandon_on_cancel=True, limiter=self._ending)
             raise
         except Exception as e:
             if not _is_session_lost(e):
@@ -162,6 +179,11 @@ def _run_job(
     rows = context.parallelize([0], 1).mapPartitions(lambda _: work())
     with _tag_jobs(context, tag):
         return [] if gone.is_set() else rows.collect()
+
+
+def _cancel_jobs(context: SparkContext, tag: str) -> None:
+    with suppress(Exception):  # the session may be gone
+        context.cancelJobsWithTag(tag)
 
 
 @contextmanager

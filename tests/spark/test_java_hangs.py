@@ -1,0 +1,56 @@
+"""`tailer spark` while its Java hangs: it answers, obeys, and ends."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tailer.testing.table import TableBuilder
+from tests.spark.test_pipeline import CONFS, configured
+from tests.spark.test_stream import SCHEMA, rows
+from tests.support.components import free_port, java_major, require
+from tests.support.programs import started
+from tests.support.waiting import PATIENCE_S
+
+TOKEN = "a token of this test"
+
+
+def ask(port: int, method: str, path: str) -> dict[str, str]:
+    """What the daemon answers."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as client:
+        client.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"})
+        found: dict[str, str] = json.loads(client.getresponse().read())
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_java_that_hangs_stops_no_order_and_no_end(tmp_path: Path) -> None:
+    require("Java 17 or newer", java_major() >= 17)
+    table = TableBuilder(tmp_path / "orders", SCHEMA)
+    table.create()
+    table.insert(rows(1, 2))
+    config, port = configured(tmp_path / "here", {"name": "o", "table": table.folder}), free_port()
+    control = f'http = "127.0.0.1:{port}"\ntoken = "{TOKEN}"'
+    config.write_text(config.read_text().replace('http = ""', control))
+    confs = [part for conf in CONFS for part in ("--conf", conf)]
+    jobs = ("--driver-bytes-max", "0", "--master", "local[1]", *confs)
+    with started("spark", config, *jobs) as running:
+        running.wait_until(lambda: any(" runs as local-" in line for line in running.errors))
+        (java,) = psutil.Process(running.process.pid).children()
+        java.suspend()
+        try:
+            assert ask(port, "GET", "/api/v1/feeds/o")["state"] != "stopped"
+            ask(port, "POST", "/api/v1/feeds/o/stop")
+            running.wait_for(lambda: ask(port, "GET", "/api/v1/feeds/o")["state"] == "stopped")
+            running.process.terminate()
+            assert running.process.wait(PATIENCE_S) == 0
+        finally:
+            java.kill()  # which has the pipes of the program's output
+        assert running.wait() == 0
+    assert "Spark's Java has not answered for 10 s" in running.errors[-1]
