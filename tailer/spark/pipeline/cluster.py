@@ -40,6 +40,15 @@ _HEALING = (
 )
 #: The same when the session has ended, or its Java has.
 _LOST = ("SparkContext was shut down", "stopped SparkContext")
+#: What somebody must change before a job can succeed, by what Spark's message says.
+_REMEDIES = {
+    "ModuleNotFoundError": "the executors' Python must have this package: install it there, or let "
+    "PYSPARK_PYTHON name a Python that has it",
+    "spark.driver.maxResultSize": "lower --partition-bytes-max, or raise that setting by --conf",
+    "Cannot run program": "PYSPARK_PYTHON must name a Python that the executors have",
+    "java.lang.OutOfMemoryError": "lower --partition-bytes-max, or raise spark.driver.memory or "
+    "spark.executor.memory by --conf",
+}
 #: The most jobs at a time, of all feeds.
 _JOBS_MAX = 32
 #: How long Java is waited for when a job is cancelled, and at the end. It may hang.
@@ -202,7 +211,8 @@ def _convert_error(error: Exception) -> TailerError:
     text = str(error)
     if any(sign in text for sign in _HEALING):
         return TransientError(_extract_cause(text))
-    return TailerError(f"Spark's job has failed: {_extract_cause(text)}")
+    remedies = [f"; {remedy}" for sign, remedy in _REMEDIES.items() if sign in text]
+    return TailerError(f"Spark's job has failed: {_extract_cause(text)}{''.join(remedies[:1])}")
 
 
 def _extract_cause(text: str) -> str:
