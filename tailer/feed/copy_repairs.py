@@ -124,7 +124,7 @@ class CopyRepairs:
         details = {
             "reason": "resnapshot",
             "version": at.version - 1,
-            "where": request.where.text if request.where else None,
+            "where": request.text,
             "rows": counts.rows,
             "removed": counts.removed,
         }

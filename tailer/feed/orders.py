@@ -22,6 +22,11 @@ class ResnapshotRequest(Struct, frozen=True):
 
     where: Condition | None = None
 
+    @property
+    def text(self) -> str | None:
+        """Return the condition as it was given."""
+        return self.where.text if self.where else None
+
 
 class Orders(Struct):
     """What a feed's operator has ordered, until it is done.
@@ -43,10 +48,7 @@ class Orders(Struct):
             "paused": self.paused,
             "accepted": sorted(self.accepted),
             "skips": sorted(self.skips),
-            "resnapshots": [
-                {"where": request.where.text if request.where else None}
-                for request in self.resnapshots
-            ],
+            "resnapshots": [{"where": request.text} for request in self.resnapshots],
         }
         return {name: value for name, value in orders.items() if value}
 
@@ -94,7 +96,10 @@ class Orders(Struct):
     def complete_order(self, notice: Notice) -> bool:
         """Return whether a delivered notice shows that an order is done, and forget that order."""
         if notice.kind == "snapshot_end" and notice.details.get("reason") == "resnapshot":
-            del self.resnapshots[:1]
+            # Another one may be the first: this was stopped while its notice was delivered.
+            first = next(iter(self.resnapshots), None)
+            if first is not None and first.text == notice.details.get("where"):
+                del self.resnapshots[0]
         elif notice.kind == "skipped_version":
             self.skips.discard(notice.version)
         else:

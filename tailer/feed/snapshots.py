@@ -302,8 +302,7 @@ class Resnapshot:
         return True
 
     def _build_notice(self, kind: str, stream: Offset, version: int, timestamp_ms: int) -> Notice:
-        where = self.request.where.text if self.request.where else None
-        details = {"reason": "resnapshot", "version": self._first, "where": where}
+        details = {"reason": "resnapshot", "version": self._first, "where": self.request.text}
         if kind == "snapshot_end":
             details["rows"] = self.rows
         return Notice(kind, version, timestamp_ms, stream, stream, details)  # type: ignore[arg-type]  # one of the two
